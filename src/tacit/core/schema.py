@@ -1,0 +1,189 @@
+"""A factory's signature is its schema.
+
+Methods and tasks are made by ordinary functions. What a file or a command line says about them is checked
+against the function's own parameters, so there is no second description to keep in step: unknown and
+missing keys are named with the nearest right one, and plain values are brought to the annotated type.
+"""
+
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Any, Literal, TypeVar
+
+from tacit.core.errors import UserError
+
+T = TypeVar("T")
+
+
+def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -> T:
+    """Call a factory with options that come from outside.
+
+    Args:
+        factory: a function whose parameters all have names.
+        label: what the messages call it.
+        options: values as TOML or a command line gives them; strings are read as the annotated type.
+
+    Raises:
+        UserError: an option is unknown, missing, or of the wrong type.
+
+    Example:
+        >>> def blur(clip: float, rounds: int = 100) -> str:
+        ...     return f"{clip} {rounds}"
+        >>> call(blur, "blur", {"clip": "1/4"})
+        '0.25 100'
+        >>> call(blur, "blur", {"clip": 1, "clp": 3})
+        Traceback (most recent call last):
+            ...
+        tacit.core.errors.UserError: Expected options of blur in clip, rounds, got 'clp'. Did you mean 'clip'?
+    """
+    known = inspect.signature(factory).parameters
+    for key in options:
+        if key not in known:
+            raise UserError(
+                f"Expected options of {label} in {listed(known)}, got {key!r}.{suggestion(key, known)}"
+            )
+    needed = [key for key, p in known.items() if p.default is p.empty and key not in options]
+    if needed:
+        raise UserError(f"Expected {label} to be given {listed(needed)}: there is no default.")
+    hints = typing.get_type_hints(factory)
+    return factory(**{key: convert(value, hints.get(key, Any), key, label) for key, value in options.items()})
+
+
+def convert(value: object, annotation: Any, key: str, label: str) -> object:
+    """Bring a plain value to an annotated type; types that a file cannot hold pass unchanged."""
+    if typing.get_origin(annotation) is Literal:
+        return _literal(value, typing.get_args(annotation), key, label)
+    try:
+        return _read(value, annotation)
+    except (ValueError, TypeError, ZeroDivisionError):
+        raise UserError(
+            f"Expected {key} of {label} to be {_name(annotation)}, got {value!r} ({type(value).__name__})."
+        ) from None
+
+
+def choose(table: Mapping[str, T], name: str, what: str) -> T:
+    """The entry of this name, or an error that lists the names and points to the nearest.
+
+    Example:
+        >>> choose({"iid": 1, "shards": 2}, "shard", "partition")
+        Traceback (most recent call last):
+            ...
+        tacit.core.errors.UserError: Expected partition in iid, shards, got 'shard'. Did you mean 'shards'?
+    """
+    if name not in table:
+        raise UserError(f"Expected {what} in {listed(table)}, got {name!r}.{suggestion(name, table)}")
+    return table[name]
+
+
+def suggestion(word: str, choices: Iterable[str]) -> str:
+    """` Did you mean 'rounds'?`, or nothing if no choice is near."""
+    folded = {choice.lower().replace("_", "-"): choice for choice in choices}
+    near = difflib.get_close_matches(word.lower().replace("_", "-"), folded, n=1, cutoff=0.5)
+    return f" Did you mean {folded[near[0]]!r}?" if near else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in one line, in their order."""
+    return ", ".join(names) or "none"
+
+
+def _literal(value: object, choices: tuple[object, ...], key: str, label: str) -> object:
+    if value in choices:
+        return value
+    names = {str(choice): choice for choice in choices}
+    return choose(names, str(value), f"{key} of {label}")
+
+
+def _read(value: object, annotation: Any) -> object:
+    """Read one value, or raise `ValueError` or `TypeError`."""
+    origin = typing.get_origin(annotation)
+    if origin in (types.UnionType, typing.Union):
+        return _read_union(value, typing.get_args(annotation))
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return _read_tuple(value, typing.get_args(annotation))
+    reader = _READERS.get(annotation)
+    return reader(value) if reader else value
+
+
+def _read_union(value: object, arms: tuple[Any, ...]) -> object:
+    """The first arm that takes the value; `none` stands for `None` where that is allowed."""
+    if type(None) in arms and (value is None or (isinstance(value, str) and value.lower() == "none")):
+        return None
+    for arm in sorted((arm for arm in arms if arm is not type(None)), key=_width):
+        try:
+            return _read(value, arm)
+        except (ValueError, TypeError, ZeroDivisionError):
+            continue
+    raise ValueError(value)
+
+
+def _read_tuple(values: Iterable[object], arms: tuple[Any, ...]) -> tuple[object, ...]:
+    if len(arms) == 2 and arms[1] is Ellipsis:
+        return tuple(_read(value, arms[0]) for value in values)
+    return tuple(_read(value, arm) for value, arm in zip(values, arms, strict=True))
+
+
+def _width(annotation: Any) -> int:
+    """Narrow types are tried first: `3` is an int before it is a float or a string."""
+    order = [bool, int, float, str]
+    return order.index(annotation) if annotation in order else -1
+
+
+def _to_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise ValueError(value)
+
+
+def _to_int(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise TypeError(value)
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(value)
+    return int(value)
+
+
+def _to_float(value: object) -> float:
+    """A number, or a string that may be a fraction like `1/60`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise TypeError(value)
+    if isinstance(value, str) and "/" in value:
+        return float(Fraction(value.replace(" ", "")))
+    return float(value)
+
+
+def _to_str(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+_READERS: dict[Any, Callable[[object], object]] = {
+    bool: _to_bool,
+    int: _to_int,
+    float: _to_float,
+    str: _to_str,
+}
+
+
+def _name(annotation: Any) -> str:
+    """An annotation in words."""
+    words = {
+        int: "a whole number",
+        float: "a number",
+        str: "a string",
+        bool: "true or false",
+        type(None): "none",
+    }
+    origin, arms = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_name(arm) for arm in arms)
+    if origin is tuple:
+        return f"a list of {_name(arms[0])}"
+    return words.get(annotation, getattr(annotation, "__name__", str(annotation)))

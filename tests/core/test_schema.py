@@ -1,0 +1,55 @@
+from typing import Literal
+
+import pytest
+
+from tacit.core.errors import UserError
+from tacit.core.schema import call, choose, suggestion
+
+
+def factory(
+    ratio: float,
+    rounds: int = 10,
+    private: bool = False,
+    partition: Literal["iid", "shards"] = "iid",
+    samples: int | None = None,
+    sizes: tuple[int, ...] = (),
+    label: str | float = "x",
+) -> tuple[object, ...]:
+    return ratio, rounds, private, partition, samples, sizes, label
+
+
+def test_values_of_toml_and_of_the_command_line_give_the_same():
+    toml = {"ratio": 1, "rounds": 3, "private": True, "samples": 5, "sizes": [1, 2], "label": 2}
+    said = {"ratio": "1", "rounds": "3", "private": "true", "samples": "5", "sizes": ["1", "2"], "label": "2"}
+    assert call(factory, "f", toml) == call(factory, "f", said)
+
+
+def test_fractions_and_none():
+    assert call(factory, "f", {"ratio": "1/60", "samples": "none"})[:5] == (1 / 60, 10, False, "iid", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ratio": 1, "round": 3}, ["options of f", "'round'", "'rounds'"]),
+        ({}, ["f", "ratio"]),
+        ({"ratio": "much"}, ["ratio of f", "a number", "'much'"]),
+        ({"ratio": True}, ["ratio of f", "a number"]),
+        ({"ratio": "1/0"}, ["ratio of f", "a number"]),
+        ({"ratio": 1, "rounds": 2.5}, ["rounds of f", "a whole number", "2.5"]),
+        ({"ratio": 1, "private": "perhaps"}, ["private of f", "true or false"]),
+        ({"ratio": 1, "partition": "shard"}, ["partition of f", "'shard'", "'shards'"]),
+        ({"ratio": 1, "samples": "few"}, ["samples of f", "a whole number or none"]),
+        ({"ratio": 1, "sizes": ["a"]}, ["sizes of f", "a list of a whole number"]),
+    ],
+)
+def test_wrong_options_are_named(options, words):
+    with pytest.raises(UserError, match="Expected") as caught:
+        call(factory, "f", options)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_choose_and_suggestion():
+    assert choose({"a": 1}, "a", "letter") == 1
+    assert suggestion("fl_top", ["fl-top", "geyer"]) == " Did you mean 'fl-top'?"
+    assert suggestion("zzz", ["fl-top"]) == ""
