@@ -42,9 +42,7 @@ def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -
     known = inspect.signature(factory).parameters
     for key in options:
         if key not in known:
-            raise UserError(
-                f"Expected options of {label} in {listed(known)}, got {key!r}.{suggestion(key, known)}"
-            )
+            raise UserError(f"Expected options of {label} in {listed(known)}, got {key!r}.{suggestion(key, known)}")
     needed = [key for key, p in known.items() if p.default is p.empty and key not in options]
     if needed:
         raise UserError(f"Expected {label} to be given {listed(needed)}: there is no default.")

@@ -1,0 +1,1 @@
+"""Federated learning that says little and gives nothing away."""

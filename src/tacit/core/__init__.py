@@ -1,0 +1,61 @@
+"""The vocabulary: what a method is made of, and in which order a round uses it."""
+
+from tacit.core.errors import (
+    CompositionError,
+    DataError,
+    ModelError,
+    RunError,
+    StorageError,
+    TacitError,
+    TrainingError,
+    UserError,
+    WireError,
+    WorkerError,
+)
+from tacit.core.keys import Key
+from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared
+from tacit.core.method import Method
+from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
+from tacit.core.pieces import Descent, Wave
+from tacit.core.rows import DenseRows, Rows
+from tacit.core.state import Bounded, Messages, Receipt, Report, Round, State, Sum, View
+from tacit.core.task import Population, Samples, Task
+
+__all__ = [
+    "Add",
+    "BinaryCrossEntropy",
+    "Bounded",
+    "CompositionError",
+    "CrossEntropy",
+    "DataError",
+    "DenseRows",
+    "Descent",
+    "Identity",
+    "Key",
+    "Loss",
+    "Mean",
+    "MeanSquared",
+    "Messages",
+    "Method",
+    "ModelError",
+    "NoNoise",
+    "Plain",
+    "Population",
+    "Receipt",
+    "Report",
+    "Round",
+    "Rows",
+    "RunError",
+    "Samples",
+    "State",
+    "StorageError",
+    "Sum",
+    "TacitError",
+    "Task",
+    "TrainingError",
+    "UserError",
+    "View",
+    "Wave",
+    "WireError",
+    "WorkerError",
+]

@@ -1,0 +1,60 @@
+"""Named streams of randomness.
+
+Every random choice has a name: `key.child("round", 3).child("client", 17)`. Equal names under equal seeds
+give equal numbers, whatever the order or the process in which they are drawn. There are two roots: `shared`
+(masks, cohorts, shuffling: everybody may know it) and `secret` (noise: the server must not know it). In
+simulation both derive from the seed; on a device the second one is the operating system's entropy.
+"""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class Key:
+    """One named stream; 32 bytes, and derivation by BLAKE2b.
+
+    Example:
+        >>> root = Key.from_seed(0)
+        >>> root.child("round", 1) == root.child("round", 1)
+        True
+        >>> root.child("round", 1) == root.child("round", 2)
+        False
+    """
+
+    value: bytes
+
+    @classmethod
+    def from_seed(cls, seed: int, name: str = "tacit") -> Self:
+        """The root stream of a seed."""
+        return cls(hashlib.blake2b(f"{name}:{seed}".encode(), digest_size=32).digest())
+
+    @classmethod
+    def from_entropy(cls) -> Self:
+        """A stream nobody can repeat, from the operating system."""
+        return cls(secrets.token_bytes(32))
+
+    def child(self, name: str, index: int = 0) -> "Key":
+        """The stream with this name below this one."""
+        digest = hashlib.blake2b(f"{name}:{index}".encode(), key=self.value, digest_size=32)
+        return Key(digest.digest())
+
+    def integer(self) -> int:
+        """A 63-bit number, the same at every call."""
+        return int.from_bytes(self.value[:8], "little") >> 1
+
+    def torch(self, device: torch.device | str = "cpu") -> torch.Generator:
+        """A fresh PyTorch generator at the start of this stream."""
+        return torch.Generator(device).manual_seed(self.integer())
+
+    def numpy(self) -> np.random.Generator:
+        """A fresh NumPy generator at the start of this stream."""
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(self.value[:16], "little")))
+
+    def __repr__(self) -> str:
+        return f"Key({self.value[:4].hex()}…)"  # a key in a log must not give noise away

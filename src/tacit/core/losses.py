@@ -1,0 +1,123 @@
+"""What a client minimises, and what is measured on held-out data.
+
+A loss answers per sample, so that padded samples can be given weight zero.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.core.errors import DataError
+
+
+class Loss(Protocol):
+    """A loss per sample, the check of the targets that fit it, and the metrics that belong to it."""
+
+    def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of every sample; both arguments have the samples in their first dimension."""
+        ...
+
+    def check(self, y: Tensor, outputs: Tensor) -> None:
+        """Raise `DataError` if these targets cannot be learnt with outputs of this shape."""
+        ...
+
+    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        """Named figures on held-out data, the most telling first."""
+        ...
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Classification: outputs are logits (samples, classes), targets are class numbers."""
+
+    def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Negative log-likelihood of the right class."""
+        return F.cross_entropy(outputs, y, reduction="none")
+
+    def check(self, y: Tensor, outputs: Tensor) -> None:
+        """Labels are int64 class numbers below the number of outputs."""
+        if y.dtype != torch.int64 or y.dim() != 1:
+            raise DataError(
+                f"Expected class labels as one int64 per sample, got {y.dtype} of shape {tuple(y.shape)}. "
+                "Convert with y.long()."
+            )
+        classes = outputs.shape[-1]
+        if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
+            raise DataError(
+                f"Expected labels in 0..{classes - 1} for a model with {classes} outputs, "
+                f"got {int(y.min())}..{int(y.max())}. Renumber the labels or widen the last layer."
+            )
+
+    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        """Accuracy and mean loss."""
+        right = (outputs.argmax(-1) == y).float().mean()
+        return {"accuracy": float(right), "loss": float(self.per_sample(outputs, y).double().mean())}
+
+
+@dataclass(frozen=True)
+class MeanSquared:
+    """Regression: outputs and targets have the same shape; the mean over all but the samples."""
+
+    def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Squared error, averaged over a sample's outputs."""
+        return (outputs - y).square().flatten(1).mean(1)
+
+    def check(self, y: Tensor, outputs: Tensor) -> None:
+        """Targets are finite floats of the outputs' shape."""
+        _check_real("regression targets", y, outputs)
+
+    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        """Root mean squared error and mean loss."""
+        loss = float(self.per_sample(outputs, y).double().mean())
+        return {"rmse": loss**0.5, "loss": loss}
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy:
+    """Two classes: outputs are logits (samples, 1), targets are 0.0 or 1.0 of the same shape."""
+
+    def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Negative log-likelihood, averaged over a sample's outputs."""
+        return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").flatten(1).mean(1)
+
+    def check(self, y: Tensor, outputs: Tensor) -> None:
+        """Targets are floats in [0, 1] of the outputs' shape."""
+        _check_real("binary targets", y, outputs)
+        if len(y) and not bool(((y >= 0) & (y <= 1)).all()):
+            raise DataError("Expected binary targets in [0, 1]. Encode the two classes as 0.0 and 1.0.")
+
+    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        """Balanced accuracy at 0.5, area under the ROC curve, and mean loss."""
+        positive, said = y.flatten() > 0.5, outputs.flatten() > 0
+        rate_of = _mean_or_nan
+        balanced = 0.5 * (rate_of(said[positive]) + rate_of(~said[~positive]))
+        loss = float(self.per_sample(outputs, y).double().mean())
+        return {"balanced_accuracy": balanced, "auroc": auroc(outputs.flatten(), positive), "loss": loss}
+
+
+def auroc(scores: Tensor, positive: Tensor) -> float:
+    """Area under the ROC curve as the Mann–Whitney statistic; ties count one half."""
+    ordered, inverse, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+    ends = counts.cumsum(0).double()
+    rank = (ends - (counts.double() - 1) / 2)[inverse]
+    n_pos, n_neg = int(positive.sum()), int((~positive).sum())
+    if n_pos == 0 or n_neg == 0:
+        return float("nan")
+    return float((rank[positive].sum() - n_pos * (n_pos + 1) / 2) / (n_pos * n_neg))
+
+
+def _check_real(what: str, y: Tensor, outputs: Tensor) -> None:
+    if not y.is_floating_point() or y.shape[1:] != outputs.shape[1:]:
+        raise DataError(
+            f"Expected {what} as floats of shape (samples, {', '.join(map(str, outputs.shape[1:]))}), "
+            f"got {y.dtype} of shape {tuple(y.shape)}. Reshape y, for example with y.float().view(len(y), -1)."
+        )
+    if not bool(torch.isfinite(y).all()):
+        raise DataError(f"Expected finite {what}, got NaN or infinity. Remove or fill those samples.")
+
+
+def _mean_or_nan(hits: Tensor) -> float:
+    return float(hits.double().mean()) if len(hits) else float("nan")

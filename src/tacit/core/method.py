@@ -1,0 +1,76 @@
+"""A method is a record of seven named pieces.
+
+A round is not a chain of hooks: many rows become one vector, and the order of clipping, blurring and summing
+decides about privacy. The order is therefore fixed in `tacit.core.rounds`, and a method only says what stands
+in each place. An ablation is `dataclasses.replace`.
+"""
+
+from dataclasses import dataclass
+
+from tacit.core.errors import CompositionError, expect
+from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
+from tacit.core.pieces import Aggregator, Channel, Codec, Mechanism, Sampler, ServerUpdate, Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Seven named pieces, a name, and for how many rounds. The last five pieces' defaults make federated averaging.
+
+    Built only if the pieces fit together; otherwise `CompositionError` says who, what, and what instead.
+    """
+
+    name: str
+    rounds: int
+    sampler: Sampler
+    trainer: Trainer
+    codec: Codec = Identity()
+    mechanism: Mechanism = NoNoise()
+    channel: Channel = Plain()
+    aggregator: Aggregator = Mean()
+    server: ServerUpdate = Add()
+
+    def __post_init__(self) -> None:
+        expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
+        check_composition(self)
+
+    @property
+    def streams(self) -> bool:
+        """Whether waves can be summed as they come, so that memory does not grow with the cohort."""
+        return self.mechanism.row_wise and self.aggregator.needs == "sum"
+
+
+def check_composition(method: Method) -> None:
+    """Raise `CompositionError` for the first pairing that cannot work."""
+    for pair in (_says_and_takes, _mechanism_and_channel, _aggregator_and_channel, _mechanism_and_aggregator):
+        complaint = pair(method)
+        if complaint:
+            raise CompositionError(f"{method.name}: {complaint}")
+
+
+def _says_and_takes(m: Method) -> str:
+    if m.trainer.sends == m.server.takes:
+        return ""
+    instead = {"weights": "Use Replace.", "updates": "Use Add or Momentum."}[m.trainer.sends]
+    return f"{_of(m.trainer)} sends {m.trainer.sends}, but {_of(m.server)} takes {m.server.takes}. {instead}"
+
+
+def _mechanism_and_channel(m: Method) -> str:
+    if m.mechanism.reads == "sum" or m.channel.shows == "messages":
+        return ""
+    return f"{_of(m.mechanism)} reads every message on the server, but {_of(m.channel)} reveals only their sum."
+
+
+def _aggregator_and_channel(m: Method) -> str:
+    if m.aggregator.needs == "sum" or m.channel.shows == "messages":
+        return ""
+    return f"{m.aggregator} needs every message, but {_of(m.channel)} reveals only their sum."
+
+
+def _mechanism_and_aggregator(m: Method) -> str:
+    if m.aggregator.even or not m.mechanism.noisy:
+        return ""
+    return f"{_of(m.mechanism)} bounds every client alike, but {_of(m.aggregator)} lets some count more. Use Mean."
+
+
+def _of(piece: object) -> str:
+    return type(piece).__name__

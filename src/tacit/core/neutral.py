@@ -1,0 +1,100 @@
+"""The neutral element of every slot that has one: together they make federated averaging."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tacit.core import wire
+from tacit.core.pieces import Says, Sees
+from tacit.core.rows import Rows
+from tacit.core.state import Bounded, Messages, Round, State, Sum, View
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Say everything, as it is: the whole model down, the whole row up."""
+
+    def view(self, state: State, now: Round) -> View:
+        """All weights."""
+        return View(state.weights, {wire.Part.WEIGHTS: state.weights})
+
+    def encode(self, rows: Rows, view: View, now: Round) -> Rows:
+        """The rows themselves."""
+        return rows
+
+    def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
+        """The vector itself."""
+        return total
+
+
+@dataclass(frozen=True)
+class NoNoise:
+    """Blur nothing. There is no guarantee."""
+
+    reads: ClassVar[Sees] = "sum"
+    row_wise: ClassVar[bool] = True
+    noisy: ClassVar[bool] = False
+
+    def at_client(self, messages: Messages, view: View, now: Round) -> Messages:
+        """The messages themselves."""
+        return messages
+
+    def before_sum(self, messages: Messages, state: State, now: Round) -> Bounded:
+        """The messages themselves, under no bound."""
+        return Bounded(messages)
+
+    def after_sum(self, total: Sum, now: Round) -> Sum:
+        """The sum itself."""
+        return total
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Send messages as they are: the server sees every one of them.
+
+    Sees: the server, every message; whoever reads the network too, unless the transport is encrypted.
+    """
+
+    shows: ClassVar[Sees] = "messages"
+
+    def upload(self, messages: Messages) -> tuple[int, ...]:
+        """One frame per message; all are of one size, so one is measured."""
+        parts = {wire.Part.ROW: torch.empty(messages.rows.dim, dtype=messages.rows.dtype, device="meta")}
+        if messages.samples is not None:
+            parts[wire.Part.SAMPLES] = messages.samples[0]
+        return (wire.size(parts),) * messages.rows.count
+
+    def download(self, view: View) -> int:
+        """One frame with the view's parts."""
+        return wire.size(view.parts)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of the messages; every client counts the same."""
+
+    needs: ClassVar[Sees] = "sum"
+    even: ClassVar[bool] = True
+
+    def combine(self, bounded: Bounded) -> Sum:
+        """The sum of the rows, and their number."""
+        rows = bounded.messages.rows
+        return Sum(rows.sum(), float(rows.count), bounded.bound)
+
+    def finish(self, total: Sum) -> Tensor:
+        """The sum over the number."""
+        return total.total / total.weight
+
+
+@dataclass(frozen=True)
+class Add:
+    """Add the aggregated update to the model, times a rate."""
+
+    rate: float = 1.0
+    takes: ClassVar[Says] = "updates"
+
+    def apply(self, state: State, aggregate: Tensor) -> State:
+        """The model moved by the update."""
+        return replace(state, weights=state.weights.add(aggregate, alpha=self.rate))

@@ -1,0 +1,176 @@
+"""The seven questions a method answers, as Protocols.
+
+Pieces are frozen records. They hold no state of their own: what they remember lives in `State.memory`, and all
+randomness comes from the keys in `Round`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from tacit.core.keys import Key
+from tacit.core.rows import Rows
+from tacit.core.state import Bounded, Messages, Round, State, Sum, View
+
+Says = Literal["updates", "weights"]
+Sees = Literal["messages", "sum"]
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Stochastic gradient descent on a client, spelled out for the engine.
+
+    Exactly one of `steps` and `epochs` is given. A client with at most `batch_size` samples (or with
+    `batch_size` None) takes full-batch steps.
+    """
+
+    lr: float
+    steps: int | None
+    epochs: int | None
+    batch_size: int | None
+    momentum: float
+    weight_decay: float
+    key: Key  # shuffling; client i uses key.child("client", i)
+
+
+class Wave(Protocol):
+    """A few clients' data, stacked by the engine, and what can be computed on them. Rows never mix."""
+
+    @property
+    def clients(self) -> Tensor:
+        """Whose data it is."""
+        ...
+
+    @property
+    def samples(self) -> Tensor:
+        """How many samples each has."""
+        ...
+
+    def descend(self, weights: Tensor, how: Descent) -> Rows:
+        """Every client descends from `weights` on its own data; the updates (trained minus received)."""
+        ...
+
+
+class Sampler(Protocol):
+    """Who takes part, and what does that do for privacy?"""
+
+    def cohort(self, population: int, index: int, key: Key) -> Tensor:
+        """The clients of round `index`, in ascending order."""
+        ...
+
+    def expected(self, population: int, index: int) -> float:
+        """The mean size of that cohort; raises `UserError` if this population cannot give it."""
+        ...
+
+
+class Trainer(Protocol):
+    """What does a client learn?"""
+
+    @property
+    def sends(self) -> Says:
+        """Whether rows are updates or whole weights."""
+        ...
+
+    def train(self, view: View, data: Wave, now: Round) -> Rows:
+        """One row per client."""
+        ...
+
+
+class Codec(Protocol):
+    """In which coordinates is it said?"""
+
+    def view(self, state: State, now: Round) -> View:
+        """What clients are told at the start of a round."""
+        ...
+
+    def encode(self, rows: Rows, view: View, now: Round) -> Rows:
+        """The rows in the coordinates that travel."""
+        ...
+
+    def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
+        """A vector of those coordinates as a vector of the model's."""
+        ...
+
+
+class Mechanism(Protocol):
+    """How is it blurred, and what does that cost? Both halves, client and server, in one piece."""
+
+    @property
+    def reads(self) -> Sees:
+        """What the server must see for this mechanism to work: every message, or only their sum."""
+        ...
+
+    @property
+    def row_wise(self) -> bool:
+        """Whether `before_sum` treats each row by itself, so that waves can be summed as they come."""
+        ...
+
+    @property
+    def noisy(self) -> bool:
+        """Whether anything is blurred at all."""
+        ...
+
+    def at_client(self, messages: Messages, view: View, now: Round) -> Messages:
+        """The client's half: clip and blur before anything is sent."""
+        ...
+
+    def before_sum(self, messages: Messages, state: State, now: Round) -> Bounded:
+        """The server's half, before aggregation: bound every row."""
+        ...
+
+    def after_sum(self, total: Sum, now: Round) -> Sum:
+        """The server's half, after aggregation: blur by the bound that went into the sum."""
+        ...
+
+
+class Channel(Protocol):
+    """Who sees which part of it, in how many bytes?"""
+
+    @property
+    def shows(self) -> Sees:
+        """What the server sees."""
+        ...
+
+    def upload(self, messages: Messages) -> tuple[int, ...]:
+        """How many bytes each of these messages takes on the wire."""
+        ...
+
+    def download(self, view: View) -> int:
+        """How many bytes the view takes on the wire to one client."""
+        ...
+
+
+class Aggregator(Protocol):
+    """How do many become one?"""
+
+    @property
+    def needs(self) -> Sees:
+        """What it must see: every message, or only sums."""
+        ...
+
+    @property
+    def even(self) -> bool:
+        """Whether every client counts the same, as bounded sensitivity requires."""
+        ...
+
+    def combine(self, bounded: Bounded) -> Sum:
+        """What these messages contribute."""
+        ...
+
+    def finish(self, total: Sum) -> Tensor:
+        """The aggregate of all contributions."""
+        ...
+
+
+class ServerUpdate(Protocol):
+    """What becomes of the model?"""
+
+    @property
+    def takes(self) -> Says:
+        """Whether aggregates are updates or whole weights."""
+        ...
+
+    def apply(self, state: State, aggregate: Tensor) -> State:
+        """The state of the next round, but for the round's number."""
+        ...

@@ -1,0 +1,59 @@
+"""One round, in the only order there is.
+
+::
+
+    server   codec.view ──► what is broadcast
+    client   trainer.train ─► codec.encode ─► mechanism.at_client ──► messages
+    server   refuse what is not finite ─► mechanism.before_sum ─► aggregator.combine ──► a sum per wave
+    server   mechanism.after_sum ─► aggregator.finish ─► codec.decode ─► server.apply ──► next state
+
+`receive` is called once per wave and `close` once per round, so that sums can be folded as waves come back.
+The simulator and a real federation call these same functions.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from tacit.core.method import Method
+from tacit.core.pieces import Wave
+from tacit.core.state import Messages, Receipt, Round, State, Sum, View
+
+
+def client_side(method: Method, view: View, data: Wave, now: Round) -> Messages:
+    """What these clients send."""
+    rows = method.codec.encode(method.trainer.train(view, data, now), view, now)
+    samples = None if method.aggregator.even else data.samples
+    return method.mechanism.at_client(Messages(data.clients, rows, samples), view, now)
+
+
+def refuse(messages: Messages) -> tuple[Messages, Receipt]:
+    """The messages that are finite, and a note of who was refused: one broken client costs only its own work."""
+    norms = messages.rows.norms()
+    fine = torch.isfinite(norms)
+    kept = messages if bool(fine.all()) else messages.keep(fine)
+    return kept, Receipt(
+        delivered=tuple(messages.clients[fine].tolist()),
+        refused=tuple(messages.clients[~fine].tolist()),
+        norms=tuple(norms[fine].tolist()),
+    )
+
+
+def receive(method: Method, state: State, messages: Messages, now: Round) -> Sum:
+    """What these messages contribute to the round's sum."""
+    return method.aggregator.combine(method.mechanism.before_sum(messages, state, now))
+
+
+def close(method: Method, state: State, total: Sum, now: Round) -> State:
+    """The state after the round; a round to which nobody contributed leaves the model as it is."""
+    total = method.mechanism.after_sum(total, now)
+    if total.weight > 0:
+        aggregate = method.codec.decode(method.aggregator.finish(total), state, now)
+        state = method.server.apply(state, aggregate)
+    return replace(state, round=state.round + 1)
+
+
+def server_side(method: Method, state: State, messages: Messages, now: Round) -> State:
+    """A whole round's messages at once: the slow and obvious form of `receive` and `close`."""
+    kept, _ = refuse(messages)
+    return close(method, state, receive(method, state, kept, now), now)

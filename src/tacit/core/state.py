@@ -1,0 +1,147 @@
+"""What a run is made of over time: the server's state, what it broadcasts, what comes back, what is reported."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tacit.core.keys import Key
+from tacit.core.rows import Rows
+from tacit.core.wire import Part
+
+SERVER = "server/"  # memory under this prefix never leaves the server's process
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that the server carries from round to round.
+
+    Attributes:
+        round: how many rounds are done.
+        weights: the trainable parameters as one flat vector.
+        memory: what pieces remember, by name: `server/momentum`, for example.
+    """
+
+    round: int
+    weights: Tensor
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def dim(self) -> int:
+        """How many trainable numbers the model has."""
+        return self.weights.numel()
+
+    def remember(self, name: str, value: Tensor) -> Mapping[str, Tensor]:
+        """The memory with one entry written."""
+        return {**self.memory, name: value}
+
+
+@dataclass(frozen=True)
+class Round:
+    """Which round it is (`now`), and the two kinds of randomness.
+
+    The cohort's size is not the number of clients at hand: a device plays one client of a cohort of 100.
+    """
+
+    index: int
+    population: int
+    expected: float  # the mean size of the cohort under the sampler: what sums are divided by under privacy
+    cohort: int
+    shared: Key
+    secret: Key
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What the server broadcasts.
+
+    Attributes:
+        weights: the model the clients start from, however it was sent.
+        parts: what is really sent; packed by the wire and counted.
+    """
+
+    weights: Tensor
+    parts: Mapping[Part, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """What clients send: a stack of rows, whose they are, and, only if they are weighed by it, their data's size."""
+
+    clients: Tensor
+    rows: Rows
+    samples: Tensor | None = None
+
+    def keep(self, which: Tensor) -> "Messages":
+        """The messages where the boolean `which` is true."""
+        samples = None if self.samples is None else self.samples[which]
+        return Messages(self.clients[which], self.rows.keep(which), samples)
+
+    def parts(self, i: int) -> dict[Part, Tensor]:
+        """What message i says on the wire."""
+        parts = {Part.ROW: self.rows.dense()[i]}
+        return parts if self.samples is None else {**parts, Part.SAMPLES: self.samples[i]}
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """Messages with the L2 bound that every row respects; infinity if none is known."""
+
+    messages: Messages
+    bound: float = float("inf")
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """What an aggregator folds: a total, what to divide it by, and the bound that went into it.
+
+    Sums add up, in the order in which they are given: the fold of the waves of a round.
+    """
+
+    total: Tensor
+    weight: float
+    bound: float = float("inf")
+
+    def __add__(self, other: "Sum") -> "Sum":
+        bound = max(self.bound, other.bound)
+        return Sum(self.total.add_(other.total), self.weight + other.weight, bound)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What the server noted about one wave: who delivered, how long the rows were, who was refused."""
+
+    delivered: tuple[int, ...]
+    refused: tuple[int, ...]
+    norms: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """One round in numbers.
+
+    Attributes:
+        round: the number of rounds done, from 1.
+        clients: the cohort.
+        refused: clients whose message was not finite; the others' work is kept.
+        up: bytes each client of the cohort sent.
+        down: bytes each client of the cohort received.
+        norm: mean L2 norm of the messages that were delivered.
+        metrics: held-out figures; empty if this round was not evaluated.
+        seconds: wall-clock time of the round.
+    """
+
+    round: int
+    clients: tuple[int, ...]
+    refused: tuple[int, ...]
+    up: tuple[int, ...]
+    down: tuple[int, ...]
+    norm: float
+    metrics: Mapping[str, float]
+    seconds: float
+
+
+def zero_like(state: State, dim: int) -> Sum:
+    """The empty sum of rows of length `dim`."""
+    return Sum(torch.zeros(dim, dtype=state.weights.dtype, device=state.weights.device), 0.0)

@@ -1,0 +1,5 @@
+"""How messages are blurred, and what that costs."""
+
+from tacit.mechanisms.gaussian import CentralGaussian
+
+__all__ = ["CentralGaussian"]

@@ -1,0 +1,5 @@
+"""What a client learns."""
+
+from tacit.trainers.sgd import Sgd
+
+__all__ = ["Sgd"]
