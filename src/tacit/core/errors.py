@@ -60,6 +60,6 @@ class WireError(UserError):
 
 
 def expect(condition: bool, statement: str, advice: str = "") -> None:
-    """Raise `UserError` with one wording for all arguments: `Expected clip=-1.0 > 0.`"""
+    """Raise `UserError` with one wording for all arguments: for example "Expected clip=-1.0 > 0."."""
     if not condition:
         raise UserError(f"Expected {statement}." + (f" {advice}" if advice else ""))

@@ -100,7 +100,7 @@ class BinaryCrossEntropy:
 
 def auroc(scores: Tensor, positive: Tensor) -> float:
     """Area under the ROC curve as the Mann–Whitney statistic; ties count one half."""
-    ordered, inverse, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+    _, inverse, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     ends = counts.cumsum(0).double()
     rank = (ends - (counts.double() - 1) / 2)[inverse]
     n_pos, n_neg = int(positive.sum()), int((~positive).sum())
