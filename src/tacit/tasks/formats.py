@@ -1,0 +1,137 @@
+"""From packed files to bytes, and from bytes to arrays: strict, bounded, and never through pickle.
+
+What a file *holds* is what counts: a gzip file is its inflated bytes, a zip or tar file one member, an npz
+batch the records of the original binary batch. So a file that was packed anew still passes its checksum.
+"""
+
+import csv
+import gzip
+import io
+import lzma
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.core.errors import DataError
+
+BROKEN = (OSError, EOFError, ValueError, KeyError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError)
+IDX_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype("u1"), 0x0C: np.dtype(">i4")}
+
+
+def unpack(path: Path, *, member: str = "", limit: int, suffix: str = "") -> bytes:
+    """The content of a packed file.
+
+    Args:
+        path: where it is.
+        member: for a zip or tar file, the base name of the file inside.
+        limit: bytes of content that are expected; at most one more is read, whatever the file claims.
+        suffix: how it is packed, if its own name does not say so.
+
+    Raises:
+        DataError: the file is truncated or broken.
+    """
+    kind = suffix or "".join(path.suffixes[-2:])
+    try:
+        if kind.endswith(".tar.gz"):
+            return _tar_member(path, member, limit)
+        if kind.endswith(".gz"):
+            with gzip.open(path) as stream:
+                return stream.read(limit + 1)
+        if kind.endswith(".zip"):
+            return _zip_member(path, member, limit)
+        if kind.endswith(".npz"):
+            return _records(path)
+        with path.open("rb") as plain:
+            return plain.read(limit + 1)
+    except BROKEN as error:
+        raise DataError(
+            f"{path} cannot be read: {error or type(error).__name__}. Delete it and fetch it again."
+        ) from error
+
+
+def pack(content: bytes, path: Path) -> None:
+    """Write content in the packing that the file's name asks for: gzip, or npz for image records."""
+    if path.suffix == ".npz":
+        labels, images = image_records(content)
+        with path.open("wb") as target:
+            np.savez_compressed(target, x=images, y=labels)
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(content, mtime=0))
+    else:
+        path.write_bytes(content)
+
+
+def parse_idx(content: bytes, name: str) -> NDArray[Any]:
+    """An array in the IDX format of the MNIST family; the length must be exactly what the header says."""
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
+        raise DataError(f"Expected {name} to begin with an IDX header, got {content[:4].hex(' ') or 'nothing'}.")
+    kind, dimensions = IDX_TYPES[content[2]], content[3]
+    start = 4 + 4 * dimensions
+    if len(content) < start:
+        raise DataError(f"Expected {name} to have {dimensions} dimensions, but its header is cut off.")
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    wanted = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    if len(content) - start != wanted:
+        raise DataError(f"Expected {name} to hold {wanted} bytes of data, got {len(content) - start}.")
+    array: NDArray[Any] = np.frombuffer(content, kind, offset=start).reshape(shape)
+    return array.astype(kind.newbyteorder("="))
+
+
+def image_records(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Labels and images of a binary CIFAR batch: records of one label byte and 3 x 32 x 32 pixels."""
+    size = 1 + 3 * 32 * 32
+    if len(content) == 0 or len(content) % size:
+        raise DataError(f"Expected image records of {size} bytes, got {len(content)} bytes in all.")
+    records = np.frombuffer(content, np.uint8).reshape(-1, size)
+    return records[:, 0].copy(), records[:, 1:].reshape(-1, 3, 32, 32).copy()
+
+
+def parse_csv(content: bytes, name: str) -> dict[str, NDArray[np.str_]]:
+    """A table as columns of stripped strings; every row must be as long as the header."""
+    rows = csv.reader(io.StringIO(content.decode("utf-8"), newline=""))
+    header = [cell.strip() for cell in next(rows, [])]
+    columns = list(zip(*_full_rows(rows, len(header), name), strict=True))
+    if not columns:
+        raise DataError(f"Expected {name} to hold a header and rows, got {len(content)} bytes.")
+    return {title: np.char.strip(np.array(cells)) for title, cells in zip(header, columns, strict=True)}
+
+
+def _full_rows(rows: Iterator[list[str]], width: int, name: str) -> Iterator[list[str]]:
+    for number, row in enumerate(rows, start=2):
+        if len(row) != width:
+            raise DataError(f"Expected {width} cells in line {number} of {name}, got {len(row)}.")
+        yield row
+
+
+def _tar_member(path: Path, member: str, limit: int) -> bytes:
+    with tarfile.open(path, "r:gz") as archive:
+        for entry in archive:
+            if entry.isfile() and Path(entry.name).name == member:
+                stream: IO[bytes] | None = archive.extractfile(entry)
+                return stream.read(limit + 1) if stream else b""
+    raise KeyError(f"no {member} inside")
+
+
+def _zip_member(path: Path, member: str, limit: int) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if Path(entry.filename).name == member:
+                with archive.open(entry) as stream:
+                    return stream.read(limit + 1)
+    raise KeyError(f"no {member} inside")
+
+
+def _records(path: Path) -> bytes:
+    """An npz batch (x, y) as the records of the original binary batch."""
+    with np.load(path, allow_pickle=False) as arrays:
+        images, labels = arrays["x"], arrays["y"]
+    if images.dtype != np.uint8 or labels.dtype != np.uint8 or images.shape != (len(labels), 3, 32, 32):
+        raise ValueError(f"x is {images.dtype} {images.shape}, y is {labels.dtype} {labels.shape}")
+    return np.hstack([labels[:, None], images.reshape(len(labels), -1)]).tobytes()

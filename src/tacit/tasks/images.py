@@ -1,0 +1,207 @@
+"""Image tasks: embedded digits, MNIST (also by writer), Fashion-MNIST, CIFAR-10.
+
+Pixels are scaled to [0, 1] and nothing else. Every factory's signature is the schema of its options.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.core.errors import DataError, expect
+from tacit.core.keys import Key
+from tacit.core.schema import choose
+from tacit.core.task import Population, Samples, Task
+from tacit.tasks import partition as split
+from tacit.tasks.data import DataSet, locate, read
+from tacit.tasks.formats import image_records, parse_idx
+from tacit.tasks.models import find_model
+from tacit.tasks.sources import CIFAR_10, FASHION_MNIST, MNIST, QMNIST_WRITERS
+
+Partition = Literal["iid", "shards", "dirichlet"]
+
+
+def digits(
+    clients: int = 100,
+    partition: Partition = "iid",
+    alpha: float = 0.5,
+    public: int = 10,
+    model: str = "digits-net",
+    seed: int = 0,
+) -> Task:
+    """Handwritten digits of 8x8 that come with scikit-learn; needs no download.
+
+    Of 1,797 images, 1,500 are dealt to the clients, `public` are public, the others are held out.
+
+    Args:
+        clients: number of clients.
+        partition: `iid`, `shards` (two per client) or `dirichlet`.
+        alpha: concentration of `dirichlet`.
+        public: images that everybody may see, owned by no client.
+        model: name of a model for (1, 8, 8) inputs.
+        seed: of the split; a run has its own.
+    """
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    x = torch.from_numpy(images).float().view(-1, 1, 8, 8) / 16
+    y = torch.from_numpy(labels).long()
+    expect(0 <= public < 297, f"0 <= public={public} < 297")
+    order = torch.randperm(len(x), generator=Key.from_seed(0, "digits").torch())  # the same test set for all
+    train, shown, test = order[:1500], order[1500 : 1500 + public], order[1500 + public :]
+    parts = _deal(y[train], clients, partition, alpha, None, _key(seed))
+    return Task(
+        model=find_model(model),
+        clients=Population.split(x[train], y[train], parts),
+        test=(x[test], y[test]),
+        public=(x[shown], y[shown]) if public else None,
+        name="digits",
+    )
+
+
+def mnist(
+    clients: int = 100,
+    partition: Partition = "iid",
+    samples: int | None = None,
+    alpha: float = 0.5,
+    model: str = "mcmahan-cnn",
+    seed: int = 0,
+) -> Task:
+    """MNIST digits, dealt at random or by label.
+
+    Args:
+        clients: number of clients.
+        partition: `iid`; `shards`, two per client; or `dirichlet`.
+        samples: images per client for `iid` and `shards`; left out, all 60,000 are dealt, except that
+            `shards` gives 600 to each of more than 100 clients, so that they share images (Geyer et al.).
+        alpha: concentration of `dirichlet`.
+        model: name of a model for (1, 28, 28) inputs.
+        seed: of the split.
+    """
+    (x, y), test = _idx_images(MNIST, "train"), _idx_images(MNIST, "t10k")
+    if partition == "shards" and samples is None and clients > 100:
+        samples = 600
+    parts = _deal(y, clients, partition, alpha, samples, _key(seed))
+    return Task(model=find_model(model), clients=Population.split(x, y, parts), test=test, name="mnist")
+
+
+def mnist_writers(model: str = "mcmahan-cnn") -> Task:
+    """MNIST with its 539 writers as clients; the test images are by 297 others.
+
+    Args:
+        model: name of a model for (1, 28, 28) inputs.
+    """
+    (x, y), test = _idx_images(MNIST, "train"), _idx_images(MNIST, "t10k")
+    file = QMNIST_WRITERS.file("qmnist-train-labels-idx2-int.gz")
+    rows = parse_idx(read(file), file.path)
+    if rows.shape != (60_000, 8) or not np.array_equal(rows[:, 0], y.numpy()):
+        raise DataError(f"Expected {file.path} to label the 60,000 MNIST images, but its classes differ.")
+    parts = split.by_key(rows[:, 2])
+    return Task(model=find_model(model), clients=Population.split(x, y, parts), test=test, name="mnist-writers")
+
+
+def fashion_mnist(
+    clients: int = 6000,
+    samples: int | None = 10,
+    partition: Partition = "iid",
+    alpha: float = 0.5,
+    model: str = "mcmahan-cnn",
+    seed: int = 0,
+) -> Task:
+    """Fashion-MNIST as FL-TOP splits it: 6,000 clients of 10 images, and 10 MNIST images in public.
+
+    The public images are there if MNIST is; otherwise the task has none.
+
+    Args:
+        clients: number of clients.
+        samples: images per client; `none` deals all 60,000. `dirichlet` takes no notice of it.
+        partition: `iid`, `shards` or `dirichlet`.
+        alpha: concentration of `dirichlet`.
+        model: name of a model for (1, 28, 28) inputs.
+        seed: of the split.
+    """
+    (x, y), test = _idx_images(FASHION_MNIST, "train"), _idx_images(FASHION_MNIST, "t10k")
+    parts = _deal(y, clients, partition, alpha, samples, _key(seed))
+    return Task(
+        model=find_model(model),
+        clients=Population.split(x, y, parts),
+        test=test,
+        public=_public_digits(10, _key(seed).child("public")),
+        name="fashion-mnist",
+    )
+
+
+def cifar_10(
+    clients: int = 100,
+    partition: Partition = "iid",
+    samples: int | None = None,
+    alpha: float = 0.5,
+    model: str = "mobilenet-v2",
+    seed: int = 0,
+) -> Task:
+    """CIFAR-10; as many of its five training batches as are present.
+
+    The population says how many images there are: 20,000 with two batches, 50,000 with all.
+
+    Args:
+        clients: number of clients.
+        partition: `iid`, `shards` or `dirichlet`.
+        samples: images per client for `iid` and `shards`; left out, all are dealt.
+        alpha: concentration of `dirichlet`.
+        model: name of a model for (3, 32, 32) inputs.
+        seed: of the split.
+    """
+    train = [file for file in CIFAR_10.files if "data_batch" in file.name and locate(file)]
+    batches = [_batch(file.name) for file in train] or [_batch("data_batch_1.npz")]
+    x, y = (torch.cat(column) for column in zip(*batches, strict=True))
+    parts = _deal(y, clients, partition, alpha, samples, _key(seed))
+    return Task(
+        model=find_model(model),
+        clients=Population.split(x, y, parts),
+        test=_batch("test_batch.npz"),
+        name="cifar-10",
+    )
+
+
+def _deal(y: Tensor, clients: int, partition: str, alpha: float, samples: int | None, key: Key) -> split.Parts:
+    """Split by one of the three ways."""
+    ways: dict[str, Callable[[], split.Parts]] = {
+        "iid": lambda: split.iid(len(y), clients, key, samples=samples),
+        "shards": lambda: split.label_shards(y, clients, key, samples=samples),
+        "dirichlet": lambda: split.dirichlet(y, clients, key, alpha=alpha),
+    }
+    return choose(ways, partition, "partition")()
+
+
+def _key(seed: int) -> Key:
+    return Key.from_seed(seed, "partition")
+
+
+def _idx_images(data: DataSet, part: str) -> Samples:
+    """Images (count, 1, 28, 28) in [0, 1] and labels of `train` or `t10k`."""
+    image_file, label_file = (data.file(f"{part}-{what}-ubyte.gz") for what in ("images-idx3", "labels-idx1"))
+    images = parse_idx(read(image_file), image_file.path)
+    labels = parse_idx(read(label_file), label_file.path)
+    return _pixels(images[:, None]), torch.from_numpy(labels.astype(np.int64))
+
+
+def _batch(name: str) -> Samples:
+    """One CIFAR batch."""
+    labels, images = image_records(read(CIFAR_10.file(name)))
+    return _pixels(images), torch.from_numpy(labels.astype(np.int64))
+
+
+def _pixels(images: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(images).float().div_(255)
+
+
+def _public_digits(count: int, key: Key) -> Samples | None:
+    """A few MNIST images, if MNIST is there."""
+    if any(locate(file) is None for file in MNIST.files[:2]):
+        return None
+    x, y = _idx_images(MNIST, "train")
+    some = torch.randperm(len(x), generator=key.torch())[:count]
+    return x[some], y[some]
