@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tacit.core.schema import call, choose
 from tacit.core.task import Task
-from tacit.tasks import images, sources, synthetic
+from tacit.tasks import hospital, images, medical, sources, synthetic
 from tacit.tasks.data import DataSet, locate
 
 
@@ -46,6 +46,12 @@ TASKS: dict[str, Entry] = {
         Entry("mnist-writers", images.mnist_writers, (sources.MNIST, sources.QMNIST_WRITERS)),
         Entry("fashion-mnist", images.fashion_mnist, (sources.FASHION_MNIST,)),
         Entry("cifar-10", images.cifar_10, (sources.CIFAR_10,)),
+        Entry("hospital-charges", hospital.hospital_charges, (sources.CMS_IPPS, sources.ZIP_LATLON)),
+        Entry("covid-mx", medical.covid_mx, (sources.COVID_MX,)),
+        Entry("ist", medical.ist, (sources.IST,)),
+        Entry("diabetes-130", medical.diabetes_130, (sources.DIABETES,)),
+        Entry("gusto", medical.gusto, (sources.GUSTO,)),
+        Entry("support2", medical.support2, (sources.SUPPORT2,)),
     )
 }
 

@@ -93,14 +93,14 @@ def image_records(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]
     return records[:, 0].copy(), records[:, 1:].reshape(-1, 3, 32, 32).copy()
 
 
-def parse_csv(content: bytes, name: str) -> dict[str, NDArray[np.str_]]:
+def parse_csv(content: bytes, name: str) -> dict[str, list[str]]:
     """A table as columns of stripped strings; every row must be as long as the header."""
     rows = csv.reader(io.StringIO(content.decode("utf-8"), newline=""))
     header = [cell.strip() for cell in next(rows, [])]
     columns = list(zip(*_full_rows(rows, len(header), name), strict=True))
     if not columns:
         raise DataError(f"Expected {name} to hold a header and rows, got {len(content)} bytes.")
-    return {title: np.char.strip(np.array(cells)) for title, cells in zip(header, columns, strict=True)}
+    return {title: [cell.strip() for cell in cells] for title, cells in zip(header, columns, strict=True)}
 
 
 def _full_rows(rows: Iterator[list[str]], width: int, name: str) -> Iterator[list[str]]:

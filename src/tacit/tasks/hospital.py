@@ -1,0 +1,74 @@
+"""Hospital charges: what a service costs, by place and kind (Galli et al. 2023, section 5.2).
+
+From the payments of US hospitals in 2011 the four most widely treated conditions are kept: DRG 194 (simple
+pneumonia), 690 (kidney and urinary tract infections), 292 (heart failure and shock), 392 (esophagitis and
+digestive disorders), each with complications where the DRG says so. Inputs are an index 0 to 3 of the
+condition, longitude / 100 and latitude / 100 of the hospital's ZIP code; the target is the average total
+payment / 10,000. Nothing is standardised, since a client could not know the mean of all.
+
+The paper counts 2,947 clients. Hospitals with at least one of the four conditions are 3,278 in this table
+(all of their ZIP codes have coordinates), those with all four fewer; both are a choice here.
+"""
+
+from collections import defaultdict
+
+import torch
+
+from tacit.core.errors import DataError
+from tacit.core.keys import Key
+from tacit.core.losses import MeanSquared
+from tacit.core.task import Population, Task
+from tacit.tasks.data import read
+from tacit.tasks.formats import parse_csv
+from tacit.tasks.models import hospital_net
+from tacit.tasks.sources import CMS_IPPS, ZIP_LATLON
+
+CONDITIONS = {"194": 0, "690": 1, "292": 2, "392": 3}
+
+
+def hospital_charges(all_four: bool = False, seed: int = 0) -> Task:
+    """Predict average payments of US hospitals; hospitals are clients, 70 % of them train.
+
+    Args:
+        all_four: keep only hospitals that report all four conditions, instead of at least one.
+        seed: of the split of hospitals into 70 % clients and 30 % held out.
+    """
+    hospitals = _hospitals(4 if all_four else 1)
+    order = torch.randperm(len(hospitals), generator=Key.from_seed(seed, "hospitals").torch()).tolist()
+    cut = round(0.7 * len(hospitals))
+    train = [torch.tensor(hospitals[number]) for number in sorted(order[:cut])]
+    test = torch.cat([torch.tensor(hospitals[number]) for number in sorted(order[cut:])])
+    rows = torch.cat(train)
+    parts = list(torch.split(torch.arange(len(rows)), [len(part) for part in train]))
+    return Task(
+        model=hospital_net,
+        clients=Population.split(rows[:, :3], rows[:, 3:], parts),
+        test=(test[:, :3], test[:, 3:]),
+        loss=MeanSquared(),
+        name="hospital-charges",
+    )
+
+
+def _hospitals(least: int) -> list[list[list[float]]]:
+    """Rows (index, longitude, latitude, payment) of each hospital with enough conditions, by its number."""
+    file = CMS_IPPS.files[0]
+    table, places = parse_csv(read(file), file.path), _places()
+    rows: dict[int, list[list[float]]] = defaultdict(list)
+    names = ("DRG Definition", "Provider Id", "Provider Zip Code", "Average Total Payments")
+    for condition, provider, code, payment in zip(*(table[name] for name in names), strict=True):
+        index = CONDITIONS.get(condition[:3])
+        if index is None:
+            continue
+        if code.zfill(5) not in places:
+            raise DataError(f"Expected a place for ZIP code {code} of hospital {provider} in {ZIP_LATLON.name}.")
+        longitude, latitude = places[code.zfill(5)]
+        rows[int(provider)].append([float(index), longitude, latitude, float(payment.lstrip("$")) / 10_000])
+    return [rows[provider] for provider in sorted(rows) if len(rows[provider]) >= least]
+
+
+def _places() -> dict[str, tuple[float, float]]:
+    """Longitude / 100 and latitude / 100 of every ZIP code."""
+    file = ZIP_LATLON.files[0]
+    table = parse_csv(read(file), file.path)
+    places = zip(table["zip"], table["lon"], table["lat"], strict=True)
+    return {code: (float(longitude) / 100, float(latitude) / 100) for code, longitude, latitude in places}
