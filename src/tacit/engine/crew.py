@@ -1,0 +1,124 @@
+"""What a worker knows and does: train a wave and leave its sum in shared memory, or evaluate a piece of the test data.
+
+The same object works in the parent process (one worker) and, inherited by fork, in worker processes.
+"""
+
+import mmap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tacit.core import Method, Receipt, Round, State, Task
+from tacit.core.rounds import client_side, receive, refuse
+from tacit.engine.layout import Layout
+from tacit.engine.learners import Learner
+from tacit.engine.waves import Stack
+
+
+@dataclass(frozen=True, eq=False)
+class TrainJob:
+    """One wave of a round; its sum (or its rows, if the method must see them) goes to a slot."""
+
+    now: Round
+    memory: Mapping[str, NDArray[np.generic]]
+    clients: NDArray[np.int64]
+    slot: int
+
+
+@dataclass(frozen=True)
+class EvaluateJob:
+    """A piece of the test data, under the weights of a round."""
+
+    round: int
+    begin: int
+    end: int
+
+
+Job = TrainJob | EvaluateJob
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a wave sends back beside what it left in its slot."""
+
+    receipt: Receipt
+    up: tuple[int, ...]
+    shape: tuple[int, ...]
+    weight: float
+    bound: float
+
+
+class Crew:
+    """All that is needed to do a job; large tensors lie in memory shared with the worker processes."""
+
+    def __init__(self, method: Method, task: Task, model: nn.Module, learner: Learner, slots: int) -> None:
+        self.method, self.task, self.model, self.learner = method, task, model, learner
+        self.layout = Layout.of(model)
+        start = self.layout.flatten(model)
+        self.weights = shared(start.numel(), start)
+        rows = 1 if method.streams else max_rows(task)
+        self.slots = [shared(rows * start.numel(), start) for _ in range(slots)]
+        self.loaded = -1
+
+    def do(self, job: Job) -> "Trained | NDArray[np.generic]":
+        """Do a job with one thread, as every worker does."""
+        with single_thread():
+            return self._train(job) if isinstance(job, TrainJob) else self._evaluate(job)
+
+    def _train(self, job: TrainJob) -> Trained:
+        method, now = self.method, job.now
+        memory = {name: torch.from_numpy(value) for name, value in job.memory.items()}
+        state = State(now.index, self.weights, memory)
+        wave = Stack(torch.from_numpy(job.clients), self.task.population, self.learner)
+        messages = client_side(method, method.codec.view(state, now), wave, now)
+        up = method.channel.upload(messages)
+        kept, receipt = refuse(messages)
+        if not method.streams:
+            values, weight, bound = kept.rows.dense(), 0.0, float("inf")
+        else:
+            part = receive(method, state, kept, now)
+            values, weight, bound = part.total, part.weight, part.bound
+        self.slots[job.slot][: values.numel()].copy_(values.reshape(-1))
+        return Trained(receipt, up, tuple(values.shape), weight, bound)
+
+    @torch.no_grad()
+    def _evaluate(self, job: EvaluateJob) -> NDArray[np.generic]:
+        assert self.task.test is not None
+        if self.loaded != job.round:
+            self.layout.load(self.model, self.weights)
+            self.loaded = job.round
+        outputs: Tensor = self.model.eval()(self.task.test[0][job.begin : job.end])
+        return outputs.cpu().numpy()
+
+
+def max_rows(task: Task) -> int:
+    """The most rows a wave can have."""
+    from tacit.engine.waves import LARGEST
+
+    return min(LARGEST, len(task.population))
+
+
+def shared(count: int, like: Tensor) -> Tensor:
+    """A zeroed vector that forked processes share; on an accelerator, an ordinary one."""
+    if like.device.type != "cpu":
+        return torch.zeros(count, dtype=like.dtype, device=like.device)
+    buffer = mmap.mmap(-1, count * like.element_size())
+    return torch.frombuffer(buffer, dtype=like.dtype, count=count)
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """One thread for PyTorch's operators: sums then come out the same in any process."""
+    before = torch.get_num_threads()
+    if before != 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if before != 1:
+            torch.set_num_threads(before)

@@ -1,0 +1,157 @@
+"""Convolutions for a stack of clients, in two forms that compute the same.
+
+The first layer's inputs do not depend on weights, so their patches are unfolded once and every product is a
+matrix product (`PatchConv`). Higher up, PyTorch's own convolution, client by client, is close to what the
+arithmetic allows (`LoopConv`).
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tacit.engine.kernels.rows import DenseBlock
+from tacit.engine.kernels.shape import Blocks, Slot
+
+PATCH_LIMIT = 128  # inputs per output up to which unfolding beats PyTorch's convolution
+
+
+@dataclass(frozen=True, eq=False)
+class Filters:
+    """A convolution as broadcast: weights, bias or none, where they lie in a row, and its geometry."""
+
+    weight: Tensor  # (outputs, inputs / groups, height, width)
+    bias: Tensor | None
+    slots: tuple[Slot, ...]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    @classmethod
+    def of(cls, module: nn.Conv2d, weight: Tensor, bias: Tensor | None, slots: tuple[Slot, ...]) -> "Filters":
+        """The geometry of a module with the given weights."""
+        stride, dilation = _pair(module.stride), _pair(module.dilation)
+        return cls(weight, bias, slots, stride, _padding(module), dilation, module.groups)
+
+    @property
+    def patch(self) -> int:
+        """How many inputs an output depends on."""
+        return self.weight[0].numel()
+
+    def outputs(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the output."""
+        sides = zip((height, width), self.weight.shape[2:], self.stride, self.padding, self.dilation, strict=True)
+        rows, columns = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
+        return rows, columns
+
+
+class PatchConv:
+    """The first layer: patches of the inputs times filters, outputs channels-last."""
+
+    def __init__(self, filters: Filters, lr: float, clients: int, *, constant: bool) -> None:
+        self.filters, self.lr, self.constant = filters, lr, constant
+        self.matrix = filters.weight.flatten(1).repeat(clients, 1, 1)
+        self.bias = None if filters.bias is None else filters.bias.repeat(clients, 1, 1)
+        self.patches: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(clients, batch, channels, height, width), with the channels innermost in memory."""
+        if self.patches is None or not self.constant:
+            self.patches = self._unfold(x)
+        wide = self.matrix.transpose(1, 2)
+        flat = torch.bmm(self.patches, wide) if self.bias is None else torch.baddbmm(self.bias, self.patches, wide)
+        rows, columns = self.filters.outputs(x.shape[3], x.shape[4])
+        return flat.view(x.shape[0], x.shape[1], rows, columns, -1).permute(0, 1, 4, 2, 3)
+
+    def backward(self, g: Tensor) -> None:
+        """The step in place; nothing lies below."""
+        assert self.patches is not None
+        flat = g.permute(0, 1, 3, 4, 2).reshape(g.shape[0], -1, g.shape[2])
+        self.matrix.baddbmm_(flat.transpose(1, 2), self.patches, alpha=-self.lr)
+        if self.bias is not None:
+            self.bias.sub_(flat.sum(1, keepdim=True), alpha=self.lr)
+
+    def blocks(self) -> Blocks:
+        """Trained minus broadcast weights."""
+        blocks = [(self.filters.slots[0], DenseBlock(self.matrix.sub_(self.filters.weight.flatten(1))))]
+        if self.bias is not None and self.filters.bias is not None:
+            blocks.append((self.filters.slots[1], DenseBlock(self.bias.sub_(self.filters.bias))))
+        return blocks
+
+    def _unfold(self, x: Tensor) -> Tensor:
+        f = self.filters
+        kernel = (f.weight.shape[2], f.weight.shape[3])
+        columns = F.unfold(x.flatten(0, 1), kernel, f.dilation, f.padding, f.stride)
+        return columns.transpose(1, 2).reshape(x.shape[0], -1, f.patch)
+
+
+class LoopConv:
+    """A convolution with filters per client, computed client by client."""
+
+    def __init__(self, filters: Filters, lr: float, clients: int, *, lowest: bool) -> None:
+        self.filters, self.lr, self.lowest = filters, lr, lowest
+        self.weight = filters.weight.repeat(clients, 1, 1, 1, 1)
+        self.bias = None if filters.bias is None else filters.bias.repeat(clients, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Every client's batch through its own filters."""
+        self.x, f = x.contiguous(), self.filters
+        biases = [None] * len(x) if self.bias is None else self.bias
+        out = [
+            F.conv2d(xc, w, b, f.stride, f.padding, f.dilation, f.groups)
+            for xc, w, b in zip(self.x, self.weight, biases, strict=True)
+        ]
+        return torch.stack(out)
+
+    def backward(self, g: Tensor) -> Tensor | None:
+        """The gradient at the inputs, then the step in place."""
+        g = g.contiguous()
+        below = None if self.lowest else torch.empty_like(self.x)
+        for client in range(len(g)):
+            gx, gw = self._gradients(g[client], client)
+            if below is not None:
+                below[client] = gx
+            self.weight[client].sub_(gw, alpha=self.lr)
+        if self.bias is not None:
+            self.bias.sub_(g.sum((1, 3, 4)), alpha=self.lr)
+        return below
+
+    def _gradients(self, g: Tensor, client: int) -> tuple[Tensor, Tensor]:
+        f, wanted = self.filters, [not self.lowest, True, False]
+        gx, gw, _ = torch.ops.aten.convolution_backward(
+            g,
+            self.x[client],
+            self.weight[client],
+            None,
+            f.stride,
+            f.padding,
+            f.dilation,
+            False,
+            [0, 0],
+            f.groups,
+            wanted,
+        )
+        return gx, gw
+
+    def blocks(self) -> Blocks:
+        """Trained minus broadcast weights."""
+        blocks = [(self.filters.slots[0], DenseBlock(self.weight.sub_(self.filters.weight)))]
+        if self.bias is not None and self.filters.bias is not None:
+            blocks.append((self.filters.slots[1], DenseBlock(self.bias.sub_(self.filters.bias))))
+        return blocks
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _padding(module: nn.Conv2d) -> tuple[int, int]:
+    if module.padding == "valid":
+        return 0, 0
+    if module.padding == "same":
+        height, width = (d * (k - 1) // 2 for d, k in zip(_pair(module.dilation), module.kernel_size, strict=True))
+        return height, width
+    assert not isinstance(module.padding, str)
+    return _pair(module.padding)

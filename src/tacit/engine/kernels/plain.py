@@ -1,0 +1,111 @@
+"""Layers without weights: activations, pooling, flattening."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.engine.kernels.shape import Blocks
+
+_aten = torch.ops.aten
+Pair = tuple[int, int]
+
+
+class Weightless:
+    """What layers without weights have in common: no part in the update."""
+
+    def blocks(self) -> Blocks:
+        """None."""
+        return []
+
+
+class Relu(Weightless):
+    """max(x, 0)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        self.out = torch.relu(x)
+        return self.out
+
+    def backward(self, g: Tensor) -> Tensor:
+        """Where the output is positive."""
+        return _aten.threshold_backward(g, self.out, 0)
+
+
+class Sigmoid(Weightless):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        self.out = torch.sigmoid(x)
+        return self.out
+
+    def backward(self, g: Tensor) -> Tensor:
+        """g · s · (1 − s)."""
+        return _aten.sigmoid_backward(g, self.out)
+
+
+class Tanh(Weightless):
+    """tanh(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        self.out = torch.tanh(x)
+        return self.out
+
+    def backward(self, g: Tensor) -> Tensor:
+        """g · (1 − t²)."""
+        return _aten.tanh_backward(g, self.out)
+
+
+class Flatten(Weightless):
+    """All but clients and batch in one dimension."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(clients, batch, features)."""
+        self.shape = x.shape
+        return x.flatten(2)
+
+    def backward(self, g: Tensor) -> Tensor:
+        """Back to the shape."""
+        return g.reshape(self.shape)
+
+
+class MaxPool(Weightless):
+    """Max pooling, channels-last: PyTorch's kernel for that layout is many times faster than the other."""
+
+    def __init__(self, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil: bool) -> None:
+        self.geometry = (kernel, stride, padding, dilation, ceil)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The largest of every window."""
+        self.x, self.shape = _channels_last(x), x.shape
+        out, self.index = _aten.max_pool2d_with_indices(self.x, *self.geometry)
+        return out.unflatten(0, self.shape[:2])
+
+    def backward(self, g: Tensor) -> Tensor:
+        """To where the largest was."""
+        below = _aten.max_pool2d_with_indices_backward(_channels_last(g), self.x, *self.geometry, self.index)
+        return below.unflatten(0, self.shape[:2])
+
+
+class AvgPool(Weightless):
+    """Average pooling."""
+
+    def __init__(
+        self, kernel: Pair, stride: Pair, padding: Pair, ceil: bool, include: bool, divisor: int | None
+    ) -> None:
+        self.geometry = (kernel, stride, padding, ceil, include, divisor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean of every window."""
+        self.x = x.flatten(0, 1)
+        self.shape = x.shape
+        return F.avg_pool2d(self.x, *self.geometry).unflatten(0, self.shape[:2])
+
+    def backward(self, g: Tensor) -> Tensor:
+        """Spread evenly."""
+        return _aten.avg_pool2d_backward(g.flatten(0, 1), self.x, *self.geometry).unflatten(0, self.shape[:2])
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.flatten(0, 1).contiguous(memory_format=torch.channels_last)

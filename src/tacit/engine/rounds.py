@@ -1,0 +1,192 @@
+"""The loop over rounds, as a generator: books, budgets and progress are ordinary code in the caller's loop.
+
+The engine knows of pieces and waves; it has never heard of Gaussian noise.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit.core import DenseRows, Key, Messages, Method, Report, Round, State, Sum, Task, TrainingError
+from tacit.core.errors import expect
+from tacit.core.rounds import close, receive
+from tacit.core.state import SERVER
+from tacit.engine.crew import Crew, EvaluateJob, TrainJob, Trained, single_thread
+from tacit.engine.layout import Layout, make_model
+from tacit.engine.learners import Fastest, Learner
+from tacit.engine.pool import Pool, count_workers, make_pool
+from tacit.engine.waves import divide
+
+EVALUATED_AT_ONCE = 256  # test samples
+
+
+def rounds(
+    method: Method,
+    task: Task,
+    *,
+    seed: int = 0,
+    workers: int | None = None,
+    device: str = "cpu",
+    state: State | None = None,
+    evaluate_every: int = 1,
+) -> Iterator[tuple[State, Report]]:
+    """Run a method on a task, round by round.
+
+    Args:
+        method: what is done in a round, and for how many rounds.
+        task: data and model.
+        seed: root of all randomness. Equal seeds give equal states, bit for bit, for any number of workers.
+        workers: worker processes; as many as cores if None. With 1, or on an accelerator, all happens in this process.
+        device: where tensors live.
+        state: where to go on from; the start if None.
+        evaluate_every: measure held-out metrics every so many rounds, and after the last.
+
+    Yields:
+        The state after a round, and the round's report. Close the generator to stop early.
+    """
+    expect(evaluate_every >= 1, f"evaluate_every={evaluate_every} >= 1")
+    for index in range(method.rounds):
+        method.sampler.expected(len(task.population), index)  # refuses cohorts that cannot be before any work is done
+    task = _moved(task, device)
+    model = make_model(task, seed).to(device)
+    learner = Fastest(model, task.loss)
+    return _play(Engine(method, task, seed, model, learner, count_workers(workers, device)), state, evaluate_every)
+
+
+def initial_state(task: Task, seed: int = 0) -> State:
+    """The state before the first round."""
+    model = make_model(task, seed)
+    return State(0, Layout.of(model).flatten(model))
+
+
+def module_at(task: Task, seed: int, weights: Tensor) -> nn.Module:
+    """A fresh module of the task that holds these weights, in evaluation mode."""
+    model = make_model(task, seed)
+    Layout.of(model).load(model, weights)
+    return model.eval()
+
+
+def _play(engine: "Engine", state: State | None, evaluate_every: int) -> Iterator[tuple[State, Report]]:
+    state = state or engine.start()
+    last = engine.method.rounds
+    try:
+        while state.round < last:
+            began = time.perf_counter()
+            state, report = engine.round(state)
+            if state.round % evaluate_every == 0 or state.round == last:
+                report = replace(report, metrics=engine.evaluate(state))
+            yield state, replace(report, seconds=time.perf_counter() - began)
+    finally:
+        engine.pool.close()
+
+
+class Engine:
+    """One run's method, task, randomness and workers."""
+
+    def __init__(self, method: Method, task: Task, seed: int, model: nn.Module, learner: Learner, workers: int) -> None:
+        self.method, self.task = method, task
+        self.shared, self.secret = Key.from_seed(seed, "shared"), Key.from_seed(seed, "secret")
+        self.ahead = 2 * workers
+        self.crew = Crew(method, task, model, learner, slots=self.ahead)
+        self.pool: Pool = make_pool(self.crew, workers)
+
+    def start(self) -> State:
+        """The state before the first round."""
+        return State(0, self.crew.layout.flatten(self.crew.model))
+
+    def round(self, state: State) -> tuple[State, Report]:
+        """The next state, and the report without metrics."""
+        population = self.task.population
+        cohort = self.method.sampler.cohort(len(population), state.round, self.secret.child("cohort", state.round))
+        now = self._now(state.round, len(cohort))
+        self.crew.weights.copy_(state.weights)
+        waves = divide(cohort, population, state.dim)
+        total, results = self._fold(self._jobs(state, waves, now), state, now)
+        with single_thread():
+            state_after = close(self.method, state, total, now)
+        down = self.method.channel.download(self.method.codec.view(state, now))
+        return state_after, _report(state_after.round, waves, results, down)
+
+    def evaluate(self, state: State) -> dict[str, float]:
+        """Metrics on the test data, measured by all workers."""
+        if self.task.test is None:
+            return {}
+        y = self.task.test[1]
+        self.crew.weights.copy_(state.weights)
+        begins = range(0, len(y), EVALUATED_AT_ONCE)
+        jobs = [EvaluateJob(state.round, b, min(b + EVALUATED_AT_ONCE, len(y))) for b in begins]
+        outputs = np.concatenate(list(self.pool.run(jobs, ahead=len(jobs))))
+        return self.task.loss.metrics(torch.from_numpy(outputs), y.cpu())
+
+    def _now(self, index: int, cohort: int) -> Round:
+        size = len(self.task.population)
+        expected = self.method.sampler.expected(size, index)
+        keys = (key.child("round", index) for key in (self.shared, self.secret))
+        return Round(index, size, expected, cohort, *keys)
+
+    def _jobs(self, state: State, waves: list[Tensor], now: Round) -> list[TrainJob]:
+        memory = {name: value.cpu().numpy() for name, value in state.memory.items() if not name.startswith(SERVER)}
+        return [TrainJob(now, memory, wave.numpy(), i % self.ahead) for i, wave in enumerate(waves)]
+
+    def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum, list[Trained]]:
+        """The round's sum, folded wave by wave in their order, and what the waves sent back."""
+        total, kept, results = None, [], []
+        for job, result in zip(jobs, self.pool.run(jobs, self.ahead), strict=True):
+            results.append(result)
+            values = self.crew.slots[job.slot][: int(np.prod(result.shape))].view(result.shape)
+            if not self.method.streams:
+                kept.append(values.clone())
+                continue
+            part = Sum(values, result.weight, result.bound)
+            total = replace(part, total=values.clone()) if total is None else total + part
+        _check_delivered(state, results)
+        if kept:
+            total = self._together(torch.cat(kept), results, state, now)
+        if total is None:  # nobody was sampled
+            dim = self.method.codec.encode(DenseRows(state.weights[None]), self.method.codec.view(state, now), now).dim
+            total = Sum(state.weights.new_zeros(dim), 0.0)
+        return total, results
+
+    def _together(self, rows: Tensor, results: list[Trained], state: State, now: Round) -> Sum:
+        """The sum of a method that must see all messages of a round at once."""
+        clients = torch.tensor(list(chain.from_iterable(r.receipt.delivered for r in results)))
+        samples = None if self.method.aggregator.even else self.task.population.sizes[clients]
+        with single_thread():
+            return receive(self.method, state, Messages(clients, DenseRows(rows), samples), now)
+
+
+def _report(number: int, waves: list[Tensor], results: list[Trained], down: int) -> Report:
+    clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
+    norms = [norm for result in results for norm in result.receipt.norms]
+    return Report(
+        round=number,
+        clients=clients,
+        refused=tuple(chain.from_iterable(r.receipt.refused for r in results)),
+        up=tuple(chain.from_iterable(r.up for r in results)),
+        down=(down,) * len(clients),
+        norm=float(np.mean(norms)) if norms else 0.0,
+        metrics={},
+        seconds=0.0,
+    )
+
+
+def _check_delivered(state: State, results: list[Trained]) -> None:
+    if results and not any(result.receipt.delivered for result in results):
+        raise TrainingError(
+            f"No client delivered a finite message in round {state.round + 1}: training has diverged. "
+            "Lower the learning rate, take fewer local steps, or clip."
+        )
+
+
+def _moved(task: Task, device: str) -> Task:
+    if device == "cpu":
+        return task
+    population = task.population
+    moved = replace(population, x=population.x.to(device), y=population.y.to(device))
+    test = None if task.test is None else (task.test[0].to(device), task.test[1].to(device))
+    return replace(task, clients=moved, test=test)

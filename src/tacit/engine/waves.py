@@ -1,0 +1,54 @@
+"""A cohort in waves: how it is divided, and what one wave computes.
+
+A wave is a few clients stacked in one set of tensors, small enough to stay in cache. The division depends on the
+cohort and the model alone, never on the number of workers, so that sums come out the same to the last bit.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tacit.core import Descent, Population, Rows
+from tacit.engine.batches import plan_batches
+from tacit.engine.learners import Learner
+
+CACHE = 4 << 20  # bytes of weights and inputs that a wave may hold; measured best on 32 MiB of shared cache
+LARGEST = 64  # clients; more gain nothing
+FEWEST_WAVES = 8  # so that several workers share a small cohort
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """A few clients and the way they are trained: what trainers know as a wave."""
+
+    clients: Tensor
+    population: Population
+    learner: Learner
+
+    @property
+    def samples(self) -> Tensor:
+        """How many samples each has."""
+        return self.population.sizes[self.clients]
+
+    def descend(self, weights: Tensor, how: Descent) -> Rows:
+        """Every client descends on its own data."""
+        batches = plan_batches(self.population, self.clients, how, weights.dtype)
+        return self.learner.descend(weights, batches, how, self.clients)
+
+
+def divide(cohort: Tensor, population: Population, dim: int) -> list[Tensor]:
+    """The cohort in waves of about equal size; clients with about as much data stand together."""
+    if len(cohort) == 0:
+        return []
+    sizes = population.sizes[cohort]
+    ordered = cohort[torch.argsort(sizes, stable=True)]
+    count = -(-len(cohort) // _wave_size(len(cohort), population, dim))
+    return list(torch.tensor_split(ordered, count))
+
+
+def _wave_size(cohort: int, population: Population, dim: int) -> int:
+    sample = population.x[0].numel() * population.x.element_size()
+    held = dim * population.x.element_size() + sample * int(population.sizes.float().mean().clamp(max=64))
+    fits = min(max(CACHE // held, 5), LARGEST)
+    return max(1, min(fits, -(-cohort // FEWEST_WAVES)))
