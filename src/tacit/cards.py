@@ -1,0 +1,101 @@
+"""A method in print: its pieces, who sees what, what is guaranteed and what is not, how to run and to cite it.
+
+Who sees what follows from what the pieces declare (`channel.shows`, `aggregator.even`, `mechanism.noisy`), the
+same declarations by which wrong compositions are refused; pieces with more to say do so under *Sees* in their
+docstrings.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tacit import methods
+from tacit.core import Method
+
+SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A method in print.
+
+    Attributes:
+        name: the method's name.
+        summary: what it does, in one line.
+        rounds: for how many rounds it runs.
+        args: the parameters of its factory with their defaults, as Python writes them.
+        pieces: what stands in each of the seven slots.
+        sees: who sees what.
+        guarantee: what is proved about privacy; `none`, with the reason, if nothing is.
+        reference: the paper.
+        run: the command that runs it.
+        repr: an expression that makes the method from public names.
+    """
+
+    name: str
+    summary: str
+    rounds: int
+    args: Mapping[str, str]
+    pieces: Mapping[str, str]
+    sees: Mapping[str, str]
+    guarantee: str
+    reference: str
+    run: str
+    repr: str
+
+
+def card(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Card:
+    """The card of a method of the catalogue, with these arguments of its factory.
+
+    Example:
+        >>> card("fl-std").guarantee
+        'none: NoNoise blurs nothing, so what is sent may give away the data it was computed from.'
+    """
+    factory, method = methods.find(name), methods.make(name, args)
+    return Card(
+        name=name,
+        summary=summary(factory),
+        rounds=method.rounds,
+        args={key: _parameter(parameter) for key, parameter in inspect.signature(factory).parameters.items()},
+        pieces={slot: repr(getattr(method, slot)) for slot in SLOTS},
+        sees=_sees(method),
+        guarantee=_guarantee(method),
+        reference=section(factory, "Reference") or "none given",
+        run=" ".join(["tacit run", name, *(f"--set {key}={value}" for key, value in args.items())]),
+        repr=repr(method),
+    )
+
+
+def summary(factory: Callable[..., object]) -> str:
+    """The first line of a docstring."""
+    return (inspect.getdoc(factory) or "").partition("\n")[0]
+
+
+def section(thing: object, title: str) -> str:
+    """The paragraph of a docstring that begins with `title:`, in one line; empty if there is none."""
+    paragraphs = (inspect.getdoc(thing) or "").split("\n\n")
+    found = next((text for text in paragraphs if text.startswith(f"{title}:")), "")
+    return " ".join(found.removeprefix(f"{title}:").split())
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    return "required" if parameter.default is parameter.empty else repr(parameter.default)
+
+
+def _sees(method: Method) -> dict[str, str]:
+    server = {"messages": "every client's message", "sum": "only the sum of a round's messages"}[method.channel.shows]
+    if not method.aggregator.even:
+        server += ", and how many samples each client has"
+    blurred = "the model after every round" + (", blurred by noise" if method.mechanism.noisy else ", without noise")
+    notes = {type(piece).__name__: section(type(piece), "Sees") for piece in (method.mechanism, method.channel)}
+    said = {f"as {name} says": note for name, note in notes.items() if note}
+    return {"the server": server, "every client and whoever gets the model": blurred, **said}
+
+
+def _guarantee(method: Method) -> str:
+    piece = type(method.mechanism)
+    if not method.mechanism.noisy:
+        return f"none: {piece.__name__} blurs nothing, so what is sent may give away the data it was computed from."
+    formal = section(piece, "Formal guarantees")
+    return "none: no accountant has priced this run." + (f" What the mechanism proves: {formal}" if formal else "")

@@ -1,0 +1,60 @@
+"""Methods by name: one file per paper, discovered.
+
+A file in this package lists its factories in a tuple `METHODS`. A factory is a function that returns a
+`Method`; its name with dashes is the method's name, its signature the schema of its arguments, and the first
+line of its docstring what `tacit methods` says about it. Adding a method is adding a file.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from tacit.core import Method
+from tacit.core.schema import call, choose, suggestion
+
+Factory = Callable[..., Method]
+
+
+def catalog() -> Mapping[str, Factory]:
+    """Every method's factory by the method's name.
+
+    Example:
+        >>> "fl-std" in catalog()
+        True
+    """
+    return _CATALOG
+
+
+def find(name: str) -> Factory:
+    """The factory of this name; an unknown one is an error that points to the nearest."""
+    return choose(_CATALOG, name, "method")
+
+
+def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Method:
+    """The method of this name with arguments that come from outside, checked against the factory's signature.
+
+    Example:
+        >>> make("fl-std", {"rounds": "3"}).rounds
+        3
+    """
+    return call(find(name), f"method {name}", args)
+
+
+def _discover() -> Mapping[str, Factory]:
+    modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    factories: list[Factory] = [factory for module in modules for factory in module.METHODS]
+    return MappingProxyType({_name(factory): factory for factory in factories})
+
+
+def _name(factory: Factory) -> str:
+    return factory.__name__.replace("_", "-")
+
+
+def __getattr__(name: str) -> Factory:
+    raise AttributeError(f"module {__name__!r} has no method {name!r}.{suggestion(name, _CATALOG)}")
+
+
+_CATALOG = _discover()
+# A file may bear the name of its factory (fedavg.fedavg): `tacit.methods.fedavg` is the factory.
+globals().update({factory.__name__: factory for factory in _CATALOG.values()})
