@@ -1,0 +1,53 @@
+"""The server's state in a safetensors file, with a checksum over everything in it."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from tacit import storage
+from tacit.core import RunError, State
+
+_MEMORY = "memory/"
+
+
+def write(path: Path, state: State) -> None:
+    """Put the state in its place, in one step."""
+    memory = {_MEMORY + name: tensor for name, tensor in state.memory.items()}
+    tensors = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in {"weights": state.weights, **memory}.items()
+    }
+    metadata = {"round": str(state.round), "sha256": _digest(state.round, tensors)}
+    storage.write(path, safetensors.torch.save({n: t.clone() for n, t in tensors.items()}, metadata))
+
+
+def read(path: Path) -> State | None:
+    """The state in a file; None if there is no such file, `RunError` if it was cut or changed."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            names = list(file.keys())
+            tensors = {name: file.get_tensor(name).clone() for name in names}
+        done = int(metadata["round"])
+        fine = _digest(done, tensors) == metadata["sha256"]
+        weights = tensors.pop("weights")
+    except (SafetensorError, OSError, KeyError, ValueError):
+        raise RunError(f"{path} is not a whole checkpoint: it was cut or changed. Start the run anew.") from None
+    if not fine:
+        raise RunError(f"{path} does not match its checksum: it was damaged or changed. Start the run anew.")
+    return State(done, weights, {name.removeprefix(_MEMORY): tensor for name, tensor in tensors.items()})
+
+
+def _digest(done: int, tensors: Mapping[str, Tensor]) -> str:
+    sha = hashlib.sha256(f"round {done}\n".encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return sha.hexdigest()

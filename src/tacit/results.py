@@ -1,0 +1,216 @@
+"""What a run leaves behind, and how it goes on from there.
+
+::
+
+    manifest.json            what was run: versions, seed, method, task; and its status
+    rounds.jsonl             one line per round
+    checkpoint.safetensors   where to go on: the server's state, with a checksum over it
+    model.safetensors        the trained model's named tensors, once the run is finished
+
+The checkpoint is the truth. A kill may leave lines behind it, the last one torn; they are cut off when the run
+goes on, and the rounds they told of are done again, with bitwise the same result.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Self
+
+import safetensors.torch
+from torch import Tensor
+
+from tacit import checkpoints, storage
+from tacit.core import Report, RunError, State
+from tacit.manifest import Manifest, Status
+
+MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
+SECONDS_BETWEEN_CHECKPOINTS = 5.0
+
+
+class RunDirectory:
+    """A run's directory while it is being written. Use `create` or `open`, and `close` when done.
+
+    Attributes:
+        path: where it is.
+        manifest: what its manifest says.
+        state: the state that was written last; None before the first checkpoint.
+        history: the rounds up to the state that was found.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
+        self.state: State | None = None
+        self.history: tuple[Report, ...] = ()
+        self._written = time.monotonic()
+        with storage.storing(path / ROUNDS):
+            self._rounds = (path / ROUNDS).open("ab+")
+
+    @classmethod
+    def create(cls, path: Path, manifest: Manifest) -> Self:
+        """A new directory with a manifest; one that holds anything is refused."""
+        with storage.storing(path):
+            if path.exists() and not path.is_dir():
+                raise RunError(f"{path} is a file. Choose another directory with --out.")
+            if path.exists() and any(path.iterdir()):
+                raise RunError(f"{path} is not empty. Go on with --resume {path}, or choose another --out.")
+            path.mkdir(parents=True, exist_ok=True)
+        try:
+            storage.write(path / MANIFEST, manifest.to_bytes())
+            return cls(path, manifest)._locked()
+        except BaseException:
+            _remove(path)
+            raise
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """A directory that an earlier run left, made ready to go on."""
+        manifest = read_manifest(path)
+        manifest.check_versions(path)
+        directory = cls(path, manifest)._locked()
+        try:
+            directory._rewind()
+        except BaseException:
+            directory.close()
+            raise
+        return directory
+
+    def record(self, state: State, report: Report) -> None:
+        """Note a round, and now and then where to go on from."""
+        line = json.dumps(_plain(asdict(report)), allow_nan=False) + "\n"
+        with storage.storing(self.path / ROUNDS):
+            self._append(line.encode())
+        if time.monotonic() - self._written >= SECONDS_BETWEEN_CHECKPOINTS:
+            self.checkpoint(state)
+
+    def checkpoint(self, state: State) -> None:
+        """Write where to go on from; the rounds before it are brought to the disk first."""
+        with storage.storing(self.path / ROUNDS):
+            storage.flush(self._rounds)
+        checkpoints.write(self.path / CHECKPOINT, state)
+        self.state, self._written = state, time.monotonic()
+
+    def stop(self, state: State, status: Status) -> None:
+        """The run ends here, but may go on."""
+        self.checkpoint(state)
+        self._mark(status)
+
+    def finish(self, state: State, model: Mapping[str, Tensor]) -> None:
+        """The run is done: its last state, its model, its status."""
+        self.checkpoint(state)
+        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
+        storage.write(self.path / MODEL, safetensors.torch.save(tensors))
+        self._mark("finished")
+
+    def discard(self) -> None:
+        """Take everything away again."""
+        self.close()
+        _remove(self.path)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        with suppress(OSError):
+            self._rounds.close()
+
+    def _mark(self, status: Status) -> None:
+        self.manifest = replace(self.manifest, status=status)
+        storage.write(self.path / MANIFEST, self.manifest.to_bytes())
+
+    def _append(self, line: bytes) -> None:
+        """One line at the end, or nothing."""
+        end = self._rounds.seek(0, os.SEEK_END)
+        try:
+            self._rounds.write(line)
+            self._rounds.flush()
+        except BaseException:
+            with suppress(OSError):
+                self._rounds.truncate(end)
+            raise
+
+    def _locked(self) -> Self:
+        """Keep other processes out; the lock goes with this process, however it ends."""
+        try:
+            fcntl.lockf(self._rounds, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise RunError(f"{self.path} is being written by another process. Wait for it, or stop it.") from None
+        return self
+
+    def _rewind(self) -> None:
+        """Go back to the checkpoint: read the rounds before it, cut off what follows."""
+        self.state = checkpoints.read(self.path / CHECKPOINT)
+        self._rounds.seek(0)
+        lines = [self._rounds.readline() for _ in range(self.state.round if self.state else 0)]
+        self.history = _parse_lines(lines, self.path / ROUNDS)
+        with storage.storing(self.path / ROUNDS):
+            self._rounds.truncate(sum(map(len, lines)))
+            for torn in self.path.glob(".*.partial"):
+                torn.unlink()
+
+
+def read_manifest(path: Path) -> Manifest:
+    """A run's manifest; `RunError` if there is none or it cannot be read."""
+    file = path / MANIFEST
+    try:
+        return Manifest.from_bytes(file.read_bytes(), file)
+    except FileNotFoundError:
+        raise RunError(f"{path} holds no run: there is no {MANIFEST} in it.") from None
+    except OSError as error:
+        raise RunError(f"Could not read {file}: {error.strerror}.") from error
+
+
+def read_rounds(path: Path) -> tuple[Report, ...]:
+    """A run's rounds as far as they are written; a torn last line is left out."""
+    try:
+        lines = (path / ROUNDS).read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise RunError(f"Could not read {path / ROUNDS}: {error.strerror}.") from error
+    whole = lines[:-1] if lines and not lines[-1].endswith(b"\n") else lines
+    return _parse_lines(whole, path / ROUNDS)
+
+
+def _remove(path: Path) -> None:
+    """Remove a run's files, and its directory if nothing else is in it."""
+    with suppress(OSError):
+        for name in (MANIFEST, ROUNDS, CHECKPOINT, MODEL):
+            (path / name).unlink(missing_ok=True)
+        path.rmdir()
+
+
+def _parse_lines(lines: list[bytes], file: Path) -> tuple[Report, ...]:
+    reports = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            report = _to_report(json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            raise RunError(f"Line {number} of {file} is missing or damaged. Start the run anew.") from None
+        if report.round != number:
+            raise RunError(f"Line {number} of {file} tells of round {report.round}. Start the run anew.")
+        reports.append(report)
+    return tuple(reports)
+
+
+def _to_report(row: dict[str, Any]) -> Report:
+    return Report(
+        round=int(row["round"]),
+        clients=tuple(map(int, row["clients"])),
+        refused=tuple(map(int, row["refused"])),
+        up=tuple(map(int, row["up"])),
+        down=tuple(map(int, row["down"])),
+        norm=float(row["norm"]),
+        metrics={name: float(value) for name, value in row["metrics"].items()},
+        seconds=float(row["seconds"]),
+    )
+
+
+def _plain(value: object) -> object:
+    """Numbers that JSON does not have become the strings that `float` reads."""
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
