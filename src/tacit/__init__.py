@@ -1,1 +1,24 @@
-"""Federated learning that says little and gives nothing away."""
+"""Federated learning that says little and gives nothing away.
+
+The public names are those of `tacit.api`; they are brought in when one is first used, so that the command
+answers `--help` without loading PyTorch.
+"""
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tacit.api import *  # noqa: F403
+
+
+def __getattr__(name: str) -> object:
+    if name.startswith("_") and name != "__all__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if importlib.util.find_spec(f"{__name__}.{name}"):
+        return importlib.import_module(f"{__name__}.{name}")
+    return getattr(importlib.import_module("tacit.api"), name)
+
+
+def __dir__() -> list[str]:
+    return list(importlib.import_module("tacit.api").__all__)

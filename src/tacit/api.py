@@ -1,0 +1,85 @@
+"""The public names, in one place. `tacit.X` is `tacit.api.X`."""
+
+import tacit.methods as methods
+import tacit.tasks as tasks
+from tacit.aggregators import Mean, WeightedMean
+from tacit.books.bandwidth import Bandwidth
+from tacit.cards import Card, card
+from tacit.core import (
+    BinaryCrossEntropy,
+    CompositionError,
+    CrossEntropy,
+    DataError,
+    Identity,
+    Key,
+    Loss,
+    MeanSquared,
+    Method,
+    ModelError,
+    NoNoise,
+    Plain,
+    Population,
+    Report,
+    RunError,
+    State,
+    StorageError,
+    TacitError,
+    Task,
+    TrainingError,
+    UserError,
+    WireError,
+    WorkerError,
+)
+from tacit.engine import rounds
+from tacit.experiment import Experiment
+from tacit.mechanisms import CentralGaussian
+from tacit.samplers import Everyone, FixedSize, Growing, Poisson
+from tacit.servers import Add, Momentum, Replace
+from tacit.trainers import Sgd
+from tacit.training import Run, train
+
+__all__ = [
+    "Add",
+    "Bandwidth",
+    "BinaryCrossEntropy",
+    "Card",
+    "CentralGaussian",
+    "CompositionError",
+    "CrossEntropy",
+    "DataError",
+    "Everyone",
+    "Experiment",
+    "FixedSize",
+    "Growing",
+    "Identity",
+    "Key",
+    "Loss",
+    "Mean",
+    "MeanSquared",
+    "Method",
+    "ModelError",
+    "Momentum",
+    "NoNoise",
+    "Plain",
+    "Poisson",
+    "Population",
+    "Replace",
+    "Report",
+    "Run",
+    "RunError",
+    "Sgd",
+    "State",
+    "StorageError",
+    "TacitError",
+    "Task",
+    "TrainingError",
+    "UserError",
+    "WeightedMean",
+    "WireError",
+    "WorkerError",
+    "card",
+    "methods",
+    "rounds",
+    "tasks",
+    "train",
+]

@@ -1,0 +1,197 @@
+"""The one loop that trains: rounds from the engine, notes in the run's directory, a `Run` after every round.
+
+`train` waits for the last one; the command shows each of them on its way.
+"""
+
+from collections.abc import Generator
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from torch import nn
+
+from tacit.books.bandwidth import Bandwidth
+from tacit.core import Method, Report, State, StorageError, Task, UserError
+from tacit.core.errors import expect
+from tacit.engine import initial_state, module_at, rounds
+from tacit.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
+from tacit.results import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """Everything that decides about a run's result.
+
+    `args` and `task_args` are those of the factories, where method and task were made by name.
+    """
+
+    method: Method
+    task: Task
+    seed: int = 0
+    device: str = "cpu"
+    evaluate_every: int = 1
+    args: Options | None = None
+    task_args: Options | None = None
+
+    def __post_init__(self) -> None:
+        expect(self.evaluate_every >= 1, f"evaluate_every={self.evaluate_every} >= 1")
+
+    def manifest(self) -> Manifest:
+        """The plan in print."""
+        return Manifest(
+            method=MethodEntry(name=self.method.name, args=self.args, repr=repr(self.method)),
+            task=TaskEntry.of(self.task, self.task_args, initial_state(self.task, self.seed).dim),
+            seed=self.seed,
+            device=self.device,
+            evaluate_every=self.evaluate_every,
+            versions=versions(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """A run so far.
+
+    Attributes:
+        plan: what is run.
+        state: where the server stands.
+        history: one report per round.
+        directory: where the run's files lie, if it has any.
+    """
+
+    plan: Plan
+    state: State
+    history: tuple[Report, ...] = ()
+    directory: Path | None = None
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The model at these weights, ready to be used."""
+        return module_at(self.plan.task, self.plan.seed, self.state.weights)
+
+    @cached_property
+    def bytes(self) -> Bandwidth:
+        """The bandwidth book of all rounds."""
+        return Bandwidth.of(self.history)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The held-out figures that were measured last."""
+        return next((dict(report.metrics) for report in reversed(self.history) if report.metrics), {})
+
+    @property
+    def seconds(self) -> float:
+        """The wall-clock time of all rounds."""
+        return sum(report.seconds for report in self.history)
+
+    def after(self, state: State, report: Report) -> "Run":
+        """The run one round later."""
+        return replace(self, state=state, history=(*self.history, report))
+
+
+def train(
+    method: Method,
+    task: Task,
+    *,
+    seed: int = 0,
+    workers: int | None = None,
+    device: str = "cpu",
+    evaluate_every: int = 1,
+    out: Path | str | None = None,
+    resume: bool = False,
+) -> Run:
+    """Train a task's model with a method, for as many rounds as the method says.
+
+    Args:
+        method: what clients and server do.
+        task: the model and the data.
+        seed: of everything random; equal seeds give bitwise equal results, for any number of workers.
+        workers: worker processes; None: as many as there are processors.
+        device: where to compute, `cpu` or an accelerator's name.
+        evaluate_every: measure held-out figures every so many rounds; the last one is always measured.
+        out: the run's directory, for its manifest, rounds, checkpoint and model; None: no files.
+        resume: go on with the run that an interrupted call left in `out`.
+
+    Returns:
+        The finished run, with `model`, `history`, `bytes`, `state` and `directory`.
+    """
+    plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every)
+    where = None if out is None else Path(out)
+    *_, run = follow(plan, workers=workers, out=where, resume=resume)
+    return run
+
+
+def follow(plan: Plan, *, workers: int | None = None, out: Path | None = None, resume: bool = False) -> Generator[Run]:
+    """Run a plan; yields the run as it starts and after every round.
+
+    Stopping early (an interrupt, or closing this generator) leaves a checkpoint in the directory.
+    """
+    if out is None:
+        if resume:
+            raise UserError("Expected the directory of the run to resume. Give it as out.")
+        yield from _steps(Run(plan=plan, state=initial_state(plan.task, plan.seed)), workers)
+        return
+    directory = _open(plan, out) if resume else RunDirectory.create(out, plan.manifest())
+    with closing(directory):
+        yield from _kept(plan, directory, workers)
+
+
+def _open(plan: Plan, path: Path) -> RunDirectory:
+    directory = RunDirectory.open(path)
+    try:
+        directory.manifest.check_same(plan.manifest(), path)
+    except BaseException:
+        directory.close()
+        raise
+    return directory
+
+
+def _steps(run: Run, workers: int | None) -> Generator[Run]:
+    """The run as it starts, and after every round that is left."""
+    yield run
+    plan = run.plan
+    if run.state.round >= plan.method.rounds:
+        return
+    steps = rounds(
+        plan.method,
+        plan.task,
+        seed=plan.seed,
+        workers=workers,
+        device=plan.device,
+        state=run.state,
+        evaluate_every=plan.evaluate_every,
+    )
+    assert isinstance(steps, Generator)  # closing it stops the worker processes
+    with closing(steps):
+        for state, report in steps:
+            run = run.after(state, report)
+            yield run
+
+
+def _kept(plan: Plan, directory: RunDirectory, workers: int | None) -> Generator[Run]:
+    """The same, with every round noted in the directory."""
+    start = directory.state or initial_state(plan.task, plan.seed)
+    run = Run(plan=plan, state=start, history=directory.history, directory=directory.path)
+    try:
+        for step in _steps(run, workers):
+            if step is not run:
+                directory.record(step.state, step.history[-1])
+            run = step  # only now: a state is written only behind the round that led to it
+            yield run
+        directory.finish(run.state, run.model.state_dict())
+    except (KeyboardInterrupt, GeneratorExit):
+        directory.stop(run.state, "interrupted")
+        raise
+    except Exception:
+        _give_up(directory, run)
+        raise
+
+
+def _give_up(directory: RunDirectory, run: Run) -> None:
+    """A run that never did a round leaves nothing; any other can go on from its last round."""
+    if run.state.round == 0:
+        directory.discard()
+        return
+    with suppress(StorageError):
+        directory.stop(run.state, "failed")
