@@ -1,0 +1,33 @@
+"""Plain text: columns that line up, and bytes in words."""
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    r"""Rows as lines of equal columns; the first two to the left, figures to the right.
+
+    Example:
+        >>> print("\n".join(aligned([["a", "name", "x"], ["bb", "b", "10"]])))
+        a   name   x
+        bb  b     10
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(_cell(i, text, widths[i]) for i, text in enumerate(row)) for row in rows]
+
+
+def _cell(column: int, text: str, width: int) -> str:
+    return text.ljust(width) if column < 2 else text.rjust(width)
+
+
+def size(count: float) -> str:
+    """A number of bytes in words.
+
+    Example:
+        >>> size(999), size(1_500_000)
+        ('999 B', '1.5 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -1,0 +1,47 @@
+"""Show a method: its pieces, who sees what, and what is (not) guaranteed.
+
+Examples:
+  tacit card fedavg
+  tacit card fl-std --set rounds=50 lr=0.1     with other arguments than the defaults
+  tacit card fedavg --json
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from tacit.cli._options import add_options, to_dict
+
+if TYPE_CHECKING:
+    from tacit.cards import Card
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("method", help="a method's name; tacit methods lists them")
+    add_options(parser, "--set", "method")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the card."""
+    from tacit.cards import card
+
+    shown = card(args.method, to_dict(args.set))
+    print(json.dumps(asdict(shown), indent=2) if args.json else "\n".join(_lines(shown)))
+    return 0
+
+
+def _lines(card: "Card") -> Iterator[str]:
+    yield card.name
+    yield f"  {card.summary}"
+    for title, table in (("Pieces", card.pieces), ("Who sees what", card.sees), ("Arguments", card.args)):
+        width = max(map(len, table), default=0)
+        yield from ("", title, *(f"  {key:<{width}}  {value}" for key, value in table.items()))
+    yield from ("", "Guarantee", f"  {card.guarantee}")
+    yield from ("", "Rounds", f"  {card.rounds}")
+    yield from ("", "Run it", f"  {card.run}")
+    yield from ("", "In Python, with the names of tacit", f"  {card.repr}")
+    yield from ("", "Cite", f"  {card.reference}")

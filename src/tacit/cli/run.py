@@ -1,0 +1,194 @@
+"""Train a model with a method, or go on with a run.
+
+The method is named, or described together with its task in an experiment's TOML file. Results lie in the run's
+directory: manifest.json, rounds.jsonl, checkpoint.safetensors and model.safetensors.
+
+Examples:
+  tacit run fedavg                                      on the embedded digits, 100 clients
+  tacit run fl-std --task fashion-mnist --rounds 5 --set lr=0.1 --seed 3 --workers 2
+  tacit run fedavg --set cohort=10 epochs=1 --task-set partition=shards --out runs/shards
+  tacit run experiment.toml
+  tacit run --resume runs/fedavg-digits-0               after Ctrl-C, a crash or a kill
+
+An experiment's file:
+  method = "fl-std"
+  task = "fashion-mnist"
+  seeds = [0, 1, 2]
+  [args]
+  rounds = 50
+  [task-args]
+  clients = 6000
+"""
+
+import argparse
+import json
+from contextlib import closing
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tacit.cli._options import add_options, to_dict
+from tacit.cli._text import aligned, size
+
+if TYPE_CHECKING:
+    from tacit.experiment import Experiment
+    from tacit.training import Plan, Run
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("what", nargs="?", metavar="METHOD|FILE.toml", help="a method's name or an experiment's file")
+    parser.add_argument("--resume", metavar="RUN", type=Path, help="go on with the run in this directory")
+    parser.add_argument("--task", help="what to learn (default: digits); tacit data list shows what there is")
+    parser.add_argument("--rounds", metavar="N", help="how many rounds; short for --set rounds=N")
+    add_options(parser, "--set", "method; tacit card METHOD shows them")
+    add_options(parser, "--task-set", "task")
+    parser.add_argument("--seed", type=int, help="of everything random (default: 0)")
+    parser.add_argument("--workers", type=int, metavar="N", help="worker processes; the result does not depend on it")
+    parser.add_argument("--device", help="where to compute (default: cpu)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the run's directory (default: one below runs/)")
+    parser.add_argument("--evaluate-every", type=int, metavar="N", help="measure every N rounds (default: 1)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run what was asked for, and print a table of it."""
+    runs = [_resume(args)] if args.resume else _start(args)
+    if args.json:
+        print(json.dumps({"runs": [_summary(done) for done in runs]}, indent=2, allow_nan=False))
+        return 0
+    print("\n".join(aligned(_table(runs))))
+    print(*(f"Results: {done.directory}" for done in runs), sep="\n")
+    return 0
+
+
+def _start(args: argparse.Namespace) -> "list[Run]":
+    """One run per seed."""
+    from tacit.training import Plan
+
+    experiment = _experiment(args)
+    method, task = experiment.build_method(), experiment.build_task()
+    runs = []
+    for seed in experiment.seeds:
+        plan = Plan(
+            method=method,
+            task=task,
+            seed=seed,
+            device=args.device or "cpu",
+            evaluate_every=1 if args.evaluate_every is None else args.evaluate_every,
+            args=experiment.typed_args(),
+            task_args=experiment.typed_task_args(),
+        )
+        runs.append(_watch(plan, _place(args.out, experiment, seed), args, resume=False))
+    return runs
+
+
+def _experiment(args: argparse.Namespace) -> "Experiment":
+    """What the file says, and over it what the command line says."""
+    from tacit.core import UserError
+    from tacit.experiment import Experiment, read
+
+    if args.what is None:
+        raise UserError("Expected a method's name, an experiment's file, or --resume RUN. See tacit run --help.")
+    base = read(Path(args.what)) if args.what.endswith(".toml") else Experiment(method=args.what)
+    rounds = {} if args.rounds is None else {"rounds": args.rounds}
+    return replace(
+        base,
+        task=args.task or base.task,
+        args={**base.args, **to_dict(args.set), **rounds},
+        task_args={**base.task_args, **to_dict(args.task_set)},
+        seeds=base.seeds if args.seed is None else (args.seed,),
+    )
+
+
+def _resume(args: argparse.Namespace) -> "Run":
+    """The run in a directory, made again from its manifest."""
+    from tacit.core import RunError
+    from tacit.experiment import Experiment
+    from tacit.results import read_manifest
+    from tacit.training import Plan
+
+    _check_alone(args)
+    manifest = read_manifest(args.resume)
+    manifest.check_versions(args.resume)
+    if manifest.method.args is None or manifest.task.args is None:
+        raise RunError(f"The run in {args.resume} was started from Python. Go on there, with tacit.train(resume=True).")
+    made = Experiment(
+        method=manifest.method.name,
+        task=manifest.task.name,
+        args=manifest.method.args,
+        task_args=manifest.task.args,
+    )
+    plan = Plan(
+        method=made.build_method(),
+        task=made.build_task(),
+        seed=manifest.seed,
+        device=manifest.device,
+        evaluate_every=manifest.evaluate_every,
+        args=made.args,
+        task_args=made.task_args,
+    )
+    return _watch(plan, args.resume, args, resume=True)
+
+
+def _check_alone(args: argparse.Namespace) -> None:
+    """A resumed run is the same run: only what does not change the result may be given."""
+    from tacit.core import UserError
+
+    names = ("what", "task", "rounds", "set", "task_set", "seed", "device", "out", "evaluate_every")
+    given = [name for name in names if getattr(args, name) not in (None, [])]
+    if given:
+        flag = args.what if given[0] == "what" else "--" + given[0].replace("_", "-")
+        raise UserError(f"Expected --resume to stand without {flag}: a run goes on as it began.")
+
+
+def _watch(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume: bool) -> "Run":
+    """Show the run while it goes; an interrupt says how to go on."""
+    from tacit.cli._progress import shown
+    from tacit.training import follow
+
+    steps = follow(plan, workers=args.workers, out=directory, resume=resume)
+    latest: Run | None = None
+    try:
+        with closing(steps):
+            for step in shown(steps, plan.method.name):
+                latest = step
+    except KeyboardInterrupt:
+        done = f" after {latest.state.round} of {plan.method.rounds} rounds" if latest else ""
+        raise KeyboardInterrupt(f"Interrupted{done}. Go on with: tacit run --resume {directory}") from None
+    assert latest is not None  # follow yields the run as it starts
+    return latest
+
+
+def _place(out: Path | None, experiment: "Experiment", seed: int) -> Path:
+    """Where the run's files go: as told, one below it per seed if there are several, or the next free name."""
+    if out is not None:
+        return out if len(experiment.seeds) == 1 else out / f"seed-{seed}"
+    first = Path("runs") / f"{experiment.method}-{experiment.task}-{seed}"
+    others = (first.with_name(f"{first.name}-{number}") for number in count(2))
+    return first if not first.exists() else next(path for path in others if not path.exists())
+
+
+def _summary(run: "Run") -> dict[str, object]:
+    return {
+        "method": run.plan.method.name,
+        "task": run.plan.task.name,
+        "seed": run.plan.seed,
+        "rounds": run.state.round,
+        "metrics": {name: value if abs(value) < float("inf") else None for name, value in run.metrics.items()},
+        "bytes": {"up": run.bytes.up, "down": run.bytes.down},
+        "seconds": run.seconds,
+        "directory": str(run.directory),
+    }
+
+
+def _table(runs: "list[Run]") -> list[list[str]]:
+    """The finished runs side by side, under a line of names."""
+    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    lines = [["method", "task", "seed", "rounds", *names, "up", "down", "seconds"]]
+    for run in runs:
+        head = [run.plan.method.name, run.plan.task.name, str(run.plan.seed), str(run.state.round)]
+        metrics = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
+        lines.append([*head, *metrics, size(run.bytes.up), size(run.bytes.down), f"{run.seconds:.1f}"])
+    return lines
