@@ -17,7 +17,7 @@ from tacit.core import Method, Receipt, Round, State, Task
 from tacit.core.rounds import client_side, receive, refuse
 from tacit.engine.layout import Layout
 from tacit.engine.learners import Learner
-from tacit.engine.waves import Stack
+from tacit.engine.waves import LARGEST, Stack
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +98,6 @@ class Crew:
 
 def max_rows(task: Task) -> int:
     """The most rows a wave can have."""
-    from tacit.engine.waves import LARGEST
-
     return min(LARGEST, len(task.population))
 
 

@@ -102,7 +102,7 @@ def mixes_samples(model: nn.Module) -> bool:
 
 def draws_randomness(model: nn.Module) -> bool:
     """Whether the forward pass is random (dropout)."""
-    return any(module.p > 0 for _, module in modules_of(model, (_DropoutNd,)))
+    return any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules())
 
 
 def is_recurrent(model: nn.Module) -> bool:

@@ -58,7 +58,7 @@ class Alone:
     def __init__(self, crew: Crew) -> None:
         self.crew = crew
 
-    def run(self, jobs: Sequence[Job], ahead: int) -> Iterator[Any]:  # noqa: ARG002
+    def run(self, jobs: Sequence[Job], ahead: int) -> Iterator[Any]:
         """Each result as it is asked for."""
         return map(self.crew.do, jobs)
 

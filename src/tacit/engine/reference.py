@@ -22,7 +22,7 @@ class Reference:
         self.loss = loss
         self.layout = Layout.of(model)
         self.random = draws_randomness(model)
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.parameters: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
 
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> DenseRows:
         """The update of every client."""

@@ -16,7 +16,7 @@ from tacit.core import DenseRows, Key, Messages, Method, Report, Round, State, S
 from tacit.core.errors import expect
 from tacit.core.rounds import close, receive
 from tacit.core.state import SERVER
-from tacit.engine.crew import Crew, EvaluateJob, TrainJob, Trained, single_thread
+from tacit.engine.crew import Crew, EvaluateJob, Trained, TrainJob, single_thread
 from tacit.engine.layout import Layout, make_model
 from tacit.engine.learners import Fastest, Learner
 from tacit.engine.pool import Pool, count_workers, make_pool

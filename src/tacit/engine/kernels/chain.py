@@ -6,6 +6,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def _links(nodes: list[fx.Node], modules: dict[str, nn.Module]) -> tuple[Link, .
     if len(nodes) < 3 or nodes[0].op != "placeholder" or nodes[-1].op != "output" or nodes[-1].args != (nodes[-2],):
         return None
     links = []
-    for before, node in zip(nodes, nodes[1:-1], strict=False):
+    for before, node in pairwise(nodes[:-1]):
         if node.all_input_nodes != [before]:
             return None
         link = _link(node, modules)

@@ -7,7 +7,7 @@ from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared
 
 
 def cross_entropy(z: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """softmax − one-hot."""
+    """Softmax − one-hot."""
     g = torch.softmax(z, -1)
     g.scatter_add_(-1, y[..., None], torch.full_like(y[..., None], -1.0, dtype=z.dtype))
     return g.mul_(weight[..., None])

@@ -28,7 +28,8 @@ class Relu(Weightless):
 
     def backward(self, g: Tensor) -> Tensor:
         """Where the output is positive."""
-        return _aten.threshold_backward(g, self.out, 0)
+        below: Tensor = _aten.threshold_backward(g, self.out, 0)
+        return below
 
 
 class Sigmoid(Weightless):
@@ -40,8 +41,9 @@ class Sigmoid(Weightless):
         return self.out
 
     def backward(self, g: Tensor) -> Tensor:
-        """g · s · (1 − s)."""
-        return _aten.sigmoid_backward(g, self.out)
+        """G · s · (1 − s)."""
+        below: Tensor = _aten.sigmoid_backward(g, self.out)
+        return below
 
 
 class Tanh(Weightless):
@@ -53,8 +55,9 @@ class Tanh(Weightless):
         return self.out
 
     def backward(self, g: Tensor) -> Tensor:
-        """g · (1 − t²)."""
-        return _aten.tanh_backward(g, self.out)
+        """G · (1 − t²)."""
+        below: Tensor = _aten.tanh_backward(g, self.out)
+        return below
 
 
 class Flatten(Weightless):
@@ -77,15 +80,15 @@ class MaxPool(Weightless):
         self.geometry = (kernel, stride, padding, dilation, ceil)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The largest of every window."""
+        """The largest of every window, in the usual layout again for what comes next."""
         self.x, self.shape = _channels_last(x), x.shape
         out, self.index = _aten.max_pool2d_with_indices(self.x, *self.geometry)
-        return out.unflatten(0, self.shape[:2])
+        return _stacked(out.contiguous(), self.shape)
 
     def backward(self, g: Tensor) -> Tensor:
         """To where the largest was."""
         below = _aten.max_pool2d_with_indices_backward(_channels_last(g), self.x, *self.geometry, self.index)
-        return below.unflatten(0, self.shape[:2])
+        return _stacked(below, self.shape)
 
 
 class AvgPool(Weightless):
@@ -98,14 +101,17 @@ class AvgPool(Weightless):
 
     def forward(self, x: Tensor) -> Tensor:
         """The mean of every window."""
-        self.x = x.flatten(0, 1)
-        self.shape = x.shape
-        return F.avg_pool2d(self.x, *self.geometry).unflatten(0, self.shape[:2])
+        self.x, self.shape = x.flatten(0, 1), x.shape
+        return _stacked(F.avg_pool2d(self.x, *self.geometry), self.shape)
 
     def backward(self, g: Tensor) -> Tensor:
         """Spread evenly."""
-        return _aten.avg_pool2d_backward(g.flatten(0, 1), self.x, *self.geometry).unflatten(0, self.shape[:2])
+        return _stacked(_aten.avg_pool2d_backward(g.flatten(0, 1), self.x, *self.geometry), self.shape)
 
 
 def _channels_last(x: Tensor) -> Tensor:
     return x.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+
+
+def _stacked(x: Tensor, shape: torch.Size) -> Tensor:
+    return x.view(shape[0], shape[1], *x.shape[1:])

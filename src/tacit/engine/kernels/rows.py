@@ -43,7 +43,8 @@ class DenseBlock:
 
     def squares(self) -> Tensor:
         """Squared norms."""
-        return torch.linalg.vector_norm(self.values.flatten(1), dim=1).square()
+        norms: Tensor = torch.linalg.vector_norm(self.values.flatten(1), dim=1)
+        return norms.square()
 
     def add(self, out: Tensor, factors: Tensor | None) -> None:
         """One vector-matrix product."""
