@@ -17,6 +17,7 @@ class Entry:
     name: str
     factory: Callable[..., Task]
     data: tuple[DataSet, ...] = ()
+    natural: str = ""  # the clients that the data bring along, where those are the default
 
     @property
     def summary(self) -> str:
@@ -25,9 +26,8 @@ class Entry:
 
     @property
     def clients(self) -> str:
-        """The default number of clients, in words."""
-        default = inspect.signature(self.factory).parameters.get("clients")
-        return str(default.default) if default is not None else "natural"
+        """The clients by default, in words."""
+        return self.natural or str(inspect.signature(self.factory).parameters["clients"].default)
 
     @property
     def ready(self) -> bool:
@@ -43,14 +43,14 @@ TASKS: dict[str, Entry] = {
         Entry("digits", images.digits),
         Entry("synthetic", synthetic.synthetic),
         Entry("mnist", images.mnist, (sources.MNIST,)),
-        Entry("mnist-writers", images.mnist_writers, (sources.MNIST, sources.QMNIST_WRITERS)),
+        Entry("mnist-writers", images.mnist_writers, (sources.MNIST, sources.QMNIST_WRITERS), "539 writers"),
         Entry("fashion-mnist", images.fashion_mnist, (sources.FASHION_MNIST,)),
         Entry("cifar-10", images.cifar_10, (sources.CIFAR_10,)),
-        Entry("hospital-charges", hospital.hospital_charges, (sources.CMS_IPPS, sources.ZIP_LATLON)),
+        Entry("hospital-charges", hospital.hospital_charges, (sources.CMS_IPPS, sources.ZIP_LATLON), "2206 hospitals"),
         Entry("covid-mx", medical.covid_mx, (sources.COVID_MX,)),
-        Entry("ist", medical.ist, (sources.IST,)),
+        Entry("ist", medical.ist, (sources.IST,), "463 hospitals"),
         Entry("diabetes-130", medical.diabetes_130, (sources.DIABETES,)),
-        Entry("gusto", medical.gusto, (sources.GUSTO,)),
+        Entry("gusto", medical.gusto, (sources.GUSTO,), "16 regions"),
         Entry("support2", medical.support2, (sources.SUPPORT2,)),
     )
 }

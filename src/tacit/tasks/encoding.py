@@ -42,7 +42,7 @@ def encode(
         columns |= _scaled(name, table[name], train)
     for name in categories:
         columns |= _one_hot(name, table[name], train)
-    return Encoded(torch.from_numpy(np.stack(list(columns.values()), axis=1)), tuple(columns))
+    return Encoded(torch.from_numpy(np.stack(list(columns.values()))).T.contiguous(), tuple(columns))
 
 
 def _scaled(name: str, column: Column, train: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:

@@ -58,15 +58,10 @@ def store_folder() -> Path:
 
 def _fetch_together(files: list[File], progress: Progress) -> list[Path]:
     """Files of one address: one download, then one file after the other."""
-    target = store_folder() / files[0].path
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as folder:
-            download = Path(folder) / "download"
-            url = _download_first(files, download, progress)
-            return [_install(file, download, url) for file in files]
-    except PermissionError as error:
-        raise StorageError(f"{target.parent} cannot be written: {error.strerror}.") from error
+    with _workshop((store_folder() / files[0].path).parent) as folder:
+        download = folder / "download"
+        url = _download_first(files, download, progress)
+        return [_install(file, download, url) for file in files]
 
 
 def _install(file: File, download: Path, url: str) -> Path:
@@ -75,15 +70,32 @@ def _install(file: File, download: Path, url: str) -> Path:
     suffix = _packing(url)
     content = unpack(download, member=file.member, limit=file.size, suffix=suffix)
     verify(content, file, url)
-    try:
+    with _writing(target):
         if suffix == _packing(file.path):
             shutil.copyfile(download, ready)
         else:
             pack(content, ready)
         ready.replace(target)
+    return target
+
+
+@contextlib.contextmanager
+def _workshop(parent: Path) -> Iterator[Path]:
+    """A folder beside the final place, gone afterwards whatever happens."""
+    with _writing(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(prefix=".fetch-", dir=parent)
+    with folder as place:
+        yield Path(place)
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Whatever the disk refuses is a `StorageError`."""
+    try:
+        yield
     except OSError as error:
         raise StorageError(f"{target} cannot be written: {error.strerror or error}.") from error
-    return target
 
 
 def _download_first(files: list[File], target: Path, progress: Progress) -> str:
@@ -93,8 +105,6 @@ def _download_first(files: list[File], target: Path, progress: Progress) -> str:
         try:
             _download(url, target, files[0].name, progress)
         except (OSError, HTTPException) as error:
-            if isinstance(error, PermissionError):
-                raise
             failures.append(f"{url} ({getattr(error, 'reason', None) or error})")
         else:
             return url
@@ -109,7 +119,8 @@ def _download(url: str, target: Path, name: str, progress: Progress) -> None:
         length = answer.headers.get("Content-Length")
         total, done = int(length) if length else None, 0
         while chunk := answer.read(CHUNK):
-            out.write(chunk)
+            with _writing(target):
+                out.write(chunk)
             done += len(chunk)
             progress(name, done, total)
     if total is not None and done != total:

@@ -100,7 +100,11 @@ def parse_csv(content: bytes, name: str) -> dict[str, list[str]]:
     columns = list(zip(*_full_rows(rows, len(header), name), strict=True))
     if not columns:
         raise DataError(f"Expected {name} to hold a header and rows, got {len(content)} bytes.")
-    return {title: [cell.strip() for cell in cells] for title, cells in zip(header, columns, strict=True)}
+    spaced = b", " in content or b" ," in content or b" \n" in content or b"\n " in content
+    return {
+        title: [cell.strip() for cell in cells] if spaced else list(cells)
+        for title, cells in zip(header, columns, strict=True)
+    }
 
 
 def _full_rows(rows: Iterator[list[str]], width: int, name: str) -> Iterator[list[str]]:

@@ -1,0 +1,95 @@
+import argparse
+import gzip
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tacit.cli import data as verb
+from tacit.core.errors import DataError, UserError
+from tacit.tasks import data, sources
+
+
+def run(*words: str) -> int:
+    parser = argparse.ArgumentParser(description=verb.__doc__)
+    verb.configure(parser)
+    return verb.run(parser.parse_args(words))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TACIT_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(data, "DEBIAN", tmp_path / "debian")
+    return tmp_path
+
+
+def spoil(folder: Path) -> None:
+    (folder / "ist").mkdir()
+    (folder / "ist" / "ist.csv.gz").write_bytes(gzip.compress(b"other"))
+
+
+def test_list_in_words(capsys):
+    assert run("list") == 0
+    out, err = capsys.readouterr()
+    assert "digits            yes" in out
+    assert "0 of 4" in out
+    assert "\x1b" not in out
+    assert err == ""
+
+
+def test_list_as_one_document(capsys):
+    assert run("list", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {row["task"] for row in document["tasks"]} >= {"digits", "mnist", "covid-mx"}
+    mnist = next(row for row in document["data"] if row["data"] == "mnist")
+    assert len(mnist["missing"]) == 4
+    assert mnist["urls"]
+
+
+def test_check_says_what_is_wrong(folder, capsys):
+    spoil(folder)
+    with pytest.raises(DataError, match=r"1 of 1 files are wrong: .*ist.csv.gz has the wrong content: expected"):
+        run("check", "ist", "--json")
+    document = json.loads(capsys.readouterr().out)
+    assert "wrong content" in document["checked"][0]["verdict"]
+
+
+def test_check_of_nothing_is_fine_unless_it_is_named(capsys):
+    assert run("check") == 0
+    assert "missing" in capsys.readouterr().out
+    with pytest.raises(DataError, match="2 of 2 files are missing: cms-ipps-fy2011/"):
+        run("check", "hospital-charges")
+
+
+def test_check_of_real_files(data_folder, capsys):
+    assert run("check", "gusto", "ist", "qmnist-writers", "--json") == 0
+    verdicts = {row["verdict"] for row in json.loads(capsys.readouterr().out)["checked"]}
+    assert verdicts == {"right"}
+
+
+def test_fetch_of_what_has_no_source():
+    with pytest.raises(DataError, match="not published in this form"):
+        run("fetch", "ist")
+
+
+def test_fetch_reports_new_files(folder, monkeypatch, capsys):
+    source = folder / "somewhere.csv.gz"
+    content = b"a\n1\n"
+    source.write_bytes(gzip.compress(content))
+    sha256 = hashlib.sha256(content).hexdigest()
+    file = replace(sources.IST.files[0], urls=(source.as_uri(),), size=len(content), sha256=sha256)
+    monkeypatch.setitem(sources.DATA_SETS, "ist", replace(sources.IST, files=(file,)))
+    assert run("fetch", "ist", "--json") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["fetched"] == [{"data": "ist", "path": str(folder / "ist/ist.csv.gz")}]
+    assert "ist: 1 of 1 files fetched" in err
+    assert run("fetch", "ist") == 0
+    assert "all present" in capsys.readouterr().err
+
+
+def test_unknown_names_point_to_the_nearest():
+    with pytest.raises(UserError, match="Did you mean 'fashion-mnist'"):
+        run("fetch", "fashion-mnst")

@@ -1,0 +1,48 @@
+import inspect
+
+import pytest
+
+from tacit.core.errors import UserError
+from tacit.core.task import Task
+from tacit.tasks import TASKS, make_task
+from tacit.tasks.data import DataSet
+from tacit.tasks.sources import DATA_SETS
+
+
+def test_every_task_is_described():
+    for name, entry in TASKS.items():
+        assert entry.name == name
+        assert entry.summary.endswith(".")
+        assert entry.clients != "None"
+        assert all(isinstance(data, DataSet) and data.name in DATA_SETS for data in entry.data)
+        parameters = inspect.signature(entry.factory).parameters.values()
+        assert all(parameter.default is not parameter.empty for parameter in parameters)
+        documented = inspect.getdoc(entry.factory) or ""
+        assert all(f"{parameter.name}:" in documented for parameter in parameters)
+
+
+def test_embedded_tasks_are_always_ready():
+    assert TASKS["digits"].ready
+    assert TASKS["synthetic"].ready
+
+
+def test_make_task_reads_strings():
+    task = make_task("digits", clients="30", partition="shards")
+    assert isinstance(task, Task)
+    assert len(task.population) == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("digit", {}, ["Expected task in", "'digit'", "'digits'"]),
+        ("digits", {"client": 3}, ["task digits", "'client'", "'clients'"]),
+        ("digits", {"clients": "many"}, ["clients of task digits", "whole number", "'many'"]),
+        ("digits", {"partition": "shard"}, ["partition of task digits", "'shards'"]),
+        ("digits", {"clients": 1501}, ["got 1500"]),
+    ],
+)
+def test_wrong_names_and_options(name, options, words):
+    with pytest.raises(UserError) as caught:
+        make_task(name, **options)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
