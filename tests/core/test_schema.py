@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import pytest
@@ -22,6 +24,21 @@ def test_values_of_toml_and_of_the_command_line_give_the_same():
     toml = {"ratio": 1, "rounds": 3, "private": True, "samples": 5, "sizes": [1, 2], "label": 2}
     said = {"ratio": "1", "rounds": "3", "private": "true", "samples": "5", "sizes": ["1", "2"], "label": "2"}
     assert call(factory, "f", toml) == call(factory, "f", said)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    clip: float
+    rounds: "int" = 3
+
+
+def test_records_and_partial_functions_are_factories_too():
+    assert call(Record, "record", {"clip": "2"}) == Record(clip=2.0)
+    assert call(partial(factory, ratio=0.5), "f", {"rounds": "4"})[:2] == (0.5, 4)
+
+
+def test_parameters_without_annotation_take_anything():
+    assert call(lambda x: x, "f", {"x": "3"}) == "3"
 
 
 def test_fractions_and_none():

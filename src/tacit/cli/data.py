@@ -63,7 +63,7 @@ def _list(args: argparse.Namespace) -> int:
     lines = [(t["task"], yes_or_no[bool(t["ready"])], t["clients"], t["about"]) for t in tasks]
     print(_table(("task", "ready", "clients", "about"), lines))
     print()
-    print(_table(("data set", "files", "size", "records", "licence", "source"), [_line(row) for row in sets]))
+    print(_table(("data set", "files", "unpacked", "records", "licence", "source"), [_line(row) for row in sets]))
     return 0
 
 

@@ -39,15 +39,15 @@ def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -
             ...
         tacit.core.errors.UserError: Expected options of blur in clip, rounds, got 'clp'. Did you mean 'clip'?
     """
-    known = inspect.signature(factory).parameters
+    known = inspect.signature(factory, eval_str=True).parameters
     for key in options:
         if key not in known:
             raise UserError(f"Expected options of {label} in {listed(known)}, got {key!r}.{suggestion(key, known)}")
     needed = [key for key, p in known.items() if p.default is p.empty and key not in options]
     if needed:
         raise UserError(f"Expected {label} to be given {listed(needed)}: there is no default.")
-    hints = typing.get_type_hints(factory)
-    return factory(**{key: convert(value, hints.get(key, Any), key, label) for key, value in options.items()})
+    given = {key: convert(value, known[key].annotation, key, label) for key, value in options.items()}
+    return factory(**given)
 
 
 def convert(value: object, annotation: Any, key: str, label: str) -> object:

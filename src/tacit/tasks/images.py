@@ -108,6 +108,7 @@ def fashion_mnist(
     samples: int | None = 10,
     partition: Partition = "iid",
     alpha: float = 0.5,
+    public: int = 10,
     model: str = "mcmahan-cnn",
     seed: int = 0,
 ) -> Task:
@@ -120,6 +121,7 @@ def fashion_mnist(
         samples: images per client; `none` deals all 60,000. `dirichlet` takes no notice of it.
         partition: `iid`, `shards` or `dirichlet`.
         alpha: concentration of `dirichlet`.
+        public: MNIST images that everybody may see; 0 for none.
         model: name of a model for (1, 28, 28) inputs.
         seed: of the split.
     """
@@ -129,7 +131,7 @@ def fashion_mnist(
         model=find_model(model),
         clients=Population.split(x, y, parts),
         test=test,
-        public=_public_digits(10, _key(seed).child("public")),
+        public=_public_digits(public, _key(seed).child("public")),
         name="fashion-mnist",
     )
 
@@ -200,7 +202,8 @@ def _pixels(images: NDArray[Any]) -> Tensor:
 
 def _public_digits(count: int, key: Key) -> Samples | None:
     """A few MNIST images, if MNIST is there."""
-    if any(locate(file) is None for file in MNIST.files[:2]):
+    expect(count >= 0, f"public={count} >= 0")
+    if count == 0 or any(locate(file) is None for file in MNIST.files[:2]):
         return None
     x, y = _idx_images(MNIST, "train")
     some = torch.randperm(len(x), generator=key.torch())[:count]
