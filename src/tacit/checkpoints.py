@@ -1,6 +1,7 @@
 """The server's state in a safetensors file, with a checksum over everything in it."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,8 +22,10 @@ def write(path: Path, state: State) -> None:
     tensors = {
         name: tensor.detach().cpu().contiguous() for name, tensor in {"weights": state.weights, **memory}.items()
     }
-    metadata = {"round": str(state.round), "sha256": _digest(state.round, tensors)}
-    storage.write(path, safetensors.torch.save({n: t.clone() for n, t in tensors.items()}, metadata))
+    label = json.dumps({"round": state.round, "sha256": _digest(state.round, tensors)})
+    # one entry: safetensors writes several in no fixed order
+    content = safetensors.torch.save({name: tensor.clone() for name, tensor in tensors.items()}, {"tacit": label})
+    storage.write(path, content)
 
 
 def read(path: Path) -> State | None:
@@ -31,13 +34,13 @@ def read(path: Path) -> State | None:
         return None
     try:
         with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
+            label = json.loads((file.metadata() or {})["tacit"])
             names = list(file.keys())
             tensors = {name: file.get_tensor(name).clone() for name in names}
-        done = int(metadata["round"])
-        fine = _digest(done, tensors) == metadata["sha256"]
+        done = int(label["round"])
+        fine = _digest(done, tensors) == label["sha256"]
         weights = tensors.pop("weights")
-    except (SafetensorError, OSError, KeyError, ValueError):
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError):
         raise RunError(f"{path} is not a whole checkpoint: it was cut or changed. Start the run anew.") from None
     if not fine:
         raise RunError(f"{path} does not match its checksum: it was damaged or changed. Start the run anew.")

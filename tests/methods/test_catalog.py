@@ -1,0 +1,107 @@
+import inspect
+import re
+
+import pytest
+
+import tacit
+from tacit import methods
+from tacit.cards import SLOTS, card, section, summary
+from tacit.core import CompositionError, UserError
+
+CATALOG = sorted(methods.catalog().items())
+each_method = pytest.mark.parametrize(("name", "factory"), CATALOG, ids=[name for name, _ in CATALOG])
+
+
+@each_method
+def test_repr_rebuilds_the_method(name, factory):
+    made = factory()
+    public = {name: getattr(tacit, name) for name in tacit.__all__}
+    assert eval(repr(made), public) == made
+
+
+@each_method
+def test_a_method_bears_its_factory_s_name(name, factory):
+    assert factory().name == name == factory.__name__.replace("_", "-")
+    assert getattr(methods, factory.__name__) is factory
+
+
+@each_method
+def test_docstrings_agree_with_signatures(name, factory):
+    doc = inspect.getdoc(factory)
+    documented = re.findall(r"^    (\w+): ", doc, flags=re.MULTILINE)
+    assert documented == list(inspect.signature(factory).parameters)
+    assert summary(factory).endswith(".")
+    assert re.search(r"\d{4}", section(factory, "Reference"))
+
+
+@each_method
+def test_cards_show_the_method_as_it_is(name, factory):
+    shown = card(name, {"rounds": 7})
+    assert shown.rounds == 7
+    assert tuple(shown.pieces) == SLOTS
+    public = {name: getattr(tacit, name) for name in tacit.__all__}
+    rebuilt = {slot: eval(text, public) for slot, text in shown.pieces.items()}
+    assert tacit.Method(name=name, rounds=7, **rebuilt) == factory(rounds=7) == eval(shown.repr, public)
+    assert shown.guarantee.startswith("none: ") or not factory().mechanism.noisy
+
+
+def test_fl_std_has_the_paper_s_figures():
+    std = methods.fl_std()
+    assert (std.rounds, std.sampler, std.trainer.lr, std.trainer.steps) == (200, tacit.FixedSize(100), 0.215, 5)
+    assert std.trainer.batch_size == 10
+
+
+def test_fedavg_weighs_only_if_asked():
+    assert methods.fedavg().aggregator == tacit.WeightedMean()
+    assert methods.fedavg(weighted=False).aggregator == tacit.Mean()
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "words"),
+    [
+        ("fl-sdt", {}, ["'fl-sdt'", "Did you mean 'fl-std'?"]),
+        ("fedavg", {"learning_rate": 1}, ["method fedavg", "'learning_rate'"]),
+        ("fedavg", {"epoch": 1}, ["method fedavg", "Did you mean 'epochs'?"]),
+        ("fedavg", {"cohort": "many"}, ["cohort of method fedavg", "'many'"]),
+        ("fedavg", {"rounds": 0}, ["rounds=0 >= 1"]),
+        ("fl-std", {"lr": -1}, ["lr=-1.0 > 0"]),
+    ],
+)
+def test_wrong_names_and_arguments_say_what_instead(name, args, words):
+    with pytest.raises(UserError) as caught:
+        methods.make(name, args)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_missing_method_is_an_attribute_error_with_a_hint():
+    with pytest.raises(AttributeError, match="fl-std"):
+        _ = methods.fl_sdt
+
+
+def test_what_the_server_sees_follows_from_the_pieces():
+    weighted, even = card("fedavg"), card("fedavg", {"weighted": False})
+    assert "how many samples" in weighted.sees["the server"]
+    assert "how many samples" not in even.sees["the server"]
+    assert "every client's message" in even.sees["the server"]
+
+
+def test_noise_without_an_accountant_is_no_guarantee(monkeypatch):
+    def geyer() -> tacit.Method:
+        """Blurred."""
+        noise = tacit.CentralGaussian(clip=1.0, noise_multiplier=1.0)
+        sampler, trainer = tacit.Poisson(10), tacit.Sgd(lr=0.1, steps=1)
+        return tacit.Method(name="geyer", rounds=1, sampler=sampler, trainer=trainer, mechanism=noise)
+
+    monkeypatch.setattr(methods, "_CATALOG", {"geyer": geyer})
+    shown = card("geyer")
+    assert shown.guarantee.startswith("none: no accountant")
+    assert "at most `clip`" in shown.guarantee
+    assert "blurred by noise" in shown.sees["every client and whoever gets the model"]
+    assert "noisy sum" in shown.sees["as CentralGaussian says"]
+
+
+def test_ablations_are_checked_too():
+    from dataclasses import replace
+
+    with pytest.raises(CompositionError, match="fedavg: Sgd sends updates, but Replace takes weights"):
+        replace(methods.fedavg(), server=tacit.Replace())

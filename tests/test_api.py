@@ -1,0 +1,34 @@
+import subprocess
+import sys
+
+import tacit
+
+PUBLIC = """
+Add Bandwidth BinaryCrossEntropy Card CentralGaussian CompositionError CrossEntropy DataError Everyone Experiment
+FixedSize Growing Identity Key Loss Mean MeanSquared Method ModelError Momentum NoNoise Plain Poisson Population
+Replace Report Run RunError Sgd State StorageError TacitError Task TrainingError UserError WeightedMean WireError
+WorkerError card methods rounds tasks train
+"""
+
+
+def test_the_public_names_are_pinned():
+    assert tacit.__all__ == PUBLIC.split()
+    assert dir(tacit) == tacit.__all__
+    assert all(getattr(tacit, name) is not None for name in tacit.__all__)
+
+
+def test_star_import_and_submodules():
+    names: dict[str, object] = {}
+    exec("from tacit import *", names)
+    assert names["train"] is tacit.train
+    assert tacit.results.MANIFEST == "manifest.json"
+
+
+def test_unknown_names_are_attribute_errors():
+    for name in ("tarin", "_private", "__wrapped__"):
+        assert not hasattr(tacit, name)
+
+
+def test_importing_tacit_loads_no_torch():
+    code = "import sys, tacit, tacit.cli; tacit.cli.make_parser(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
