@@ -1,0 +1,1 @@
+"""The contestants: each is a script that races on command (`player`)."""
