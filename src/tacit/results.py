@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -42,8 +42,8 @@ class RunDirectory:
         history: the rounds up to the state that was found.
     """
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path, self.manifest = path, manifest
+    def __init__(self, path: Path, manifest: Manifest, made: Sequence[Path] | None = None) -> None:
+        self.path, self.manifest, self._made = path, manifest, made
         self.state: State | None = None
         self.history: tuple[Report, ...] = ()
         self._written = time.monotonic()
@@ -53,17 +53,15 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, manifest: Manifest) -> Self:
         """A new directory with a manifest; one that holds anything is refused."""
-        with storage.storing(path):
-            if path.exists() and not path.is_dir():
-                raise RunError(f"{path} is a file. Choose another directory with --out.")
-            if path.exists() and any(path.iterdir()):
-                raise RunError(f"{path} is not empty. Go on with --resume {path}, or choose another --out.")
-            path.mkdir(parents=True, exist_ok=True)
+        check_free(path)
+        made = [place for place in (path, *path.parents) if not place.exists()]
         try:
+            with storage.storing(path):
+                path.mkdir(parents=True, exist_ok=True)
             storage.write(path / MANIFEST, manifest.to_bytes())
-            return cls(path, manifest)._locked()
+            return cls(path, manifest, made)._locked()
         except BaseException:
-            _remove(path)
+            _remove(path, made)
             raise
 
     @classmethod
@@ -107,9 +105,10 @@ class RunDirectory:
         self._mark("finished")
 
     def discard(self) -> None:
-        """Take everything away again."""
+        """Take away what `create` made; what `open` found stays."""
         self.close()
-        _remove(self.path)
+        if self._made is not None:
+            _remove(self.path, self._made)
 
     def close(self) -> None:
         """Let go of the files."""
@@ -152,6 +151,14 @@ class RunDirectory:
                 torn.unlink()
 
 
+def check_free(path: Path) -> None:
+    """Raise `RunError` unless a new run can be put here."""
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file. Choose another directory with --out.")
+    if path.exists() and any(path.iterdir()):
+        raise RunError(f"{path} is not empty. Go on with --resume {path}, or choose another --out.")
+
+
 def read_manifest(path: Path) -> Manifest:
     """A run's manifest; `RunError` if there is none or it cannot be read."""
     file = path / MANIFEST
@@ -173,12 +180,13 @@ def read_rounds(path: Path) -> tuple[Report, ...]:
     return _parse_lines(whole, path / ROUNDS)
 
 
-def _remove(path: Path) -> None:
-    """Remove a run's files, and its directory if nothing else is in it."""
+def _remove(path: Path, made: Iterable[Path]) -> None:
+    """Remove a run's files, and of the directories made for it those that are empty."""
     with suppress(OSError):
         for name in (MANIFEST, ROUNDS, CHECKPOINT, MODEL):
             (path / name).unlink(missing_ok=True)
-        path.rmdir()
+        for place in made:
+            place.rmdir()
 
 
 def _parse_lines(lines: list[bytes], file: Path) -> tuple[Report, ...]:

@@ -3,6 +3,7 @@
 `train` waits for the last one; the command shows each of them on its way.
 """
 
+from collections import deque
 from collections.abc import Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -115,10 +116,18 @@ def train(
 
     Returns:
         The finished run, with `model`, `history`, `bytes`, `state` and `directory`.
+
+    Example:
+        >>> import torch, tacit
+        >>> parts = [(torch.randn(n, 3), torch.arange(n) % 2) for n in (8, 5, 9)]
+        >>> task = tacit.Task(model=lambda: nn.Linear(3, 2), clients=parts)
+        >>> run = tacit.train(tacit.methods.fedavg(rounds=2, cohort=3), task, workers=1)
+        >>> run.model, len(run.history), run.bytes.down
+        (Linear(in_features=3, out_features=2, bias=True), 2, 408)
     """
     plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every)
     where = None if out is None else Path(out)
-    *_, run = follow(plan, workers=workers, out=where, resume=resume)
+    (run,) = deque(follow(plan, workers=workers, out=where, resume=resume), maxlen=1)
     return run
 
 

@@ -65,12 +65,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _start(args: argparse.Namespace) -> "list[Run]":
     """One run per seed."""
+    from tacit.results import check_free
     from tacit.training import Plan
 
     experiment = _experiment(args)
     method, task = experiment.build_method(), experiment.build_task()
+    places = [_place(args.out, experiment, seed) for seed in experiment.seeds]
+    for place in places:
+        check_free(place)
     runs = []
-    for seed in experiment.seeds:
+    for seed, place in zip(experiment.seeds, places, strict=True):
         plan = Plan(
             method=method,
             task=task,
@@ -80,7 +84,7 @@ def _start(args: argparse.Namespace) -> "list[Run]":
             args=experiment.typed_args(),
             task_args=experiment.typed_task_args(),
         )
-        runs.append(_watch(plan, _place(args.out, experiment, seed), args, resume=False))
+        runs.append(_watch(plan, place, args, resume=False))
     return runs
 
 
