@@ -2,7 +2,9 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
+torch.set_num_threads(1)  # tests are small: a second thread only gets in the way
 SAID = os.environ.get("TACIT_DATA")  # before a test changes it
 
 

@@ -73,14 +73,15 @@ def make_model(task: Task, seed: int) -> nn.Module:
 
 def check_model(model: nn.Module) -> None:
     """Raise `ModelError` for a module whose federated training would be wrong."""
+    for name, parameter in model.named_parameters():
+        if not parameter.is_floating_point():
+            raise ModelError(
+                f"Expected floating-point parameters, but {name} is {parameter.dtype}. "
+                "Convert it with .float(), or register it as a buffer if it is not trained."
+            )
     trainable = list(_trainable(model))
     if not trainable:
         raise ModelError("Expected a module with trainable parameters, got none. Set requires_grad on some.")
-    for name, parameter in trainable:
-        if not parameter.is_floating_point():
-            raise ModelError(
-                f"Expected floating-point parameters, but {name} is {parameter.dtype}. Convert with .float()."
-            )
     types = {parameter.dtype for _, parameter in trainable}
     if len(types) > 1:
         raise ModelError(
