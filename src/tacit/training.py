@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from tacit.books.bandwidth import Bandwidth
@@ -37,6 +38,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         expect(self.evaluate_every >= 1, f"evaluate_every={self.evaluate_every} >= 1")
+        _check_device(self.device)
 
     def manifest(self) -> Manifest:
         """The plan in print."""
@@ -144,6 +146,15 @@ def follow(plan: Plan, *, workers: int | None = None, out: Path | None = None, r
     directory = _open(plan, out) if resume else RunDirectory.create(out, plan.manifest())
     with closing(directory):
         yield from _kept(plan, directory, workers)
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # PyTorch built without it, or none in this machine
+        raise UserError(
+            f"Expected a device that PyTorch can use here, got {device!r}. Leave it out for cpu."
+        ) from error
 
 
 def _open(plan: Plan, path: Path) -> RunDirectory:

@@ -8,7 +8,7 @@ import pytest
 from tacit import cli, methods
 from tacit.core import StorageError
 
-VERBS = ("run", "methods", "card")
+VERBS = ("run", "methods", "card", "data")
 
 
 def test_help_lists_every_verb_and_is_quick():

@@ -102,6 +102,7 @@ BAD = [
     ("fedavg --set cohort=101", ["size=101 <= population=100", "smaller cohort"]),
     ("fedavg --evaluate-every 0", ["evaluate_every=0 >= 1"]),
     ("fedavg --workers 0", ["workers=0"]),
+    ("fedavg --device abacus", ["'abacus'", "cpu"]),
     ("fedavg --out taken", ["taken is not empty", "--resume taken", "--out"]),
     ("fedavg --out taken/mine", ["is a file", "--out"]),
     ("none.toml", ["none.toml", "No such file"]),
