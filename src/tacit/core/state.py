@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from tacit.core.keys import Key
@@ -140,8 +139,3 @@ class Report:
     norm: float
     metrics: Mapping[str, float]
     seconds: float
-
-
-def zero_like(state: State, dim: int) -> Sum:
-    """The empty sum of rows of length `dim`."""
-    return Sum(torch.zeros(dim, dtype=state.weights.dtype, device=state.weights.device), 0.0)

@@ -4,7 +4,7 @@ The engine knows of pieces and waves; it has never heard of Gaussian noise.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 from itertools import chain
 
@@ -34,7 +34,7 @@ def rounds(
     device: str = "cpu",
     state: State | None = None,
     evaluate_every: int = 1,
-) -> Iterator[tuple[State, Report]]:
+) -> Generator[tuple[State, Report]]:
     """Run a method on a task, round by round.
 
     Args:
@@ -71,7 +71,7 @@ def module_at(task: Task, seed: int, weights: Tensor) -> nn.Module:
     return model.eval()
 
 
-def _play(engine: "Engine", state: State | None, evaluate_every: int) -> Iterator[tuple[State, Report]]:
+def _play(engine: "Engine", state: State | None, evaluate_every: int) -> Generator[tuple[State, Report]]:
     state = state or engine.start()
     last = engine.method.rounds
     try:
@@ -147,10 +147,17 @@ class Engine:
         _check_delivered(state, results)
         if kept:
             total = self._together(torch.cat(kept), results, state, now)
-        if total is None:  # nobody was sampled
-            dim = self.method.codec.encode(DenseRows(state.weights[None]), self.method.codec.view(state, now), now).dim
-            total = Sum(state.weights.new_zeros(dim), 0.0)
+        if total is None:
+            total = self._nobody(state, now)
         return total, results
+
+    def _nobody(self, state: State, now: Round) -> Sum:
+        """The sum of an empty cohort."""
+        codec = self.method.codec
+        rows = codec.encode(DenseRows(state.weights.new_zeros(0, state.dim)), codec.view(state, now), now)
+        nobody = torch.zeros(0, dtype=torch.int64)
+        samples = None if self.method.aggregator.even else nobody
+        return receive(self.method, state, Messages(nobody, rows, samples), now)
 
     def _together(self, rows: Tensor, results: list[Trained], state: State, now: Round) -> Sum:
         """The sum of a method that must see all messages of a round at once."""

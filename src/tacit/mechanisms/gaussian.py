@@ -50,5 +50,5 @@ class CentralGaussian:
         """Noise by the bound that went into the sum; an empty cohort is blurred all the same."""
         generator = now.secret.child("central noise").torch(total.total.device)
         noise = torch.randn(total.total.shape, generator=generator, dtype=total.total.dtype, device=total.total.device)
-        blurred = total.total.add(noise, alpha=self.noise_multiplier * self.clip)
+        blurred = total.total.add(noise, alpha=self.noise_multiplier * total.bound)
         return replace(total, total=blurred, weight=now.expected)

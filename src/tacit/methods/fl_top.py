@@ -1,6 +1,5 @@
 """Constrained federated learning for low-bandwidth devices (Kerkouche et al. 2021): the scheme it starts from."""
 
-from tacit.aggregators import WeightedMean
 from tacit.core import Method
 from tacit.samplers import FixedSize
 from tacit.trainers import Sgd
@@ -28,7 +27,6 @@ def fl_std(
         rounds=rounds,
         sampler=FixedSize(cohort),
         trainer=Sgd(lr=lr, steps=steps, batch_size=batch_size),
-        aggregator=WeightedMean(),
     )
 
 

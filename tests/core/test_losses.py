@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+
+from tacit.core import BinaryCrossEntropy, CrossEntropy, DataError, Loss, MeanSquared
+from tacit.core.losses import auroc
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=40))
+def test_auroc_is_scikit_learns(pairs: list[tuple[int, bool]]) -> None:
+    scores, positive = (np.array(column) for column in zip(*pairs, strict=True))
+    ours = auroc(torch.from_numpy(scores), torch.from_numpy(positive))
+    if positive.all() or not positive.any():
+        assert np.isnan(ours)
+    else:
+        assert ours == pytest.approx(roc_auc_score(positive, scores))
+
+
+def test_binary_metrics_are_scikit_learns() -> None:
+    g = torch.Generator().manual_seed(0)
+    outputs, y = torch.randn(200, 1, generator=g), (torch.rand(200, 1, generator=g) < 0.2).float()
+    ours = BinaryCrossEntropy().metrics(outputs, y)
+    assert ours["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y.flatten(), outputs.flatten() > 0))
+    assert ours["auroc"] == pytest.approx(roc_auc_score(y.flatten(), outputs.flatten()))
+
+
+def test_accuracy_and_rmse() -> None:
+    outputs = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0], [0.0, 1.0]])
+    assert CrossEntropy().metrics(outputs, torch.tensor([0, 1, 1, 1]))["accuracy"] == 0.75
+    assert MeanSquared().metrics(torch.tensor([[1.0], [2.0]]), torch.tensor([[0.0], [5.0]]))["rmse"] == pytest.approx(
+        5**0.5
+    )
+
+
+@pytest.mark.parametrize(
+    ("loss", "y", "words"),
+    [
+        (CrossEntropy(), torch.tensor([0, 3]), r"labels in 0\.\.2 .* got 0\.\.3"),
+        (CrossEntropy(), torch.tensor([-1, 0]), r"got -1\.\.0"),
+        (CrossEntropy(), torch.tensor([0.0, 1.0]), "int64"),
+        (MeanSquared(), torch.zeros(2), r"shape \(samples, 3\)"),
+        (MeanSquared(), torch.full((2, 3), torch.nan), "NaN"),
+        (BinaryCrossEntropy(), torch.full((2, 3), 2.0), r"in \[0, 1\]"),
+    ],
+)
+def test_targets_that_do_not_fit(loss: Loss, y: torch.Tensor, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        loss.check(y, torch.zeros(2, 3))
