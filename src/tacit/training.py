@@ -182,8 +182,7 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
         state=run.state,
         evaluate_every=plan.evaluate_every,
     )
-    assert isinstance(steps, Generator)  # closing it stops the worker processes
-    with closing(steps):
+    with closing(steps):  # which ends the worker processes
         for state, report in steps:
             run = run.after(state, report)
             yield run

@@ -18,7 +18,7 @@ from tacit.core.rounds import close, receive
 from tacit.core.state import SERVER
 from tacit.engine.crew import Crew, EvaluateJob, Trained, TrainJob, single_thread
 from tacit.engine.layout import Layout, make_model
-from tacit.engine.learners import Fastest, Learner
+from tacit.engine.learners import Fastest
 from tacit.engine.pool import Pool, count_workers, make_pool
 from tacit.engine.waves import divide
 
@@ -54,8 +54,8 @@ def rounds(
         method.sampler.expected(len(task.population), index)  # refuses cohorts that cannot be before any work is done
     task = _moved(task, device)
     model = make_model(task, seed).to(device)
-    learner = Fastest(model, task.loss)
-    return _play(Engine(method, task, seed, model, learner, count_workers(workers, device)), state, evaluate_every)
+    crew = Crew(method, task, model, Fastest(model, task.loss), slots=2 * count_workers(workers, device))
+    return _play(crew, seed, count_workers(workers, device), state, evaluate_every)
 
 
 def initial_state(task: Task, seed: int = 0) -> State:
@@ -71,9 +71,11 @@ def module_at(task: Task, seed: int, weights: Tensor) -> nn.Module:
     return model.eval()
 
 
-def _play(engine: "Engine", state: State | None, evaluate_every: int) -> Generator[tuple[State, Report]]:
-    state = state or engine.start()
-    last = engine.method.rounds
+def _play(
+    crew: Crew, seed: int, workers: int, state: State | None, evaluate_every: int
+) -> Generator[tuple[State, Report]]:
+    engine, last = Engine(crew, seed, make_pool(crew, workers)), crew.method.rounds
+    state = state or State(0, crew.layout.flatten(crew.model))
     try:
         while state.round < last:
             began = time.perf_counter()
@@ -88,16 +90,10 @@ def _play(engine: "Engine", state: State | None, evaluate_every: int) -> Generat
 class Engine:
     """One run's method, task, randomness and workers."""
 
-    def __init__(self, method: Method, task: Task, seed: int, model: nn.Module, learner: Learner, workers: int) -> None:
-        self.method, self.task = method, task
+    def __init__(self, crew: Crew, seed: int, pool: Pool) -> None:
+        self.crew, self.method, self.task, self.pool = crew, crew.method, crew.task, pool
         self.shared, self.secret = Key.from_seed(seed, "shared"), Key.from_seed(seed, "secret")
-        self.ahead = 2 * workers
-        self.crew = Crew(method, task, model, learner, slots=self.ahead)
-        self.pool: Pool = make_pool(self.crew, workers)
-
-    def start(self) -> State:
-        """The state before the first round."""
-        return State(0, self.crew.layout.flatten(self.crew.model))
+        self.ahead = len(crew.slots)
 
     def round(self, state: State) -> tuple[State, Report]:
         """The next state, and the report without metrics."""
