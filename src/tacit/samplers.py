@@ -1,7 +1,7 @@
 """Who takes part in a round.
 
 The sampler decides how privacy is amplified: Poisson sampling and fixed-size sampling without replacement have
-different bounds, so each is its own record.
+different bounds, so each is its own record, and wraps the mechanism's event in the only way that is right for it.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,10 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from tacit.core import Event
 from tacit.core.errors import expect
 from tacit.core.keys import Key
+from tacit.core.pieces import Sampler
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,10 @@ class Everyone:
     def expected(self, population: int, index: int) -> float:
         """All of them."""
         return float(population)
+
+    def amplify(self, event: Event, population: int, index: int) -> Event:
+        """The event itself."""
+        return event
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,14 @@ class FixedSize:
         """Exactly `size`."""
         _check_fits("size", self.size, population)
         return float(self.size)
+
+    def amplify(self, event: Event, population: int, index: int) -> Event:
+        """The event on a sample without replacement."""
+        import dp_accounting  # only where a run is priced: it takes a second to load
+
+        size = int(self.expected(population, index))
+        wrapped: Event = dp_accounting.SampledWithoutReplacementDpEvent(population, size, event)
+        return wrapped
 
 
 @dataclass(frozen=True)
@@ -69,35 +83,47 @@ class Poisson:
         _check_fits("size", self.size, population)
         return float(self.size)
 
+    def amplify(self, event: Event, population: int, index: int) -> Event:
+        """The event on a Poisson sample at this rate."""
+        import dp_accounting  # only where a run is priced: it takes a second to load
+
+        wrapped: Event = dp_accounting.PoissonSampledDpEvent(self.expected(population, index) / population, event)
+        return wrapped
+
 
 @dataclass(frozen=True)
 class Growing:
-    """Fixed-size cohorts whose size follows a schedule of `(rounds, size)` stages; the last one goes on for good.
+    """Cohorts that follow a schedule of `(rounds, sampler)` stages; the last one goes on for good.
 
     Example:
-        >>> growing = Growing(stages=((3, 20), (1, 40)))
+        >>> growing = Growing(stages=((3, Poisson(20)), (1, Poisson(40))))
         >>> [growing.expected(100, index) for index in range(6)]
         [20.0, 20.0, 20.0, 40.0, 40.0, 40.0]
     """
 
-    stages: tuple[tuple[int, int], ...]
+    stages: tuple[tuple[int, Sampler], ...]
 
     def __post_init__(self) -> None:
-        expect(len(self.stages) > 0, "at least one (rounds, size) stage, got none")
-        for rounds, size in self.stages:
-            expect(rounds >= 1 and size >= 1, f"stage ({rounds}, {size}) with rounds >= 1 and size >= 1")
+        expect(len(self.stages) > 0, "at least one (rounds, sampler) stage, got none")
+        for rounds, _ in self.stages:
+            expect(rounds >= 1, f"stages of rounds={rounds} >= 1")
 
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
-        """As many different clients as this round's stage says."""
-        return _subset(population, int(self.expected(population, index)), key)
+        """As this round's sampler says."""
+        return self._at(index).cohort(population, index, key)
 
     def expected(self, population: int, index: int) -> float:
-        """The size of this round's stage."""
+        """The mean size of this round's cohort."""
+        return self._at(index).expected(population, index)
+
+    def amplify(self, event: Event, population: int, index: int) -> Event:
+        """As this round's sampler does."""
+        return self._at(index).amplify(event, population, index)
+
+    def _at(self, index: int) -> Sampler:
         ends = accumulate(rounds for rounds, _ in self.stages)
-        sizes = (size for (_, size), end in zip(self.stages, ends, strict=True) if index < end)
-        size = next(sizes, self.stages[-1][1])
-        _check_fits("size", size, population)
-        return float(size)
+        now = (sampler for (_, sampler), end in zip(self.stages, ends, strict=True) if index < end)
+        return next(now, self.stages[-1][1])
 
 
 def _subset(population: int, size: int, key: Key) -> Tensor:

@@ -1,8 +1,10 @@
 """The vocabulary: what a method is made of, and in which order a round uses it."""
 
 from tacit.core.errors import (
+    BudgetError,
     CompositionError,
     DataError,
+    LedgerError,
     ModelError,
     RunError,
     StorageError,
@@ -16,7 +18,7 @@ from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared
 from tacit.core.method import Method
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.pieces import Descent, Wave
+from tacit.core.pieces import Descent, Event, Wave
 from tacit.core.rows import DenseRows, Rows
 from tacit.core.state import Bounded, Messages, Receipt, Report, Round, State, Sum, View
 from tacit.core.task import Population, Samples, Task
@@ -25,13 +27,16 @@ __all__ = [
     "Add",
     "BinaryCrossEntropy",
     "Bounded",
+    "BudgetError",
     "CompositionError",
     "CrossEntropy",
     "DataError",
     "DenseRows",
     "Descent",
+    "Event",
     "Identity",
     "Key",
+    "LedgerError",
     "Loss",
     "Mean",
     "MeanSquared",

@@ -11,6 +11,8 @@
         ├── ModelError          a module that cannot be trained in a federation
         ├── TrainingError       training diverged
         ├── RunError            a run directory that cannot be used
+        ├── LedgerError         a privacy ledger that cannot be used: locked, changed, of other runs
+        ├── BudgetError         a release that would pass the privacy budget
         └── WireError           bytes that do not follow the schema
 """
 
@@ -53,6 +55,14 @@ class TrainingError(UserError):
 
 class RunError(UserError):
     """A run directory that cannot be used."""
+
+
+class LedgerError(UserError):
+    """A privacy ledger that cannot be used."""
+
+
+class BudgetError(UserError):
+    """A release that would pass the privacy budget."""
 
 
 class WireError(UserError):

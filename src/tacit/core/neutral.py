@@ -37,6 +37,9 @@ class NoNoise:
     row_wise: ClassVar[bool] = True
     noisy: ClassVar[bool] = False
 
+    def event(self, index: int) -> None:
+        """Nothing is proved."""
+
     def at_client(self, messages: Messages, view: View, now: Round) -> Messages:
         """The messages themselves."""
         return messages

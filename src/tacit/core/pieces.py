@@ -52,6 +52,17 @@ class Wave(Protocol):
         ...
 
 
+class Event(Protocol):
+    """What was released, for the privacy books to price: an event of `dp_accounting`, opaque to the core.
+
+    Its noise multipliers are over what one client can add to the sum, whatever the adjacency it is priced for.
+    """
+
+    def to_named_tuple(self) -> object:
+        """The event in plain values."""
+        ...
+
+
 class Sampler(Protocol):
     """Who takes part, and what does that do for privacy?"""
 
@@ -61,6 +72,10 @@ class Sampler(Protocol):
 
     def expected(self, population: int, index: int) -> float:
         """The mean size of that cohort; raises `UserError` if this population cannot give it."""
+        ...
+
+    def amplify(self, event: Event, population: int, index: int) -> Event:
+        """The event of round `index` as seen from outside, where nobody knows who took part."""
         ...
 
 
@@ -109,6 +124,10 @@ class Mechanism(Protocol):
     @property
     def noisy(self) -> bool:
         """Whether anything is blurred at all."""
+        ...
+
+    def event(self, index: int) -> Event | None:
+        """What round `index` releases about those who take part in it; None: nothing is proved."""
         ...
 
     def at_client(self, messages: Messages, view: View, now: Round) -> Messages:

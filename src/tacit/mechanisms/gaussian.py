@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from tacit.core import Bounded, Messages, Round, State, Sum, View
+from tacit.core import Bounded, Event, Messages, Round, State, Sum, View
 from tacit.core.errors import expect
 from tacit.core.pieces import Sees
 
@@ -36,6 +36,15 @@ class CentralGaussian:
     def noisy(self) -> bool:
         """Always: even without noise, rows are bounded."""
         return True
+
+    def event(self, index: int) -> Event | None:
+        """A Gaussian mechanism whose noise is `noise_multiplier` times what one client can add; None without noise."""
+        if self.noise_multiplier == 0:
+            return None
+        import dp_accounting  # only where a run is priced: it takes a second to load
+
+        gaussian: Event = dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        return gaussian
 
     def at_client(self, messages: Messages, view: View, now: Round) -> Messages:
         """Nothing: clients trust the server."""
