@@ -5,7 +5,8 @@ import tacit
 
 PUBLIC = """
 Add Bandwidth BinaryCrossEntropy Card CentralGaussian CompositionError CrossEntropy DataError Everyone Experiment
-FixedSize Growing Identity Key Loss Mean MeanSquared Method ModelError Momentum NoNoise Plain Poisson Population
+FixedClip FixedSize Growing Identity Key Loss Mean MeanSquared MedianClip Method ModelError Momentum NoNoise Plain
+Poisson Population QuantileClip
 Replace Report Run RunError Sgd State StorageError TacitError Task TrainingError UserError WeightedMean WireError
 WorkerError card methods rounds tasks train
 """

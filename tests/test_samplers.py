@@ -43,11 +43,11 @@ def test_poisson_coins_are_independent() -> None:
 
 
 def test_growing_follows_its_stages() -> None:
-    growing = Growing(stages=((2, 3), (3, 5)))
+    growing = Growing(stages=((2, FixedSize(3)), (3, FixedSize(5))))
     assert [len(growing.cohort(10, i, KEYS[i])) for i in range(7)] == [3, 3, 5, 5, 5, 5, 5]
 
 
-@pytest.mark.parametrize("sampler", [FixedSize(11), Poisson(11), Growing(stages=((1, 11),))], ids=repr)
+@pytest.mark.parametrize("sampler", [FixedSize(11), Poisson(11), Growing(stages=((1, Poisson(11)),))], ids=repr)
 def test_a_cohort_larger_than_the_population(sampler: Sampler) -> None:
     with pytest.raises(UserError, match=r"Expected a cohort of size=11 <= population=10\. Take a smaller cohort"):
         sampler.cohort(10, 0, KEYS[0])
@@ -55,7 +55,7 @@ def test_a_cohort_larger_than_the_population(sampler: Sampler) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: FixedSize(0), lambda: Poisson(0), lambda: Growing(stages=()), lambda: Growing(stages=((0, 3),))],
+    [lambda: FixedSize(0), lambda: Poisson(0), lambda: Growing(stages=()), lambda: Growing(stages=((0, Everyone()),))],
 )
 def test_bad_arguments(make: object) -> None:
     with pytest.raises(UserError, match="Expected"):

@@ -4,7 +4,7 @@ from player import assignment, race, ready
 from torch import Tensor
 
 import tacit
-from tacit import CentralGaussian, Everyone, Method, Sgd, Task
+from tacit import CentralGaussian, FixedClip, Everyone, Method, Sgd, Task
 from workloads import flat
 
 
@@ -17,7 +17,7 @@ def main() -> None:
         rounds=10_000,  # more than anybody will ask for
         sampler=Everyone(),
         trainer=Sgd(epochs=workload.epochs, batch_size=workload.batch_size, lr=workload.lr),
-        mechanism=CentralGaussian(clip=workload.clip, noise_multiplier=job.noise_multiplier),
+        mechanism=CentralGaussian(clip=FixedClip(workload.clip), noise_multiplier=job.noise_multiplier),
     )
     task = Task(model=workload.net, clients=list(zip(*workload.data(), strict=True)))
     rounds = tacit.rounds(method, task, seed=0, workers=job.workers)

@@ -32,7 +32,7 @@ from tacit.core import (
 )
 from tacit.engine import rounds
 from tacit.experiment import Experiment
-from tacit.mechanisms import CentralGaussian
+from tacit.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Add, Momentum, Replace
 from tacit.trainers import Sgd
@@ -49,6 +49,7 @@ __all__ = [
     "DataError",
     "Everyone",
     "Experiment",
+    "FixedClip",
     "FixedSize",
     "Growing",
     "Identity",
@@ -56,6 +57,7 @@ __all__ = [
     "Loss",
     "Mean",
     "MeanSquared",
+    "MedianClip",
     "Method",
     "ModelError",
     "Momentum",
@@ -63,6 +65,7 @@ __all__ = [
     "Plain",
     "Poisson",
     "Population",
+    "QuantileClip",
     "Replace",
     "Report",
     "Run",

@@ -24,7 +24,7 @@ from tacit.core import (
     WorkerError,
 )
 from tacit.engine import initial_state, module_at, rounds
-from tacit.mechanisms import CentralGaussian
+from tacit.mechanisms import CentralGaussian, FixedClip
 from tacit.samplers import Everyone, FixedSize, Poisson
 from tacit.servers import Momentum
 from tacit.trainers import Sgd
@@ -42,7 +42,7 @@ def method(*, number: int = 3) -> Method:
         rounds=number,
         sampler=FixedSize(11),
         trainer=Sgd(lr=0.1, epochs=1, batch_size=4),
-        mechanism=CentralGaussian(clip=0.5, noise_multiplier=0.1),
+        mechanism=CentralGaussian(clip=FixedClip(0.5), noise_multiplier=0.1),
         server=Momentum(0.5),
     )
 
@@ -156,7 +156,7 @@ def test_an_empty_cohort_is_blurred_all_the_same() -> None:
         rounds=1,
         sampler=Poisson(0.0001),
         trainer=Sgd(lr=0.1, steps=1),
-        mechanism=CentralGaussian(clip=1.0, noise_multiplier=1.0),
+        mechanism=CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0),
     )
     (state, _), *_ = rounds(rare, task(), workers=1)
     assert not torch.equal(state.weights, initial_state(task()).weights)

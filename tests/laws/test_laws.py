@@ -17,7 +17,7 @@ from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest, Learner
 from tacit.engine.reference import Reference
 from tacit.engine.waves import Stack
-from tacit.mechanisms import CentralGaussian
+from tacit.mechanisms import CentralGaussian, FixedClip
 from tacit.samplers import Everyone
 from tacit.servers import Replace
 from tacit.trainers import Sgd
@@ -110,7 +110,7 @@ COMPLAINTS = [
     ),
     ({"server": Replace()}, "x: Sgd sends updates, but Replace takes weights. Use Add or Momentum."),
     (
-        {"aggregator": WeightedMean(), "mechanism": CentralGaussian(clip=1.0, noise_multiplier=1.0)},
+        {"aggregator": WeightedMean(), "mechanism": CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)},
         "x: CentralGaussian bounds every client alike, but WeightedMean lets some count more. Use Mean.",
     ),
 ]
@@ -143,7 +143,7 @@ class EveryMessage:
     ("pieces", "sentence"),
     [
         (
-            {"mechanism": CentralGaussian(clip=1.0, noise_multiplier=1.0), "channel": SumOnly()},
+            {"mechanism": CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0), "channel": SumOnly()},
             "x: CentralGaussian reads every message on the server, but SumOnly reveals only their sum.",
         ),
         (

@@ -88,14 +88,14 @@ def test_what_the_server_sees_follows_from_the_pieces():
 def test_noise_without_an_accountant_is_no_guarantee(monkeypatch):
     def geyer() -> tacit.Method:
         """Blurred."""
-        noise = tacit.CentralGaussian(clip=1.0, noise_multiplier=1.0)
+        noise = tacit.CentralGaussian(clip=tacit.FixedClip(1.0), noise_multiplier=1.0)
         sampler, trainer = tacit.Poisson(10), tacit.Sgd(lr=0.1, steps=1)
         return tacit.Method(name="geyer", rounds=1, sampler=sampler, trainer=trainer, mechanism=noise)
 
     monkeypatch.setattr(methods, "_CATALOG", {"geyer": geyer})
     shown = card("geyer")
     assert shown.guarantee.startswith("none: no accountant")
-    assert "at most `clip`" in shown.guarantee
+    assert "at most the bound" in shown.guarantee
     assert "blurred by noise" in shown.sees["every client and whoever gets the model"]
     assert "noisy sum" in shown.sees["as CentralGaussian says"]
 

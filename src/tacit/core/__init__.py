@@ -20,12 +20,13 @@ from tacit.core.method import Method
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
 from tacit.core.pieces import Descent, Event, Wave
 from tacit.core.rows import DenseRows, Rows
-from tacit.core.state import Bounded, Messages, Receipt, Report, Round, State, Sum, View
+from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Sum, View
 from tacit.core.task import Population, Samples, Task
 
 __all__ = [
     "Add",
     "BinaryCrossEntropy",
+    "Bound",
     "Bounded",
     "BudgetError",
     "CompositionError",

@@ -36,6 +36,7 @@ class NoNoise:
     reads: ClassVar[Sees] = "sum"
     row_wise: ClassVar[bool] = True
     noisy: ClassVar[bool] = False
+    unproved: ClassVar[str] = "nothing is blurred, so what is sent may give away the data it was computed from"
 
     def event(self, index: int) -> None:
         """Nothing is proved."""
@@ -51,6 +52,10 @@ class NoNoise:
     def after_sum(self, total: Sum, now: Round) -> Sum:
         """The sum itself."""
         return total
+
+    def remember(self, state: State, total: Sum, now: Round) -> State:
+        """Nothing."""
+        return state
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Mean:
     def combine(self, bounded: Bounded) -> Sum:
         """The sum of the rows, and their number."""
         rows = bounded.messages.rows
-        return Sum(rows.sum(), float(rows.count), bounded.bound)
+        return Sum(rows.sum(), float(rows.count), bounded.bound, bounded.tally)
 
     def finish(self, total: Sum) -> Tensor:
         """The sum over the number."""

@@ -126,6 +126,11 @@ class Mechanism(Protocol):
         """Whether anything is blurred at all."""
         ...
 
+    @property
+    def unproved(self) -> str:
+        """Why nothing can be claimed about privacy, event or not; empty if the event bounds all that is released."""
+        ...
+
     def event(self, index: int) -> Event | None:
         """What round `index` releases about those who take part in it; None: nothing is proved."""
         ...
@@ -140,6 +145,10 @@ class Mechanism(Protocol):
 
     def after_sum(self, total: Sum, now: Round) -> Sum:
         """The server's half, after aggregation: blur by the bound that went into the sum."""
+        ...
+
+    def remember(self, state: State, total: Sum, now: Round) -> State:
+        """The state with what this mechanism learnt from the round, before it was blurred, for the next one."""
         ...
 
 

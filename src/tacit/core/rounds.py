@@ -6,6 +6,7 @@
     client   trainer.train ─► codec.encode ─► mechanism.at_client ──► messages
     server   refuse what is not finite ─► mechanism.before_sum ─► aggregator.combine ──► a sum per wave
     server   mechanism.after_sum ─► aggregator.finish ─► codec.decode ─► server.apply ──► next state
+             mechanism.remember ──► what the next round's bound is made of
 
 `receive` is called once per wave and `close` once per round, so that sums can be folded as waves come back.
 The simulator and a real federation call these same functions.
@@ -46,11 +47,12 @@ def receive(method: Method, state: State, messages: Messages, now: Round) -> Sum
 
 def close(method: Method, state: State, total: Sum, now: Round) -> State:
     """The state after the round; a round to which nobody contributed leaves the model as it is."""
-    total = method.mechanism.after_sum(total, now)
-    if total.weight > 0:
-        aggregate = method.codec.decode(method.aggregator.finish(total), state, now)
-        state = method.server.apply(state, aggregate)
-    return replace(state, round=state.round + 1)
+    blurred = method.mechanism.after_sum(total, now)
+    after = method.mechanism.remember(state, total, now)
+    if blurred.weight > 0:
+        aggregate = method.codec.decode(method.aggregator.finish(blurred), state, now)
+        after = method.server.apply(after, aggregate)
+    return replace(after, round=state.round + 1)
 
 
 def server_side(method: Method, state: State, messages: Messages, now: Round) -> State:

@@ -39,6 +39,14 @@ class Rows(Protocol):
         """Every row times its factor."""
         ...
 
+    def layer_norms(self, layers: tuple[int, ...]) -> Tensor:
+        """The norm of every row's layers, (count, layers); `layers` are their sizes."""
+        ...
+
+    def layer_scaled(self, factors: Tensor, layers: tuple[int, ...]) -> "Rows":
+        """Every row's layers times their factors, (count, layers)."""
+        ...
+
     def keep(self, which: Tensor) -> "Rows":
         """The rows where the boolean `which` is true."""
         ...
@@ -97,6 +105,16 @@ class DenseRows:
     def scaled(self, factors: Tensor) -> Self:
         """Every row times its factor."""
         return type(self)(self.values * factors.to(self.values.dtype)[:, None])
+
+    def layer_norms(self, layers: tuple[int, ...]) -> Tensor:
+        """The norm of every layer, one after the other."""
+        parts = torch.split(self.values, list(layers), dim=1)
+        return torch.stack([DenseRows(part).norms() for part in parts], dim=1)
+
+    def layer_scaled(self, factors: Tensor, layers: tuple[int, ...]) -> Self:
+        """Every layer times its factor."""
+        spread = factors.to(self.dtype).repeat_interleave(torch.tensor(layers), dim=1)
+        return type(self)(self.values * spread)
 
     def keep(self, which: Tensor) -> Self:
         """The rows where `which` is true."""

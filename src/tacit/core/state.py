@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import hypot
 
+import torch
 from torch import Tensor
 
 from tacit.core.keys import Key
@@ -20,11 +22,13 @@ class State:
         round: how many rounds are done.
         weights: the trainable parameters as one flat vector.
         memory: what pieces remember, by name: `server/momentum`, for example.
+        layers: how many numbers each parameter has, in the order in which they make up the vector.
     """
 
     round: int
     weights: Tensor
     memory: Mapping[str, Tensor] = field(default_factory=dict)
+    layers: tuple[int, ...] = ()
 
     @property
     def dim(self) -> int:
@@ -83,28 +87,59 @@ class Messages:
         return parts if self.samples is None else {**parts, Part.SAMPLES: self.samples[i]}
 
 
+@dataclass(frozen=True)
+class Bound:
+    """The L2 bound that every row respects: one for the whole row, or one for each layer of it.
+
+    Example:
+        >>> Bound((3.0, 4.0), layers=(10, 20)).whole
+        5.0
+    """
+
+    values: tuple[float, ...] = (float("inf"),)
+    layers: tuple[int, ...] = ()  # the layers' sizes, if there is one bound for each
+
+    @property
+    def whole(self) -> float:
+        """What the norm of a whole row cannot exceed."""
+        return hypot(*self.values)
+
+    def per_coordinate(self, like: Tensor) -> Tensor:
+        """Each coordinate's bound, as a tensor that can be multiplied with a row."""
+        values = like.new_tensor(self.values)
+        return values.repeat_interleave(torch.tensor(self.layers)) if self.layers else values
+
+
 @dataclass(frozen=True, eq=False)
 class Bounded:
-    """Messages with the L2 bound that every row respects; infinity if none is known."""
+    """Messages with the bound that their rows respect.
+
+    Attributes:
+        messages: the messages.
+        bound: no bound is known by default.
+        tally: a number that the mechanism wants summed over all clients, beside the rows.
+    """
 
     messages: Messages
-    bound: float = float("inf")
+    bound: Bound = Bound()
+    tally: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Sum:
     """What an aggregator folds: a total, what to divide it by, and the bound that went into it.
 
-    Sums add up, in the order in which they are given: the fold of the waves of a round.
+    Sums add up, in the order in which they are given: the fold of the waves of a round, which share one bound.
     """
 
     total: Tensor
     weight: float
-    bound: float = float("inf")
+    bound: Bound = Bound()
+    tally: float = 0.0
 
     def __add__(self, other: "Sum") -> "Sum":
-        bound = max(self.bound, other.bound)
-        return Sum(self.total.add_(other.total), self.weight + other.weight, bound)
+        total = self.total.add_(other.total)
+        return Sum(total, self.weight + other.weight, self.bound, self.tally + other.tally)
 
 
 @dataclass(frozen=True)

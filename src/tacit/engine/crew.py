@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.core import Method, Receipt, Round, State, Task
+from tacit.core import Bound, Method, Receipt, Round, State, Sum, Task
 from tacit.core.rounds import client_side, receive, refuse
 from tacit.engine.layout import Layout
 from tacit.engine.learners import Learner
@@ -50,7 +50,8 @@ class Trained:
     up: tuple[int, ...]
     shape: tuple[int, ...]
     weight: float
-    bound: float
+    bound: Bound
+    tally: float
 
 
 class Crew:
@@ -73,18 +74,14 @@ class Crew:
     def _train(self, job: TrainJob) -> Trained:
         method, now = self.method, job.now
         memory = {name: torch.from_numpy(value) for name, value in job.memory.items()}
-        state = State(now.index, self.weights, memory)
+        state = State(now.index, self.weights, memory, self.layout.sizes)
         wave = Stack(torch.from_numpy(job.clients), self.task.population, self.learner)
         messages = client_side(method, method.codec.view(state, now), wave, now)
         up = method.channel.upload(messages)
         kept, receipt = refuse(messages)
-        if not method.streams:
-            values, weight, bound = kept.rows.dense(), 0.0, float("inf")
-        else:
-            part = receive(method, state, kept, now)
-            values, weight, bound = part.total, part.weight, part.bound
-        self.slots[job.slot][: values.numel()].copy_(values.reshape(-1))
-        return Trained(receipt, up, tuple(values.shape), weight, bound)
+        part = receive(method, state, kept, now) if method.streams else Sum(kept.rows.dense(), 0.0)
+        self.slots[job.slot][: part.total.numel()].copy_(part.total.reshape(-1))
+        return Trained(receipt, up, tuple(part.total.shape), part.weight, part.bound, part.tally)
 
     @torch.no_grad()
     def _evaluate(self, job: EvaluateJob) -> NDArray[np.generic]:

@@ -61,7 +61,8 @@ def rounds(
 def initial_state(task: Task, seed: int = 0) -> State:
     """The state before the first round."""
     model = make_model(task, seed)
-    return State(0, Layout.of(model).flatten(model))
+    layout = Layout.of(model)
+    return State(0, layout.flatten(model), layers=layout.sizes)
 
 
 def module_at(task: Task, seed: int, weights: Tensor) -> nn.Module:
@@ -75,7 +76,7 @@ def _play(
     crew: Crew, seed: int, workers: int, state: State | None, evaluate_every: int
 ) -> Generator[tuple[State, Report]]:
     engine, last = Engine(crew, seed, make_pool(crew, workers)), crew.method.rounds
-    state = state or State(0, crew.layout.flatten(crew.model))
+    state = replace(state or State(0, crew.layout.flatten(crew.model)), layers=crew.layout.sizes)
     try:
         while state.round < last:
             began = time.perf_counter()
@@ -138,7 +139,7 @@ class Engine:
             if not self.method.streams:
                 kept.append(values.clone())
                 continue
-            part = Sum(values, result.weight, result.bound)
+            part = Sum(values, result.weight, result.bound, result.tally)
             total = replace(part, total=values.clone()) if total is None else total + part
         _check_delivered(state, results)
         if kept:

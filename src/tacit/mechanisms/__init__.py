@@ -1,5 +1,6 @@
 """How messages are blurred, and what that costs."""
 
+from tacit.mechanisms.clipping import FixedClip, MedianClip, QuantileClip
 from tacit.mechanisms.gaussian import CentralGaussian
 
-__all__ = ["CentralGaussian"]
+__all__ = ["CentralGaussian", "FixedClip", "MedianClip", "QuantileClip"]

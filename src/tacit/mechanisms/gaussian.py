@@ -1,6 +1,7 @@
 """Gaussian noise on the sum of clipped rows (Geyer et al. 2017; McMahan et al. 2018)."""
 
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import ClassVar
 
 import torch
@@ -8,34 +9,46 @@ import torch
 from tacit.core import Bounded, Event, Messages, Round, State, Sum, View
 from tacit.core.errors import expect
 from tacit.core.pieces import Sees
+from tacit.mechanisms.clipping import Clip, clipped
 
 
 @dataclass(frozen=True, kw_only=True)
 class CentralGaussian:
-    """The server clips every row to `clip` in L2 norm and adds N(0, (noise_multiplier · clip)²) to their sum.
+    """The server clips every row and adds Gaussian noise to their sum, in proportion to the bound of that very round.
 
-    The noisy sum is divided by the expected size of the cohort, not by the actual one, which is itself private.
+    The noisy sum is divided by the expected size of the cohort, not by the actual one, which is itself private. With
+    one bound S per layer, each of L layers gets noise of `noise_multiplier · √L · S`, so that the whole is one release
+    with the declared multiplier.
 
-    Formal guarantees: adding or removing one client changes the sum by at most `clip`; the noise's standard
-    deviation over that is `noise_multiplier`. It protects against whoever receives the models. The server is
-    trusted: it sees every message.
+    Args:
+        clip: where the bound comes from: `FixedClip`, `QuantileClip` or `MedianClip`.
+        noise_multiplier: standard deviation of the noise over what one client can change, of everything released.
+
+    Formal guarantees: adding or removing one client changes the sum by at most the bound, which is public or accounted;
+    everything a round releases is a Gaussian mechanism of `noise_multiplier`. With `MedianClip`: none. It protects
+    against whoever receives the models. The server is trusted: it sees every message.
 
     Sees: the server, every message; recipients of the model, the noisy sum.
     """
 
-    clip: float
+    clip: Clip
     noise_multiplier: float
     reads: ClassVar[Sees] = "messages"
-    row_wise: ClassVar[bool] = True
+    noisy: ClassVar[bool] = True  # even without noise, rows are bounded
 
     def __post_init__(self) -> None:
-        expect(0 < self.clip < float("inf"), f"clip={self.clip} > 0 and finite")
         expect(self.noise_multiplier >= 0, f"noise_multiplier={self.noise_multiplier} >= 0")
+        self.clip.remaining(self.noise_multiplier)  # refuses a multiplier that the clip cannot be paid from
 
     @property
-    def noisy(self) -> bool:
-        """Always: even without noise, rows are bounded."""
-        return True
+    def row_wise(self) -> bool:
+        """Whether the bound is known before the rows are."""
+        return self.clip.row_wise
+
+    @property
+    def unproved(self) -> str:
+        """Why nothing can be claimed; empty if something can."""
+        return self.clip.unproved if self.noise_multiplier else "no noise is added"
 
     def event(self, index: int) -> Event | None:
         """A Gaussian mechanism whose noise is `noise_multiplier` times what one client can add; None without noise."""
@@ -51,13 +64,18 @@ class CentralGaussian:
         return messages
 
     def before_sum(self, messages: Messages, state: State, now: Round) -> Bounded:
-        """Every row scaled by min(1, clip / norm)."""
-        factors = (self.clip / messages.rows.norms()).clamp(max=1.0)
-        return Bounded(replace(messages, rows=messages.rows.scaled(factors)), self.clip)
+        """Every row within this round's bound."""
+        return clipped(messages, self.clip, state)
 
     def after_sum(self, total: Sum, now: Round) -> Sum:
         """Noise by the bound that went into the sum; an empty cohort is blurred all the same."""
-        generator = now.secret.child("central noise").torch(total.total.device)
-        noise = torch.randn(total.total.shape, generator=generator, dtype=total.total.dtype, device=total.total.device)
-        blurred = total.total.add(noise, alpha=self.noise_multiplier * total.bound)
+        like = total.total
+        generator = now.secret.child("central noise").torch(like.device)
+        noise = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+        multiplier = self.clip.remaining(self.noise_multiplier) * sqrt(len(total.bound.values))
+        blurred = like + noise.mul_(total.bound.per_coordinate(like)).mul_(multiplier)
         return replace(total, total=blurred, weight=now.expected)
+
+    def remember(self, state: State, total: Sum, now: Round) -> State:
+        """The next round's bound, if it moves."""
+        return self.clip.remember(state, total, now)

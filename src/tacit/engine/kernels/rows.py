@@ -114,6 +114,17 @@ class BlockRows:
         scaled.__dict__["_norms"] = self._norms
         return scaled
 
+    def layer_norms(self, layers: tuple[int, ...]) -> Tensor:
+        """The blocks' norms, if the layers are the blocks."""
+        if layers != tuple(stop - start for start, stop, _ in self.blocks):
+            return DenseRows(self.dense()).layer_norms(layers)
+        norms = torch.stack([block.squares() for _, _, block in self.blocks], dim=1).sqrt()
+        return norms if self.factors is None else norms * self.factors.abs()[:, None]
+
+    def layer_scaled(self, factors: Tensor, layers: tuple[int, ...]) -> DenseRows:
+        """As dense rows."""
+        return DenseRows(self.dense()).layer_scaled(factors, layers)
+
     def keep(self, which: Tensor) -> "BlockRows":
         """Some rows."""
         blocks = tuple((start, stop, block.keep(which)) for start, stop, block in self.blocks)

@@ -1,0 +1,189 @@
+"""How long a row may be, and where that bound comes from.
+
+| clip | bound | accounted? |
+|---|---|---|
+| `FixedClip` | chosen before the run | yes, if it was chosen without looking at the data |
+| `QuantileClip` | follows a quantile of the clients' norms (Andrew et al. 2021) | yes, with noise of its own |
+| `MedianClip` | the median of the cohort's norms (Geyer et al. 2017) | no: it is private data as it is |
+
+A bound is for the whole row, or shared out over its layers.
+"""
+
+from dataclasses import dataclass, replace
+from math import exp, sqrt
+from typing import ClassVar, Protocol
+
+import torch
+
+from tacit.core import Bound, Bounded, Messages, Round, Rows, State, Sum
+from tacit.core.errors import expect
+
+BOUND = "mechanism/bound"
+
+
+class Clip(Protocol):
+    """Where the bound of a round comes from."""
+
+    @property
+    def row_wise(self) -> bool:
+        """Whether the bound is known before any row is."""
+        ...
+
+    @property
+    def unproved(self) -> str:
+        """Why nothing can be claimed with this bound; empty if something can."""
+        ...
+
+    def bound(self, rows: Rows, state: State) -> Bound:
+        """The bound of this round."""
+        ...
+
+    def tally(self, rows: Rows, bound: Bound) -> float:
+        """What must be summed over all clients for the next bound."""
+        ...
+
+    def remaining(self, noise_multiplier: float) -> float:
+        """The noise multiplier of the rows' sum, so that everything released has `noise_multiplier` together."""
+        ...
+
+    def remember(self, state: State, total: Sum, now: Round) -> State:
+        """The state with the next bound."""
+        ...
+
+
+@dataclass(frozen=True)
+class FixedClip:
+    """The same public bound in every round.
+
+    Args:
+        value: the bound of a whole row.
+        per_layer: share it out evenly: each of L layers is clipped to `value / √L`.
+    """
+
+    value: float
+    per_layer: bool = False
+    row_wise: ClassVar[bool] = True
+    unproved: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        expect(0 < self.value < float("inf"), f"clip={self.value} > 0 and finite")
+
+    def bound(self, rows: Rows, state: State) -> Bound:
+        """The public one."""
+        if not self.per_layer:
+            return Bound((self.value,))
+        count = len(state.layers)
+        return Bound((self.value / sqrt(count),) * count, state.layers)
+
+    def tally(self, rows: Rows, bound: Bound) -> float:
+        """Nothing."""
+        return 0.0
+
+    def remaining(self, noise_multiplier: float) -> float:
+        """All of it."""
+        return noise_multiplier
+
+    def remember(self, state: State, total: Sum, now: Round) -> State:
+        """Nothing."""
+        return state
+
+
+@dataclass(frozen=True)
+class MedianClip:
+    """The median of the cohort's norms, of whole rows or layer by layer (Geyer et al., Algorithm 1).
+
+    Formal guarantees: none. The median depends on private data and scales both the rows and the noise.
+    """
+
+    per_layer: bool = False
+    row_wise: ClassVar[bool] = False
+    unproved: ClassVar[str] = (
+        "the clipping bound is the median of the cohort's norms, which is computed from private data without noise"
+    )
+
+    def bound(self, rows: Rows, state: State) -> Bound:
+        """The median, or one per layer; 1 for an empty cohort."""
+        norms = rows.layer_norms(state.layers) if self.per_layer else rows.norms()[:, None]
+        medians = norms.double().quantile(0.5, dim=0) if rows.count else torch.ones(norms.shape[1])
+        return Bound(tuple(medians.tolist()), state.layers if self.per_layer else ())
+
+    def tally(self, rows: Rows, bound: Bound) -> float:
+        """Nothing."""
+        return 0.0
+
+    def remaining(self, noise_multiplier: float) -> float:
+        """All of it."""
+        return noise_multiplier
+
+    def remember(self, state: State, total: Sum, now: Round) -> State:
+        """Nothing."""
+        return state
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantileClip:
+    """A bound that moves towards a quantile of the clients' norms (Andrew et al. 2021, Algorithm 1).
+
+    Each client adds +½ to a count if its row is within the bound and −½ if not. The count gets noise of its own, and
+    the bound is multiplied by `exp(-rate · (share within − quantile))`: too many within, and it shrinks.
+
+    Formal guarantees: a client changes the count by at most ½, so count and sum together are one Gaussian mechanism of
+    multiplier z, where `1/z² = 1/z_sum² + 1/(2·count_noise)²`. z is what is declared; the sum gets the larger z_sum.
+
+    Args:
+        quantile: which share of the rows should stay unclipped.
+        start: the bound of the first round; public.
+        rate: how fast the bound moves.
+        count_noise: standard deviation of the noise on the count; a twentieth of the cohort is a good choice.
+    """
+
+    quantile: float = 0.5
+    start: float = 1.0
+    rate: float = 0.2
+    count_noise: float = 5.0
+    row_wise: ClassVar[bool] = True
+    unproved: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        expect(0 < self.quantile < 1, f"quantile={self.quantile} in (0, 1)")
+        expect(0 < self.start < float("inf"), f"start={self.start} > 0 and finite")
+        expect(self.rate > 0, f"rate={self.rate} > 0")
+        expect(self.count_noise > 0, f"count_noise={self.count_noise} > 0")
+
+    def bound(self, rows: Rows, state: State) -> Bound:
+        """Where the last round left it."""
+        return Bound((float(state.memory[BOUND]) if BOUND in state.memory else self.start,))
+
+    def tally(self, rows: Rows, bound: Bound) -> float:
+        """+½ for every row within the bound, −½ for every other."""
+        return float((rows.norms() <= bound.whole).double().sub(0.5).sum())
+
+    def remaining(self, noise_multiplier: float) -> float:
+        """z_sum; there is none if the count alone releases more than z allows."""
+        expect(
+            2 * self.count_noise > noise_multiplier,
+            f"count_noise={self.count_noise} > noise_multiplier/2={noise_multiplier / 2}",
+            "With less noise on the count, it alone would release more than declared.",
+        )
+        return (noise_multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5 if noise_multiplier else 0.0
+
+    def remember(self, state: State, total: Sum, now: Round) -> State:
+        """The bound moved by the noisy share of rows within it."""
+        noise = torch.randn((), generator=now.secret.child("count noise").torch(), dtype=torch.float64)
+        within = (total.tally + self.count_noise * float(noise)) / now.expected + 0.5
+        moved = total.bound.whole * exp(-self.rate * (within - self.quantile))
+        return replace(state, memory=state.remember(BOUND, torch.tensor(moved, dtype=torch.float64)))
+
+
+def clipped(messages: Messages, clip: Clip, state: State) -> Bounded:
+    """Every row, or every layer of it, scaled by min(1, bound / norm)."""
+    rows = messages.rows
+    bound = clip.bound(rows, state)
+    tally = clip.tally(rows, bound)
+    if bound.layers:
+        limits = torch.tensor(bound.values, dtype=torch.float64)
+        factors = (limits / rows.layer_norms(bound.layers)).nan_to_num(1.0).clamp(max=1.0)
+        rows = rows.layer_scaled(factors, bound.layers)
+    else:
+        rows = rows.scaled((bound.whole / rows.norms()).nan_to_num(1.0).clamp(max=1.0))
+    return Bounded(replace(messages, rows=rows), bound, tally)
