@@ -110,7 +110,7 @@ class RdpClassic:
 
 @dataclass(frozen=True)
 class Rdp:
-    """Rényi accounting with the improved conversion to (ε, δ), through `dp_accounting`.
+    """Rényi accounting with the orders and the improved conversion to (ε, δ) of `dp_accounting`.
 
     Reference: Canonne, Kamath, Steinke 2020, Proposition 12.
     """
@@ -213,10 +213,7 @@ def _divergence(release: Release, adjacency: Adjacency, orders: Sequence[float])
         return renyi.gaussian(at, noise)
     if adjacency is Adjacency.REPLACE_ONE:
         return renyi.replaced(at, noise, release.rate)
-    if all(order == int(order) for order in orders):
-        return renyi.sampled(at, noise, release.rate)
-    event = dp.PoissonSampledDpEvent(release.rate, dp.GaussianDpEvent(noise))
-    return np.asarray(dp_rdp.RdpAccountant(orders).compose(event).rdp)
+    return renyi.sampled(at, noise, release.rate)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate, count
 from typing import Protocol
 
 import dp_accounting as dp
 from scipy.optimize import brentq
 
-from tacit.books.accountants import LEAST_NOISE, Accountant, Rdp, RdpClassic
+from tacit.books.accountants import LEAST_NOISE, Accountant, Pld, Rdp
 from tacit.books.privacy import Budget, PrivacyBook, check_delta, last_that
 from tacit.core import Event
 from tacit.core.errors import expect
 
 PRECISION = 2e-5  # of a noise multiplier, relative
 MOST_NOISE = 1e6
+COARSE = 1e-3  # a grid of losses that is good enough to begin with
 
 
 class Amplifier(Protocol):
@@ -24,27 +26,6 @@ class Amplifier(Protocol):
     def amplify(self, event: Event, population: int, index: int) -> Event:
         """The event of round `index` as seen from outside."""
         ...
-
-
-@dataclass(frozen=True)
-class Stages:
-    """Samplers one after the other, each for some rounds; the last one goes on for good."""
-
-    parts: tuple[tuple[int, Amplifier], ...]
-
-    def __post_init__(self) -> None:
-        expect(len(self.parts) > 0 and all(rounds >= 1 for rounds, _ in self.parts), "stages of at least one round")
-
-    @property
-    def rounds(self) -> int:
-        """Of all stages."""
-        return sum(rounds for rounds, _ in self.parts)
-
-    def amplify(self, event: Event, population: int, index: int) -> Event:
-        """As the sampler of this round's stage does."""
-        ends = accumulate(rounds for rounds, _ in self.parts)
-        samplers = (sampler for (_, sampler), end in zip(self.parts, ends, strict=True) if index < end)
-        return next(samplers, self.parts[-1][1]).amplify(event, population, index)
 
 
 @dataclass(frozen=True)
@@ -84,24 +65,39 @@ class Cohorts:
     def noise_for(self, budget: Budget, rounds: int, accountant: Accountant) -> float:
         """The least noise multiplier that stays within the budget for these rounds; at most 0.002 % above it."""
 
+        @cache
         def excess(noise: float) -> float:
             return self.epsilon(noise, rounds, budget.delta, accountant) - budget.epsilon
 
-        quick = isinstance(accountant, Rdp | RdpClassic)
-        start = 1.0 if quick else self.noise_for(budget, rounds, Rdp(accountant.adjacency))
-        low, high = _bracket(excess, start, 2.0 if quick else 1.3)
+        rougher = _rougher(accountant)
+        start = self.noise_for(budget, rounds, rougher.accountant) if rougher else 1.0
+        low, high = _bracket(excess, start, rougher.factor if rougher else 2.0)
         root = float(brentq(excess, low, high, rtol=PRECISION / 4))
-        return next(noise for noise in (root * (1 + PRECISION * step / 4) for step in range(100)) if excess(noise) <= 0)
+        candidates = (min(high, root * (1 + PRECISION * step / 4)) for step in count())
+        return next(noise for noise in candidates if excess(noise) <= 0)
 
     def rounds_within(self, budget: Budget, noise: float, accountant: Accountant) -> int:
         """How many rounds at this noise stay within the budget; at most `MOST_ROUNDS`."""
         check_noise(noise)
+        rougher = _rougher(accountant)
+        guess = self.rounds_within(budget, noise, rougher.accountant) if rougher else 1
+        return last_that(lambda rounds: self.epsilon(noise, rounds, budget.delta, accountant) <= budget.epsilon, guess)
 
-        def fits(by: Accountant) -> Callable[[int], bool]:
-            return lambda rounds: self.epsilon(noise, rounds, budget.delta, by) <= budget.epsilon
 
-        guess = last_that(fits(Rdp(accountant.adjacency)))
-        return last_that(fits(accountant), guess)
+@dataclass(frozen=True)
+class _Rougher:
+    """An accountant that is quicker, and by which factor its noise may be off."""
+
+    accountant: Accountant
+    factor: float
+
+
+def _rougher(accountant: Accountant) -> _Rougher | None:
+    if not isinstance(accountant, Pld):
+        return None
+    if accountant.interval < COARSE:
+        return _Rougher(replace(accountant, interval=COARSE), 1.0005)
+    return _Rougher(Rdp(accountant.adjacency), 1.2)
 
 
 def check_noise(noise: float) -> None:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Self
 
 from tacit.books.accountants import Accountant, Spent
@@ -11,7 +12,7 @@ from tacit.books.events import Release, releases
 from tacit.core import Event
 from tacit.core.errors import expect
 
-MOST_ROUNDS = 100_000  # nobody plans for more
+MOST_ROUNDS = 20_000  # nobody plans for more
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,10 @@ class PrivacyBook:
     def of(cls, accountant: Accountant, events: Iterable[Event] = ()) -> Self:
         """The book of these rounds; equal releases are composed at once."""
         total, rounds, spent = Counter[Release](), 0, accountant.nothing()
-        for rounds, event in enumerate(events, start=1):  # noqa: B007
-            total.update(releases(event))
+        for event, same in groupby(events):
+            times = sum(1 for _ in same)
+            rounds += times
+            total.update({release: count * times for release, count in releases(event).items()})
         for release, count in total.items():
             spent = spent.compose(release, count)
         return cls(accountant, spent, rounds)
@@ -111,11 +114,16 @@ class PrivacyBook:
 
 def last_that(fits: Callable[[int], bool], guess: int = 1) -> int:
     """The largest number that fits, where all smaller ones do; 0 if none does, and at most `MOST_ROUNDS`."""
-    low, high = 0, max(1, guess)
-    while high <= MOST_ROUNDS and fits(high):
-        low, high = high, 2 * high
-    if high > MOST_ROUNDS and fits(MOST_ROUNDS):
-        return MOST_ROUNDS
+    low, high, step = 0, max(1, guess), 1
+    if fits(high):
+        low = high
+        while low + step <= MOST_ROUNDS and fits(low + step):
+            low, step = low + step, 2 * step
+        high = min(low + step, MOST_ROUNDS + 1)
+    else:
+        while high - step > 0 and not fits(high - step):
+            high, step = high - step, 2 * step
+        low = max(high - step, 0)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
