@@ -142,3 +142,21 @@ def test_norms_of_factored_rows_hold_after_cancellation() -> None:
     assert float(rows.norms()) >= float(true)
     walked = float((left.norm(dim=2) * right.norm(dim=2)).sum())
     assert float(rows.norms()) < 1e-3 * walked
+
+
+class DataDependent(nn.Module):
+    """A branch on the data, which cannot be mapped over clients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(64, 10), nn.LayerNorm(64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x.flatten(1))
+        return self.layer(-x) if x[0, 0] > 0 else self.layer(x)
+
+
+def test_what_cannot_be_mapped_is_trained_one_by_one() -> None:
+    clients = zoo.population(EQUAL)
+    for make, way in ((DataDependent, Reference), (zoo.Residual, Functional), (zoo.Recurrent, Reference)):
+        assert isinstance(Fastest(make(), CrossEntropy(), like=clients[0]).general, way)

@@ -179,6 +179,7 @@ def test_what_cannot_be_claimed_is_said() -> None:
         lambda: FixedClip(-1.0),
         lambda: FixedClip(float("inf")),
         lambda: CentralGaussian(clip=FixedClip(1.0), noise_multiplier=-0.1),
+        lambda: CentralGaussian(clip=1.0, noise_multiplier=1.0),
         lambda: QuantileClip(quantile=1.0),
         lambda: QuantileClip(start=0.0),
         lambda: QuantileClip(rate=0.0),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tacit.core import Bound, Method, Receipt, Round, State, Sum, Task
 from tacit.core.rounds import client_side, receive, refuse
 from tacit.engine.layout import Layout
-from tacit.engine.learners import Learner
+from tacit.engine.learners import Fastest
 from tacit.engine.waves import LARGEST, Stack
 
 
@@ -57,7 +57,7 @@ class Trained:
 class Crew:
     """All that is needed to do a job; large tensors lie in memory shared with the worker processes."""
 
-    def __init__(self, method: Method, task: Task, model: nn.Module, learner: Learner, slots: int) -> None:
+    def __init__(self, method: Method, task: Task, model: nn.Module, learner: Fastest, slots: int) -> None:
         self.method, self.task, self.model, self.learner = method, task, model, learner
         self.layout = Layout.of(model)
         start = self.layout.flatten(model)

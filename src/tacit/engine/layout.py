@@ -8,6 +8,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
 from tacit.core import Key, ModelError, Task
@@ -106,9 +107,12 @@ def draws_randomness(model: nn.Module) -> bool:
     return any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules())
 
 
-def is_recurrent(model: nn.Module) -> bool:
-    """Whether the module has recurrent layers, which PyTorch can only batch over clients step by step."""
-    return any(True for _ in modules_of(model, (nn.RNNBase,)))
+def has_slow_mapping(model: nn.Module) -> bool:
+    """Whether the module has layers that PyTorch is slower to map over clients than to run one by one.
+
+    Recurrent layers are mapped step by step; convolutions become grouped ones, which also need much more memory.
+    """
+    return any(True for _ in modules_of(model, (nn.RNNBase, _ConvNd)))
 
 
 def modules_of(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> Iterator[tuple[str, nn.Module]]:

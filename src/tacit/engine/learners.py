@@ -1,15 +1,19 @@
 """Which way a model goes through a wave."""
 
+import warnings
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
-from tacit.core import Descent, Loss, Rows
-from tacit.engine.batches import Batches
+from tacit.core import Descent, Key, Loss, Population, Rows, Samples
+from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.functional import Functional
 from tacit.engine.kernels import Kernels, kernels_for
-from tacit.engine.layout import draws_randomness, is_recurrent, mixes_samples
+from tacit.engine.layout import draws_randomness, has_slow_mapping, mixes_samples
 from tacit.engine.reference import Reference
+
+_ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, Key.from_seed(0))
 
 
 class Learner(Protocol):
@@ -24,14 +28,42 @@ class Fastest:
     """Kernels where the model and the descent allow it; otherwise the general way, otherwise the reference.
 
     The choice depends on the model, the loss and the descent alone, never on timing or on the number of workers.
+
+    Args:
+        model: the module.
+        loss: what it minimises.
+        like: a few samples, to see whether the general way can take the module at all.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, like: Samples | None = None) -> None:
         self.kernels: Kernels | None = kernels_for(model, loss)
-        one_by_one = draws_randomness(model) or mixes_samples(model) or is_recurrent(model)
-        self.general: Learner = Reference(model, loss) if one_by_one else Functional(model, loss)
+        one_by_one = draws_randomness(model) or mixes_samples(model) or has_slow_mapping(model)
+        functional = None if one_by_one else Functional(model, loss)
+        if functional is not None and like is not None and not _can_map(functional, like):
+            functional = None
+        self.general: Learner = functional or Reference(model, loss)
+
+    @property
+    def least(self) -> int:
+        """How many clients a wave should have at the least: kernels share products between them."""
+        return 10 if self.kernels is not None else 4
 
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> Rows:
         """The update of every client."""
         learner = self.kernels if self.kernels is not None and self.kernels.takes(how) else self.general
         return learner.descend(weights, batches, how, clients)
+
+
+def _can_map(functional: Functional, like: Samples) -> bool:
+    """Whether `torch.func` can map the module over clients, without falling back to something slower."""
+    x, y = like
+    pair = Population.of([(x[:1], y[:1]), (x[:1], y[:1])])
+    weights = functional.layout.flatten(functional.model)
+    both = torch.arange(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            functional.descend(weights, plan_batches(pair, both, _ONE_STEP, weights.dtype), _ONE_STEP, both)
+        except (RuntimeError, ValueError, TypeError, NotImplementedError, Warning):
+            return False
+    return True

@@ -4,6 +4,7 @@ Results are handed over in the order of the jobs, whichever process finished fir
 them does not depend on the number of workers.
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -175,12 +176,21 @@ def _work(crew: Crew, pipe: "Connection[Any, Any]", inherited: "list[Connection[
     for other in inherited:
         other.close()
     torch.set_num_threads(1)
+    _keep_memory()
     while True:
         try:
             job = pipe.recv()
         except (EOFError, OSError):
             return
         pipe.send(_answer(crew, job))
+
+
+def _keep_memory() -> None:
+    """Tell the C library to keep freed memory: the same large tensors are allocated again and again."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+        mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
 def _answer(crew: Crew, job: Job) -> tuple[bool, Any]:

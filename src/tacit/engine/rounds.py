@@ -54,7 +54,8 @@ def rounds(
         method.sampler.expected(len(task.population), index)  # refuses cohorts that cannot be before any work is done
     task = _moved(task, device)
     model = make_model(task, seed).to(device)
-    crew = Crew(method, task, model, Fastest(model, task.loss), slots=2 * count_workers(workers, device))
+    learner = Fastest(model, task.loss, like=task.population[0])
+    crew = Crew(method, task, model, learner, slots=2 * count_workers(workers, device))
     return _play(crew, seed, count_workers(workers, device), state, evaluate_every)
 
 
@@ -102,7 +103,7 @@ class Engine:
         cohort = self.method.sampler.cohort(len(population), state.round, self.secret.child("cohort", state.round))
         now = self._now(state.round, len(cohort))
         self.crew.weights.copy_(state.weights)
-        waves = divide(cohort, population, state.dim)
+        waves = divide(cohort, population, state.dim, self.crew.learner.least)
         total, results = self._fold(self._jobs(state, waves, now), state, now)
         with single_thread():
             state_after = close(self.method, state, total, now)

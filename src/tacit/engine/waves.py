@@ -13,8 +13,8 @@ from tacit.core import Descent, Population, Rows
 from tacit.engine.batches import plan_batches
 from tacit.engine.learners import Learner
 
-CACHE = 4 << 20  # bytes of weights and inputs that a wave may hold; measured best on 32 MiB of shared cache
-LARGEST = 64  # clients; more gain nothing
+CACHE = 8 << 20  # bytes of weights and inputs that a wave may hold; measured best on 32 MiB of shared cache
+LARGEST = 128  # clients; more gain nothing
 FEWEST_WAVES = 8  # so that several workers share a small cohort
 
 
@@ -37,18 +37,18 @@ class Stack:
         return self.learner.descend(weights, batches, how, self.clients)
 
 
-def divide(cohort: Tensor, population: Population, dim: int) -> list[Tensor]:
-    """The cohort in waves of about equal size; clients with about as much data stand together."""
+def divide(cohort: Tensor, population: Population, dim: int, least: int) -> list[Tensor]:
+    """The cohort in waves of about equal size, if possible of `least` clients; alike clients stand together."""
     if len(cohort) == 0:
         return []
     sizes = population.sizes[cohort]
     ordered = cohort[torch.argsort(sizes, stable=True)]
-    count = -(-len(cohort) // _wave_size(len(cohort), population, dim))
+    count = -(-len(cohort) // _wave_size(len(cohort), population, dim, least))
     return list(torch.tensor_split(ordered, count))
 
 
-def _wave_size(cohort: int, population: Population, dim: int) -> int:
+def _wave_size(cohort: int, population: Population, dim: int, least: int) -> int:
     sample = population.x[0].numel() * population.x.element_size()
     held = dim * population.x.element_size() + sample * int(population.sizes.float().mean().clamp(max=64))
-    fits = min(max(CACHE // held, 5), LARGEST)
+    fits = min(max(CACHE // held, least), LARGEST)
     return max(1, min(fits, -(-cohort // FEWEST_WAVES)))

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from tacit.core import Bounded, Event, Messages, Round, State, Sum, View
+from tacit.core import Bounded, Event, Messages, Round, State, Sum, UserError, View
 from tacit.core.errors import expect
 from tacit.core.pieces import Sees
 from tacit.mechanisms.clipping import Clip, clipped
@@ -37,6 +37,8 @@ class CentralGaussian:
     noisy: ClassVar[bool] = True  # even without noise, rows are bounded
 
     def __post_init__(self) -> None:
+        if isinstance(self.clip, int | float):
+            raise UserError(f"Expected clip to be a FixedClip, QuantileClip or MedianClip. Use FixedClip({self.clip}).")
         expect(self.noise_multiplier >= 0, f"noise_multiplier={self.noise_multiplier} >= 0")
         self.clip.remaining(self.noise_multiplier)  # refuses a multiplier that the clip cannot be paid from
 

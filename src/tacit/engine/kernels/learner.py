@@ -38,16 +38,24 @@ class Kernels:
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> BlockRows:
         """The update of every client, in blocks."""
         layers = _Builder(self, weights, batches, how).layers()
-        window = WINDOW if isinstance(layers[0], WindowLinear) else 1
-        for begin in range(0, batches.steps, window):
-            self._window(layers, batches, begin, min(begin + window, batches.steps))
-        blocks = sorted((slot, block) for layer in layers for slot, block in layer.blocks())
-        return BlockRows(tuple((*slot, block) for slot, block in blocks), len(clients), self.layout.dim, weights.dtype)
+        if batches.constant:
+            x, y = self._inputs(batches, 0, 1)
+            for step in range(batches.steps):
+                self._step(layers, x, y, batches.weights(step))
+        else:
+            window = WINDOW if isinstance(layers[0], WindowLinear) else 1
+            for begin in range(0, batches.steps, window):
+                self._window(layers, batches, begin, min(begin + window, batches.steps))
+        blocks = sorted(((*slot, block) for layer in layers for slot, block in layer.blocks()), key=lambda b: b[0])
+        return BlockRows(tuple(blocks), len(clients), self.layout.dim, weights.dtype)
+
+    def _inputs(self, batches: Batches, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        x, y = batches.x(begin, end), batches.y(begin, end)
+        return x.flatten(2) if isinstance(self.links[0].module, nn.Flatten) else x, y
 
     def _window(self, layers: list[Layer], batches: Batches, begin: int, end: int) -> None:
-        x, y = batches.x(begin, end), batches.y(begin, end)
-        if isinstance(self.links[0].module, nn.Flatten):
-            x = x.flatten(2)
+        """A few steps whose inputs are fetched together."""
+        x, y = self._inputs(batches, begin, end)
         if isinstance(layers[0], WindowLinear):
             layers[0].open(x)
         for step in range(begin, end):
