@@ -37,7 +37,7 @@ def state(done: int) -> State:
 
 
 def report(number: int, **changes: object) -> Report:
-    made = Report(number, (1, 4), (4,), (10, 10), (20, 20), 0.1 + number, {"accuracy": 1 / 3}, 0.5)
+    made = Report(number, (1, 4), (4,), (10, 10), (20, 20), 0.1 + number, 0.3, 0.2, {"accuracy": 1 / 3}, 0.5)
     return replace(made, **changes)
 
 

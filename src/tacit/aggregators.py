@@ -22,7 +22,8 @@ class WeightedMean:
         """The rows times their number of samples, and the number of samples."""
         samples, rows = bounded.messages.samples, bounded.messages.rows
         assert samples is not None  # client_side attaches them for every aggregator that is not even
-        return Sum(rows.scaled(samples).sum(), float(samples.sum()), bounded.bound, bounded.tally)
+        squares = float((rows.norms().double().square() * samples).sum())
+        return Sum(rows.scaled(samples).sum(), float(samples.sum()), bounded.bound, bounded.tally, squares)
 
     def finish(self, total: Sum) -> Tensor:
         """The sum over the number of samples."""

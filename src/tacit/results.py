@@ -210,6 +210,8 @@ def _to_report(row: dict[str, Any]) -> Report:
         up=tuple(map(int, row["up"])),
         down=tuple(map(int, row["down"])),
         norm=float(row["norm"]),
+        variance=float(row["variance"]),
+        scale=float(row["scale"]),
         metrics={name: float(value) for name, value in row["metrics"].items()},
         seconds=float(row["seconds"]),
     )

@@ -10,7 +10,7 @@ cohorts = messages.map(lambda rows: tuple({row[0]: row for row in rows}.values()
 
 def report(rows: tuple[tuple[int, int, int], ...]) -> Report:
     clients, up, down = (tuple(row[i] for row in rows) for i in range(3))
-    return Report(1, clients, (), up, down, 0.0, {}, 0.0)
+    return Report(1, clients, (), up, down, 0.0, 0.0, 0.0, {}, 0.0)
 
 
 @given(st.lists(cohorts, max_size=6))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.aggregators import WeightedMean
+from tacit.aggregators import Mean, WeightedMean
 from tacit.core import (
     DataError,
     Method,
@@ -24,6 +24,9 @@ from tacit.core import (
     WorkerError,
 )
 from tacit.engine import initial_state, module_at, rounds
+from tacit.engine.layout import Layout, make_model
+from tacit.engine.learners import Fastest
+from tacit.engine.waves import Stack
 from tacit.mechanisms import CentralGaussian, FixedClip
 from tacit.samplers import Everyone, FixedSize, Poisson
 from tacit.servers import Momentum
@@ -254,3 +257,20 @@ def test_memory_does_not_grow_with_the_cohort() -> None:
         for n in (100, 1000)
     ]
     assert peaks[1] < 1.1 * peaks[0]
+
+
+@pytest.mark.parametrize("aggregator", [Mean(), WeightedMean()])
+def test_diagnostics_are_those_of_the_rows(aggregator: Mean | WeightedMean) -> None:
+    """V_c and U_s from the folded sums are what the definition gives on the rows themselves."""
+    plain = Method(name="plain", rounds=1, sampler=Everyone(), trainer=Sgd(lr=0.1, steps=2), aggregator=aggregator)
+    work = task()
+    (_, report), *_ = rounds(plain, work, workers=1)
+    model = make_model(work, 0)
+    everyone = torch.arange(len(SIZES))
+    wave = Stack(everyone, work.population, Fastest(model, work.loss))
+    updates = wave.descend(Layout.of(model).flatten(model), zoo.descent(lr=0.1, steps=2)).dense().double()
+    weight = torch.ones(len(SIZES)) if aggregator.even else work.population.sizes.double()
+    share = (weight / weight.sum())[:, None]
+    mean = (share * updates).sum(0)
+    assert report.variance == pytest.approx(float((share * (updates - mean).square()).sum(0).mean()), rel=1e-4)
+    assert report.scale == pytest.approx(float(mean.square().mean()), rel=1e-4)

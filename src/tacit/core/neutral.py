@@ -89,7 +89,8 @@ class Mean:
     def combine(self, bounded: Bounded) -> Sum:
         """The sum of the rows, and their number."""
         rows = bounded.messages.rows
-        return Sum(rows.sum(), float(rows.count), bounded.bound, bounded.tally)
+        squares = float(rows.norms().double().square().sum())
+        return Sum(rows.sum(), float(rows.count), bounded.bound, bounded.tally, squares)
 
     def finish(self, total: Sum) -> Tensor:
         """The sum over the number."""

@@ -136,10 +136,16 @@ class Sum:
     weight: float
     bound: Bound = Bound()
     tally: float = 0.0
+    squares: float = 0.0  # of the rows' squared norms, weighted as the rows are; for diagnostics
 
     def __add__(self, other: "Sum") -> "Sum":
-        total = self.total.add_(other.total)
-        return Sum(total, self.weight + other.weight, self.bound, self.tally + other.tally)
+        return Sum(
+            self.total.add_(other.total),
+            self.weight + other.weight,
+            self.bound,
+            self.tally + other.tally,
+            self.squares + other.squares,
+        )
 
 
 @dataclass(frozen=True)
@@ -162,6 +168,8 @@ class Report:
         up: bytes each client of the cohort sent.
         down: bytes each client of the cohort received.
         norm: mean L2 norm of the messages that were delivered.
+        variance: between clients, of their rows as they were summed, per coordinate (V_c of Geyer et al.).
+        scale: mean square of their mean, per coordinate (U_s of Geyer et al.); like the two above, not private.
         metrics: held-out figures; empty if this round was not evaluated.
         seconds: wall-clock time of the round.
     """
@@ -172,5 +180,7 @@ class Report:
     up: tuple[int, ...]
     down: tuple[int, ...]
     norm: float
+    variance: float
+    scale: float
     metrics: Mapping[str, float]
     seconds: float

@@ -52,6 +52,7 @@ class Trained:
     weight: float
     bound: Bound
     tally: float
+    squares: float
 
 
 class Crew:
@@ -81,7 +82,7 @@ class Crew:
         kept, receipt = refuse(messages)
         part = receive(method, state, kept, now) if method.streams else Sum(kept.rows.dense(), 0.0)
         self.slots[job.slot][: part.total.numel()].copy_(part.total.reshape(-1))
-        return Trained(receipt, up, tuple(part.total.shape), part.weight, part.bound, part.tally)
+        return Trained(receipt, up, tuple(part.total.shape), part.weight, part.bound, part.tally, part.squares)
 
     @torch.no_grad()
     def _evaluate(self, job: EvaluateJob) -> NDArray[np.generic]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 from itertools import chain
+from math import prod
 
 import numpy as np
 import torch
@@ -106,9 +107,11 @@ class Engine:
         waves = divide(cohort, population, state.dim, self.crew.learner.least)
         total, results = self._fold(self._jobs(state, waves, now), state, now)
         with single_thread():
+            variance, scale = _diagnostics(total)
             state_after = close(self.method, state, total, now)
         down = self.method.channel.download(self.method.codec.view(state, now))
-        return state_after, _report(state_after.round, waves, results, down)
+        report = _report(state_after.round, waves, results, down)
+        return state_after, replace(report, variance=variance, scale=scale)
 
     def evaluate(self, state: State) -> dict[str, float]:
         """Metrics on the test data, measured by all workers."""
@@ -133,21 +136,19 @@ class Engine:
 
     def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum, list[Trained]]:
         """The round's sum, folded wave by wave in their order, and what the waves sent back."""
-        total, kept, results = None, [], []
+        total, results, rows = None, [], _Rows(now.cohort)
         for job, result in zip(jobs, self.pool.run(jobs, self.ahead), strict=True):
             results.append(result)
-            values = self.crew.slots[job.slot][: int(np.prod(result.shape))].view(result.shape)
+            values = self.crew.slots[job.slot][: prod(result.shape)].view(result.shape)
             if not self.method.streams:
-                kept.append(values.clone())
+                rows.add(values)
                 continue
-            part = Sum(values, result.weight, result.bound, result.tally)
+            part = Sum(values, result.weight, result.bound, result.tally, result.squares)
             total = replace(part, total=values.clone()) if total is None else total + part
         _check_delivered(state, results)
-        if kept:
-            total = self._together(torch.cat(kept), results, state, now)
-        if total is None:
-            total = self._nobody(state, now)
-        return total, results
+        if not self.method.streams:
+            total = self._together(rows, results, state, now)
+        return total or self._nobody(state, now), results
 
     def _nobody(self, state: State, now: Round) -> Sum:
         """The sum of an empty cohort."""
@@ -157,12 +158,34 @@ class Engine:
         samples = None if self.method.aggregator.even else nobody
         return receive(self.method, state, Messages(nobody, rows, samples), now)
 
-    def _together(self, rows: Tensor, results: list[Trained], state: State, now: Round) -> Sum:
+    def _together(self, rows: "_Rows", results: list[Trained], state: State, now: Round) -> Sum | None:
         """The sum of a method that must see all messages of a round at once."""
-        clients = torch.tensor(list(chain.from_iterable(r.receipt.delivered for r in results)))
+        clients = torch.tensor([client for result in results for client in result.receipt.delivered])
+        if len(clients) == 0:
+            return None
         samples = None if self.method.aggregator.even else self.task.population.sizes[clients]
         with single_thread():
-            return receive(self.method, state, Messages(clients, DenseRows(rows), samples), now)
+            return receive(self.method, state, Messages(clients, DenseRows(rows.all()), samples), now)
+
+
+class _Rows:
+    """The rows of a whole cohort, in one tensor that is allocated once."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.count = most, 0
+        self.values: Tensor | None = None
+
+    def add(self, rows: Tensor) -> None:
+        """Put some behind the others."""
+        if self.values is None:
+            self.values = rows.new_empty(self.most, rows.shape[1])
+        self.values[self.count : self.count + len(rows)] = rows
+        self.count += len(rows)
+
+    def all(self) -> Tensor:
+        """Those that were added."""
+        assert self.values is not None
+        return self.values[: self.count]
 
 
 def _report(number: int, waves: list[Tensor], results: list[Trained], down: int) -> Report:
@@ -175,9 +198,23 @@ def _report(number: int, waves: list[Tensor], results: list[Trained], down: int)
         up=tuple(chain.from_iterable(r.up for r in results)),
         down=(down,) * len(clients),
         norm=float(np.mean(norms)) if norms else 0.0,
+        variance=0.0,
+        scale=0.0,
         metrics={},
         seconds=0.0,
     )
+
+
+def _diagnostics(total: Sum) -> tuple[float, float]:
+    """Variance between clients and scale of their mean, from the folded squares alone: no row is kept.
+
+    (1/d)·Σ_j (1/m)·Σ_k (Δ_kj − μ_j)² = (Σ_k ‖Δ_k‖²/m − ‖μ‖²)/d.
+    """
+    if total.weight == 0:
+        return 0.0, 0.0
+    square = float(torch.linalg.vector_norm(total.total, dtype=torch.float64) / total.weight) ** 2
+    dim = total.total.numel()
+    return max(total.squares / total.weight - square, 0.0) / dim, square / dim
 
 
 def _check_delivered(state: State, results: list[Trained]) -> None:

@@ -141,9 +141,9 @@ class WindowLinear:
         """The next batch of the window; `x` is that batch."""
         here = slice(self.at, self.at + x.shape[1])
         out = self.product[:, here]
-        if self.at == 0:
-            return out
-        return torch.baddbmm(out, self.inner[:, here, : self.at], self.g[:, : self.at], alpha=-self.lr)
+        if self.at:
+            out.baddbmm_(self.inner[:, here, : self.at], self.g[:, : self.at], alpha=-self.lr)
+        return out
 
     def backward(self, g: Tensor) -> None:
         """Note the step; at the end of the window apply all its steps at once."""
