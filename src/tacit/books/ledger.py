@@ -65,6 +65,7 @@ class Ledger:
 
     Formal guarantees: once `reserve` has returned, the charge is on the disk. What is released after it is
     therefore charged, whenever the process is killed. The charges of all runs together never pass the budget.
+    While it is held, nothing else in this process may open the file: closing it would let go of the lock.
 
     Attributes:
         path: the file.
@@ -77,7 +78,7 @@ class Ledger:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with Ledger.open(Path(folder) / "ledger.db", Budget(1, 1e-5)) as ledger:
         ...         entry = ledger.reserve("first run", 1, event)
-        ...         ledger.release(entry, "digest of the model")
+        ...         released = ledger.release(entry, "digest of the model")
         ...         ledger.spent.rounds
         1
     """

@@ -1,0 +1,137 @@
+import json
+
+import pytest
+
+from tacit import cli
+
+BASE = ["--delta", "1e-5", "--rate", "1/60", "--accountant", "rdp-classic"]
+FIXED = "--noise 1 --delta 1e-5 --population 9 --cohort 2 --rounds 3 --sampling fixed"
+SIZED = ["--delta", "1e-5", "--population", "6000", "--accountant", "rdp"]
+
+
+def plan(capsys, *line: str) -> dict[str, object]:
+    assert cli.main(["plan", *line, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_noise_for_a_budget(capsys):
+    found = plan(capsys, *BASE, "--epsilon", "1", "--rounds", "200")
+    assert found["noise"] == pytest.approx(1.5406, abs=1e-3)
+    assert found["epsilon"] <= 1
+
+
+def test_what_a_noise_costs_after_every_round(capsys):
+    found = plan(capsys, *BASE, "--noise", "1.54", "--rounds", "200")
+    assert len(found["epsilons"]) == 200
+    assert round(found["epsilons"][59], 4) == 0.7641
+    assert round(found["epsilon"], 4) == 1.0006
+
+
+def test_rounds_for_both(capsys):
+    assert plan(capsys, *BASE, "--noise", "1.54", "--epsilon", "1")["rounds"] == 199
+    assert plan(capsys, *BASE, "--noise", "400", "--epsilon", "9")["or_more"] is True
+
+
+def test_a_rate_is_a_cohort_of_a_population(capsys):
+    by_rate = plan(capsys, "--delta", "1e-5", "--rate", "1/60", "--noise", "2", "--rounds", "9", "--accountant", "rdp")
+    by_size = plan(capsys, *SIZED, "--cohort", "100", "--noise", "2", "--rounds", "9")
+    assert by_rate["epsilons"] == pytest.approx(by_size["epsilons"])
+
+
+def test_a_schedule_of_sizes(capsys):
+    found = plan(capsys, *SIZED, "--schedule", "3x100,2x200", "--noise", "2")
+    constant = plan(capsys, *SIZED, "--cohort", "100", "--noise", "2", "--rounds", "3")
+    assert found["rounds"] == 5
+    assert found["epsilons"][:3] == constant["epsilons"]
+    assert plan(capsys, *SIZED, "--schedule", "3x100,2x200", "--epsilon", "1")["rounds"] == 5
+    assert plan(capsys, *SIZED, "--schedule", "3x100,2x200", "--epsilon", "1", "--noise", "2")["rounds"] > 5
+
+
+def test_what_is_harder_to_hide_costs_more(capsys):
+    def epsilon(*line: str) -> float:
+        return float(str(plan(capsys, *SIZED, "--noise", "3", "--rounds", "5", *line)["epsilon"]))
+
+    poisson, fixed = epsilon("--cohort", "100"), epsilon("--cohort", "100", "--sampling", "fixed")
+    replaced = epsilon("--cohort", "100", "--sampling", "fixed", "--adjacency", "replace-one")
+    assert poisson < fixed < replaced < epsilon("--sampling", "everyone")
+
+
+def test_the_default_is_the_tight_accountant_where_it_has_a_bound(capsys):
+    line = ["--delta", "1e-5", "--population", "60", "--cohort", "6", "--noise", "3", "--rounds", "2"]
+    assert plan(capsys, *line)["accountant"] == "pld"
+    assert plan(capsys, *line, "--sampling", "fixed")["accountant"] == "pld"
+    assert plan(capsys, *line, "--sampling", "fixed", "--adjacency", "replace-one")["accountant"] == "rdp"
+
+
+def test_for_people(capsys):
+    assert cli.main(["plan", *BASE, "--noise", "1.54", "--rounds", "3"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    lines = said.out.splitlines()
+    assert lines[0].split() == ["round", "epsilon"]
+    assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
+    assert lines[5].split() == ["noise", "1.5400"]
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_noise_is_never_printed_below_what_is_needed(capsys):
+    exact = plan(capsys, *BASE, "--epsilon", "1", "--rounds", "200")["noise"]
+    assert cli.main(["plan", *BASE, "--epsilon", "1", "--rounds", "200"]) == 0
+    printed = capsys.readouterr().out.split()[1]
+    assert exact <= float(printed) <= exact + 1e-4
+
+
+def test_an_infinite_epsilon_is_null_in_json(capsys):
+    found = plan(capsys, "--delta", "1e-5", "--rate", "1/2", "--noise", "0.001", "--rounds", "1")
+    assert found["epsilon"] is None
+
+
+def test_a_weak_delta_is_a_warning(capsys):
+    line = ["plan", "--delta", "1e-2", "--population", "1000", "--cohort", "9", "--noise", "2", "--rounds", "2"]
+    assert cli.main([*line, "--accountant", "rdp", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "not small against 1/1000" in said.err
+    assert json.loads(said.out)["rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--epsilon 0 --delta 1e-5 --rate .1 --rounds 5", "epsilon=0 > 0"),
+        ("--epsilon -3 --delta 1e-5 --rate .1 --rounds 5", "epsilon=-3 > 0"),
+        ("--epsilon 1 --delta 1.5 --rate .1 --rounds 5", "delta=1.5 in (0, 1)"),
+        ("--epsilon 1 --delta 0 --rate .1 --rounds 5", "delta=0 in (0, 1)"),
+        ("--epsilon 1 --delta nan --rate .1 --rounds 5", "delta=nan in (0, 1)"),
+        ("--epsilon 1 --delta 1e-5 --rate .1 --noise 0", "noise=0 > 0"),
+        ("--epsilon 1 --delta 1e-5 --rate 2 --rounds 5", "rate=2 in (0, 1]"),
+        ("--epsilon 1 --delta 1e-5 --rate .1 --rounds 0", "rounds=0 >= 1"),
+        ("--epsilon 1 --delta 1e-5 --rate .1", "two of --epsilon, --noise and --rounds, got epsilon"),
+        ("--delta 1e-5 --rate .1", "got none of them"),
+        ("--epsilon 1 --noise 2 --rounds 3 --delta 1e-5 --rate .1", "got epsilon and noise and rounds"),
+        ("--epsilon 1 --delta 1e-5 --rounds 5", "--rate, or --population with --cohort or --schedule"),
+        ("--epsilon 1 --delta 1e-5 --rounds 5 --population 9", "either --cohort or --schedule"),
+        ("--noise 1 --delta 1e-5 --population 100 --schedule 3x20,4x200", "size=200 <= population=100"),
+        ("--noise 1 --delta 1e-5 --population 100 --cohort 200 --rounds 3", "size=200 <= population=100"),
+        ("--noise 1 --delta 1e-5 --population 9 --cohort 2.5 --rounds 3 --sampling fixed", "a whole number"),
+        ("--noise 1 --delta 1e-5 --rate .1 --rounds 3 --sampling fixed", "--population and --cohort"),
+        ("--noise 1 --delta 1e-5 --rate .1 --rounds 3 --sampling everyone", "where everyone joins"),
+        ("--noise .1 --delta 1e-5 --rate .5 --epsilon .5 --accountant rdp", "Not even one round"),
+        (f"{FIXED} --adjacency replace-one --accountant pld", "Expected accountant rdp"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_exit_code_2(line, words, capsys):
+    assert cli.main(["plan", *line.split()]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert words in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("line", ["--epsilon 1 --rate .1 --rounds 5", "--delta x", "--delta 1e-5 --schedule 3y4"])
+def test_bad_arguments_too(line, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["plan", *line.split()])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
