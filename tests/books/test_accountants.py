@@ -37,6 +37,14 @@ def test_divergences_between_them_are_those_of_the_integral(noise, rate, order):
     assert renyi.sampled(np.array([order]), noise, rate)[0] == pytest.approx(math.log(moment) / (order - 1), rel=1e-5)
 
 
+def test_with_little_noise_divergences_are_bounded_quickly():
+    orders = np.linspace(1.1, 12, 110)
+    above, below = renyi.sampled(orders, 0.0999, 0.1), renyi.sampled(orders, 0.1001, 0.1)
+    assert (above >= below).all()
+    np.testing.assert_allclose(above[orders > 2], below[orders > 2], rtol=0.25)
+    assert np.isfinite(renyi.sampled(orders, 1e-3, 0.1)).all()
+
+
 @pytest.mark.parametrize(("noise", "rate"), [(1.54, 1 / 60), (0.77, 1 / 60), (2.0, 0.25)])
 def test_the_bound_for_replaced_clients_is_that_of_the_library(noise, rate):
     orders = np.array([2.0, 3.0, 4.0, 7.0, 16.0, 33.0, 64.0])

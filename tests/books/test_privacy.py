@@ -90,6 +90,12 @@ def test_a_curve_ends_where_the_whole_does(by):
     assert curve[-1] == pytest.approx(cohorts.epsilon(1.5, 6, 1e-4, by), rel=1e-5)
 
 
+@pytest.mark.parametrize("epsilon", [0.02, 1.0, 30.0])
+def test_the_grid_of_losses_suits_small_and_large_budgets(epsilon):
+    found = Cohorts(Everyone(), 10).noise_for(Budget(epsilon, 1e-5), 4, Pld())
+    assert found == pytest.approx(2 * dp.get_sigma_gaussian(epsilon, 1e-5), rel=2e-3)
+
+
 def test_planning_is_quick():
     cohorts = Cohorts(Poisson(100), 6000)
     began = time.process_time()

@@ -55,12 +55,14 @@ class Cohorts:
         """The ε at this δ after each round."""
         check_noise(noise)
         check_delta(delta)
-        books = accumulate(self.events(noise, rounds), PrivacyBook.charge, initial=PrivacyBook.of(accountant))
+        fine = self._fine(accountant, noise, rounds, delta)
+        books = accumulate(self.events(noise, rounds), PrivacyBook.charge, initial=PrivacyBook.of(fine))
         return [book.epsilon(delta) for book in books][1:]
 
     def epsilon(self, noise: float, rounds: int, delta: float, accountant: Accountant) -> float:
         """The ε at this δ after all of these rounds."""
-        return PrivacyBook.of(accountant, self.events(noise, rounds)).epsilon(delta)
+        fine = self._fine(accountant, noise, rounds, delta)
+        return PrivacyBook.of(fine, self.events(noise, rounds)).epsilon(delta)
 
     def noise_for(self, budget: Budget, rounds: int, accountant: Accountant) -> float:
         """The least noise multiplier that stays within the budget for these rounds; at most 0.002 % above it."""
@@ -82,6 +84,15 @@ class Cohorts:
         rougher = _rougher(accountant)
         guess = self.rounds_within(budget, noise, rougher.accountant) if rougher else 1
         return last_that(lambda rounds: self.epsilon(noise, rounds, budget.delta, accountant) <= budget.epsilon, guess)
+
+    def _fine(self, accountant: Accountant, noise: float, rounds: int, delta: float) -> Accountant:
+        """The accountant with a grid that suits the ε to expect: finer below 0.1, coarser above 10."""
+        if not isinstance(accountant, Pld):
+            return accountant
+        expected = PrivacyBook.of(Rdp(accountant.adjacency), self.events(noise, rounds)).epsilon(delta)
+        if not 0 < expected < math.inf:
+            return accountant
+        return replace(accountant, interval=accountant.interval * max(min(1.0, expected / 0.1), expected / 10))
 
 
 @dataclass(frozen=True)
@@ -106,13 +117,12 @@ def check_noise(noise: float) -> None:
 
 
 def _bracket(excess: Callable[[float], float], start: float, factor: float) -> tuple[float, float]:
-    """Two noise multipliers between which the budget is met exactly."""
-    high = start
+    """Two noise multipliers between which the budget is met exactly, in growing steps from a first guess."""
+    low = high = start
     while excess(high) > 0:
-        high *= factor
+        low, high, factor = high, high * factor, factor**1.5
         expect(high <= MOST_NOISE, "an epsilon that some noise can reach", "Take a larger epsilon or delta.")
-    low = high / factor
     while excess(low) <= 0:
-        low, high = low / factor, low
-        expect(low >= LEAST_NOISE, "an epsilon that needs noise", "This budget allows almost anything.")
+        expect(low > LEAST_NOISE, "an epsilon that needs noise", "This budget allows almost anything.")
+        low, high, factor = max(low / factor, LEAST_NOISE), low, factor**1.5
     return low, high
