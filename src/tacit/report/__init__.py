@@ -1,0 +1,1 @@
+"""Results in print and in pictures. Everything here reads files and runs nothing."""

@@ -1,0 +1,154 @@
+"""A comparison as a picture: quantities over the rounds, a line per row. The one door of the plotting library."""
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.core.errors import UserError
+from tacit.report.comparison import Comparison, Plot, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Numbers = NDArray[np.float64]
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
+INK, PALE = "#333333", "#DDDDDD"
+WIDTH, ONE, SEVERAL = 8.0, 3.6, 2.1  # inches: the whole, a panel's height if it is alone or not
+ABOVE, BELOW, NAME = 0.85, 0.85, 0.36  # inches: the title's, the caption's, a name's height
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A row's quantity over the rounds: the mean of its seeds, and from least to most."""
+
+    row: Row
+    colour: str
+    x: Numbers
+    mean: Numbers
+    least: Numbers
+    most: Numbers
+
+
+def require() -> None:
+    """Raise `UserError` unless the plotting library is there."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise UserError("Expected matplotlib for a figure: pip install tacit[plot].") from None
+
+
+def render(comparison: Comparison) -> bytes:
+    """The picture, a PNG; equal comparisons give equal bytes."""
+    require()
+    if comparison.plot is None:
+        raise UserError(f"Expected a figure, but {comparison.name} is a table.")
+    figure = _figure(comparison, comparison.plot)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=160, metadata={"Software": None})
+    return content.getvalue()
+
+
+def _figure(comparison: Comparison, plot: Plot) -> "Figure":
+    from matplotlib.figure import Figure
+
+    height = ABOVE + (ONE if len(plot.y) == 1 else SEVERAL * len(plot.y)) + BELOW
+    figure = Figure(figsize=(WIDTH, height))
+    edge = {"left": 0.085, "right": 0.75, "top": 1 - ABOVE / height, "bottom": BELOW / height}
+    grid = figure.subplots(len(plot.y), 1, sharex=True, squeeze=False, gridspec_kw={"hspace": 0.45, **edge})
+    panels: list[Axes] = list(grid[:, 0])
+    for panel, quantity in zip(panels, plot.y, strict=True):
+        lines = [*_lines(comparison.rows, quantity)]
+        _dress(panel, plot, quantity)
+        _draw(panel, lines)
+        _name(panel, lines, NAME / (panel.get_position().height * height))
+    panels[-1].set_xlabel("round", color=INK)
+    figure.text(edge["left"], 1 - 0.18 / height, comparison.title, size=12, color=INK, va="top")
+    figure.text(edge["left"], 0.12 / height, _caption(comparison), size=8, color=INK, va="bottom")
+    return figure
+
+
+def _lines(rows: Sequence[Row], quantity: str) -> Iterator[Line]:
+    for index, row in enumerate(rows):
+        curves = [trial.curves for trial in row.trials if trial.curves.get(quantity)]
+        if not curves:
+            continue
+        length = min(len(curve[quantity]) for curve in curves)
+        y = np.array([curve[quantity][:length] for curve in curves], dtype=np.float64)  # None becomes NaN
+        x = np.array(curves[0]["round"][:length], dtype=np.float64)
+        seen = ~np.isnan(y).any(axis=0)
+        x, y = x[seen], y[:, seen]
+        if len(x):
+            yield Line(row, COLOURS[index % len(COLOURS)], x, y.mean(0), y.min(0), y.max(0))
+
+
+def _draw(panel: "Axes", lines: Sequence[Line]) -> None:
+    for line in lines:
+        panel.fill_between(line.x, line.least, line.most, color=line.colour, alpha=0.18, linewidth=0)
+        panel.plot(line.x, line.mean, color=line.colour, linewidth=1.6, solid_capstyle="round")
+        if line.row.spent:
+            panel.plot(line.x[-1:], line.mean[-1:], "o", color=line.colour, markersize=7, clip_on=False, zorder=5)
+
+
+def _name(panel: "Axes", lines: Sequence[Line], apart: float) -> None:
+    """Names to the right of the panel, as high as their lines end, led there by a dotted line and kept apart."""
+    panel.get_xlim(), panel.get_ylim()  # settles the scales
+    to_panel, inside = panel.transData - panel.transAxes, panel.transAxes
+    ends = [to_panel.transform((line.x[-1], line.mean[-1])) for line in lines]
+    for line, (x, y), at in zip(lines, ends, _spread([float(y) for _, y in ends], apart), strict=True):
+        (leader,) = panel.plot([x, 1.0, 1.02], [y, y, at], transform=inside, color=line.colour, linewidth=0.9)
+        leader.set(linestyle=(0, (1, 2)), clip_on=False)
+        text = f"{line.row.name}\n{line.mean[-1]:.3g} after {line.x[-1]:.0f} rounds"
+        panel.text(1.03, at, text, transform=inside, color=line.colour, size=8.5, va="center")
+
+
+def _spread(heights: Sequence[float], apart: float) -> list[float]:
+    """The nearest heights in the same order that are at least so far apart, and within the panel if they fit.
+
+    Example:
+        >>> _spread([0.5, 0.1, 0.5], 0.2)
+        [0.4, 0.1, 0.6]
+    """
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    placed = [heights[i] for i in order]
+    for _ in range(200):
+        for low in range(len(placed) - 1):
+            lack = apart - (placed[low + 1] - placed[low])
+            if lack > 1e-9:
+                placed[low] -= lack / 2
+                placed[low + 1] += lack / 2
+    result = [0.0] * len(heights)
+    for position, index in enumerate(order):
+        result[index] = round(placed[position], 6)
+    return result
+
+
+def _dress(panel: "Axes", plot: Plot, quantity: str) -> None:
+    panel.set_title(plot.labels.get(quantity, quantity), loc="left", size=9.5, color=INK)
+    if "round" in plot.log:
+        panel.set_xscale("log")
+    if quantity in plot.log:
+        panel.set_yscale("log")
+    else:
+        panel.yaxis.set_major_formatter(lambda value, _: f"{value:.6g}")  # no power of ten apart from its number
+    panel.spines[["top", "right", "left"]].set_visible(False)
+    panel.spines["bottom"].set_color(PALE)
+    panel.grid(axis="y", color=PALE, linewidth=0.7)
+    panel.set_axisbelow(True)
+    panel.tick_params(which="both", colors=INK, length=0, labelsize=8.5)
+
+
+def _caption(comparison: Comparison) -> str:
+    said = []
+    if any(row.spent for row in comparison.rows):
+        said.append("Dot: the privacy budget allows no further round.")
+    most = max((len(row.trials) for row in comparison.rows), default=1)
+    if most > 1:
+        said.append(f"Line: mean of {most} seeds; band: least to most.")
+    if comparison.fast:
+        said.append("Short version: not for comparison.")
+    return " ".join(said)

@@ -1,0 +1,66 @@
+import json
+
+import pytest
+
+from report.comparisons import make, row
+from tacit.core import UserError
+from tacit.report.comparison import Comparison
+from tacit.report.tables import remarks, table
+
+
+@pytest.mark.parametrize(
+    ("quantity", "ours", "paper", "proved", "verdict"),
+    [
+        ("accuracy", (0.8, 0.78), 0.78, True, "reached"),
+        ("accuracy", (0.8, 0.75), 0.78, True, "missed"),
+        ("accuracy", (0.78,), 0.78, False, "reached"),
+        ("rounds", (11, 11), 11, True, "reached"),
+        ("cost", (549, 552), 550, True, "missed"),
+        ("delta", (9e-4,), 1e-3, True, "reached"),
+        ("delta", (2e-3,), 1e-3, True, "missed"),
+        ("delta", (9e-4,), 1e-3, False, "no guarantee"),
+        ("epsilon", (None,), 8, True, "not measured"),
+    ],
+)
+def test_verdicts_are_of_the_mean_and_know_which_way_is_better(quantity, ours, paper, proved, verdict):
+    made = row(*({quantity: value} for value in ours), paper={quantity: paper}, proved=proved)
+    assert made.verdict(quantity) == verdict
+    assert made.verdict("other") == ""
+    assert make(made, fast=True).verdict(made, quantity) == ""
+
+
+def test_what_one_seed_lacks_is_not_measured():
+    assert row({"accuracy": 0.5}, {"accuracy": None}).ours("accuracy") is None
+
+
+def test_a_document_can_be_read_again():
+    made = make(row({"accuracy": 0.8, "epsilon": None}, paper={"accuracy": 0.78}), y=("accuracy",))
+    again = Comparison.from_bytes(made.to_bytes(), "saved")
+    assert again.to_bytes() == made.to_bytes()
+    assert again.rows[0].verdict("accuracy") == "reached"
+    (compared, _) = json.loads(made.to_bytes())["rows"][0]["compared"]
+    ours = {"mean": 0.8, "least": 0.8, "most": 0.8}
+    assert compared == {"quantity": "accuracy", "paper": 0.78, "ours": ours, "verdict": "reached"}
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": 9}', b'{"format": 1}', b"\xff"])
+def test_other_files_are_refused_in_one_sentence(content):
+    with pytest.raises(UserError, match=r"^Expected that\.json to .*\.$"):
+        Comparison.from_bytes(content, "that.json")
+
+
+def test_the_table_names_a_row_once_and_tells_misses():
+    made = make(row({"accuracy": 0.7, "loss": 2.0, "delta": 1e-7}, paper={"accuracy": 0.78, "delta": 1e-3}))
+    head, first, second = table(made)
+    assert head[-1] == "verdict"
+    assert first == ["a row", "accuracy", "0.78", "0.7", "", "1", "missed"]
+    assert second == ["", "δ at the budget's ε (nominal)", "0.001", "1e-07", "", "1", "no guarantee"]
+
+
+def test_the_remarks_tell_the_guarantee_and_the_bytes():
+    made = make(row({"cost": 550, "up": 2_500_000, "down": 1_000_000}))
+    words = "\n".join(remarks(made))
+    assert "Guarantee: none: it is a test." in words
+    assert "550 messages" in words
+    assert "2.5 MB up and 1.0 MB down" in words
+    assert "fedavg rounds=2" in words

@@ -1,0 +1,52 @@
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+from report.comparisons import make, row
+from tacit.core import UserError
+from tacit.report import figures
+
+ROWS = (row({}, {}, name="one"), row({}, name="two", length=9), row({}, name="three", length=1))
+
+
+def test_a_figure_is_a_png_and_always_the_same():
+    made = make(*ROWS, y=("accuracy", "scale"), log=("round", "scale"))
+    picture = figures.render(made)
+    assert picture.startswith(b"\x89PNG")
+    assert figures.render(made) == picture
+    assert figures.render(make(*ROWS[:2], y=("accuracy",))) != picture
+
+
+def test_lines_are_means_of_seeds_without_what_was_not_measured():
+    one, two, three = figures._lines(ROWS, "accuracy")
+    assert one.mean[0] == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert (one.least[0], one.most[0]) == pytest.approx((1 / 2, 2 / 3))
+    assert [len(line.x) for line in (one, two, three)] == [5, 9, 1]
+    scales = {line.row.name: list(line.x) for line in figures._lines(ROWS, "scale")}
+    assert scales == {"one": [2, 3, 4, 5], "two": [2, 3, 4, 5, 6, 7, 8, 9]}
+    assert list(figures._lines(ROWS, "nothing")) == []
+
+
+@pytest.mark.parametrize("heights", [[0.9, 0.9, 0.9, 0.2], [0.1], [0.3, 0.29, 0.31, 0.3, 0.8]])
+def test_names_keep_apart_and_in_order(heights):
+    placed = figures._spread(heights, 0.1)
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    assert all(placed[b] - placed[a] >= 0.0999 for a, b in pairwise(order))
+
+
+def test_a_table_is_not_drawn():
+    with pytest.raises(UserError, match="tiny/table-1 is a table"):
+        figures.render(make(*ROWS))
+
+
+def test_without_the_plotting_library_it_is_said_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UserError, match=r"pip install tacit\[plot\]"):
+        figures.render(make(*ROWS, y=("accuracy",)))
+
+
+def test_the_plotting_library_is_loaded_only_to_draw():
+    code = "import sys, tacit.cli.reproduce, tacit.report.figures; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
