@@ -1,0 +1,211 @@
+"""A paper's table or figure as a file.
+
+::
+
+    title = "Geyer, Klein, Nabi 2017, Table 1"
+
+    [[rows]]
+    name = "K=100"
+    method = "geyer"                      # as in an experiment's file
+    task = "mnist"
+    seeds = [0, 1, 2]
+    args = { cohort = 100, noise = 4.8 }
+    task-args = { clients = 100 }
+    fast = { args = { rounds = 2 } }      # what --fast changes; its seed is 0
+    expected = "K=100"                    # whose numbers in expected.toml; left out: the row's own name
+
+    [[rows]]
+    from = "table-1"                      # a row of another file of this paper, and its runs
+    name = "100 clients"                  # what it is called here
+    row = "K=100"                         # what it is called there; left out: the same
+
+    [figure]
+    y = ["accuracy"]                      # a panel per quantity: a metric, variance, scale, norm or epsilon
+    labels = { accuracy = "accuracy on the test set" }
+    log = ["round"]                       # axes that are logarithmic
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tacit.core import UserError
+from tacit.core.schema import choose, listed, suggestion
+from tacit.experiment import Experiment, parse
+from tacit.report.comparison import Plot
+
+EXPECTED = "expected.toml"
+FAST = "fast"
+Table = Mapping[str, Any]
+_STUDY, _OWN, _BORROWED = ("title", "rows", "figure"), ("name", "fast", "expected"), ("from", "name", "row")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of a table or a line of a figure.
+
+    Attributes:
+        name: what it is called.
+        study: the file that describes it, `<paper>/<what>`; its runs lie below a folder of this name.
+        folder: the name of the row's own folder there.
+        experiment: what is run.
+        fast: what is run in the short version.
+        paper: the paper's numbers by quantity.
+        source: their place in the paper.
+    """
+
+    name: str
+    study: str
+    folder: str
+    experiment: Experiment
+    fast: Experiment
+    paper: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A table or figure of a paper: its name (`<paper>/<what>`), title and rows, and what is drawn of them."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    plot: Plot | None = None
+
+
+def experiments_folder() -> Path:
+    """Where experiments are: `./experiments`, or beside the sources of this package."""
+    places = (Path("experiments"), Path(__file__).resolve().parents[3] / "experiments")
+    for place in places:
+        if any(place.glob("*/*.toml")):
+            return place
+    raise UserError("Expected a folder of experiments here, ./experiments. Go to the project's folder.")
+
+
+def catalog(folder: Path) -> dict[str, Path]:
+    """Every study there is, by name."""
+    files = sorted(file for file in folder.glob("*/*.toml") if file.name != EXPECTED)
+    return {f"{file.parent.name}/{file.stem}": file for file in files}
+
+
+def read_study(folder: Path, name: str) -> Study:
+    """The study of this name; a `UserError` lists what there is and points to the nearest."""
+    file = choose(catalog(folder), name, "a table or figure")
+    table = _read(file)
+    _check_keys(table, _STUDY, str(file))
+    rows = tuple(_row(file, entry, number) for number, entry in enumerate(_entries(table, file), start=1))
+    for same in ("name", "folder"):
+        _check_different([getattr(row, same) for row in rows if row.study == name or same == "name"], str(file))
+    return Study(name=name, title=_text(table, "title", str(file)), rows=rows, plot=_plot(table, str(file)))
+
+
+def _row(file: Path, entry: Table, number: int) -> Row:
+    label = f"row {entry.get('name', number)!r} of {file}"
+    if "from" in entry:
+        return _borrowed(file, entry, label)
+    name = _text(entry, "name", label)
+    experiment = parse({key: value for key, value in entry.items() if key not in _OWN}, label)
+    paper, source = _expected(file, entry, name, label)
+    return Row(
+        name=name,
+        study=f"{file.parent.name}/{file.stem}",
+        folder=_folder(name, label),
+        experiment=experiment,
+        fast=_fast(experiment, entry.get("fast", {}), label),
+        paper=paper,
+        source=source,
+    )
+
+
+def _borrowed(file: Path, entry: Table, label: str) -> Row:
+    """A row of another file, under a name of its own."""
+    _check_keys(entry, _BORROWED, label)
+    name = _text(entry, "name", label)
+    there = choose(catalog(file.parent.parent), f"{file.parent.name}/{_text(entry, 'from', label)}", f"from of {label}")
+    entries = {str(other.get("name")): other for other in _entries(_read(there), there) if "from" not in other}
+    origin = choose(entries, str(entry.get("row", name)), f"row of {label}")
+    return replace(_row(there, origin, 0), name=name)
+
+
+def _fast(experiment: Experiment, changes: Any, label: str) -> Experiment:
+    if not isinstance(changes, dict):
+        raise UserError(f"Expected fast of {label} to be a table, got {changes!r}.")
+    _check_keys(changes, ("args", "task-args"), f"fast of {label}")
+    return replace(
+        experiment,
+        args={**experiment.args, **changes.get("args", {})},
+        task_args={**experiment.task_args, **changes.get("task-args", {})},
+        seeds=(0,),
+    )
+
+
+def _expected(file: Path, entry: Table, name: str, label: str) -> tuple[dict[str, float], str]:
+    """The paper's numbers for a row, and their place in it."""
+    book = file.with_name(EXPECTED)
+    known = _read(book).get(file.stem, {}) if book.exists() else {}
+    if "expected" in entry:
+        found = choose(known, _text(entry, "expected", label), f"expected of {label}")
+    else:
+        found = known.get(name, {})
+    numbers = {key: value for key, value in found.items() if key != "source"}
+    for key, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"Expected {key} of {name!r} in {book} to be a number, got {value!r}.")
+    return numbers, _text(found, "source", f"{name!r} in {book}") if found else ""
+
+
+def _plot(table: Table, label: str) -> Plot | None:
+    if "figure" not in table:
+        return None
+    figure = table["figure"]
+    _check_keys(figure, ("y", "labels", "log"), f"figure of {label}")
+    y = figure.get("y")
+    if not isinstance(y, list) or not y or not all(isinstance(quantity, str) for quantity in y):
+        raise UserError(f"Expected y of figure of {label} to be a list of quantities, for example ['accuracy'].")
+    return Plot(y=tuple(y), labels=figure.get("labels", {}), log=tuple(figure.get("log", ())))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"Could not read {file}: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"Expected {file} to be TOML: {error}.") from error
+
+
+def _entries(table: Table, file: Path) -> list[dict[str, Any]]:
+    rows = table.get("rows")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"Expected {file} to have rows, each under [[rows]].")
+    return rows
+
+
+def _text(table: Table, key: str, label: str) -> str:
+    value = table.get(key)
+    if not isinstance(value, str) or not value:
+        raise UserError(f"Expected {label} to have a {key}, in words.")
+    return value
+
+
+def _folder(name: str, label: str) -> str:
+    """A row's name as that of a folder."""
+    folder = re.sub(r"[^\w=.+-]+", "-", name).strip("-.")
+    if not folder or folder == FAST:
+        raise UserError(f"Expected the name of {label} to have letters or digits, and not to be {FAST!r}.")
+    return folder
+
+
+def _check_keys(table: Table, known: tuple[str, ...], label: str) -> None:
+    for key in table:
+        if key not in known:
+            raise UserError(f"Expected keys of {label} in {listed(known)}, got {key!r}.{suggestion(key, known)}")
+
+
+def _check_different(names: list[str], label: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"Expected the rows of {label} to have different names, got {name!r} twice.")
