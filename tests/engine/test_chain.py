@@ -52,6 +52,18 @@ def test_what_is_not_a_chain(make: Callable[[], nn.Module]) -> None:
     assert chain_of(make()) is None
 
 
+def test_a_single_layer_is_a_chain() -> None:
+    links = chain_of(nn.Linear(4, 2))
+    assert links is not None
+    assert [link.name for link in links] == [""]
+
+
+def test_names_are_those_of_the_parameters() -> None:
+    links = chain_of(zoo.Functional())
+    assert links is not None
+    assert [link.name for link in links if link.name] == ["conv", "out"]
+
+
 def test_hooks_are_not_ignored() -> None:
     model = zoo.mlp()
     model[1].register_forward_hook(lambda *_: None)

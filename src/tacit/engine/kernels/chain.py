@@ -27,11 +27,12 @@ class Link:
 
 def chain_of(model: nn.Module) -> tuple[Link, ...] | None:
     """The module's layers in order, if they form a chain of known ones whose weights are all trained and used once."""
+    wrapped = nn.Sequential(model)  # so that a model that is a single layer is a leaf of the trace
     try:
-        graph = fx.symbolic_trace(model).graph
+        graph = fx.symbolic_trace(wrapped).graph
     except Exception:  # a forward function may do anything; what cannot be traced is simply not a chain
         return None
-    links = _links(list(graph.nodes), dict(model.named_modules()))
+    links = _links(list(graph.nodes), dict(wrapped.named_modules()))
     if links is None or not _covers(links, model):
         return None
     return _pool_before_relu(links)
@@ -54,7 +55,8 @@ def _links(nodes: list[fx.Node], modules: dict[str, nn.Module]) -> tuple[Link, .
 def _link(node: fx.Node, modules: dict[str, nn.Module]) -> Link | None:
     if node.op == "call_module":
         module = modules[str(node.target)]
-        return Link(str(node.target), module) if _is_known(module) else None
+        name = str(node.target).removeprefix("0").removeprefix(".")
+        return Link(name, module) if _is_known(module) else None
     make = _FUNCTIONS.get(node.target) if node.op in ("call_function", "call_method") else None
     if make is None:
         return None
