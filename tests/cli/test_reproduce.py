@@ -149,7 +149,7 @@ def test_json_is_one_small_document(capsys):
         reports = read_rounds(RUNS / f"table-1/plain/seed-{trial['seed']}")
         values = trial["values"]
         (main_one, *_) = reports[-1].metrics
-        assert values[main_one] == reports[-1].metrics[main_one]
+        assert values[main_one] == float(f"{reports[-1].metrics[main_one]:.6g}")
         assert (values["rounds"], values["cost"], values["epsilon"]) == (3, 12, None)
         assert values["up"] == sum(sum(report.up) for report in reports)
         assert trial["curves"]["round"] == [1, 2, 3]

@@ -14,6 +14,8 @@ from tacit.report.tables import remarks, table
         ("accuracy", (0.8, 0.78), 0.78, True, "reached"),
         ("accuracy", (0.8, 0.75), 0.78, True, "missed"),
         ("accuracy", (0.78,), 0.78, False, "reached"),
+        ("accuracy", (0.1, 0.2, 0.3, 0.6), 0.3, True, "reached"),
+        ("accuracy", (0.7799,), 0.78, True, "missed"),
         ("rounds", (11, 11), 11, True, "reached"),
         ("cost", (549, 552), 550, True, "missed"),
         ("delta", (9e-4,), 1e-3, True, "reached"),

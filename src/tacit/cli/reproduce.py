@@ -7,7 +7,7 @@ as hits, and beneath the table stands what is guaranteed about each row. Figures
 Examples:
   tacit reproduce                                       what there is
   tacit reproduce geyer/table-1 --fast                  the short version, in a minute
-  tacit reproduce geyer/table-1 --rows "K=100 fixed bound" "K=100 median" --seeds 0,1
+  tacit reproduce geyer/table-1 --rows "K=100 fixed bound" "K=100 quantile bound" --seeds 0,1
   tacit reproduce geyer/table-1 --save results.json     also keep what came out, without the runs
   tacit reproduce geyer/figure-2                        run, and draw
   tacit reproduce --from results.json                   print (and draw) what was saved; runs nothing

@@ -58,7 +58,7 @@ def _figure(comparison: Comparison, plot: Plot) -> "Figure":
 
     height = ABOVE + (ONE if len(plot.y) == 1 else SEVERAL * len(plot.y)) + BELOW
     figure = Figure(figsize=(WIDTH, height))
-    edge = {"left": 0.085, "right": 0.75, "top": 1 - ABOVE / height, "bottom": BELOW / height}
+    edge = {"left": 0.115, "right": 0.75, "top": 1 - ABOVE / height, "bottom": BELOW / height}
     grid = figure.subplots(len(plot.y), 1, sharex=True, squeeze=False, gridspec_kw={"hspace": 0.45, **edge})
     panels: list[Axes] = list(grid[:, 0])
     for panel, quantity in zip(panels, plot.y, strict=True):
@@ -131,6 +131,8 @@ def _dress(panel: "Axes", plot: Plot, quantity: str) -> None:
     panel.set_title(plot.labels.get(quantity, quantity), loc="left", size=9.5, color=INK)
     if "round" in plot.log:
         panel.set_xscale("log")
+    else:
+        panel.locator_params(axis="x", integer=True)
     if quantity in plot.log:
         panel.set_yscale("log")
     else:

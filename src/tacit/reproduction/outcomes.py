@@ -68,9 +68,10 @@ def _trial(seed: int, reports: Sequence[Report], delta: float | None, plot: Plot
 
 
 def _values(reports: Sequence[Report], main: str, delta: float | None) -> Values:
-    metrics = next((report.metrics for report in reversed(reports) if report.metrics), {})
+    last = next((report.metrics for report in reversed(reports) if report.metrics), {})
+    metrics = {name: _short(value) for name, value in last.items()}
     seen = [report.metrics[main] for report in reports if main in report.metrics]
-    best = {f"best_{main}": (min if main in LOWER_IS_BETTER else max)(seen)} if seen else {}
+    best = {f"best_{main}": _short((min if main in LOWER_IS_BETTER else max)(seen))} if seen else {}
     values = {
         **metrics,
         **best,
@@ -98,6 +99,7 @@ def _quantity(report: Report, name: str) -> float | None:
 
 
 def _short(value: float | None) -> float | None:
+    """Six digits: metrics come in single precision, where 0.78 is a little less than 0.78."""
     finite = _finite(value)
     return None if finite is None else float(f"{finite:.6g}")
 
