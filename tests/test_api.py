@@ -4,7 +4,7 @@ import sys
 import tacit
 
 PUBLIC = """
-Add Bandwidth BinaryCrossEntropy Card CentralGaussian CompositionError CrossEntropy DataError Everyone Experiment
+Add Bandwidth BinaryCrossEntropy Budget Card CentralGaussian CompositionError CrossEntropy DataError Everyone Experiment
 FixedClip FixedSize Growing Identity Key Loss Mean MeanSquared MedianClip Method ModelError Momentum NoNoise Plain
 Poisson Population QuantileClip
 Replace Report Run RunError Sgd State StorageError TacitError Task TrainingError UserError WeightedMean WireError

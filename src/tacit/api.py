@@ -7,6 +7,7 @@ from tacit.books.bandwidth import Bandwidth
 from tacit.cards import Card, card
 from tacit.core import (
     BinaryCrossEntropy,
+    Budget,
     CompositionError,
     CrossEntropy,
     DataError,
@@ -42,6 +43,7 @@ __all__ = [
     "Add",
     "Bandwidth",
     "BinaryCrossEntropy",
+    "Budget",
     "Card",
     "CentralGaussian",
     "CompositionError",

@@ -27,7 +27,9 @@ class Card:
         args: the parameters of its factory with their defaults, as Python writes them.
         pieces: what stands in each of the seven slots.
         sees: who sees what.
+        event: what one round releases, as the privacy books price it; `none` if there is nothing to price.
         guarantee: what is proved about privacy; `none`, with the reason, if nothing is.
+        uncovered: what the guarantee does not cover.
         reference: the paper.
         run: the command that runs it.
         repr: an expression that makes the method from public names.
@@ -39,7 +41,9 @@ class Card:
     args: Mapping[str, str]
     pieces: Mapping[str, str]
     sees: Mapping[str, str]
+    event: str
     guarantee: str
+    uncovered: tuple[str, ...]
     reference: str
     run: str
     repr: str
@@ -50,7 +54,7 @@ def card(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Card:
 
     Example:
         >>> card("fl-std").guarantee
-        'none: NoNoise blurs nothing, so what is sent may give away the data it was computed from.'
+        'none: nothing is blurred, so what is sent may give away the data it was computed from.'
     """
     factory, method = methods.find(name), methods.make(name, args)
     return Card(
@@ -60,7 +64,9 @@ def card(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Card:
         args={key: _parameter(parameter) for key, parameter in inspect.signature(factory).parameters.items()},
         pieces={slot: repr(getattr(method, slot)) for slot in SLOTS},
         sees=_sees(method),
+        event=_event(method),
         guarantee=_guarantee(method),
+        uncovered=_uncovered(method),
         reference=section(factory, "Reference") or "none given",
         run=" ".join(["tacit run", name, *(f"--set {key}={value}" for key, value in args.items())]),
         repr=repr(method),
@@ -93,9 +99,28 @@ def _sees(method: Method) -> dict[str, str]:
     return {"the server": server, "every client and whoever gets the model": blurred, **said}
 
 
+def _event(method: Method) -> str:
+    event = method.mechanism.event(0)
+    return "none" if event is None else f"{event}, amplified by {method.sampler}"
+
+
 def _guarantee(method: Method) -> str:
-    piece = type(method.mechanism)
+    if method.mechanism.unproved:
+        return f"none: {method.mechanism.unproved}."
+    if method.budget is None:
+        return "(ε, δ)-differential privacy for every client, as the run's own report tells: ε grows with the rounds."
+    return (
+        f"at most {method.budget} for every client (add-or-remove), against whoever receives the models; the server is "
+        "trusted. Training stops before the round that would pass it."
+    )
+
+
+def _uncovered(method: Method) -> tuple[str, ...]:
     if not method.mechanism.noisy:
-        return f"none: {piece.__name__} blurs nothing, so what is sent may give away the data it was computed from."
-    formal = section(piece, "Formal guarantees")
-    return "none: no accountant has priced this run." + (f" What the mechanism proves: {formal}" if formal else "")
+        return ()
+    formal = section(type(method.mechanism), "Formal guarantees")
+    return (
+        *([f"Of the mechanism: {formal}"] if formal else []),
+        "Hyperparameters that were chosen by looking at results on the same data, bounds among them.",
+        "A simulated run draws its noise from the seed: it protects only against those who do not know the seed.",
+    )

@@ -68,6 +68,12 @@ class Manifest:
     format: int = FORMAT
     status: Status = "running"
 
+    @property
+    def run(self) -> str:
+        """A name that fixes everything random in the run: the same for every repetition of it."""
+        text = json.dumps(self._decisive(), default=str, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
     def to_bytes(self) -> bytes:
         """As indented JSON."""
         return (json.dumps(asdict(self), indent=2, default=str) + "\n").encode()

@@ -6,6 +6,7 @@
     rounds.jsonl             one line per round
     checkpoint.safetensors   where to go on: the server's state, with a checksum over it
     model.safetensors        the trained model's named tensors, once the run is finished
+    ledger.db                what was spent of the privacy budget, if there is one and no shared ledger
 
 The checkpoint is the truth. A kill may leave lines behind it, the last one torn; they are cut off when the run
 goes on, and the rounds they told of are done again, with bitwise the same result.
@@ -25,10 +26,11 @@ import safetensors.torch
 from torch import Tensor
 
 from tacit import checkpoints, storage
-from tacit.core import Report, RunError, State
+from tacit.core import Method, Report, RunError, State
 from tacit.manifest import Manifest, Status
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
+LEDGER = "ledger.db"
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
 
 
@@ -103,6 +105,10 @@ class RunDirectory:
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
         storage.write(self.path / MODEL, safetensors.torch.save(tensors))
         self._mark("finished")
+
+    def ledger_for(self, method: Method) -> Path | None:
+        """Where a run with a budget is charged unless told otherwise: a ledger of its own."""
+        return None if method.budget is None else self.path / LEDGER
 
     def discard(self) -> None:
         """Take away what `create` made; what `open` found stays."""
@@ -183,7 +189,7 @@ def read_rounds(path: Path) -> tuple[Report, ...]:
 def _remove(path: Path, made: Iterable[Path]) -> None:
     """Remove a run's files, and of the directories made for it those that are empty."""
     with suppress(OSError):
-        for name in (MANIFEST, ROUNDS, CHECKPOINT, MODEL):
+        for name in (MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER):
             (path / name).unlink(missing_ok=True)
         for place in made:
             place.rmdir()
@@ -214,6 +220,7 @@ def _to_report(row: dict[str, Any]) -> Report:
         scale=float(row["scale"]),
         metrics={name: float(value) for name, value in row["metrics"].items()},
         seconds=float(row["seconds"]),
+        epsilon=None if row["epsilon"] is None else float(row["epsilon"]),
     )
 
 

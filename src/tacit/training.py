@@ -4,21 +4,26 @@
 """
 
 from collections import deque
-from collections.abc import Generator
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from tacit.books.bandwidth import Bandwidth
-from tacit.core import Method, Report, State, StorageError, Task, UserError
+from tacit.core import BudgetError, Method, Report, State, StorageError, Task, UserError
 from tacit.core.errors import expect
 from tacit.engine import initial_state, module_at, rounds
 from tacit.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
 from tacit.results import RunDirectory
+
+if TYPE_CHECKING:
+    from tacit.books.guarantee import Guarantee
+    from tacit.spending import Spending
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,12 +66,14 @@ class Run:
         state: where the server stands.
         history: one report per round.
         directory: where the run's files lie, if it has any.
+        spending: what it has spent on privacy; None if its method adds no noise.
     """
 
     plan: Plan
     state: State
     history: tuple[Report, ...] = ()
     directory: Path | None = None
+    spending: "Spending | None" = None
 
     @cached_property
     def model(self) -> nn.Module:
@@ -78,6 +85,20 @@ class Run:
         """The bandwidth book of all rounds."""
         return Bandwidth.of(self.history)
 
+    @cached_property
+    def privacy(self) -> "Guarantee":
+        """What is proved about privacy: unit, adjacency, sampling, accountant, ε, δ, against whom; or none, and why."""
+        from tacit.books.guarantee import Guarantee
+
+        if self.spending is None:
+            return Guarantee.none(self.plan.method.mechanism.unproved, rounds=self.state.round)
+        return self.spending.guarantee()
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there will be, as far as the method and its budget say."""
+        return self.plan.method.rounds if self.spending is None else self.spending.allowed
+
     @property
     def metrics(self) -> dict[str, float]:
         """The held-out figures that were measured last."""
@@ -88,9 +109,11 @@ class Run:
         """The wall-clock time of all rounds."""
         return sum(report.seconds for report in self.history)
 
-    def after(self, state: State, report: Report) -> "Run":
+    def after(self, state: State, report: Report, spending: "Spending | None") -> "Run":
         """The run one round later."""
-        return replace(self, state=state, history=(*self.history, report))
+        if spending is not None:
+            report = replace(report, epsilon=spending.epsilon)
+        return replace(self, state=state, history=(*self.history, report), spending=spending)
 
 
 def train(
@@ -103,6 +126,7 @@ def train(
     evaluate_every: int = 1,
     out: Path | str | None = None,
     resume: bool = False,
+    ledger: Path | str | None = None,
 ) -> Run:
     """Train a task's model with a method, for as many rounds as the method says.
 
@@ -115,9 +139,11 @@ def train(
         evaluate_every: measure held-out figures every so many rounds; the last one is always measured.
         out: the run's directory, for its manifest, rounds, checkpoint and model; None: no files.
         resume: go on with the run that an interrupted call left in `out`.
+        ledger: a privacy ledger that several runs on the same data charge; None: one in `out`, of the run's own.
 
     Returns:
-        The finished run, with `model`, `history`, `bytes`, `state` and `directory`.
+        The finished run, with `model`, `history`, `bytes`, `privacy`, `state` and `directory`. A method with a budget
+        stops before the round that would pass it.
 
     Example:
         >>> import torch, tacit
@@ -128,12 +154,19 @@ def train(
         (Linear(in_features=3, out_features=2, bias=True), 2, 408)
     """
     plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every)
-    where = None if out is None else Path(out)
-    (run,) = deque(follow(plan, workers=workers, out=where, resume=resume), maxlen=1)
+    where, book = (None if path is None else Path(path) for path in (out, ledger))
+    (run,) = deque(follow(plan, workers=workers, out=where, resume=resume, ledger=book), maxlen=1)
     return run
 
 
-def follow(plan: Plan, *, workers: int | None = None, out: Path | None = None, resume: bool = False) -> Generator[Run]:
+def follow(
+    plan: Plan,
+    *,
+    workers: int | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    ledger: Path | None = None,
+) -> Generator[Run]:
     """Run a plan; yields the run as it starts and after every round.
 
     Stopping early (an interrupt, or closing this generator) leaves a checkpoint in the directory.
@@ -141,11 +174,33 @@ def follow(plan: Plan, *, workers: int | None = None, out: Path | None = None, r
     if out is None:
         if resume:
             raise UserError("Expected the directory of the run to resume. Give it as out.")
-        yield from _steps(Run(plan=plan, state=initial_state(plan.task, plan.seed)), workers)
+        start = Run(plan=plan, state=initial_state(plan.task, plan.seed))
+        with spending_of(plan, 0, ledger) as spending:
+            yield from _steps(replace(start, spending=spending), workers)
         return
     directory = _open(plan, out) if resume else RunDirectory.create(out, plan.manifest())
     with closing(directory):
-        yield from _kept(plan, directory, workers)
+        yield from _kept(plan, directory, workers, ledger)
+
+
+@contextmanager
+def spending_of(plan: Plan, done: int, ledger: Path | None) -> "Iterator[Spending | None]":
+    """What a run spends, with its ledger held open; None for a method without noise."""
+    method, population = plan.method, len(plan.task.population)
+    if not method.mechanism.noisy or method.mechanism.event(0) is None:
+        if ledger is not None:
+            raise UserError(f"Expected no ledger for {method.name}: it adds no noise, so there is nothing to charge.")
+        yield None
+        return
+    from tacit.books.ledger import Ledger
+    from tacit.spending import Spending
+
+    if ledger is None:
+        yield Spending.begin(method, population, done)
+        return
+    budget = None if ledger.exists() else method.budget
+    with Ledger.open(ledger, budget) as held:
+        yield Spending.begin(method, population, done, held, plan.manifest().run)
 
 
 def _check_device(device: str) -> None:
@@ -168,13 +223,13 @@ def _open(plan: Plan, path: Path) -> RunDirectory:
 
 
 def _steps(run: Run, workers: int | None) -> Generator[Run]:
-    """The run as it starts, and after every round that is left."""
+    """The run as it starts, and after every round that is left; each is charged before it is played."""
     yield run
-    plan = run.plan
-    if run.state.round >= plan.method.rounds:
+    plan, spending = run.plan, run.spending
+    if run.state.round >= run.rounds:
         return
     steps = rounds(
-        plan.method,
+        replace(plan.method, rounds=run.rounds),
         plan.task,
         seed=plan.seed,
         workers=workers,
@@ -182,23 +237,34 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
         state=run.state,
         evaluate_every=plan.evaluate_every,
     )
-    with closing(steps):  # which ends the worker processes
-        for state, report in steps:
-            run = run.after(state, report)
+    with closing(steps):
+        while run.state.round < run.rounds:
+            try:
+                spending = None if spending is None else spending.reserve()
+            except BudgetError:  # a shared ledger may be spent before this run's own budget is
+                if run.state.round == 0:
+                    raise
+                return
+            state, report = next(steps)
+            if spending is not None:
+                spending.release(state)
+            run = run.after(state, report, spending)
             yield run
 
 
-def _kept(plan: Plan, directory: RunDirectory, workers: int | None) -> Generator[Run]:
+def _kept(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path | None) -> Generator[Run]:
     """The same, with every round noted in the directory."""
     start = directory.state or initial_state(plan.task, plan.seed)
     run = Run(plan=plan, state=start, history=directory.history, directory=directory.path)
     try:
-        for step in _steps(run, workers):
-            if step is not run:
-                directory.record(step.state, step.history[-1])
-            run = step  # only now: a state is written only behind the round that led to it
-            yield run
-        directory.finish(run.state, run.model.state_dict())
+        with spending_of(plan, start.round, ledger or directory.ledger_for(plan.method)) as spending:
+            run = replace(run, spending=spending)
+            for step in _steps(run, workers):
+                if step is not run:
+                    directory.record(step.state, step.history[-1])
+                run = step  # only now: a state is written only behind the round that led to it
+                yield run
+            directory.finish(run.state, run.model.state_dict())
     except (KeyboardInterrupt, GeneratorExit):
         directory.stop(run.state, "interrupted")
         raise

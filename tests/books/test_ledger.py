@@ -15,7 +15,7 @@ from pathlib import Path
 import dp_accounting as dp
 import pytest
 
-from tacit.books.accountants import Adjacency, Pld, Rdp
+from tacit.books.accountants import RUNNING, Adjacency, Pld, Rdp
 from tacit.books.ledger import Ledger
 from tacit.books.privacy import Budget, PrivacyBook
 from tacit.core import BudgetError, LedgerError, StorageError
@@ -119,7 +119,7 @@ def test_the_terms_of_a_ledger_stand(tmp_path):
     with pytest.raises(LedgerError, match="Give its budget"):
         Ledger.open(tmp_path / "new.db")
     with Ledger.open(tmp_path / "new.db", BUDGET) as ledger:
-        assert ledger.spent.accountant == Pld()
+        assert ledger.spent.accountant == RUNNING
 
 
 def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path):

@@ -92,7 +92,7 @@ def test_card_prints_all_there_is_to_know(capsys):
     for words in (
         "Who sees what",
         "Guarantee",
-        "none: NoNoise",
+        "none: nothing is blurred",
         "lr=0.125",
         "rounds=3",
         "Kerkouche",

@@ -41,7 +41,8 @@ def assert_same(run: Path, other: Path) -> None:
 def test_a_run_prints_a_table_and_where_its_files_lie(capsys):
     assert main(["run", "fedavg", "--rounds", "2", *SMALL]) == 0
     said = capsys.readouterr()
-    names, figures, where = said.out.splitlines()
+    names, figures, guarantee, where = said.out.splitlines()
+    assert guarantee.startswith("Guarantee: none: nothing is blurred")
     assert names.split() == ["method", "task", "seed", "rounds", "accuracy", "loss", "up", "down", "seconds"]
     assert figures.split()[:4] == ["fedavg", "digits", "0", "2"]
     assert where == "Results: runs/fedavg-digits-0"

@@ -6,7 +6,7 @@ import pytest
 import tacit
 from tacit import methods
 from tacit.cards import SLOTS, card, section, summary
-from tacit.core import CompositionError, UserError
+from tacit.core import UserError
 
 CATALOG = sorted(methods.catalog().items())
 each_method = pytest.mark.parametrize(("name", "factory"), CATALOG, ids=[name for name, _ in CATALOG])
@@ -41,8 +41,9 @@ def test_cards_show_the_method_as_it_is(name, factory):
     assert tuple(shown.pieces) == SLOTS
     public = {name: getattr(tacit, name) for name in tacit.__all__}
     rebuilt = {slot: eval(text, public) for slot, text in shown.pieces.items()}
-    assert tacit.Method(name=name, rounds=7, **rebuilt) == factory(rounds=7) == eval(shown.repr, public)
-    assert shown.guarantee.startswith("none: ") or not factory().mechanism.noisy
+    made = tacit.Method(name=name, rounds=7, budget=factory().budget, **rebuilt)
+    assert made == factory(rounds=7) == eval(shown.repr, public)
+    assert shown.guarantee.startswith("none: ") == bool(factory().mechanism.unproved)
 
 
 def test_fl_std_has_the_paper_s_figures():
@@ -85,23 +86,14 @@ def test_what_the_server_sees_follows_from_the_pieces():
     assert "every client's message" in even.sees["the server"]
 
 
-def test_noise_without_an_accountant_is_no_guarantee(monkeypatch):
-    def geyer() -> tacit.Method:
-        """Blurred."""
-        noise = tacit.CentralGaussian(clip=tacit.FixedClip(1.0), noise_multiplier=1.0)
-        sampler, trainer = tacit.Poisson(10), tacit.Sgd(lr=0.1, steps=1)
-        return tacit.Method(name="geyer", rounds=1, sampler=sampler, trainer=trainer, mechanism=noise)
-
-    monkeypatch.setattr(methods, "_CATALOG", {"geyer": geyer})
-    shown = card("geyer")
-    assert shown.guarantee.startswith("none: no accountant")
-    assert "at most the bound" in shown.guarantee
-    assert "blurred by noise" in shown.sees["every client and whoever gets the model"]
-    assert "noisy sum" in shown.sees["as CentralGaussian says"]
+def test_a_guarantee_is_that_of_the_budget():
+    shown = card("geyer", {"epsilon": 4, "delta": 1e-4})
+    assert shown.guarantee.startswith("at most ε = 4 at δ = 0.0001 for every client (add-or-remove)")
+    assert "the server is trusted" in shown.guarantee
+    assert "GaussianDpEvent" in shown.event
+    assert "Poisson(size=50)" in shown.event
+    assert any("Hyperparameters" in sentence for sentence in shown.uncovered)
 
 
-def test_ablations_are_checked_too():
-    from dataclasses import replace
-
-    with pytest.raises(CompositionError, match="fedavg: Sgd sends updates, but Replace takes weights"):
-        replace(methods.fedavg(), server=tacit.Replace())
+def test_the_median_has_no_guarantee():
+    assert card("geyer", {"clipping": "median"}).guarantee.startswith("none: the clipping bound is the median")

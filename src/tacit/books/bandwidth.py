@@ -17,7 +17,7 @@ class Bandwidth:
         received: bytes each client received from it.
 
     Example:
-        >>> book = Bandwidth.of([Report(1, (4, 7), (), (10, 10), (30, 30), 1.0, {}, 0.1)])
+        >>> book = Bandwidth.of([Report(1, (4, 7), (), (10, 10), (30, 30), 1.0, 0.2, 0.1, {}, 0.1)])
         >>> book.up, book.down, book.per_client(7), book.per_client(0)
         (20, 60, (10, 30), (0, 0))
     """

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tacit.books.accountants import Accountant, Pld, accountant
+from tacit.books.accountants import RUNNING, Accountant, Pld, accountant
 from tacit.books.events import canonical, from_json, to_json
 from tacit.books.privacy import Budget, PrivacyBook
 from tacit.core import BudgetError, Event, LedgerError, StorageError, TacitError
@@ -186,7 +186,7 @@ class Ledger:
     def _begin(self, budget: Budget | None, by: Accountant | None) -> None:
         """Read what there is, or write the first row."""
         if not self._connection.execute("SELECT name FROM sqlite_master").fetchall():
-            self._found(budget, by or Pld())
+            self._found(budget, by or RUNNING)
         rows = self._verified()
         try:
             self.budget, self._by = _terms(next(rows))
@@ -327,4 +327,5 @@ def _terms(row: dict[str, object]) -> tuple[Budget, Accountant]:
         or not isinstance(delta, float)
     ):
         raise ValueError(row)
-    return Budget(epsilon, delta), accountant(str(row["accountant"]), str(row["adjacency"]))
+    by = accountant(str(row["accountant"]), str(row["adjacency"]))
+    return Budget(epsilon, delta), replace(by, interval=RUNNING.interval) if isinstance(by, Pld) else by

@@ -1,6 +1,5 @@
 """The privacy book: what a run's rounds cost together, folded round by round."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -9,30 +8,13 @@ from typing import Self
 
 from tacit.books.accountants import Accountant, Spent
 from tacit.books.events import Release, releases
-from tacit.core import Event
+from tacit.core import Budget, Event
+from tacit.core.budget import check_delta
 from tacit.core.errors import expect
 
+__all__ = ["Budget", "PrivacyBook", "check_delta", "last_that", "weak_delta"]
+
 MOST_ROUNDS = 20_000  # nobody plans for more
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much may be spent: (ε, δ)."""
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        expect(0 < self.epsilon < math.inf, f"epsilon={self.epsilon:g} > 0 and finite")
-        check_delta(self.delta)
-
-    def __str__(self) -> str:
-        return f"ε = {self.epsilon:g} at δ = {self.delta:g}"
-
-
-def check_delta(delta: float) -> None:
-    """Raise `UserError` unless δ is in (0, 1)."""
-    expect(0 < delta < 1, f"delta={delta:g} in (0, 1)", "It is the probability that the guarantee fails: take 1e-5.")
 
 
 def weak_delta(delta: float, population: int) -> str | None:

@@ -34,14 +34,14 @@ def _with_bar(runs: "Iterable[Run]", label: str) -> "Generator[Run]":
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=None, figures="")
         for run, figures in _figures(runs):
-            bar.update(task, total=run.plan.method.rounds, completed=run.state.round, figures=figures)
+            bar.update(task, total=run.rounds, completed=run.state.round, figures=figures)
             yield run
 
 
 def _with_lines(runs: "Iterable[Run]", label: str) -> "Generator[Run]":
     spoken = time.monotonic()
     for run, figures in _figures(runs):
-        total = run.plan.method.rounds
+        total = run.rounds
         if time.monotonic() - spoken >= SECONDS_BETWEEN_LINES or run.state.round == total:
             print(f"{label}: round {run.state.round}/{total} {figures}", file=sys.stderr, flush=True)
             spoken = time.monotonic()
@@ -55,7 +55,8 @@ def _figures(runs: "Iterable[Run]") -> "Generator[tuple[Run, str]]":
         for report in run.history[seen:]:
             up, down, metric = up + sum(report.up), down + sum(report.down), _metric(report) or metric
         seen = len(run.history)
-        yield run, f"{metric} up {size(up)} down {size(down)}"
+        epsilon = "" if run.spending is None else f" ε {run.spending.epsilon:.3f}"
+        yield run, f"{metric}{epsilon} up {size(up)} down {size(down)}"
 
 
 def _metric(report: "Report") -> str:

@@ -40,7 +40,10 @@ def _lines(card: "Card") -> Iterator[str]:
     for title, table in (("Pieces", card.pieces), ("Who sees what", card.sees), ("Arguments", card.args)):
         width = max(map(len, table), default=0)
         yield from ("", title, *(f"  {key:<{width}}  {value}" for key, value in table.items()))
+    yield from ("", "What a round releases", f"  {card.event}")
     yield from ("", "Guarantee", f"  {card.guarantee}")
+    if card.uncovered:
+        yield from ("", "Not covered, or only as said", *(f"  {sentence}" for sentence in card.uncovered))
     yield from ("", "Rounds", f"  {card.rounds}")
     yield from ("", "Run it", f"  {card.run}")
     yield from ("", "In Python, with the names of tacit", f"  {card.repr}")

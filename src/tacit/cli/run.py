@@ -9,6 +9,7 @@ Examples:
   tacit run fedavg --set cohort=10 epochs=1 --task-set partition=shards --out runs/shards
   tacit run experiment.toml
   tacit run --resume runs/fedavg-digits-0               after Ctrl-C, a crash or a kill
+  tacit run geyer --set epsilon=8 delta=1e-3            stops when the privacy budget is spent
 
 An experiment's file:
   method = "fl-std"
@@ -22,6 +23,7 @@ An experiment's file:
 
 import argparse
 import json
+import sys
 from contextlib import closing
 from dataclasses import replace
 from itertools import count
@@ -49,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="where to compute (default: cpu)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run's directory (default: one below runs/)")
     parser.add_argument("--evaluate-every", type=int, metavar="N", help="measure every N rounds (default: 1)")
+    parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs charge")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
 
@@ -59,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"runs": [_summary(done) for done in runs]}, indent=2, allow_nan=False))
         return 0
     print("\n".join(aligned(_table(runs))))
+    print(*(line for done in runs for line in _privacy(done)), sep="\n")
     print(*(f"Results: {done.directory}" for done in runs), sep="\n")
     return 0
 
@@ -152,17 +156,29 @@ def _watch(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume: b
     from tacit.cli._progress import shown
     from tacit.training import follow
 
-    steps = follow(plan, workers=args.workers, out=directory, resume=resume)
+    steps = follow(plan, workers=args.workers, out=directory, resume=resume, ledger=args.ledger)
     latest: Run | None = None
     try:
         with closing(steps):
             for step in shown(steps, plan.method.name):
+                if latest is None:
+                    _warn(step)
                 latest = step
     except KeyboardInterrupt:
         done = f" after {latest.state.round} of {plan.method.rounds} rounds" if latest else ""
         raise KeyboardInterrupt(f"Interrupted{done}. Go on with: tacit run --resume {directory}") from None
     assert latest is not None  # follow yields the run as it starts
     return latest
+
+
+def _warn(run: "Run") -> None:
+    """Say at the start what would be a pity to learn at the end."""
+    if run.spending is not None:
+        from tacit.books.privacy import weak_delta
+
+        weak = weak_delta(run.spending.delta, run.spending.population)
+        if weak:
+            print(f"Warning: {weak}", file=sys.stderr)
 
 
 def _place(out: Path | None, experiment: "Experiment", seed: int) -> Path:
@@ -182,17 +198,44 @@ def _summary(run: "Run") -> dict[str, object]:
         "rounds": run.state.round,
         "metrics": {name: value if abs(value) < float("inf") else None for name, value in run.metrics.items()},
         "bytes": {"up": run.bytes.up, "down": run.bytes.down},
+        "privacy": _spent(run),
         "seconds": run.seconds,
         "directory": str(run.directory),
     }
 
 
+def _spent(run: "Run") -> dict[str, object]:
+    """The guarantee, and of a run with a budget how far it is used up."""
+    told = run.privacy.to_json()
+    spending = run.spending
+    if spending is None:
+        return told
+    nominal = {"nominal_epsilon": spending.epsilon, "at_delta": spending.delta}
+    left = {"delta_at_budget": spending.delta_at_budget, "rounds_left": run.plan.method.rounds - run.state.round}
+    return {**told, **nominal, **left}
+
+
+def _privacy(run: "Run") -> list[str]:
+    """What a person should know about the run's privacy."""
+    spending, method = run.spending, run.plan.method
+    lines = [f"Guarantee: {run.privacy}"]
+    if spending is not None and method.budget is not None:
+        lines.append(
+            f"Spent: ε = {spending.epsilon:.4g} at δ = {spending.delta:g}, or δ = {spending.delta_at_budget:.3g} at "
+            f"ε = {method.budget.epsilon:g}, in {run.state.round} rounds."
+        )
+        if run.state.round < method.rounds:
+            lines.append(f"The budget allows no further round; {method.rounds - run.state.round} more were planned.")
+    return lines
+
+
 def _table(runs: "list[Run]") -> list[list[str]]:
     """The finished runs side by side, under a line of names."""
     names = list(dict.fromkeys(name for run in runs for name in run.metrics))
-    lines = [["method", "task", "seed", "rounds", *names, "up", "down", "seconds"]]
+    lines = [["method", "task", "seed", "rounds", *names, "ε", "up", "down", "seconds"]]
     for run in runs:
         head = [run.plan.method.name, run.plan.task.name, str(run.plan.seed), str(run.state.round)]
         metrics = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
-        lines.append([*head, *metrics, size(run.bytes.up), size(run.bytes.down), f"{run.seconds:.1f}"])
+        epsilon = "-" if run.spending is None else f"{run.spending.epsilon:.3g}"
+        lines.append([*head, *metrics, epsilon, size(run.bytes.up), size(run.bytes.down), f"{run.seconds:.1f}"])
     return lines

@@ -1,5 +1,6 @@
 """The vocabulary: what a method is made of, and in which order a round uses it."""
 
+from tacit.core.budget import Budget
 from tacit.core.errors import (
     BudgetError,
     CompositionError,
@@ -28,6 +29,7 @@ __all__ = [
     "BinaryCrossEntropy",
     "Bound",
     "Bounded",
+    "Budget",
     "BudgetError",
     "CompositionError",
     "CrossEntropy",

@@ -7,6 +7,7 @@ in each place. An ablation is `dataclasses.replace`.
 
 from dataclasses import dataclass
 
+from tacit.core.budget import Budget
 from tacit.core.errors import CompositionError, expect
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
 from tacit.core.pieces import Aggregator, Channel, Codec, Mechanism, Sampler, ServerUpdate, Trainer
@@ -14,7 +15,9 @@ from tacit.core.pieces import Aggregator, Channel, Codec, Mechanism, Sampler, Se
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Seven named pieces, a name, and for how many rounds. The last five pieces' defaults make federated averaging.
+    """Seven named pieces, a name, and for how long. The last five pieces' defaults make federated averaging.
+
+    A method with a budget stops before the round that would pass it, and after `rounds` at the latest.
 
     Built only if the pieces fit together; otherwise `CompositionError` says who, what, and what instead.
     """
@@ -28,6 +31,7 @@ class Method:
     channel: Channel = Plain()
     aggregator: Aggregator = Mean()
     server: ServerUpdate = Add()
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
@@ -41,7 +45,7 @@ class Method:
 
 def check_composition(method: Method) -> None:
     """Raise `CompositionError` for the first pairing that cannot work."""
-    for pair in (_says_and_takes, _mechanism_and_channel, _aggregator_and_channel, _mechanism_and_aggregator):
+    for pair in (_says_and_takes, _mechanism_and_channel, _aggregator_and_channel, _mechanism_and_aggregator, _budget):
         complaint = pair(method)
         if complaint:
             raise CompositionError(f"{method.name}: {complaint}")
@@ -70,6 +74,12 @@ def _mechanism_and_aggregator(m: Method) -> str:
     if m.aggregator.even or not m.mechanism.noisy:
         return ""
     return f"{_of(m.mechanism)} bounds every client alike, but {_of(m.aggregator)} lets some count more. Use Mean."
+
+
+def _budget(m: Method) -> str:
+    if m.budget is None or m.mechanism.event(0) is not None:
+        return ""
+    return f"a budget of {m.budget} needs noise, but {_of(m.mechanism)} adds none. Set its noise or drop the budget."
 
 
 def _of(piece: object) -> str:

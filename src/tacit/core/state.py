@@ -172,6 +172,7 @@ class Report:
         scale: mean square of their mean, per coordinate (U_s of Geyer et al.); like the two above, not private.
         metrics: held-out figures; empty if this round was not evaluated.
         seconds: wall-clock time of the round.
+        epsilon: what all rounds so far cost together, at the method's δ; None if nothing is accounted.
     """
 
     round: int
@@ -184,3 +185,4 @@ class Report:
     scale: float
     metrics: Mapping[str, float]
     seconds: float
+    epsilon: float | None = None

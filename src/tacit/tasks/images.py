@@ -4,12 +4,13 @@ Pixels are scaled to [0, 1] and nothing else. Every factory's signature is the s
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit.core.errors import DataError, expect
 from tacit.core.keys import Key
@@ -17,11 +18,13 @@ from tacit.core.schema import choose
 from tacit.core.task import Population, Samples, Task
 from tacit.tasks import partition as split
 from tacit.tasks.data import DataSet, locate, read
+from tacit.tasks.features import oriented_gradients
 from tacit.tasks.formats import image_records, parse_idx
 from tacit.tasks.models import find_model
 from tacit.tasks.sources import CIFAR_10, FASHION_MNIST, MNIST, QMNIST_WRITERS
 
 Partition = Literal["iid", "shards", "dirichlet"]
+Features = Literal["pixels", "oriented-gradients"]
 
 
 def digits(
@@ -67,6 +70,7 @@ def mnist(
     partition: Partition = "iid",
     samples: int | None = None,
     alpha: float = 0.5,
+    features: Features = "pixels",
     model: str = "mcmahan-cnn",
     seed: int = 0,
 ) -> Task:
@@ -78,14 +82,19 @@ def mnist(
         samples: images per client for `iid` and `shards`; left out, all 60,000 are dealt, except that
             `shards` gives 600 to each of more than 100 clients, so that they share images (Geyer et al.).
         alpha: concentration of `dirichlet`.
-        model: name of a model for (1, 28, 28) inputs.
+        features: `pixels`, or `oriented-gradients`, 392 numbers that everybody computes alike from an image.
+        model: name of a model for (1, 28, 28) inputs, or for as many inputs as there are features.
         seed: of the split.
     """
     (x, y), test = _idx_images(MNIST, "train"), _idx_images(MNIST, "t10k")
     if partition == "shards" and samples is None and clients > 100:
         samples = 600
     parts = _deal(y, clients, partition, alpha, samples, _key(seed))
-    return Task(model=find_model(model), clients=Population.split(x, y, parts), test=test, name="mnist")
+    make: Callable[..., nn.Module] = find_model(model)
+    if features == "oriented-gradients":
+        x, test = oriented_gradients(x), (oriented_gradients(test[0]), test[1])
+        make = partial(make, inputs=x.shape[1])
+    return Task(model=make, clients=Population.split(x, y, parts), test=test, name="mnist")
 
 
 def mnist_writers(model: str = "mcmahan-cnn") -> Task:
