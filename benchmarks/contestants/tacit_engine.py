@@ -4,7 +4,7 @@ from player import assignment, race, ready
 from torch import Tensor
 
 import tacit
-from tacit import CentralGaussian, FixedClip, Everyone, Method, Sgd, Task
+from tacit import CentralGaussian, Everyone, FixedClip, Method, Sgd, Task
 from workloads import flat
 
 

@@ -14,6 +14,7 @@ Examples:
 
 import argparse
 import importlib
+import os
 import pkgutil
 import sys
 import traceback
@@ -36,7 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code: 0, 2 for the user's fault, 1 for ours, 130 if interrupted."""
     args = make_parser().parse_args(argv)
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read our output has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, for the flush at exit
+        return 1
     except KeyboardInterrupt as interrupt:
         print(f"tacit: {interrupt}" if interrupt.args else "tacit: Interrupted.", file=sys.stderr)
         return INTERRUPTED
