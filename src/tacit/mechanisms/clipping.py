@@ -51,8 +51,24 @@ class Clip(Protocol):
         ...
 
 
+class _LearnsNothing:
+    """A clip whose next bound does not depend on this round."""
+
+    def tally(self, rows: Rows, bound: Bound) -> float:
+        """Nothing."""
+        return 0.0
+
+    def remaining(self, noise_multiplier: float) -> float:
+        """All of it."""
+        return noise_multiplier
+
+    def remember(self, state: State, total: Sum, now: Round) -> State:
+        """Nothing."""
+        return state
+
+
 @dataclass(frozen=True)
-class FixedClip:
+class FixedClip(_LearnsNothing):
     """The same public bound in every round.
 
     Args:
@@ -75,21 +91,9 @@ class FixedClip:
         count = len(state.layers)
         return Bound((self.value / sqrt(count),) * count, state.layers)
 
-    def tally(self, rows: Rows, bound: Bound) -> float:
-        """Nothing."""
-        return 0.0
-
-    def remaining(self, noise_multiplier: float) -> float:
-        """All of it."""
-        return noise_multiplier
-
-    def remember(self, state: State, total: Sum, now: Round) -> State:
-        """Nothing."""
-        return state
-
 
 @dataclass(frozen=True)
-class MedianClip:
+class MedianClip(_LearnsNothing):
     """The median of the cohort's norms, of whole rows or layer by layer (Geyer et al., Algorithm 1).
 
     Formal guarantees: none. The median depends on private data and scales both the rows and the noise.
@@ -106,18 +110,6 @@ class MedianClip:
         norms = rows.layer_norms(state.layers) if self.per_layer else rows.norms()[:, None]
         medians = norms.double().quantile(0.5, dim=0) if rows.count else torch.ones(norms.shape[1])
         return Bound(tuple(medians.tolist()), state.layers if self.per_layer else ())
-
-    def tally(self, rows: Rows, bound: Bound) -> float:
-        """Nothing."""
-        return 0.0
-
-    def remaining(self, noise_multiplier: float) -> float:
-        """All of it."""
-        return noise_multiplier
-
-    def remember(self, state: State, total: Sum, now: Round) -> State:
-        """Nothing."""
-        return state
 
 
 @dataclass(frozen=True, kw_only=True)
