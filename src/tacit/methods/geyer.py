@@ -29,7 +29,7 @@ Sampling = Literal["poisson", "fixed"]
 
 
 def geyer(
-    rounds: int = 100,
+    rounds: int = 200,
     cohort: int = 50,
     noise: float = 2.5,
     epsilon: float = 8.0,

@@ -48,20 +48,23 @@ class Filters:
 
 
 class PatchConv:
-    """The first layer: patches of the inputs times filters, outputs channels-last."""
+    """The first layer: patches of the inputs times filters, outputs channels-last.
+
+    A bias is the weight of one more input that is always 1.
+    """
 
     def __init__(self, filters: Filters, lr: float, clients: int, *, constant: bool) -> None:
         self.filters, self.lr, self.constant = filters, lr, constant
-        self.matrix = filters.weight.flatten(1).repeat(clients, 1, 1)
-        self.bias = None if filters.bias is None else filters.bias.repeat(clients, 1, 1)
+        columns = [filters.weight.flatten(1)] + ([] if filters.bias is None else [filters.bias[:, None]])
+        self.start = torch.cat(columns, dim=1)
+        self.matrix = self.start.repeat(clients, 1, 1)
         self.patches: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """(clients, batch, channels, height, width), with the channels innermost in memory."""
         if self.patches is None or not self.constant:
             self.patches = self._unfold(x)
-        wide = self.matrix.transpose(1, 2)
-        flat = torch.bmm(self.patches, wide) if self.bias is None else torch.baddbmm(self.bias, self.patches, wide)
+        flat = torch.bmm(self.patches, self.matrix.transpose(1, 2))
         rows, columns = self.filters.outputs(x.shape[3], x.shape[4])
         return flat.view(x.shape[0], x.shape[1], rows, columns, -1).permute(0, 1, 4, 2, 3)
 
@@ -70,21 +73,20 @@ class PatchConv:
         assert self.patches is not None
         flat = g.permute(0, 1, 3, 4, 2).reshape(g.shape[0], -1, g.shape[2])
         self.matrix.baddbmm_(flat.transpose(1, 2), self.patches, alpha=-self.lr)
-        if self.bias is not None:
-            self.bias.sub_(flat.sum(1, keepdim=True), alpha=self.lr)
 
     def blocks(self) -> Blocks:
         """Trained minus broadcast weights."""
-        blocks = [(self.filters.slots[0], DenseBlock(self.matrix.sub_(self.filters.weight.flatten(1))))]
-        if self.bias is not None and self.filters.bias is not None:
-            blocks.append((self.filters.slots[1], DenseBlock(self.bias.sub_(self.filters.bias))))
-        return blocks
+        moved, patch = self.matrix.sub_(self.start), self.filters.patch
+        parts = (moved[:, :, :patch], moved[:, :, patch])
+        return [(slot, DenseBlock(part)) for slot, part in zip(self.filters.slots, parts, strict=False)]
 
     def _unfold(self, x: Tensor) -> Tensor:
         f = self.filters
         kernel = (f.weight.shape[2], f.weight.shape[3])
         columns = F.unfold(x.flatten(0, 1), kernel, f.dilation, f.padding, f.stride)
-        return columns.transpose(1, 2).reshape(x.shape[0], -1, f.patch)
+        if f.bias is not None:
+            columns = F.pad(columns, (0, 0, 0, 1), value=1.0)
+        return columns.transpose(1, 2).reshape(x.shape[0], -1, columns.shape[1])
 
 
 class LoopConv:
@@ -103,7 +105,7 @@ class LoopConv:
             F.conv2d(xc, w, b, f.stride, f.padding, f.dilation, f.groups)
             for xc, w, b in zip(self.x, self.weight, biases, strict=True)
         ]
-        return torch.stack(out)
+        return out[0][None] if len(out) == 1 else torch.stack(out)
 
     def backward(self, g: Tensor) -> Tensor | None:
         """The gradient at the inputs, then the step in place."""
