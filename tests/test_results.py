@@ -41,6 +41,14 @@ def report(number: int, **changes: object) -> Report:
     return replace(made, **changes)
 
 
+def test_what_a_kill_left_of_a_manifest_is_no_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".manifest.json.partial").write_text("{")
+    directory = RunDirectory.create(tmp_path / "run", RUN)
+    directory.close()
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"manifest.json", "rounds.jsonl"}
+
+
 @pytest.fixture
 def run(tmp_path):
     """A run of which three rounds were noted and two checkpointed."""

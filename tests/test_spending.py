@@ -2,6 +2,7 @@
 
 import multiprocessing
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,7 +138,7 @@ def test_a_ledger_that_cannot_be_written_releases_nothing(tmp_path: Path) -> Non
 
 
 def _private() -> tacit.Method:
-    return methods.geyer(cohort=5, noise=1.0, rounds=60, epsilon=50.0, delta=1e-3)
+    return methods.geyer(cohort=5, noise=4.0, rounds=60, epsilon=30.0, delta=1e-3)
 
 
 def _open() -> tacit.Method:
@@ -151,13 +152,15 @@ def _go_on(method: tacit.Method, where: Path) -> None:
 
 
 def _until_done(method: tacit.Method, where: Path, kills: int, chance: random.Random) -> list[int]:
-    """Run, kill at a random moment, run on; how many rounds were charged after each."""
+    """Run, kill a few rounds later at a random moment, run on; how many rounds were charged after each."""
     charged = [0]
     for attempt in range(kills + 1):
         process = multiprocessing.get_context("fork").Process(target=_go_on, args=(method, where))
         process.start()
-        process.join(chance.uniform(0.1, 1.0) if attempt < kills else None)
-        process.kill()
+        if attempt < kills:
+            _wait_for(process, where, _noted(where) + chance.randrange(3))
+            process.join(chance.uniform(0.0, 0.02))
+            process.kill()
         process.join()
         if (where / LEDGER).exists():
             charged.append(_charged(where))
@@ -165,12 +168,22 @@ def _until_done(method: tacit.Method, where: Path, kills: int, chance: random.Ra
     return charged
 
 
+def _wait_for(process: multiprocessing.process.BaseProcess, where: Path, rounds: int) -> None:
+    """Until so many rounds are noted, or the process has ended."""
+    while process.is_alive() and _noted(where) < rounds:
+        time.sleep(0.001)
+
+
+def _noted(where: Path) -> int:
+    file = where / "rounds.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
 def _charged(where: Path) -> int:
     """How many rounds the ledger has; none of those that are noted as done may be missing from it."""
     with Ledger.open(where / LEDGER) as ledger:
         rounds = {entry.round for entry in ledger.entries}
-    noted = (where / "rounds.jsonl").read_bytes().count(b"\n") if (where / "rounds.jsonl").exists() else 0
-    assert set(range(1, noted + 1)) <= rounds
+    assert set(range(1, _noted(where) + 1)) <= rounds
     return len(rounds)
 
 

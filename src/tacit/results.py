@@ -153,7 +153,7 @@ class RunDirectory:
         self.history = _parse_lines(lines, self.path / ROUNDS)
         with storage.storing(self.path / ROUNDS):
             self._rounds.truncate(sum(map(len, lines)))
-            for torn in self.path.glob(".*.partial"):
+            for torn in filter(storage.is_partial, self.path.iterdir()):
                 torn.unlink()
 
 
@@ -161,7 +161,7 @@ def check_free(path: Path) -> None:
     """Raise `RunError` unless a new run can be put here."""
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file. Choose another directory with --out.")
-    if path.exists() and any(path.iterdir()):
+    if path.exists() and any(not storage.is_partial(place) for place in path.iterdir()):
         raise RunError(f"{path} is not empty. Go on with --resume {path}, or choose another --out.")
 
 

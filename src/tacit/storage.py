@@ -44,6 +44,11 @@ def write(path: Path, content: bytes) -> None:
         _flush_names(path.parent)
 
 
+def is_partial(path: Path) -> bool:
+    """Whether this is what a kill left of a file that was never put in its place."""
+    return path.name.startswith(".") and path.name.endswith(".partial")
+
+
 def flush(file: IO[bytes]) -> None:
     """Bring what was written to the disk."""
     file.flush()

@@ -17,7 +17,7 @@ from tacit.cli import _progress, main
 from tacit.results import CHECKPOINT, MANIFEST, MODEL, ROUNDS, read_manifest, read_rounds
 
 SMALL = ["--set", "cohort=2", "epochs=1", "--workers", "1"]
-LONG = ["run", "fedavg", "--rounds", "60", "--set", "cohort=10", "epochs=2", "--seed", "4"]
+LONG = ["run", "fedavg", "--rounds", "250", "--set", "cohort=10", "epochs=2", "--seed", "4"]
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_a_run_prints_a_table_and_where_its_files_lie(capsys):
     said = capsys.readouterr()
     names, figures, guarantee, where = said.out.splitlines()
     assert guarantee.startswith("Guarantee: none: nothing is blurred")
-    assert names.split() == ["method", "task", "seed", "rounds", "accuracy", "loss", "up", "down", "seconds"]
+    assert names.split() == ["method", "task", "seed", "rounds", "accuracy", "loss", "ε", "up", "down", "seconds"]
     assert figures.split()[:4] == ["fedavg", "digits", "0", "2"]
     assert where == "Results: runs/fedavg-digits-0"
     assert said.err.startswith("fedavg: round 2/2 accuracy ")
@@ -260,10 +260,10 @@ def test_ctrl_c_says_how_to_go_on(whole, workers):
     assert process.returncode == 130
     wait_until_gone(process.pid)
     assert said.startswith("tacit: Interrupted after ")
-    assert said.endswith("of 60 rounds. Go on with: tacit run --resume run\n")
+    assert said.endswith("of 250 rounds. Go on with: tacit run --resume run\n")
     assert said.count("\n") == 1
     done = checkpoints.read(Path("run") / CHECKPOINT).round
-    assert 5 <= done < 60
+    assert 5 <= done < 250
     assert f" after {done} of" in said
     assert main(["run", "--resume", "run", "--workers", "1"]) == 0
     assert_same(Path("run"), whole)
