@@ -1,7 +1,8 @@
 """The slow and obvious way: one client after the other, plain autograd, batches without padding.
 
 Every faster way must agree with it. It also trains what cannot be stacked: models with dropout (every client has
-its own stream of randomness), with batch statistics (padding would change them), and recurrent ones.
+its own stream of randomness), with batch statistics (padding would change them), recurrent ones, and convolutions that
+are not part of a chain.
 """
 
 import copy
