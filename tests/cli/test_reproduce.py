@@ -241,7 +241,11 @@ def test_seeds_are_different_whole_numbers(seeds, capsys):
 def test_after_a_kill_or_ctrl_c_the_same_command_goes_on(how):
     line = ["reproduce", "tiny/table-2", "--workers", "1"]
     assert main([*line, "--out", "whole"]) == 0
-    code = "import sys, tacit.cli; sys.exit(tacit.cli.main(sys.argv[1:]))"
+    code = (
+        "import signal, sys, tacit.cli; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # it may be ignored around us
+        "sys.exit(tacit.cli.main(sys.argv[1:]))"
+    )
     second = RUNS / "table-2/long/seed-1"
     with subprocess.Popen([sys.executable, "-c", code, *line], stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 120

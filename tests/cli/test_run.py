@@ -203,9 +203,10 @@ def test_runs_from_python_go_on_in_python(capsys):
 
 
 def start(*line: str, seconds_between_checkpoints: float) -> subprocess.Popen[str]:
-    """The command in a process group of its own, as a shell would start it."""
+    """The command in a process group of its own, as a shell would start it, even where Ctrl-C is ignored around us."""
     code = (
-        "import sys, tacit.results, tacit.cli; "
+        "import signal, sys, tacit.results, tacit.cli; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "
         f"tacit.results.SECONDS_BETWEEN_CHECKPOINTS = {seconds_between_checkpoints!r}; "
         "sys.exit(tacit.cli.main(sys.argv[1:]))"
     )
