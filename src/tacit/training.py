@@ -45,8 +45,9 @@ class Plan:
         expect(self.evaluate_every >= 1, f"evaluate_every={self.evaluate_every} >= 1")
         _check_device(self.device)
 
+    @cached_property
     def manifest(self) -> Manifest:
-        """The plan in print."""
+        """The plan in print; made once, because it has a digest of all data."""
         return Manifest(
             method=MethodEntry(name=self.method.name, args=self.args, repr=repr(self.method)),
             task=TaskEntry.of(self.task, self.task_args, initial_state(self.task, self.seed).dim),
@@ -178,7 +179,7 @@ def follow(
         with spending_of(plan, 0, ledger) as spending:
             yield from _steps(replace(start, spending=spending), workers)
         return
-    directory = _open(plan, out) if resume else RunDirectory.create(out, plan.manifest())
+    directory = _open(plan, out) if resume else RunDirectory.create(out, plan.manifest)
     with closing(directory):
         yield from _kept(plan, directory, workers, ledger)
 
@@ -200,7 +201,7 @@ def spending_of(plan: Plan, done: int, ledger: Path | None) -> "Iterator[Spendin
         return
     budget = None if ledger.exists() else method.budget
     with Ledger.open(ledger, budget) as held:
-        yield Spending.begin(method, population, done, held, plan.manifest().run)
+        yield Spending.begin(method, population, done, held, plan.manifest.run)
 
 
 def _check_device(device: str) -> None:
@@ -215,7 +216,7 @@ def _check_device(device: str) -> None:
 def _open(plan: Plan, path: Path) -> RunDirectory:
     directory = RunDirectory.open(path)
     try:
-        directory.manifest.check_same(plan.manifest(), path)
+        directory.manifest.check_same(plan.manifest, path)
     except BaseException:
         directory.close()
         raise

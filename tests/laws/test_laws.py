@@ -11,8 +11,8 @@ import zoo
 from laws.compositions import SGD, everything
 from tacit.aggregators import WeightedMean
 from tacit.core import CompositionError, CrossEntropy, Key, Messages, Method, Round, State, Task, wire
-from tacit.core.rounds import client_side
-from tacit.engine import rounds
+from tacit.core.rounds import client_side, server_side
+from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest, Learner
 from tacit.engine.reference import Reference
@@ -65,6 +65,20 @@ def test_engine_gives_the_same_bits_for_any_number_of_workers(method: Method) ->
     finals = [_final(method, workers) for workers in (1, 2, 3)]
     assert torch.equal(finals[0], finals[1])
     assert torch.equal(finals[0], finals[2])
+
+
+@every_method
+def test_engine_folds_to_what_all_messages_at_once_give(method: Method) -> None:
+    """Waves summed as they come back are the round of `server_side`, which sees every message at once."""
+    work, (shared, secret) = _task(), (Key.from_seed(5, name) for name in ("shared", "secret"))
+    (folded, _), *_ = rounds(method, work, seed=5, workers=1)
+    population, state = work.population, initial_state(work, 5)
+    cohort = method.sampler.cohort(len(population), 0, secret.child("cohort", 0))
+    expected = method.sampler.expected(len(population), 0)
+    here = Round(0, len(population), expected, len(cohort), shared.child("round", 0), secret.child("round", 0))
+    wave = Stack(cohort, population, Fastest(zoo.mlp(), work.loss))
+    at_once = server_side(method, state, client_side(method, method.codec.view(state, here), wave, here), here)
+    torch.testing.assert_close(folded.weights, at_once.weights, rtol=1e-4, atol=1e-6)
 
 
 @every_method

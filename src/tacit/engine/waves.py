@@ -13,8 +13,10 @@ from tacit.core import Descent, Population, Rows
 from tacit.engine.batches import plan_batches
 from tacit.engine.learners import Learner
 
-CACHE = 8 << 20  # bytes of weights and inputs that a wave may hold; measured best on 32 MiB of shared cache
-LARGEST = 128  # clients; more gain nothing
+CACHE = (
+    8 << 20
+)  # bytes of weights and inputs that a wave may hold; of 4, 8 and 12 MiB the best with 32 MiB of shared cache
+LARGEST = 128  # clients of a small model; more would leave too few waves to share out
 FEWEST_WAVES = 8  # so that several workers share a small cohort
 
 

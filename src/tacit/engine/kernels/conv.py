@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tacit.engine.kernels.rows import DenseBlock
 from tacit.engine.kernels.shape import Blocks, Slot
 
-PATCH_LIMIT = 128  # inputs per output up to which unfolding beats PyTorch's convolution
+PATCH_LIMIT = 128  # inputs per output; unfolding wins clearly at 25 and loses at 800
 
 
 @dataclass(frozen=True, eq=False)
