@@ -123,3 +123,10 @@ def test_cifar_10_takes_the_batches_that_are_there(data_folder, monkeypatch):
     assert task.population.y[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
     assert task.test is not None
     assert torch.bincount(task.test[1]).tolist() == [1000] * 10
+
+
+def test_features_need_a_model_that_takes_them(data_folder):
+    with pytest.raises(UserError, match=r"to take features as inputs\. Take softmax-regression"):
+        images.mnist(features="oriented-gradients", model="lenet")
+    task = images.mnist(features="oriented-gradients", model="softmax-regression")
+    assert task.population.x.shape == (60_000, 392)

@@ -3,6 +3,7 @@
 Pixels are scaled to [0, 1] and nothing else. Every factory's signature is the schema of its options.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -92,6 +93,8 @@ def mnist(
     parts = _deal(y, clients, partition, alpha, samples, _key(seed))
     make: Callable[..., nn.Module] = find_model(model)
     if features == "oriented-gradients":
+        advice = "Take softmax-regression or mlp, or pixels."
+        expect("inputs" in inspect.signature(make).parameters, f"model={model!r} to take features as inputs", advice)
         x, test = oriented_gradients(x), (oriented_gradients(test[0]), test[1])
         make = partial(make, inputs=x.shape[1])
     return Task(model=make, clients=Population.split(x, y, parts), test=test, name="mnist")
