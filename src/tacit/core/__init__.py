@@ -20,7 +20,7 @@ from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquare
 from tacit.core.method import Method
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
 from tacit.core.pieces import Descent, Event, Wave
-from tacit.core.rows import DenseRows, Rows
+from tacit.core.rows import DenseRows, MaskedRows, Rows
 from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Sum, View
 from tacit.core.task import Population, Samples, Task
 
@@ -41,6 +41,7 @@ __all__ = [
     "Key",
     "LedgerError",
     "Loss",
+    "MaskedRows",
     "Mean",
     "MeanSquared",
     "Messages",

@@ -32,6 +32,7 @@ class Descent:
     momentum: float
     weight_decay: float
     key: Key  # shuffling; client i uses key.child("client", i)
+    mask: Tensor | None = None  # the coordinates that move, in ascending order; None: all of them
 
 
 class Wave(Protocol):

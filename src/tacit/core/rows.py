@@ -131,3 +131,74 @@ class DenseRows:
     def dense(self) -> Tensor:
         """The tensor itself."""
         return self.values
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedRows:
+    """Rows that are zero but at a mask's coordinates, of which only the values there are held, (count, mask).
+
+    Example:
+        >>> rows = MaskedRows(torch.tensor([[3.0, 4.0]]), torch.tensor([1, 3]), dim=5)
+        >>> rows.norms().tolist(), rows.dense().tolist(), rows.select(rows.mask).dense().tolist()
+        ([5.0], [[0.0, 3.0, 0.0, 4.0, 0.0]], [[3.0, 4.0]])
+    """
+
+    values: Tensor
+    mask: Tensor  # ascending
+    dim: int
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return self.values.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return self.values.dtype
+
+    def norms(self) -> Tensor:
+        """Those of the values."""
+        return self._held.norms()
+
+    def scaled(self, factors: Tensor) -> "MaskedRows":
+        """Every row times its factor."""
+        return MaskedRows(self._held.scaled(factors).values, self.mask, self.dim)
+
+    def layer_norms(self, layers: tuple[int, ...]) -> Tensor:
+        """Those of the values that fall into each layer."""
+        return self._held.layer_norms(self._within(layers))
+
+    def layer_scaled(self, factors: Tensor, layers: tuple[int, ...]) -> "MaskedRows":
+        """Every row's layers times their factors."""
+        return MaskedRows(self._held.layer_scaled(factors, self._within(layers)).values, self.mask, self.dim)
+
+    def keep(self, which: Tensor) -> "MaskedRows":
+        """The rows where `which` is true."""
+        return MaskedRows(self.values[which], self.mask, self.dim)
+
+    def select(self, coordinates: Tensor) -> DenseRows:
+        """The values themselves, if the mask is asked for."""
+        if coordinates is self.mask or torch.equal(coordinates, self.mask):
+            return self._held
+        return DenseRows(self.dense()[:, coordinates])
+
+    def sum(self) -> Tensor:
+        """The sum of the values, spread out."""
+        return self._spread(self.values.sum(0))
+
+    def dense(self) -> Tensor:
+        """The values among zeros."""
+        return self._spread(self.values)
+
+    @cached_property
+    def _held(self) -> DenseRows:
+        return DenseRows(self.values)
+
+    def _spread(self, values: Tensor) -> Tensor:
+        return values.new_zeros(*values.shape[:-1], self.dim).index_copy_(-1, self.mask, values)
+
+    def _within(self, layers: tuple[int, ...]) -> tuple[int, ...]:
+        """How many of the mask's coordinates fall into each layer."""
+        ends = torch.searchsorted(self.mask, torch.tensor(layers).cumsum(0))
+        return tuple(ends.diff(prepend=ends.new_zeros(1)).tolist())
