@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from tacit.core import DenseRows, Descent, Loss
+from tacit.core import DenseRows, Descent, Loss, MaskedRows
 from tacit.engine.batches import Batches
-from tacit.engine.layout import Layout
+from tacit.engine.layout import Layout, Received
 
 
 class Functional:
@@ -20,16 +20,17 @@ class Functional:
         self.layout = Layout.of(model)
         self.gradient = vmap(grad(self._weighted_loss))
 
-    def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> DenseRows:
+    def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> DenseRows | MaskedRows:
         """The update of every client."""
-        trained = weights.repeat(len(clients), 1)
+        trained, received = weights.repeat(len(clients), 1), Received(weights, how.mask)
         parameters = self.layout.views(trained)
         velocity = {name: torch.zeros_like(p) for name, p in parameters.items()} if how.momentum else None
         for step in range(batches.steps):
             x, y = batches.x(step, step + 1), batches.y(step, step + 1)
             gradients = self.gradient(parameters, x, y, batches.weights(step))
             self._step(parameters, gradients, velocity, how, batches.active(step))
-        return DenseRows(trained.sub_(weights))
+            received.restore(trained)
+        return received.updates(trained)
 
     def _weighted_loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         outputs = functional_call(self.model, parameters, (x,))

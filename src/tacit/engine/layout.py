@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from tacit.core import Key, ModelError, Task
+from tacit.core import DenseRows, Key, MaskedRows, ModelError, Task
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,30 @@ class Layout:
         with torch.no_grad():
             for (_, parameter), value in zip(_trainable(model), self.views(flat).values(), strict=True):
                 parameter.copy_(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """The weights a descent starts from, and which of them it may not move."""
+
+    weights: Tensor
+    mask: Tensor | None
+
+    def restore(self, trained: Tensor) -> None:
+        """Undo in place what a step did outside the mask; coordinates do not mix, so that this is a masked step."""
+        if self.mask is not None:
+            trained.copy_(torch.where(self._frozen, self.weights, trained))
+
+    def updates(self, trained: Tensor) -> DenseRows | MaskedRows:
+        """Trained minus received weights, under a mask only at its coordinates; `trained` may be overwritten."""
+        if self.mask is None:
+            return DenseRows(trained.sub_(self.weights))
+        return MaskedRows(trained[:, self.mask].sub_(self.weights[self.mask]), self.mask, self.weights.numel())
+
+    @cached_property
+    def _frozen(self) -> Tensor:
+        assert self.mask is not None
+        return torch.ones_like(self.weights, dtype=torch.bool).index_fill_(0, self.mask, False)
 
 
 def make_model(task: Task, seed: int) -> nn.Module:

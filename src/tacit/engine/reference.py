@@ -10,9 +10,9 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from tacit.core import DenseRows, Descent, Key, Loss
+from tacit.core import DenseRows, Descent, Key, Loss, MaskedRows
 from tacit.engine.batches import Batches
-from tacit.engine.layout import Layout, draws_randomness
+from tacit.engine.layout import Layout, Received, draws_randomness
 
 
 class Reference:
@@ -25,19 +25,19 @@ class Reference:
         self.random = draws_randomness(model)
         self.parameters: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
 
-    def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> DenseRows:
+    def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> DenseRows | MaskedRows:
         """The update of every client."""
-        trained = weights.repeat(len(clients), 1)
+        trained, received = weights.repeat(len(clients), 1), Received(weights, how.mask)
         for row, client in enumerate(clients.tolist()):
             if self.random:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(dropout_key(how, client).integer())
-                    self._train(trained[row], batches, how, row)
+                    self._train(trained[row], batches, how, row, received)
             else:
-                self._train(trained[row], batches, how, row)
-        return DenseRows(trained.sub_(weights))
+                self._train(trained[row], batches, how, row, received)
+        return received.updates(trained)
 
-    def _train(self, flat: Tensor, batches: Batches, how: Descent, row: int) -> None:
+    def _train(self, flat: Tensor, batches: Batches, how: Descent, row: int, received: Received) -> None:
         """Descend in place: the module's parameters are views of `flat`."""
         for parameter, view in zip(self.parameters, self.layout.views(flat).values(), strict=True):
             parameter.data = view
@@ -50,6 +50,7 @@ class Reference:
             gradients = list(torch.autograd.grad(loss, self.parameters))
             with torch.no_grad():
                 self._step(gradients, velocity, how)
+                received.restore(flat)
 
     def _step(self, gradients: list[Tensor], velocity: list[Tensor] | None, how: Descent) -> None:
         if how.weight_decay:

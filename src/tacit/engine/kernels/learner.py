@@ -31,8 +31,8 @@ class Kernels:
         self.gradient = GRADIENTS[type(loss)]
 
     def takes(self, how: Descent) -> bool:
-        """Whether the descent is plain SGD."""
-        return not how.momentum and not how.weight_decay
+        """Whether the descent is plain SGD of all weights."""
+        return not how.momentum and not how.weight_decay and how.mask is None
 
     @torch.no_grad()
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> BlockRows:
