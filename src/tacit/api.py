@@ -5,6 +5,8 @@ import tacit.tasks as tasks
 from tacit.aggregators import Mean, WeightedMean
 from tacit.books.bandwidth import Bandwidth
 from tacit.cards import Card, card
+from tacit.channels import IdealSum
+from tacit.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
 from tacit.core import (
     BinaryCrossEntropy,
     Budget,
@@ -33,10 +35,10 @@ from tacit.core import (
 )
 from tacit.engine import rounds
 from tacit.experiment import Experiment
-from tacit.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
+from tacit.mechanisms import CentralGaussian, DistributedGaussian, FixedClip, MedianClip, PublicClip, QuantileClip
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Add, Momentum, Replace
-from tacit.trainers import Sgd
+from tacit.trainers import Masked, Sgd
 from tacit.training import Run, train
 
 __all__ = [
@@ -49,14 +51,18 @@ __all__ = [
     "CompositionError",
     "CrossEntropy",
     "DataError",
+    "DistributedGaussian",
     "Everyone",
     "Experiment",
     "FixedClip",
+    "FixedRandom",
     "FixedSize",
     "Growing",
+    "IdealSum",
     "Identity",
     "Key",
     "Loss",
+    "Masked",
     "Mean",
     "MeanSquared",
     "MedianClip",
@@ -67,18 +73,24 @@ __all__ = [
     "Plain",
     "Poisson",
     "Population",
+    "PublicClip",
     "QuantileClip",
+    "RandomK",
     "Replace",
     "Report",
     "Run",
     "RunError",
+    "Select",
     "Sgd",
+    "Size",
     "State",
     "StorageError",
     "TacitError",
     "Task",
+    "TopK",
     "TrainingError",
     "UserError",
+    "Vote",
     "WeightedMean",
     "WireError",
     "WorkerError",

@@ -100,6 +100,8 @@ def _sees(method: Method) -> dict[str, str]:
 
 
 def _event(method: Method) -> str:
+    if method.mechanism.unsized:
+        return f"a Gaussian sum with as much noise as the budget needs, amplified by {method.sampler}"
     event = method.mechanism.event(0)
     return "none" if event is None else f"{event}, amplified by {method.sampler}"
 
@@ -110,8 +112,8 @@ def _guarantee(method: Method) -> str:
     if method.budget is None:
         return "(ε, δ)-differential privacy for every client, as the run's own report tells: ε grows with the rounds."
     return (
-        f"at most {method.budget} for every client (add-or-remove), against whoever receives the models; the server is "
-        "trusted. Training stops before the round that would pass it."
+        f"at most {method.budget} for every client (add-or-remove), against {method.mechanism.against}. Training stops "
+        "before the round that would pass it."
     )
 
 

@@ -6,9 +6,10 @@ budget allows; a ledger that other runs charge too may end the run earlier. Load
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from typing import Self
 
@@ -16,8 +17,9 @@ from tacit.books.accountants import RUNNING, Accountant, Rdp
 from tacit.books.events import event_of
 from tacit.books.guarantee import Guarantee
 from tacit.books.ledger import Ledger
+from tacit.books.planning import Cohorts
 from tacit.books.privacy import PrivacyBook, last_that, weak_delta
-from tacit.core import Event, Method, State
+from tacit.core import BudgetError, Event, Method, Report, State, Turnout
 from tacit.core.errors import expect
 
 DELTA = 1e-5  # at which ε is told if the method has no budget
@@ -42,14 +44,23 @@ class Spending:
     allowed: int
     ledger: Ledger | None = None
     run: str = ""
+    before: PrivacyBook | None = None  # without the round that was reserved last
 
     @classmethod
-    def begin(cls, method: Method, population: int, done: int, ledger: Ledger | None = None, run: str = "") -> Self:
-        """The spending of a run of which `done` rounds are done, for a method with noise."""
+    def begin(
+        cls,
+        method: Method,
+        population: int,
+        done: Sequence[Turnout],
+        ledger: Ledger | None = None,
+        run: str = "",
+    ) -> Self:
+        """The spending of a run after rounds with these turnouts, for a method with noise."""
         if ledger is not None:
-            ledger.check_covers(run, done)
-        events = islice(_events(method, population), done)
-        return cls(method, population, PrivacyBook.of(RUNNING, events), rounds_allowed(method, population), ledger, run)
+            ledger.check_covers(run, len(done))
+        events = [_priced(method, population, index, turnout) for index, turnout in enumerate(done)]
+        book = PrivacyBook.of(RUNNING, events)
+        return cls(method, population, book, rounds_allowed(method, population), ledger, run)
 
     @property
     def delta(self) -> float:
@@ -72,11 +83,30 @@ class Spending:
         Raises:
             BudgetError: the ledger's budget would be passed. Nothing was charged.
         """
-        event = event_of(self.method, self.population, self.book.rounds)
-        assert event is not None  # a method without noise has no spending
+        event = _priced(self.method, self.population, self.book.rounds)
         if self.ledger is not None:
             self.ledger.reserve(self.run, self.book.rounds + 1, event, self.method.name)
-        return replace(self, book=self.book.charge(event))
+        return replace(self, book=self.book.charge(event), before=self.book)
+
+    def settle(self, turnout: Turnout) -> Self:
+        """The spending with the reserved round at the price that its turnout gives, before anything is released.
+
+        Less than was reserved is counted here and stays reserved in the ledger; more is charged to it.
+
+        Raises:
+            BudgetError: a budget would be passed. Nothing may be released; what was reserved is spent.
+        """
+        assert self.before is not None  # only a reserved round is settled
+        index = self.before.rounds
+        promised, came = (_priced(self.method, self.population, index, known) for known in (None, turnout))
+        if came == promised:
+            return self
+        settled = replace(self, book=self.before.charge(came))
+        if settled.epsilon > self.epsilon:
+            settled._check_within()
+            if self.ledger is not None:
+                self.ledger.reserve(self.run, index + 1, came, self.method.name, again=True)
+        return settled
 
     def release(self, state: State) -> None:
         """Mark the round as released, with a digest of the model that came of it."""
@@ -86,8 +116,16 @@ class Spending:
         weights = state.weights.detach().cpu().contiguous().numpy()
         self.ledger.release(entry, hashlib.sha256(weights.data).hexdigest())
 
-    def guarantee(self) -> Guarantee:
-        """What is proved so far, and what is not."""
+    def _check_within(self) -> None:
+        budget = self.method.budget
+        if budget is not None and self.epsilon > budget.epsilon:
+            raise BudgetError(
+                f"Round {self.book.rounds} would pass the budget of {budget}, because too few clients delivered their "
+                "noise. Nothing was released."
+            )
+
+    def guarantee(self, history: Sequence[Report] = ()) -> Guarantee:
+        """What is proved so far, and what is not; `history` tells who took part how often."""
         weak = weak_delta(self.delta, self.population)
         warned = (weak,) if weak else ()
         tuning = "Hyperparameters that were chosen by looking at results on the same data are not accounted for."
@@ -95,8 +133,38 @@ class Spending:
             none = Guarantee.none(self.method.mechanism.unproved, rounds=self.book.rounds)
             nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if the bound had been public."
             return none.but(nominal, tuning, *warned)
+        mechanism = self.method.mechanism
         event = event_of(self.method, self.population, max(self.book.rounds - 1, 0))
-        return Guarantee.of(self.book, self.delta, event).but(tuning, *warned)
+        proved = Guarantee.of(self.book, self.delta, event, mechanism.against).but(tuning, *warned)
+        return proved.but(*self._server(history)) if mechanism.shares else proved
+
+    def _server(self, history: Sequence[Report]) -> Iterator[str]:
+        """What is left against a server that knows who takes part."""
+        yield "Secure aggregation, and clients that add their share of the noise, are taken for granted."
+        taken = Counter(client for report in history for client in report.clients)
+        event = self.method.mechanism.event(0)
+        if taken and event is not None:
+            most = max(taken.values())
+            epsilon = PrivacyBook.of(RUNNING).charge(event, most).epsilon(self.delta)
+            yield (
+                "The server knows who takes part, so that sampling hides nobody from it: against it, ε = "
+                f"{epsilon:.4g} at the same δ for a client that took part in {most} round{'s' * (most != 1)}, as many as "
+                "anybody."
+            )
+
+
+@cache
+def sized(method: Method, population: int) -> Method:
+    """The method with as much noise as its budget needs for all of its rounds."""
+    budget, rounds = method.budget, method.rounds
+    assert budget is not None  # or the method could not have been composed
+    noise = Cohorts(method.sampler, population).noise_for(budget, rounds, RUNNING)
+    while True:
+        mechanism = replace(method.mechanism, noise_multiplier=noise)  # type: ignore[type-var]
+        fitted = replace(method, mechanism=mechanism)
+        if PrivacyBook.of(RUNNING, _events(fitted, population)).epsilon(budget.delta) <= budget.epsilon:
+            return fitted
+        noise *= 1 + 1e-5  # planning may use a finer grid of losses than a run
 
 
 def rounds_allowed(method: Method, population: int) -> int:
@@ -126,7 +194,11 @@ def _paid(method: Method, population: int, accountant: Accountant, guess: int) -
 
 def _events(method: Method, population: int) -> Iterator[Event]:
     """What each round releases, for as many rounds as are asked for."""
-    for index in range(method.rounds):
-        event = event_of(method, population, index)
-        assert event is not None
-        yield event
+    return (_priced(method, population, index) for index in range(method.rounds))
+
+
+def _priced(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Event:
+    event = event_of(method, population, index, turnout)
+    if event is None:  # a method without noise has no spending: nobody delivered any
+        raise BudgetError(f"Round {index + 1} has no noise at all: no honest client delivered. Nothing was released.")
+    return event

@@ -4,7 +4,7 @@
 """
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +17,7 @@ from torch import nn
 from tacit.books.bandwidth import Bandwidth
 from tacit.core import BudgetError, Method, Report, State, StorageError, Task, UserError
 from tacit.core.errors import expect
-from tacit.engine import initial_state, module_at, rounds
+from tacit.engine import first_weights, initial_state, module_at, rounds
 from tacit.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
 from tacit.results import RunDirectory
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """Everything that decides about a run's result.
+    """Everything that decides about a run's result. Noise that is to be sized for a budget is sized here.
 
     `args` and `task_args` are those of the factories, where method and task were made by name.
     """
@@ -44,13 +44,14 @@ class Plan:
     def __post_init__(self) -> None:
         expect(self.evaluate_every >= 1, f"evaluate_every={self.evaluate_every} >= 1")
         _check_device(self.device)
+        object.__setattr__(self, "method", fitted(self.method, len(self.task.population)))
 
     @cached_property
     def manifest(self) -> Manifest:
         """The plan in print; made once, because it has a digest of all data."""
         return Manifest(
             method=MethodEntry(name=self.method.name, args=self.args, repr=repr(self.method)),
-            task=TaskEntry.of(self.task, self.task_args, initial_state(self.task, self.seed).dim),
+            task=TaskEntry.of(self.task, self.task_args, first_weights(self.task, self.seed).numel()),
             seed=self.seed,
             device=self.device,
             evaluate_every=self.evaluate_every,
@@ -93,7 +94,7 @@ class Run:
 
         if self.spending is None:
             return Guarantee.none(self.plan.method.mechanism.unproved, rounds=self.state.round)
-        return self.spending.guarantee()
+        return self.spending.guarantee(self.history)
 
     @property
     def rounds(self) -> int:
@@ -175,8 +176,8 @@ def follow(
     if out is None:
         if resume:
             raise UserError("Expected the directory of the run to resume. Give it as out.")
-        start = Run(plan=plan, state=initial_state(plan.task, plan.seed))
-        with spending_of(plan, 0, ledger) as spending:
+        start = Run(plan=plan, state=initial_state(plan.method, plan.task, plan.seed))
+        with spending_of(plan, (), ledger) as spending:
             yield from _steps(replace(start, spending=spending), workers)
         return
     directory = _open(plan, out) if resume else RunDirectory.create(out, plan.manifest)
@@ -185,7 +186,7 @@ def follow(
 
 
 @contextmanager
-def spending_of(plan: Plan, done: int, ledger: Path | None) -> "Iterator[Spending | None]":
+def spending_of(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "Iterator[Spending | None]":
     """What a run spends, with its ledger held open; None for a method without noise."""
     method, population = plan.method, len(plan.task.population)
     if not method.mechanism.noisy or method.mechanism.event(0) is None:
@@ -196,12 +197,22 @@ def spending_of(plan: Plan, done: int, ledger: Path | None) -> "Iterator[Spendin
     from tacit.books.ledger import Ledger
     from tacit.spending import Spending
 
+    turnouts = [report.turnout for report in done]
     if ledger is None:
-        yield Spending.begin(method, population, done)
+        yield Spending.begin(method, population, turnouts)
         return
     budget = None if ledger.exists() else method.budget
     with Ledger.open(ledger, budget) as held:
-        yield Spending.begin(method, population, done, held, plan.manifest.run)
+        yield Spending.begin(method, population, turnouts, held, plan.manifest.run)
+
+
+def fitted(method: Method, population: int) -> Method:
+    """The method for so many clients: if its noise is to be sized for its budget, it is."""
+    if not method.mechanism.unsized:
+        return method
+    from tacit.spending import sized
+
+    return sized(method, population)
 
 
 def _check_device(device: str) -> None:
@@ -248,6 +259,10 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
                 return
             state, report = next(steps)
             if spending is not None:
+                try:
+                    spending = spending.settle(report.turnout)
+                except BudgetError:  # fewer delivered than the noise was sized for, and nothing is released
+                    return
                 spending.release(state)
             run = run.after(state, report, spending)
             yield run
@@ -255,10 +270,10 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
 
 def _kept(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path | None) -> Generator[Run]:
     """The same, with every round noted in the directory."""
-    start = directory.state or initial_state(plan.task, plan.seed)
+    start = directory.state or initial_state(plan.method, plan.task, plan.seed)
     run = Run(plan=plan, state=start, history=directory.history, directory=directory.path)
     try:
-        with spending_of(plan, start.round, ledger or directory.ledger_for(plan.method)) as spending:
+        with spending_of(plan, run.history, ledger or directory.ledger_for(plan.method)) as spending:
             run = replace(run, spending=spending)
             for step in _steps(run, workers):
                 if step is not run:

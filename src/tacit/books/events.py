@@ -15,7 +15,7 @@ from typing import Literal
 
 import dp_accounting as dp
 
-from tacit.core import Event, Method
+from tacit.core import Event, Method, Turnout
 from tacit.core.errors import UserError, expect
 
 Sampling = Literal["everyone", "poisson", "fixed"]
@@ -49,9 +49,9 @@ class Release:
         return words[self.sampling]
 
 
-def event_of(method: Method, population: int, index: int) -> Event | None:
-    """What round `index` of a method releases about a population; None: nothing is proved."""
-    event = method.mechanism.event(index)
+def event_of(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Event | None:
+    """What round `index` of a method releases about a population, or did at this turnout; None: nothing is proved."""
+    event = method.mechanism.event(index, turnout)
     return None if event is None else method.sampler.amplify(event, population, index)
 
 

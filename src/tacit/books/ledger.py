@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -89,6 +89,7 @@ class Ledger:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self._connection, self._process = path, connection, os.getpid()
         self._entries: dict[tuple[str, int], Entry] = {}
+        self._promised: dict[tuple[str, int], str] = {}  # the event a round was first reserved with
         self._number, self.head = -1, GENESIS
 
     @classmethod
@@ -144,10 +145,11 @@ class Ledger:
                 "Give the ledger that this run began with."
             )
 
-    def reserve(self, run: str, round: int, event: Event, label: str = "") -> Entry:  # noqa: A002
+    def reserve(self, run: str, round: int, event: Event, label: str = "", *, again: bool = False) -> Entry:  # noqa: A002
         """Charge a round, before any noise is drawn; on the disk when this returns.
 
-        Repeating a reserved round of the same run with the same event costs nothing.
+        Repeating a reserved round of the same run with the same event costs nothing. `again` puts another event in the
+        place of the one that was reserved, before it is released: it turned out to cost more.
 
         Raises:
             BudgetError: it would pass the budget. Nothing was charged.
@@ -156,16 +158,25 @@ class Ledger:
         """
         entry = Entry(run, round, canonical(to_json(event)), label)
         known = self._entries.get((run, round))
-        if known is not None:
+        if known is not None and not (again and known.digest is None and known.event != entry.event):
             self._check_same(known, entry)
             return known
-        after = self.spent.charge(event)
+        after = self._spent_with(entry)
         if not after.epsilon(self.budget.delta) <= self.budget.epsilon:
             raise BudgetError(self._refusal(entry))
         self._append({"kind": "reserve", **asdict(entry)})
-        self._entries[run, round] = entry
+        self._note(entry)
         self.spent = after
         return entry
+
+    def _spent_with(self, entry: Entry) -> PrivacyBook:
+        """What is spent once this entry stands, in the place of an earlier one for the same round if there is one."""
+        if (entry.run, entry.round) not in self._entries:
+            return self.spent.charge(from_json(json.loads(entry.event)))
+        return self._book({**self._entries, (entry.run, entry.round): entry}.values())
+
+    def _book(self, entries: Iterable[Entry]) -> PrivacyBook:
+        return PrivacyBook.of(self._by, [from_json(json.loads(entry.event)) for entry in entries])
 
     def release(self, entry: Entry, digest: str) -> Entry:
         """Mark a reserved round as released, with the digest of what was released; twice the same is once."""
@@ -193,7 +204,7 @@ class Ledger:
             self._check_terms(budget, by)
             for row in rows:
                 self._replay(row)
-            self.spent = PrivacyBook.of(self._by, [from_json(json.loads(entry.event)) for entry in self.entries])
+            self.spent = self._book(self.entries)
         except TacitError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
@@ -227,11 +238,14 @@ class Ledger:
         if self._connection.execute("SELECT number, hash FROM head").fetchall() != [(self._number, self.head)]:
             raise self._tampered(f"rows after {self._number} are missing")
 
+    def _note(self, entry: Entry) -> None:
+        self._entries[entry.run, entry.round] = entry
+        self._promised.setdefault((entry.run, entry.round), entry.event)
+
     def _replay(self, row: dict[str, object]) -> None:
         content = {key: value for key, value in row.items() if key != "kind"}
         if row["kind"] == "reserve":
-            entry = Entry(**content)  # type: ignore[arg-type]
-            self._entries[entry.run, entry.round] = entry
+            self._note(Entry(**content))  # type: ignore[arg-type]
         else:
             known = self._entries[str(row["run"]), int(str(row["round"]))]
             self._entries[known.run, known.round] = replace(known, digest=str(row["digest"]))
@@ -262,7 +276,7 @@ class Ledger:
             raise _translated(error, self.path) from error
 
     def _check_same(self, known: Entry, asked: Entry) -> None:
-        if known.event != asked.event:
+        if asked.event not in (known.event, self._promised[asked.run, asked.round]):
             raise LedgerError(
                 f"Round {asked.round} of {asked.run} was reserved as {known.event}, but {asked.event} is asked for. "
                 "A different release needs a charge of its own: begin a new run."

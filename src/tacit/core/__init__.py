@@ -21,7 +21,7 @@ from tacit.core.method import Method
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
 from tacit.core.pieces import Descent, Event, Wave
 from tacit.core.rows import DenseRows, MaskedRows, Rows
-from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Sum, View
+from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Sum, Turnout, View
 from tacit.core.task import Population, Samples, Task
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "TacitError",
     "Task",
     "TrainingError",
+    "Turnout",
     "UserError",
     "View",
     "Wave",

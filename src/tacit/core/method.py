@@ -45,7 +45,7 @@ class Method:
 
 def check_composition(method: Method) -> None:
     """Raise `CompositionError` for the first pairing that cannot work."""
-    for pair in (_says_and_takes, _mechanism_and_channel, _aggregator_and_channel, _mechanism_and_aggregator, _budget):
+    for pair in _PAIRS:
         complaint = pair(method)
         if complaint:
             raise CompositionError(f"{method.name}: {complaint}")
@@ -58,7 +58,18 @@ def _says_and_takes(m: Method) -> str:
     return f"{_of(m.trainer)} sends {m.trainer.sends}, but {_of(m.server)} takes {m.server.takes}. {instead}"
 
 
+def _trainer_and_codec(m: Method) -> str:
+    if m.codec.selects or not m.trainer.masked:
+        return ""
+    return f"{_of(m.trainer)} trains only the codec's coordinates, but {_of(m.codec)} chooses none."
+
+
 def _mechanism_and_channel(m: Method) -> str:
+    if m.mechanism.shares and m.channel.shows == "messages":
+        return (
+            f"{_of(m.mechanism)} puts only 1/n of the noise on each client, but {_of(m.channel)} shows the server "
+            "every message. Use a channel that reveals only the sum, such as IdealSum."
+        )
     if m.mechanism.reads == "sum" or m.channel.shows == "messages":
         return ""
     return f"{_of(m.mechanism)} reads every message on the server, but {_of(m.channel)} reveals only their sum."
@@ -77,9 +88,22 @@ def _mechanism_and_aggregator(m: Method) -> str:
 
 
 def _budget(m: Method) -> str:
+    if m.mechanism.unsized:
+        missing = f"{_of(m.mechanism)} is to be sized for a budget, but there is none. Give the budget or the noise."
+        return missing if m.budget is None else ""
     if m.budget is None or m.mechanism.event(0) is not None:
         return ""
     return f"a budget of {m.budget} needs noise, but {_of(m.mechanism)} adds none. Set its noise or drop the budget."
+
+
+_PAIRS = (
+    _says_and_takes,
+    _trainer_and_codec,
+    _mechanism_and_channel,
+    _aggregator_and_channel,
+    _mechanism_and_aggregator,
+    _budget,
+)
 
 
 def _of(piece: object) -> str:

@@ -1,20 +1,26 @@
 """The neutral element of every slot that has one: together they make federated averaging."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from tacit.core import wire
-from tacit.core.pieces import Says, Sees
+from tacit.core.pieces import Rehearsal, Says, Sees, Wave
 from tacit.core.rows import Rows
-from tacit.core.state import Bounded, Messages, Round, State, Sum, View
+from tacit.core.state import Bounded, Messages, Round, State, Sum, Turnout, View
 
 
 @dataclass(frozen=True)
 class Identity:
     """Say everything, as it is: the whole model down, the whole row up."""
+
+    selects: ClassVar[bool] = False
+
+    def prepare(self, state: State, public: Wave | None, now: Round) -> State:
+        """Nothing."""
+        return state
 
     def view(self, state: State, now: Round) -> View:
         """All weights."""
@@ -28,6 +34,10 @@ class Identity:
         """The vector itself."""
         return total
 
+    def remember(self, state: State, total: Tensor, now: Round) -> State:
+        """Nothing."""
+        return state
+
 
 @dataclass(frozen=True)
 class NoNoise:
@@ -36,10 +46,21 @@ class NoNoise:
     reads: ClassVar[Sees] = "sum"
     row_wise: ClassVar[bool] = True
     noisy: ClassVar[bool] = False
+    unsized: ClassVar[bool] = False
+    shares: ClassVar[bool] = False
+    against: ClassVar[str] = "nobody"
     unproved: ClassVar[str] = "nothing is blurred, so what is sent may give away the data it was computed from"
 
-    def event(self, index: int) -> None:
+    def event(self, index: int, turnout: Turnout | None = None) -> None:
         """Nothing is proved."""
+
+    def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
+        """Nothing."""
+        return state
+
+    def tells(self, state: State) -> Mapping[wire.Part, Tensor]:
+        """Nothing."""
+        return {}
 
     def at_client(self, messages: Messages, view: View, now: Round) -> Messages:
         """The messages themselves."""
@@ -68,15 +89,12 @@ class Plain:
     shows: ClassVar[Sees] = "messages"
 
     def upload(self, messages: Messages) -> tuple[int, ...]:
-        """One frame per message; all are of one size, so one is measured."""
-        parts = {wire.Part.ROW: torch.empty(messages.rows.dim, dtype=messages.rows.dtype, device="meta")}
-        if messages.samples is not None:
-            parts[wire.Part.SAMPLES] = messages.samples[0]
-        return (wire.size(parts),) * messages.rows.count
+        """One frame per message."""
+        return messages.sizes()
 
-    def download(self, view: View) -> int:
+    def download(self, view: View, *, first: bool) -> int:
         """One frame with the view's parts."""
-        return wire.size(view.parts)
+        return view.size(first=first)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Pieces are frozen records. They hold no state of their own: what they remember l
 randomness comes from the keys in `Round`.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from tacit.core.keys import Key
 from tacit.core.rows import Rows
-from tacit.core.state import Bounded, Messages, Round, State, Sum, View
+from tacit.core.state import Bounded, Messages, Round, State, Sum, Turnout, View
+from tacit.core.wire import Part
 
 Says = Literal["updates", "weights"]
 Sees = Literal["messages", "sum"]
@@ -88,6 +90,11 @@ class Trainer(Protocol):
         """Whether rows are updates or whole weights."""
         ...
 
+    @property
+    def masked(self) -> bool:
+        """Whether it trains only the coordinates that the codec chose."""
+        ...
+
     def train(self, view: View, data: Wave, now: Round) -> Rows:
         """One row per client."""
         ...
@@ -95,6 +102,15 @@ class Trainer(Protocol):
 
 class Codec(Protocol):
     """In which coordinates is it said?"""
+
+    @property
+    def selects(self) -> bool:
+        """Whether it chooses some of the model's coordinates."""
+        ...
+
+    def prepare(self, state: State, public: Wave | None, now: Round) -> State:
+        """The state before the first round, with what this codec learns from public data, if there are any."""
+        ...
 
     def view(self, state: State, now: Round) -> View:
         """What clients are told at the start of a round."""
@@ -107,6 +123,13 @@ class Codec(Protocol):
     def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
         """A vector of those coordinates as a vector of the model's."""
         ...
+
+    def remember(self, state: State, total: Tensor, now: Round) -> State:
+        """The state with what this codec learnt from the round's aggregate, for the next one."""
+        ...
+
+
+Rehearsal = Callable[[int], Rows]  # what a client with the public data would send, at one draw of the shared randomness
 
 
 class Mechanism(Protocol):
@@ -128,12 +151,38 @@ class Mechanism(Protocol):
         ...
 
     @property
+    def unsized(self) -> bool:
+        """Whether the noise is still to be sized for a method's budget and a population."""
+        ...
+
+    @property
+    def shares(self) -> bool:
+        """Whether a client adds only its share of the noise, so that nobody may see a message by itself."""
+        ...
+
+    @property
+    def against(self) -> str:
+        """From whom clients are protected."""
+        ...
+
+    @property
     def unproved(self) -> str:
         """Why nothing can be claimed about privacy, event or not; empty if the event bounds all that is released."""
         ...
 
-    def event(self, index: int) -> Event | None:
-        """What round `index` releases about those who take part in it; None: nothing is proved."""
+    def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
+        """What round `index` releases about those who take part in it; None: nothing is proved.
+
+        Without a turnout, what is promised before the round; with one, what it came to.
+        """
+        ...
+
+    def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
+        """The state before the first round, with what this mechanism learns from public data, if there are any."""
+        ...
+
+    def tells(self, state: State) -> Mapping[Part, Tensor]:
+        """What clients must be told for their half, beside what the codec says."""
         ...
 
     def at_client(self, messages: Messages, view: View, now: Round) -> Messages:
@@ -165,8 +214,8 @@ class Channel(Protocol):
         """How many bytes each of these messages takes on the wire."""
         ...
 
-    def download(self, view: View) -> int:
-        """How many bytes the view takes on the wire to one client."""
+    def download(self, view: View, *, first: bool) -> int:
+        """How many bytes the view takes on the wire to one client, whose first view it is or not."""
         ...
 
 

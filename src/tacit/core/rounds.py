@@ -2,11 +2,12 @@
 
 ::
 
-    server   codec.view ──► what is broadcast
+    before   codec.prepare ─► mechanism.prepare ──► what pieces learn from public data
+    server   codec.view ─► mechanism.tells ──► what is broadcast
     client   trainer.train ─► codec.encode ─► mechanism.at_client ──► messages
     server   refuse what is not finite ─► mechanism.before_sum ─► aggregator.combine ──► a sum per wave
     server   mechanism.after_sum ─► aggregator.finish ─► codec.decode ─► server.apply ──► next state
-             mechanism.remember ──► what the next round's bound is made of
+             mechanism.remember, codec.remember ──► what the next round's bound and mask are made of
 
 `receive` is called once per wave and `close` once per round, so that sums can be folded as waves come back.
 The simulator and a real federation call these same functions.
@@ -18,7 +19,29 @@ import torch
 
 from tacit.core.method import Method
 from tacit.core.pieces import Wave
+from tacit.core.rows import Rows
 from tacit.core.state import Messages, Receipt, Round, State, Sum, View
+
+
+def prepare(method: Method, state: State, public: Wave | None, now: Round) -> State:
+    """The state before the first round; `public` is a wave of one client that has the public data."""
+    state = method.codec.prepare(state, public, now)
+    if public is None:
+        return method.mechanism.prepare(state, None)
+
+    def rehearse(draw: int) -> Rows:
+        again = replace(now, shared=now.shared.child("rehearsal", draw))
+        view = method.codec.view(state, again)
+        return method.codec.encode(method.trainer.train(view, public, again), view, again)
+
+    return method.mechanism.prepare(state, rehearse)
+
+
+def broadcast(method: Method, state: State, now: Round) -> View:
+    """What clients are told at the start of a round."""
+    view = method.codec.view(state, now)
+    told = method.mechanism.tells(state)
+    return replace(view, parts={**view.parts, **told}) if told else view
 
 
 def client_side(method: Method, view: View, data: Wave, now: Round) -> Messages:
@@ -50,8 +73,9 @@ def close(method: Method, state: State, total: Sum, now: Round) -> State:
     blurred = method.mechanism.after_sum(total, now)
     after = method.mechanism.remember(state, total, now)
     if blurred.weight > 0:
-        aggregate = method.codec.decode(method.aggregator.finish(blurred), state, now)
-        after = method.server.apply(after, aggregate)
+        aggregate = method.aggregator.finish(blurred)
+        after = method.codec.remember(after, aggregate, now)
+        after = method.server.apply(after, method.codec.decode(aggregate, state, now))
     return replace(after, round=state.round + 1)
 
 

@@ -7,6 +7,7 @@ from math import hypot
 import torch
 from torch import Tensor
 
+from tacit.core import wire
 from tacit.core.keys import Key
 from tacit.core.rows import Rows
 from tacit.core.wire import Part
@@ -62,10 +63,22 @@ class View:
     Attributes:
         weights: the model the clients start from, however it was sent.
         parts: what is really sent; packed by the wire and counted.
+        once: what is sent as well, but only with the first view that a client gets.
+        mask: the coordinates that travel in this round, in ascending order; None: all of them.
     """
 
     weights: Tensor
     parts: Mapping[Part, Tensor]
+    once: Mapping[Part, Tensor] = field(default_factory=dict)
+    mask: Tensor | None = None
+
+    def told(self, *, first: bool) -> Mapping[Part, Tensor]:
+        """All that goes to a client, whose first view it is or not."""
+        return {**self.parts, **self.once} if first else self.parts
+
+    def size(self, *, first: bool) -> int:
+        """How many bytes that takes as one frame."""
+        return wire.size(self.told(first=first))
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +93,13 @@ class Messages:
         """The messages where the boolean `which` is true."""
         samples = None if self.samples is None else self.samples[which]
         return Messages(self.clients[which], self.rows.keep(which), samples)
+
+    def sizes(self) -> tuple[int, ...]:
+        """How many bytes each message takes as a frame; all are of one size, so one is measured."""
+        parts = {Part.ROW: torch.empty(self.rows.dim, dtype=self.rows.dtype, device="meta")}
+        if self.samples is not None:
+            parts[Part.SAMPLES] = self.samples[0]
+        return (wire.size(parts),) * self.rows.count if self.rows.count else ()
 
     def parts(self, i: int) -> dict[Part, Tensor]:
         """What message i says on the wire."""
@@ -149,6 +169,19 @@ class Sum:
 
 
 @dataclass(frozen=True)
+class Turnout:
+    """How many clients a round asked, and how many of them delivered."""
+
+    cohort: int
+    delivered: int
+
+    @property
+    def share(self) -> float:
+        """Of the cohort; all of it, if nobody was asked."""
+        return self.delivered / self.cohort if self.cohort else 1.0
+
+
+@dataclass(frozen=True)
 class Receipt:
     """What the server noted about one wave: who delivered, how long the rows were, who was refused."""
 
@@ -186,3 +219,8 @@ class Report:
     metrics: Mapping[str, float]
     seconds: float
     epsilon: float | None = None
+
+    @property
+    def turnout(self) -> Turnout:
+        """How many were asked and delivered."""
+        return Turnout(len(self.clients), len(self.clients) - len(self.refused))

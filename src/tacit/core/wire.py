@@ -43,6 +43,9 @@ class Part(IntEnum):
     WEIGHTS = 1  # a whole model
     ROW = 2  # a client's row after codec and mechanism
     SAMPLES = 3  # how many samples stand behind it, for a weighted mean
+    VALUES = 4  # a model's weights at the mask's coordinates
+    MASK = 5  # those coordinates, packed by `tacit.core.indices`
+    BOUND = 6  # the L2 bound that rows must respect
 
 
 Parts = Mapping[Part, Tensor]

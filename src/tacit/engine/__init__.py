@@ -1,5 +1,5 @@
 """Runs a method on one machine: waves of clients, worker processes, sums folded in a fixed order."""
 
-from tacit.engine.rounds import initial_state, module_at, rounds
+from tacit.engine.rounds import first_weights, initial_state, module_at, rounds
 
-__all__ = ["initial_state", "module_at", "rounds"]
+__all__ = ["first_weights", "initial_state", "module_at", "rounds"]

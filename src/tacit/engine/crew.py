@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.core import Bound, Method, Receipt, Round, State, Sum, Task
-from tacit.core.rounds import client_side, receive, refuse
+from tacit.core.rounds import broadcast, client_side, receive, refuse
 from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest
 from tacit.engine.waves import LARGEST, Stack
@@ -25,7 +25,7 @@ class TrainJob:
     """One wave of a round; its sum (or its rows, if the method must see them) goes to a slot."""
 
     now: Round
-    memory: Mapping[str, NDArray[np.generic]]
+    memory: Mapping[str, NDArray[np.generic]]  # what pieces remember since the workers began
     clients: NDArray[np.int64]
     slot: int
 
@@ -58,8 +58,11 @@ class Trained:
 class Crew:
     """All that is needed to do a job; large tensors lie in memory shared with the worker processes."""
 
-    def __init__(self, method: Method, task: Task, model: nn.Module, learner: Fastest, slots: int) -> None:
+    def __init__(
+        self, method: Method, task: Task, model: nn.Module, learner: Fastest, slots: int, memory: Mapping[str, Tensor]
+    ) -> None:
         self.method, self.task, self.model, self.learner = method, task, model, learner
+        self.memory = dict(memory)  # what pieces remembered when the workers began
         self.layout = Layout.of(model)
         start = self.layout.flatten(model)
         self.weights = shared(start.numel(), start)
@@ -74,15 +77,22 @@ class Crew:
 
     def _train(self, job: TrainJob) -> Trained:
         method, now = self.method, job.now
-        memory = {name: torch.from_numpy(value) for name, value in job.memory.items()}
-        state = State(now.index, self.weights, memory, self.layout.sizes)
+        self._learn(job.memory)
+        state = State(now.index, self.weights, self.memory, self.layout.sizes)
         wave = Stack(torch.from_numpy(job.clients), self.task.population, self.learner)
-        messages = client_side(method, method.codec.view(state, now), wave, now)
+        messages = client_side(method, broadcast(method, state, now), wave, now)
         up = method.channel.upload(messages)
         kept, receipt = refuse(messages)
         part = receive(method, state, kept, now) if method.streams else Sum(kept.rows.dense(), 0.0)
         self.slots[job.slot][: part.total.numel()].copy_(part.total.reshape(-1))
         return Trained(receipt, up, tuple(part.total.shape), part.weight, part.bound, part.tally, part.squares)
+
+    def _learn(self, news: Mapping[str, NDArray[np.generic]]) -> None:
+        """Take over what changed; what did not stays the same tensor, by which kernels know a mask again."""
+        for name, value in news.items():
+            tensor = torch.from_numpy(value)
+            if name not in self.memory or not torch.equal(self.memory[name], tensor):
+                self.memory[name] = tensor
 
     @torch.no_grad()
     def _evaluate(self, job: EvaluateJob) -> NDArray[np.generic]:

@@ -13,17 +13,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacit.core import DenseRows, Key, Messages, Method, Report, Round, State, Sum, Task, TrainingError
+from tacit.core import (
+    DenseRows,
+    Key,
+    Messages,
+    Method,
+    Population,
+    Report,
+    Round,
+    State,
+    Sum,
+    Task,
+    TrainingError,
+)
 from tacit.core.errors import expect
-from tacit.core.rounds import close, receive
+from tacit.core.rounds import broadcast, close, prepare, receive
 from tacit.core.state import SERVER
 from tacit.engine.crew import Crew, EvaluateJob, Trained, TrainJob, single_thread
 from tacit.engine.layout import Layout, make_model
 from tacit.engine.learners import Fastest
 from tacit.engine.pool import Pool, count_workers, make_pool
-from tacit.engine.waves import divide
+from tacit.engine.waves import Stack, divide
 
 EVALUATED_AT_ONCE = 256  # test samples
+TOLD = SERVER + "told"  # which clients have heard what is said only once
 
 
 def rounds(
@@ -56,15 +69,23 @@ def rounds(
     task = _moved(task, device)
     model = make_model(task, seed).to(device)
     learner = Fastest(model, task.loss, like=task.population[0])
-    crew = Crew(method, task, model, learner, slots=2 * count_workers(workers, device))
+    if state is None:
+        state = _prepared(method, task, seed, model, learner)
+    state = replace(state, layers=Layout.of(model).sizes)
+    crew = Crew(method, task, model, learner, 2 * count_workers(workers, device), state.memory)
     return _play(crew, seed, count_workers(workers, device), state, evaluate_every)
 
 
-def initial_state(task: Task, seed: int = 0) -> State:
-    """The state before the first round."""
+def initial_state(method: Method, task: Task, seed: int = 0) -> State:
+    """The state before the first round, with what the method's pieces learn from public data."""
     model = make_model(task, seed)
-    layout = Layout.of(model)
-    return State(0, layout.flatten(model), layers=layout.sizes)
+    return _prepared(method, task, seed, model, Fastest(model, task.loss, like=task.population[0]))
+
+
+def first_weights(task: Task, seed: int = 0) -> Tensor:
+    """The weights that everybody starts from."""
+    model = make_model(task, seed)
+    return Layout.of(model).flatten(model)
 
 
 def module_at(task: Task, seed: int, weights: Tensor) -> nn.Module:
@@ -74,11 +95,23 @@ def module_at(task: Task, seed: int, weights: Tensor) -> nn.Module:
     return model.eval()
 
 
-def _play(
-    crew: Crew, seed: int, workers: int, state: State | None, evaluate_every: int
-) -> Generator[tuple[State, Report]]:
+def _prepared(method: Method, task: Task, seed: int, model: nn.Module, learner: Fastest) -> State:
+    layout = Layout.of(model)
+    state = State(0, layout.flatten(model), layers=layout.sizes)
+    everyone = len(task.population)
+    keys = (Key.from_seed(seed, name).child("before") for name in ("shared", "secret"))
+    now = Round(0, everyone, method.sampler.expected(everyone, 0), 1, *keys)
+    with single_thread():
+        return prepare(method, state, _public_wave(task, learner), now)
+
+
+def _public_wave(task: Task, learner: Fastest) -> Stack | None:
+    """The public data as those of one client."""
+    return None if task.public is None else Stack(torch.zeros(1).long(), Population.of([task.public]), learner)
+
+
+def _play(crew: Crew, seed: int, workers: int, state: State, evaluate_every: int) -> Generator[tuple[State, Report]]:
     engine, last = Engine(crew, seed, make_pool(crew, workers)), crew.method.rounds
-    state = replace(state or State(0, crew.layout.flatten(crew.model)), layers=crew.layout.sizes)
     try:
         while state.round < last:
             began = time.perf_counter()
@@ -109,9 +142,10 @@ class Engine:
         with single_thread():
             variance, scale = _diagnostics(total)
             state_after = close(self.method, state, total, now)
-        down = self.method.channel.download(self.method.codec.view(state, now))
-        report = _report(state_after.round, waves, results, down)
-        return state_after, replace(report, variance=variance, scale=scale)
+        report = _report(state_after.round, waves, results)
+        down, told = self._told(state, report.clients, now)
+        memory = state_after.memory if told is None else state_after.remember(TOLD, told)
+        return replace(state_after, memory=memory), replace(report, down=down, variance=variance, scale=scale)
 
     def evaluate(self, state: State) -> dict[str, float]:
         """Metrics on the test data, measured by all workers."""
@@ -124,6 +158,18 @@ class Engine:
         outputs = np.concatenate(list(self.pool.run(jobs, ahead=len(jobs))))
         return self.task.loss.metrics(torch.from_numpy(outputs), y.cpu())
 
+    def _told(self, state: State, clients: tuple[int, ...], now: Round) -> tuple[tuple[int, ...], Tensor | None]:
+        """How many bytes the view took to each client, and who has heard by now what is said only once."""
+        view, download = broadcast(self.method, state, now), self.method.channel.download
+        if not view.once:
+            return (download(view, first=False),) * len(clients), None
+        told = state.memory.get(TOLD, torch.zeros(len(self.task.population), dtype=torch.bool)).clone()
+        sizes = {first: download(view, first=first) for first in (True, False)}
+        mine = torch.tensor(clients, dtype=torch.int64)
+        down = tuple(sizes[not heard] for heard in told[mine].tolist())
+        told[mine] = True
+        return down, told
+
     def _now(self, index: int, cohort: int) -> Round:
         size = len(self.task.population)
         expected = self.method.sampler.expected(size, index)
@@ -131,7 +177,9 @@ class Engine:
         return Round(index, size, expected, cohort, *keys)
 
     def _jobs(self, state: State, waves: list[Tensor], now: Round) -> list[TrainJob]:
-        memory = {name: value.cpu().numpy() for name, value in state.memory.items() if not name.startswith(SERVER)}
+        known = self.crew.memory
+        news = {name: value for name, value in state.memory.items() if known.get(name) is not value}
+        memory = {name: value.cpu().numpy() for name, value in news.items() if not name.startswith(SERVER)}
         return [TrainJob(now, memory, wave.numpy(), i % self.ahead) for i, wave in enumerate(waves)]
 
     def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum, list[Trained]]:
@@ -152,8 +200,8 @@ class Engine:
 
     def _nobody(self, state: State, now: Round) -> Sum:
         """The sum of an empty cohort."""
-        codec = self.method.codec
-        rows = codec.encode(DenseRows(state.weights.new_zeros(0, state.dim)), codec.view(state, now), now)
+        view = broadcast(self.method, state, now)
+        rows = self.method.codec.encode(DenseRows(state.weights.new_zeros(0, state.dim)), view, now)
         nobody = torch.zeros(0, dtype=torch.int64)
         samples = None if self.method.aggregator.even else nobody
         return receive(self.method, state, Messages(nobody, rows, samples), now)
@@ -188,7 +236,7 @@ class _Rows:
         return self.values[: self.count]
 
 
-def _report(number: int, waves: list[Tensor], results: list[Trained], down: int) -> Report:
+def _report(number: int, waves: list[Tensor], results: list[Trained]) -> Report:
     clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
     norms = [norm for result in results for norm in result.receipt.norms]
     return Report(
@@ -196,7 +244,7 @@ def _report(number: int, waves: list[Tensor], results: list[Trained], down: int)
         clients=clients,
         refused=tuple(chain.from_iterable(r.receipt.refused for r in results)),
         up=tuple(chain.from_iterable(r.up for r in results)),
-        down=(down,) * len(clients),
+        down=(),
         norm=float(np.mean(norms)) if norms else 0.0,
         variance=0.0,
         scale=0.0,

@@ -1,6 +1,6 @@
 """How messages are blurred, and what that costs."""
 
-from tacit.mechanisms.clipping import FixedClip, MedianClip, QuantileClip
-from tacit.mechanisms.gaussian import CentralGaussian
+from tacit.mechanisms.clipping import FixedClip, MedianClip, PublicClip, QuantileClip
+from tacit.mechanisms.gaussian import CentralGaussian, DistributedGaussian
 
-__all__ = ["CentralGaussian", "FixedClip", "MedianClip", "QuantileClip"]
+__all__ = ["CentralGaussian", "DistributedGaussian", "FixedClip", "MedianClip", "PublicClip", "QuantileClip"]

@@ -3,6 +3,7 @@
 | clip | bound | accounted? |
 |---|---|---|
 | `FixedClip` | chosen before the run | yes, if it was chosen without looking at the data |
+| `PublicClip` | the length of an update on public data (Kerkouche et al. 2021) | yes: no client's data are used |
 | `QuantileClip` | follows a quantile of the clients' norms (Andrew et al. 2021) | yes, with noise of its own |
 | `MedianClip` | the median of the cohort's norms (Geyer et al. 2017) | no: it is private data as it is |
 
@@ -15,8 +16,9 @@ from typing import ClassVar, Protocol
 
 import torch
 
-from tacit.core import Bound, Bounded, Messages, Round, Rows, State, Sum
+from tacit.core import Bound, Round, Rows, State, Sum, UserError
 from tacit.core.errors import expect
+from tacit.core.pieces import Rehearsal
 
 BOUND = "mechanism/bound"
 
@@ -50,6 +52,18 @@ class Clip(Protocol):
         """The state with the next bound."""
         ...
 
+    def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
+        """The state before the first round, with the bound if it comes from public data."""
+        ...
+
+
+class _Unprepared:
+    """A clip that needs no public data."""
+
+    def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
+        """Nothing."""
+        return state
+
 
 class _LearnsNothing:
     """A clip whose next bound does not depend on this round."""
@@ -68,7 +82,7 @@ class _LearnsNothing:
 
 
 @dataclass(frozen=True)
-class FixedClip(_LearnsNothing):
+class FixedClip(_LearnsNothing, _Unprepared):
     """The same public bound in every round.
 
     Args:
@@ -93,7 +107,48 @@ class FixedClip(_LearnsNothing):
 
 
 @dataclass(frozen=True)
-class MedianClip(_LearnsNothing):
+class PublicClip(_LearnsNothing):
+    """The length of the update that one local round on the public data gives, in the coordinates that travel.
+
+    It is found once, before the first round, with the weights everybody starts from.
+
+    Args:
+        draws: how often, where coordinates are random: the median of so many lengths is taken.
+        factor: the bound is so many times that length.
+
+    Formal guarantees: the bound is public. Whoever is in the public data is not protected.
+
+    Reference: Kerkouche et al. 2021, Section 4.
+    """
+
+    draws: int = 1
+    factor: float = 1.0
+    row_wise: ClassVar[bool] = True
+    unproved: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        expect(self.draws >= 1, f"draws={self.draws} >= 1")
+        expect(0 < self.factor < float("inf"), f"factor={self.factor} > 0 and finite")
+
+    def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
+        """The median of the lengths, remembered as the bound."""
+        if rehearse is None:
+            raise UserError(
+                "PublicClip takes the bound from public data, but the task has none. Give the task some (public), "
+                "or choose a bound without looking at the clients' data (FixedClip; clip=...)."
+            )
+        norms = torch.cat([rehearse(draw).norms() for draw in range(self.draws)]).double()
+        value = self.factor * norms.quantile(0.5)
+        expect(0 < float(value) < float("inf"), f"an update on the public data of a length {float(value)} > 0")
+        return replace(state, memory=state.remember(BOUND, value))
+
+    def bound(self, rows: Rows, state: State) -> Bound:
+        """The one found before the first round."""
+        return Bound((float(state.memory[BOUND]),))
+
+
+@dataclass(frozen=True)
+class MedianClip(_LearnsNothing, _Unprepared):
     """The median of the cohort's norms, of whole rows or layer by layer (Geyer et al., Algorithm 1).
 
     Formal guarantees: none. The median depends on private data and scales both the rows and the noise.
@@ -113,7 +168,7 @@ class MedianClip(_LearnsNothing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantileClip:
+class QuantileClip(_Unprepared):
     """A bound that moves towards a quantile of the clients' norms (Andrew et al. 2021, Algorithm 1).
 
     Each client adds +½ to a count if its row is within the bound and −½ if not. The count gets noise of its own, and
@@ -167,15 +222,10 @@ class QuantileClip:
         return replace(state, memory=state.remember(BOUND, torch.tensor(moved, dtype=torch.float64)))
 
 
-def clipped(messages: Messages, clip: Clip, state: State) -> Bounded:
+def within(rows: Rows, bound: Bound) -> Rows:
     """Every row, or every layer of it, scaled by min(1, bound / norm)."""
-    rows = messages.rows
-    bound = clip.bound(rows, state)
-    tally = clip.tally(rows, bound)
-    if bound.layers:
-        limits = torch.tensor(bound.values, dtype=torch.float64)
-        factors = (limits / rows.layer_norms(bound.layers)).nan_to_num(1.0).clamp(max=1.0)
-        rows = rows.layer_scaled(factors, bound.layers)
-    else:
-        rows = rows.scaled((bound.whole / rows.norms()).nan_to_num(1.0).clamp(max=1.0))
-    return Bounded(replace(messages, rows=rows), bound, tally)
+    if not bound.layers:
+        return rows.scaled((bound.whole / rows.norms()).nan_to_num(1.0).clamp(max=1.0))
+    limits = torch.tensor(bound.values, dtype=torch.float64)
+    factors = (limits / rows.layer_norms(bound.layers)).nan_to_num(1.0).clamp(max=1.0)
+    return rows.layer_scaled(factors, bound.layers)

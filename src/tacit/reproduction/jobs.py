@@ -15,7 +15,7 @@ from tacit.experiment import Experiment
 from tacit.manifest import Manifest
 from tacit.reproduction.studies import FAST, Row, Study
 from tacit.results import MANIFEST, read_manifest
-from tacit.training import Plan, Run, follow
+from tacit.training import Plan, Run, fitted, follow
 
 OUT = Path("runs") / "reproduce"
 
@@ -72,7 +72,7 @@ class Job:
             )
 
     def _differences(self, manifest: Manifest) -> Iterator[str]:
-        if manifest.method.repr != repr(self.method):
+        if manifest.method.repr != repr(fitted(self.method, manifest.task.clients)):
             changed = _changed(manifest.method.args or {}, self.experiment.typed_args())
             yield changed or f"its method was {manifest.method.repr}"
         if manifest.task.name != self.experiment.task:

@@ -11,6 +11,7 @@ from tacit.report.comparison import LOWER_IS_BETTER, Comparison, Curves, Plot, R
 from tacit.reproduction.jobs import Job
 from tacit.reproduction.studies import Study
 from tacit.results import read_manifest, read_rounds
+from tacit.training import fitted
 
 if TYPE_CHECKING:
     from tacit.spending import Spending
@@ -41,9 +42,10 @@ def _row(jobs: Sequence[Job], plot: Plot | None) -> Row:
     job, experiment = jobs[0], jobs[0].experiment
     rounds = [read_rounds(each.directory) for each in jobs]
     clients = read_manifest(job.directory).task.clients
-    longest = max(map(len, rounds))
-    spending = _spending(job.method, clients, longest)
-    guarantee = spending.guarantee() if spending else Guarantee.none(job.method.mechanism.unproved, rounds=longest)
+    longest = max(rounds, key=len)
+    spending = _spending(fitted(job.method, clients), clients, longest)
+    nothing = Guarantee.none(job.method.mechanism.unproved, rounds=len(longest))
+    guarantee = spending.guarantee(longest) if spending else nothing
     delta = spending.delta_at_budget if spending else None
     return Row(
         name=job.row.name,
@@ -108,13 +110,13 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _spending(method: Method, clients: int, rounds: int) -> "Spending | None":
-    """What so many rounds of a method cost; None if it adds no noise."""
+def _spending(method: Method, clients: int, reports: Sequence[Report]) -> "Spending | None":
+    """What these rounds of a method cost; None if it adds no noise."""
     if not method.mechanism.noisy or method.mechanism.event(0) is None:
         return None
     from tacit.spending import Spending
 
-    return Spending.begin(method, clients, rounds)
+    return Spending.begin(method, clients, [report.turnout for report in reports])
 
 
 def _spent(spending: "Spending") -> bool:

@@ -1,5 +1,6 @@
 """What a client learns."""
 
+from tacit.trainers.masked import Masked
 from tacit.trainers.sgd import Sgd
 
-__all__ = ["Sgd"]
+__all__ = ["Masked", "Sgd"]

@@ -1,6 +1,7 @@
 """Stochastic gradient descent on the client's own data (McMahan et al. 2017, FederatedAveraging)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tacit.core import DenseRows, Descent, Round, Rows, View, Wave
 from tacit.core.errors import expect
@@ -30,6 +31,7 @@ class Sgd:
     momentum: float = 0.0
     weight_decay: float = 0.0
     sends: Says = "updates"
+    masked: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         expect(self.lr > 0, f"lr={self.lr} > 0")
@@ -43,10 +45,11 @@ class Sgd:
 
     def train(self, view: View, data: Wave, now: Round) -> Rows:
         """One row per client, after its own descent from the view's weights."""
-        rows = data.descend(view.weights, self._descent(now))
+        rows = data.descend(view.weights, self.descent(now))
         return rows if self.sends == "updates" else DenseRows(rows.dense() + view.weights)
 
-    def _descent(self, now: Round) -> Descent:
+    def descent(self, now: Round) -> Descent:
+        """What a client does in this round."""
         return Descent(
             lr=self.lr * self.decay**now.index,
             steps=self.steps,

@@ -1,0 +1,6 @@
+"""In which coordinates a client says what it learnt. Saying everything is neutral and lives in `tacit.core`."""
+
+from tacit.codecs.select import FixedRandom, RandomK, Select, Size, TopK, Vote
+from tacit.core import Identity
+
+__all__ = ["FixedRandom", "Identity", "RandomK", "Select", "Size", "TopK", "Vote"]
