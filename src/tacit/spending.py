@@ -148,8 +148,7 @@ class Spending:
             epsilon = PrivacyBook.of(RUNNING).charge(event, most).epsilon(self.delta)
             yield (
                 "The server knows who takes part, so that sampling hides nobody from it: against it, ε = "
-                f"{epsilon:.4g} at the same δ for a client that took part in {most} round{'s' * (most != 1)}, as many as "
-                "anybody."
+                f"{epsilon:.4g} at the same δ for a client that took part {most} times, as often as anybody."
             )
 
 

@@ -180,7 +180,10 @@ class DistributedGaussian:
         rows = within(messages.rows, bound)
         if not self.at_once:
             keys = [now.secret.child("noise share").child("client", client) for client in messages.clients.tolist()]
-            shares = [_noise(row, key).mul_(bound.whole * self._share(now)) for row, key in zip(rows.dense(), keys)]
+            shares = [
+                _noise(row, key).mul_(bound.whole * self._share(now))
+                for row, key in zip(rows.dense(), keys, strict=True)
+            ]
             rows = DenseRows(rows.dense() + torch.stack(shares)) if shares else rows
         return replace(messages, rows=rows)
 
