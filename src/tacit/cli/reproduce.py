@@ -17,12 +17,15 @@ import argparse
 import json
 import sys
 from contextlib import closing
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tacit.cli._text import aligned
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from tacit.core import Task
     from tacit.report.comparison import Comparison
     from tacit.reproduction.jobs import Choice, Job
@@ -94,12 +97,17 @@ def _compare(study: "Study", choice: "Choice", workers: int | None) -> "Comparis
     done = sum(map(len, groups)) - sum(map(len, left))
     if done:
         print(f"{done} of {sum(map(len, groups))} runs were finished before.", file=sys.stderr)
-    for group in left:
-        task = group[0].experiment.build_task() if group else None
-        for job in group:
-            assert task is not None
-            _watch(job, task, workers)
+    for job, task in _with_tasks(job for group in left for job in group):
+        _watch(job, task, workers)
     return compare(study, groups, fast=choice.fast)
+
+
+def _with_tasks(jobs: "Iterable[Job]") -> "Iterator[tuple[Job, Task]]":
+    """Each job with its task, which is made once for neighbours that share it."""
+    for _, same in groupby(jobs, key=lambda job: (job.experiment.task, job.experiment.task_args)):
+        first = next(same)
+        task = first.experiment.build_task()
+        yield from ((job, task) for job in (first, *same))
 
 
 def _watch(job: "Job", task: "Task", workers: int | None) -> None:

@@ -57,6 +57,7 @@ class Job:
             method=self.method,
             task=task,
             seed=self.seed,
+            evaluate_every=self.row.evaluate_every,
             args=self.experiment.typed_args(),
             task_args=self.experiment.typed_task_args(),
         )
@@ -81,6 +82,8 @@ class Job:
             yield changed
         if manifest.seed != self.seed:
             yield f"its seed was {manifest.seed}"
+        if manifest.evaluate_every != self.row.evaluate_every:
+            yield f"evaluate-every was {manifest.evaluate_every}, is {self.row.evaluate_every}"
 
 
 @dataclass(frozen=True, kw_only=True)

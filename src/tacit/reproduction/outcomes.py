@@ -44,8 +44,10 @@ def _row(jobs: Sequence[Job], plot: Plot | None) -> Row:
     clients = read_manifest(job.directory).task.clients
     longest = max(rounds, key=len)
     spending = _spending(fitted(job.method, clients), clients, longest)
-    nothing = Guarantee.none(job.method.mechanism.unproved, rounds=len(longest))
-    guarantee = spending.guarantee(longest) if spending else nothing
+    if spending is None:
+        guarantee = Guarantee.none(job.method.mechanism.unproved, rounds=len(longest))
+    else:
+        guarantee = spending.guarantee(longest)
     delta = spending.delta_at_budget if spending else None
     return Row(
         name=job.row.name,

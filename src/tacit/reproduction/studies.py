@@ -3,6 +3,7 @@
 ::
 
     title = "Geyer, Klein, Nabi 2017, Table 1"
+    evaluate-every = 5                    # measure the model every so many rounds; left out: after every one
 
     [[rows]]
     name = "K=100"
@@ -12,6 +13,7 @@
     args = { cohort = 100, noise = 4.8 }
     task-args = { clients = 100 }
     fast = { args = { rounds = 2 } }      # what --fast changes; its seed is 0
+    evaluate-every = 1                    # for this row, instead of what is said for all
     expected = "K=100"                    # whose numbers in expected.toml; left out: the row's own name
 
     [[rows]]
@@ -40,7 +42,12 @@ from tacit.report.comparison import Plot
 EXPECTED = "expected.toml"
 FAST = "fast"
 Table = Mapping[str, Any]
-_STUDY, _OWN, _BORROWED = ("title", "rows", "figure"), ("name", "fast", "expected"), ("from", "name", "row")
+_EVERY = "evaluate-every"
+_STUDY, _OWN, _BORROWED = (
+    ("title", _EVERY, "rows", "figure"),
+    ("name", "fast", "expected", _EVERY),
+    ("from", "name", "row"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +62,7 @@ class Row:
         fast: what is run in the short version.
         paper: the paper's numbers by quantity.
         source: their place in the paper.
+        evaluate_every: after how many rounds the model is measured.
     """
 
     name: str
@@ -64,6 +72,7 @@ class Row:
     fast: Experiment
     paper: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
+    evaluate_every: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +105,13 @@ def read_study(folder: Path, name: str) -> Study:
     file = choose(catalog(folder), name, "a table or figure")
     table = _read(file)
     _check_keys(table, _STUDY, str(file))
-    rows = tuple(_row(file, entry, number) for number, entry in enumerate(_entries(table, file), start=1))
+    rows = tuple(_row(file, table, entry, number) for number, entry in enumerate(_entries(table, file), start=1))
     for same in ("name", "folder"):
         _check_different([getattr(row, same) for row in rows if row.study == name or same == "name"], str(file))
     return Study(name=name, title=_text(table, "title", str(file)), rows=rows, plot=_plot(table, str(file)))
 
 
-def _row(file: Path, entry: Table, number: int) -> Row:
+def _row(file: Path, study: Table, entry: Table, number: int) -> Row:
     label = f"row {entry.get('name', number)!r} of {file}"
     if "from" in entry:
         return _borrowed(file, entry, label)
@@ -117,7 +126,16 @@ def _row(file: Path, entry: Table, number: int) -> Row:
         fast=_fast(experiment, entry.get("fast", {}), label),
         paper=paper,
         source=source,
+        evaluate_every=_every(study, entry, label, str(file)),
     )
+
+
+def _every(study: Table, entry: Table, row: str, label: str) -> int:
+    """After how many rounds a row's model is measured: its own word, or the study's."""
+    value, who = (entry[_EVERY], row) if _EVERY in entry else (study.get(_EVERY, 1), label)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"Expected {_EVERY} of {who} to be a whole number, at least 1, got {value!r}.")
+    return value
 
 
 def _borrowed(file: Path, entry: Table, label: str) -> Row:
@@ -125,9 +143,10 @@ def _borrowed(file: Path, entry: Table, label: str) -> Row:
     _check_keys(entry, _BORROWED, label)
     name = _text(entry, "name", label)
     there = choose(catalog(file.parent.parent), f"{file.parent.name}/{_text(entry, 'from', label)}", f"from of {label}")
-    entries = {str(other.get("name")): other for other in _entries(_read(there), there) if "from" not in other}
+    study = _read(there)
+    entries = {str(other.get("name")): other for other in _entries(study, there) if "from" not in other}
     origin = choose(entries, str(entry.get("row", name)), f"row of {label}")
-    return replace(_row(there, origin, 0), name=name)
+    return replace(_row(there, study, origin, 0), name=name)
 
 
 def _fast(experiment: Experiment, changes: Any, label: str) -> Experiment:
