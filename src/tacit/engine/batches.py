@@ -66,6 +66,14 @@ class Batches:
         mine = self.index[client, at][self.weight[client, at] > 0]
         return self.population.x[mine], self.population.y[mine]
 
+    def distinct(self) -> tuple[Tensor, Tensor]:
+        """Every input that is used, once, and where the inputs of all steps are among them, shaped as `index`."""
+        first = int(self.index.min())
+        near = self.index - first
+        used = near.new_zeros(int(near.max()) + 1, dtype=torch.bool).index_fill_(0, near.reshape(-1), True)
+        pool = self.population.x[first : first + len(used)]
+        return (pool, near) if bool(used.all()) else (pool[used], (used.cumsum(0) - 1)[near])
+
     def _take(self, pool: Tensor, begin: int, end: int) -> Tensor:
         index = self.index if self.constant else self.index[:, begin:end]
         flat = index.reshape(-1)

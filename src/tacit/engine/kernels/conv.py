@@ -77,7 +77,7 @@ class PatchConv:
     def blocks(self) -> Blocks:
         """Trained minus broadcast weights."""
         moved, patch = self.matrix.sub_(self.start), self.filters.patch
-        parts = (moved[:, :, :patch], moved[:, :, patch])
+        parts = (moved[:, :, :patch], moved[:, :, patch:])
         return [(slot, DenseBlock(part)) for slot, part in zip(self.filters.slots, parts, strict=False)]
 
     def _unfold(self, x: Tensor) -> Tensor:

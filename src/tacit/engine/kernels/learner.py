@@ -1,19 +1,23 @@
 """Trains a wave with hand-batched layers: builds each layer in the form that fits, runs the steps, gathers blocks."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Descent, Loss
+from tacit.core import Descent, Loss, MaskedRows
 from tacit.engine.batches import Batches
 from tacit.engine.kernels.chain import TRAINED, Link, chain_of
 from tacit.engine.kernels.conv import PATCH_LIMIT, Filters, LoopConv, PatchConv
 from tacit.engine.kernels.linear import WINDOW, DenseLinear, FactoredLinear, GramLinear, Weights, WindowLinear
 from tacit.engine.kernels.losses import GRADIENTS, has_gradient
+from tacit.engine.kernels.masked_conv import FrozenConv, MaskedConv, MaskedPatchConv
+from tacit.engine.kernels.masked_linear import BlockLinear, OpenedLinear, OwnLinear
 from tacit.engine.kernels.plain import AvgPool, Flatten, MaxPool, Relu, Sigmoid, Tanh
 from tacit.engine.kernels.rows import BlockRows
 from tacit.engine.kernels.shape import Layer, Slot
+from tacit.engine.kernels.shares import Share, Shares
 from tacit.engine.layout import Layout
 
 
@@ -29,25 +33,45 @@ class Kernels:
     def __init__(self, links: tuple[Link, ...], layout: Layout, loss: Loss) -> None:
         self.links, self.layout = links, layout
         self.gradient = GRADIENTS[type(loss)]
+        self.shares = Shares()
 
     def takes(self, how: Descent) -> bool:
-        """Whether the descent is plain SGD of all weights."""
-        return not how.momentum and not how.weight_decay and how.mask is None
+        """Whether the descent is plain SGD."""
+        return not how.momentum and not how.weight_decay
 
     @torch.no_grad()
-    def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> BlockRows:
-        """The update of every client, in blocks."""
-        layers = _Builder(self, weights, batches, how).layers()
+    def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> BlockRows | MaskedRows:
+        """The update of every client, in blocks, or at the mask's coordinates."""
+        builder = _Builder(self, weights, batches, how)
+        layers = builder.layers()
         if batches.constant:
-            x, y = self._inputs(batches, 0, 1)
-            for step in range(batches.steps):
-                self._step(layers, x, y, batches.weights(step))
+            self._same_batch(layers, batches, begin=builder.still)
+        elif how.mask is not None and isinstance(layers[0], BlockLinear):
+            self._opened(layers, layers[0], batches)
         else:
             window = WINDOW if isinstance(layers[0], WindowLinear) else 1
             for begin in range(0, batches.steps, window):
                 self._window(layers, batches, begin, min(begin + window, batches.steps))
         blocks = sorted(((*slot, block) for layer in layers for slot, block in layer.blocks()), key=lambda b: b[0])
-        return BlockRows(tuple(blocks), len(clients), self.layout.dim, weights.dtype)
+        if how.mask is None:
+            return BlockRows(tuple(blocks), len(clients), self.layout.dim, weights.dtype)
+        values = [weights.new_zeros(len(clients), 0), *(block.dense() for _, _, block in blocks)]
+        return MaskedRows(torch.cat(values, dim=1), how.mask, self.layout.dim)
+
+    def _same_batch(self, layers: list[Layer], batches: Batches, *, begin: int) -> None:
+        """Every step sees the same samples: the layers before `begin`, where nothing moves, see them once."""
+        x, y = self._inputs(batches, 0, 1)
+        for layer in layers[:begin]:
+            x = layer.forward(x)
+        for step in range(batches.steps if begin < len(layers) else 0):
+            self._step(layers[begin:], x, y, batches.weights(step))
+
+    def _opened(self, layers: list[Layer], first: BlockLinear, batches: Batches) -> None:
+        """The first layer's product with the broadcast weights is taken once for every sample that is used."""
+        x, places = batches.distinct()
+        opened = [OpenedLinear(first, x.flatten(1)), *layers[1:]]
+        for step in range(batches.steps):
+            self._step(opened, places[:, step], batches.y(step, step + 1), batches.weights(step))
 
     def _inputs(self, batches: Batches, begin: int, end: int) -> tuple[Tensor, Tensor]:
         x, y = batches.x(begin, end), batches.y(begin, end)
@@ -83,20 +107,45 @@ class _Builder:
 
     def layers(self) -> list[Layer]:
         """The chain's layers; flattening of the inputs is left to the caller."""
-        links = self.learner.links
-        if isinstance(links[0].module, nn.Flatten):
-            links = links[1:]
-        trained = [i for i, link in enumerate(links) if isinstance(link.module, TRAINED)]
-        return [self._layer(link, lowest=i <= trained[0], first=i == 0) for i, link in enumerate(links)]
+        return [self._layer(link, i) for i, link in enumerate(self.links)]
 
-    def _layer(self, link: Link, *, lowest: bool, first: bool) -> Layer:
-        module = link.module
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """The links that become layers."""
+        links = self.learner.links
+        return links[1:] if isinstance(links[0].module, nn.Flatten) else links
+
+    @cached_property
+    def still(self) -> int:
+        """How many layers lie before the first in which anything moves."""
+        trained = (i for i, link in enumerate(self.links) if isinstance(link.module, TRAINED))
+        return next((i for i in trained if self.how.mask is None or not self._share(i).empty), len(self.links))
+
+    def _share(self, place: int) -> Share:
+        assert self.how.mask is not None
+        matrix, _, slots = self._parameters(self.links[place])
+        return self.learner.shares.of(self.how.mask, slots, len(matrix))
+
+    def _wanted(self, place: int) -> Tensor | None:
+        """The inputs (or channels) at which anything below needs the gradient; None: all.
+
+        If it goes straight to the lowest layer that moves, these are the outputs that move there.
+        """
+        kind = type(self.links[place].module)
+        between = [type(link.module) for link in self.links[self.still + 1 : place]]
+        same = type(self.links[self.still].module) is kind and not {nn.Flatten, *TRAINED} & set(between)
+        return self._share(self.still).outputs if same and place > self.still else None
+
+    def _layer(self, link: Link, place: int) -> Layer:
+        module, lowest = link.module, place <= self.still
         match module:
             case nn.Linear():
                 matrix, bias, slots = self._parameters(link)
-                return self._linear(Weights(matrix, bias, slots), lowest=lowest, first=first)
+                weights = Weights(matrix, bias, slots)
+                return self._linear(weights, lowest, place) if self.how.mask is None else self._masked(weights, place)
             case nn.Conv2d():
-                return self._conv(Filters.of(module, *self._parameters(link)), lowest=lowest)
+                filters = Filters.of(module, *self._parameters(link))
+                return self._conv(filters, lowest) if self.how.mask is None else self._masked_conv(filters, place)
             case nn.MaxPool2d():
                 k, s, p, d = (_pair(v) for v in (module.kernel_size, module.stride, module.padding, module.dilation))
                 return MaxPool(k, s, p, d, module.ceil_mode)
@@ -119,7 +168,7 @@ class _Builder:
         slots = tuple((layout.start(n), layout.start(n) + views[n].numel()) for n in names)
         return views[names[0]], views[names[1]] if len(names) > 1 else None, slots
 
-    def _linear(self, weights: Weights, *, lowest: bool, first: bool) -> Layer:
+    def _linear(self, weights: Weights, lowest: bool, place: int) -> Layer:
         batches, lr = self.batches, self.how.lr
         outputs, inputs = weights.matrix.shape
         if lowest and batches.constant and batches.size <= 2 * batches.steps * outputs:
@@ -127,15 +176,33 @@ class _Builder:
         rank = batches.steps * batches.size
         if rank * (inputs + outputs) <= inputs * outputs // 2:
             return FactoredLinear(weights, lr, batches.clients, rank, lowest=lowest)
-        if first and not batches.constant:
+        if place == 0 and not batches.constant:
             return WindowLinear(weights, lr, batches.clients)
         return DenseLinear(weights, lr, batches.clients, lowest=lowest)
 
-    def _conv(self, filters: Filters, *, lowest: bool) -> Layer:
+    def _conv(self, filters: Filters, lowest: bool) -> Layer:
         batches, lr = self.batches, self.how.lr
         if lowest and filters.groups == 1 and filters.patch <= PATCH_LIMIT:
             return PatchConv(filters, lr, batches.clients, constant=batches.constant)
         return LoopConv(filters, lr, batches.clients, lowest=lowest)
+
+    def _masked(self, weights: Weights, place: int) -> Layer:
+        """Shared weights and a correction if the mask touches a small block, otherwise weights per client."""
+        share, clients, lowest = self._share(place), self.batches.clients, place <= self.still
+        if share.compact:
+            wanted = None if lowest else self._wanted(place)
+            return BlockLinear(weights, share, self.how.lr, clients, wanted=wanted, lowest=lowest)
+        return OwnLinear(weights, share, self.how.lr, clients, lowest=lowest)
+
+    def _masked_conv(self, filters: Filters, place: int) -> Layer:
+        share, clients, lowest = self._share(place), self.batches.clients, place <= self.still
+        if share.empty:
+            return FrozenConv(filters, lowest=lowest)
+        form = self._conv(filters, lowest)
+        if isinstance(form, PatchConv):
+            return MaskedPatchConv(form, share)
+        wanted = None if lowest else self._wanted(place)
+        return MaskedConv(filters, share, self.how.lr, clients, wanted=wanted, lowest=lowest)
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:

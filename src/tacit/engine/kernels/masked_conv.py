@@ -1,0 +1,159 @@
+"""Convolutions under a mask: filters per client only where they move, weight gradients only where the mask is."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.engine.kernels.conv import Filters, PatchConv
+from tacit.engine.kernels.masked_linear import BiasStep
+from tacit.engine.kernels.rows import DenseBlock
+from tacit.engine.kernels.shape import Blocks
+from tacit.engine.kernels.shares import Share
+
+
+class FrozenConv:
+    """Nothing moves: one convolution for all clients."""
+
+    def __init__(self, filters: Filters, *, lowest: bool) -> None:
+        self.filters, self.lowest = filters, lowest
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All samples through the broadcast filters."""
+        f, self.x = self.filters, x
+        out = F.conv2d(x.flatten(0, 1), f.weight, f.bias, f.stride, f.padding, f.dilation, f.groups)
+        return out.view(*x.shape[:2], *out.shape[1:])
+
+    def backward(self, g: Tensor) -> Tensor | None:
+        """The gradient at the inputs."""
+        if self.lowest:
+            return None
+        below = input_gradient(self.filters, g.flatten(0, 1), self.x.flatten(0, 1), self.filters.weight)
+        return below.view(self.x.shape)
+
+    def blocks(self) -> Blocks:
+        """Nothing."""
+        return []
+
+
+class MaskedPatchConv:
+    """The first layer on patches; the matrices are so small that whatever moved outside the mask is put back."""
+
+    def __init__(self, inner: PatchConv, share: Share) -> None:
+        self.inner, self.share = inner, share
+        start = inner.start
+        self.frozen = torch.ones_like(start, dtype=torch.bool)
+        self.frozen[:, : share.shape[1]] = share.frozen()
+        if start.shape[1] > share.shape[1]:
+            self.frozen[share.biases, -1] = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Patches times filters."""
+        return self.inner.forward(x)
+
+    def backward(self, g: Tensor) -> None:
+        """The step in place; nothing lies below."""
+        self.inner.backward(g)
+        torch.where(self.frozen, self.inner.start, self.inner.matrix, out=self.inner.matrix)
+
+    def blocks(self) -> Blocks:
+        """The update at the mask's coordinates."""
+        at = (self.share.weights, self.share.biases)
+        blocks = zip(self.inner.blocks(), at, strict=False)
+        return [(slot, DenseBlock(block.dense()[:, where])) for (slot, block), where in blocks]
+
+
+class MaskedConv:
+    """Filters per client; the weight gradient is computed for touched outputs and touched input channels only."""
+
+    def __init__(
+        self, filters: Filters, share: Share, lr: float, clients: int, *, wanted: Tensor | None, lowest: bool
+    ) -> None:
+        self.filters, self.share, self.lr, self.lowest, self.wanted = filters, share, lr, lowest, wanted
+        self.weight = filters.weight.repeat(clients, 1, 1, 1, 1)
+        self.bias = BiasStep(share, filters.weight, clients)
+        self.cut = Cut.of(filters, share)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Every client's batch through its own filters."""
+        self.x, f = x.contiguous(), self.filters
+        convolved = [
+            F.conv2d(xc, w, f.bias, f.stride, f.padding, f.dilation, f.groups)
+            for xc, w in zip(self.x, self.weight, strict=True)
+        ]
+        out = convolved[0][None] if len(convolved) == 1 else torch.stack(convolved)
+        if len(self.bias.at):
+            out += self.bias.delta[:, :, :, None, None]
+        return out
+
+    def backward(self, g: Tensor) -> Tensor | None:
+        """The gradient at the inputs, then the step in place."""
+        g = g.contiguous()
+        below = None if self.lowest else self._below(g)
+        if len(self.share.weights):
+            for weight, gc, xc in zip(self.weight.flatten(1), g, self.x, strict=True):
+                weight[self.share.weights] -= self.lr * self.cut.gradient(self.filters, gc, xc)
+        if len(self.bias.at):
+            self.bias.step(g.sum((3, 4)), self.lr)
+        return below
+
+    def _below(self, g: Tensor) -> Tensor:
+        """Where the gradient is not wanted, zeros stand."""
+        f, wanted = self.filters, self.wanted
+        if wanted is None or f.groups > 1 or 4 * len(wanted) > 3 * self.x.shape[2]:
+            below = torch.empty_like(self.x)
+            for client in range(len(g)):
+                below[client] = input_gradient(f, g[client], self.x[client], self.weight[client])
+            return below
+        below = torch.zeros_like(self.x)
+        for client in range(len(g)):
+            gx = input_gradient(f, g[client], self.x[client][:, wanted], self.weight[client][:, wanted])
+            below[client].index_copy_(1, wanted, gx)
+        return below
+
+    def blocks(self) -> Blocks:
+        """The update at the mask's coordinates."""
+        at = self.share.weights
+        values = self.weight.flatten(1)[:, at] - self.filters.weight.flatten()[at]
+        return [*zip(self.filters.slots, (DenseBlock(values), self.bias.block()), strict=False)]
+
+
+class Cut:
+    """The part of a convolution that a mask touches: some outputs, some input channels, and the places in it."""
+
+    def __init__(self, outputs: Tensor | None, channels: Tensor | None, like: Tensor, places: Tensor) -> None:
+        self.outputs, self.channels, self.like, self.places = outputs, channels, like, places
+
+    @classmethod
+    def of(cls, filters: Filters, share: Share) -> "Cut":
+        """Cuts where at least an eighth is saved; groups are left whole."""
+        total, depth = filters.weight.shape[:2]
+        window = filters.patch // depth
+        row, column = share.weights // share.shape[1], share.weights % share.shape[1]
+        outputs, row_at = _cut(row, total, whole=filters.groups > 1)
+        channels, channel_at = _cut(column // window, depth, whole=filters.groups > 1)
+        like = filters.weight if outputs is None else filters.weight[outputs]
+        like = like if channels is None else like[:, channels]
+        places = (row_at * like.shape[1] + channel_at) * window + column % window
+        return cls(outputs, channels, like, places)
+
+    def gradient(self, f: Filters, g: Tensor, x: Tensor) -> Tensor:
+        """The weight gradient at the mask's coordinates, for one client."""
+        g = g if self.outputs is None else g.index_select(1, self.outputs)
+        x = x if self.channels is None else x.index_select(1, self.channels)
+        geometry = (f.stride, f.padding, f.dilation, False, [0, 0], f.groups)
+        _, gw, _ = torch.ops.aten.convolution_backward(g, x, self.like, None, *geometry, [False, True, False])
+        picked: Tensor = gw.flatten()[self.places]
+        return picked
+
+
+def input_gradient(f: Filters, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """The gradient at the inputs alone."""
+    geometry = (f.stride, f.padding, f.dilation, False, [0, 0], f.groups)
+    gx: Tensor = torch.ops.aten.convolution_backward(g, x, weight, None, *geometry, [True, False, False])[0]
+    return gx
+
+
+def _cut(index: Tensor, total: int, *, whole: bool) -> tuple[Tensor | None, Tensor]:
+    """Which of `total` are touched, and where each index is among them; None if a cut does not pay."""
+    touched, at = torch.unique(index, return_inverse=True)
+    return (None, index) if whole or 8 * len(touched) > 7 * total else (touched, at)
