@@ -6,7 +6,7 @@ from tacit.aggregators import Mean, WeightedMean
 from tacit.books.bandwidth import Bandwidth
 from tacit.cards import Card, card
 from tacit.channels import IdealSum
-from tacit.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
+from tacit.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.core import (
     BinaryCrossEntropy,
     Budget,
@@ -81,6 +81,7 @@ __all__ = [
     "Run",
     "RunError",
     "Select",
+    "Sense",
     "Sgd",
     "Size",
     "State",

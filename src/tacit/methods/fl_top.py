@@ -28,7 +28,7 @@ from functools import wraps
 from typing import Literal
 
 from tacit.channels import IdealSum
-from tacit.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
+from tacit.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.codecs.select import Selection
 from tacit.core import Budget, Method
 from tacit.core.errors import expect
@@ -301,5 +301,5 @@ def _size(ratio: float, number: int | None) -> Size:
     return Size(ratio=ratio) if number is None else Size(number=number)
 
 
-SCHEMES: tuple[Callable[..., Method], ...] = (fl_std, fl_basic, fl_bas_2, fl_bas_3, fl_bas_4, fl_top_bis, fl_top)
+SCHEMES: tuple[Callable[..., Method], ...] = (fl_std, fl_basic, fl_bas_2, fl_bas_3, fl_bas_4, fl_cs, fl_top_bis, fl_top)
 METHODS = (*SCHEMES, *map(private, SCHEMES))
