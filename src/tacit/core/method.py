@@ -64,6 +64,15 @@ def _trainer_and_codec(m: Method) -> str:
     return f"{_of(m.trainer)} trains only the codec's coordinates, but {_of(m.codec)} chooses none."
 
 
+def _mechanism_and_codec(m: Method) -> str:
+    if isinstance(m.codec, Identity) or not m.mechanism.per_layer:
+        return ""
+    return (
+        f"{_of(m.mechanism)} bounds every layer by itself, but what {_of(m.codec)} sends has no layers. "
+        "Use a bound for whole rows."
+    )
+
+
 def _mechanism_and_channel(m: Method) -> str:
     if m.mechanism.shares and m.channel.shows == "messages":
         return (
@@ -99,6 +108,7 @@ def _budget(m: Method) -> str:
 _PAIRS = (
     _says_and_takes,
     _trainer_and_codec,
+    _mechanism_and_codec,
     _mechanism_and_channel,
     _aggregator_and_channel,
     _mechanism_and_aggregator,

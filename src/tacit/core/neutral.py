@@ -48,6 +48,7 @@ class NoNoise:
     noisy: ClassVar[bool] = False
     unsized: ClassVar[bool] = False
     shares: ClassVar[bool] = False
+    per_layer: ClassVar[bool] = False
     against: ClassVar[str] = "nobody"
     unproved: ClassVar[str] = "nothing is blurred, so what is sent may give away the data it was computed from"
 

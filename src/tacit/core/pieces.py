@@ -161,6 +161,11 @@ class Mechanism(Protocol):
         ...
 
     @property
+    def per_layer(self) -> bool:
+        """Whether it bounds every layer of the model by itself."""
+        ...
+
+    @property
     def against(self) -> str:
         """From whom clients are protected."""
         ...

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import torch
 
+from tacit.core.errors import UserError
 from tacit.core.method import Method
 from tacit.core.pieces import Wave
 from tacit.core.rows import Rows
@@ -32,6 +33,11 @@ def prepare(method: Method, state: State, public: Wave | None, now: Round) -> St
     def rehearse(draw: int) -> Rows:
         again = replace(now, shared=now.shared.child("rehearsal", draw))
         view = method.codec.view(state, again)
+        if method.codec.selects and view.mask is None:
+            raise UserError(
+                f"{method.name}: the bound cannot come from public data, because the coordinates that it is for are "
+                "yet to be voted for. Choose a bound (FixedClip; clip=...)."
+            )
         return method.codec.encode(method.trainer.train(view, public, again), view, again)
 
     return method.mechanism.prepare(state, rehearse)

@@ -32,6 +32,11 @@ class Clip(Protocol):
         ...
 
     @property
+    def per_layer(self) -> bool:
+        """Whether it is a bound for every layer of the model by itself."""
+        ...
+
+    @property
     def unproved(self) -> str:
         """Why nothing can be claimed with this bound; empty if something can."""
         ...
@@ -123,6 +128,7 @@ class PublicClip(_LearnsNothing):
 
     draws: int = 1
     factor: float = 1.0
+    per_layer: ClassVar[bool] = False
     row_wise: ClassVar[bool] = True
     unproved: ClassVar[str] = ""
 
@@ -188,6 +194,7 @@ class QuantileClip(_Unprepared):
     start: float = 1.0
     rate: float = 0.2
     count_noise: float = 5.0
+    per_layer: ClassVar[bool] = False
     row_wise: ClassVar[bool] = True
     unproved: ClassVar[str] = ""
 

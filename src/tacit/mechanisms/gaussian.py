@@ -6,7 +6,7 @@ References: Geyer et al. 2017 and McMahan et al. 2018 (central); Ács and Castel
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import isclose, sqrt
 from typing import ClassVar
 
 import torch
@@ -60,6 +60,11 @@ class CentralGaussian:
     def row_wise(self) -> bool:
         """Whether the bound is known before the rows are."""
         return self.clip.row_wise
+
+    @property
+    def per_layer(self) -> bool:
+        """Whether its clip has a bound for every layer."""
+        return self.clip.per_layer
 
     @property
     def unproved(self) -> str:
@@ -133,11 +138,12 @@ class DistributedGaussian:
     row_wise: ClassVar[bool] = True
     noisy: ClassVar[bool] = True
     shares: ClassVar[bool] = True
+    per_layer: ClassVar[bool] = False
     against: ClassVar[str] = "whoever receives the models or sees the sums, but does not know who took part"
 
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)
-        if not isinstance(self.clip, FixedClip | PublicClip) or getattr(self.clip, "per_layer", False):
+        if not isinstance(self.clip, FixedClip | PublicClip) or self.clip.per_layer:
             raise UserError(
                 f"Expected a public bound for whole rows, got {self.clip}: clients clip before anybody sees a norm. "
                 "Use FixedClip or PublicClip."
@@ -164,7 +170,10 @@ class DistributedGaussian:
     def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
         """A Gaussian mechanism with the honest noise that is promised, or that was delivered."""
         delivered = self.honest if turnout is None else max(turnout.share - self.colluding, 0.0)
-        return _gaussian(_sized(self.noise_multiplier) * sqrt(delivered / self.honest))
+        ratio = (
+            1.0 if isclose(delivered, self.honest) else delivered / self.honest
+        )  # 0.7 - 0.1 is not quite 1 - 0.3 - 0.1
+        return _gaussian(_sized(self.noise_multiplier) * sqrt(ratio))
 
     def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
         """The bound, if it comes from public data."""
