@@ -81,12 +81,14 @@ class Spending:
         """The spending with one more round, charged before any of its noise is drawn.
 
         Raises:
-            BudgetError: the ledger's budget would be passed. Nothing was charged.
+            BudgetError: the run's budget or the ledger's would be passed. Nothing was charged.
         """
         event = _priced(self.method, self.population, self.book.rounds)
+        charged = replace(self, book=self.book.charge(event), before=self.book)
+        charged._check_within()  # earlier rounds may have cost more than was promised
         if self.ledger is not None:
-            self.ledger.reserve(self.run, self.book.rounds + 1, event, self.method.name)
-        return replace(self, book=self.book.charge(event), before=self.book)
+            self.ledger.reserve(self.run, charged.book.rounds, event, self.method.name)
+        return charged
 
     def settle(self, turnout: Turnout) -> Self:
         """The spending with the reserved round at the price that its turnout gives, before anything is released.
@@ -103,7 +105,7 @@ class Spending:
             return self
         settled = replace(self, book=self.before.charge(came))
         if settled.epsilon > self.epsilon:
-            settled._check_within()
+            settled._check_within("because too few clients delivered their noise")
             if self.ledger is not None:
                 self.ledger.reserve(self.run, index + 1, came, self.method.name, again=True)
         return settled
@@ -116,12 +118,12 @@ class Spending:
         weights = state.weights.detach().cpu().contiguous().numpy()
         self.ledger.release(entry, hashlib.sha256(weights.data).hexdigest())
 
-    def _check_within(self) -> None:
+    def _check_within(self, why: str = "") -> None:
         budget = self.method.budget
         if budget is not None and self.epsilon > budget.epsilon:
+            reason = f", {why}" if why else ""
             raise BudgetError(
-                f"Round {self.book.rounds} would pass the budget of {budget}, because too few clients delivered their "
-                "noise. Nothing was released."
+                f"Round {self.book.rounds} would pass the budget of {budget}{reason}. Nothing was released."
             )
 
     def guarantee(self, history: Sequence[Report] = ()) -> Guarantee:
@@ -161,7 +163,8 @@ def sized(method: Method, population: int) -> Method:
     while True:
         mechanism = replace(method.mechanism, noise_multiplier=noise)  # type: ignore[type-var]
         fitted = replace(method, mechanism=mechanism)
-        if PrivacyBook.of(RUNNING, _events(fitted, population)).epsilon(budget.delta) <= budget.epsilon:
+        epsilon = PrivacyBook.of(RUNNING, _events(fitted, population)).epsilon(budget.delta)
+        if epsilon <= budget.epsilon * (1 - 1e-8):  # rounds that are charged one by one come to some 1e-10 more
             return fitted
         noise *= 1 + 1e-5  # planning may use a finer grid of losses than a run
 

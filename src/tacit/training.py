@@ -262,6 +262,8 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
                 try:
                     spending = spending.settle(report.turnout)
                 except BudgetError:  # fewer delivered than the noise was sized for, and nothing is released
+                    if run.state.round == 0:
+                        raise
                     return
                 spending.release(state)
             run = run.after(state, report, spending)
@@ -270,8 +272,7 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
 
 def _kept(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path | None) -> Generator[Run]:
     """The same, with every round noted in the directory."""
-    start = directory.state or initial_state(plan.method, plan.task, plan.seed)
-    run = Run(plan=plan, state=start, history=directory.history, directory=directory.path)
+    run = Run(plan=plan, state=_start(plan, directory), history=directory.history, directory=directory.path)
     try:
         with spending_of(plan, run.history, ledger or directory.ledger_for(plan.method)) as spending:
             run = replace(run, spending=spending)
@@ -286,6 +287,17 @@ def _kept(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path
         raise
     except Exception:
         _give_up(directory, run)
+        raise
+
+
+def _start(plan: Plan, directory: RunDirectory) -> State:
+    """Where the run stands; one that cannot even begin leaves nothing."""
+    if directory.state is not None:
+        return directory.state
+    try:
+        return initial_state(plan.method, plan.task, plan.seed)
+    except BaseException:
+        directory.discard()
         raise
 
 

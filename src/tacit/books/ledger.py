@@ -149,7 +149,8 @@ class Ledger:
         """Charge a round, before any noise is drawn; on the disk when this returns.
 
         Repeating a reserved round of the same run with the same event costs nothing. `again` puts another event in the
-        place of the one that was reserved, before it is released: it turned out to cost more.
+        place of the one that was reserved, before it is released: it turned out to cost more. If it costs less, what
+        was reserved stands.
 
         Raises:
             BudgetError: it would pass the budget. Nothing was charged.
@@ -162,6 +163,8 @@ class Ledger:
             self._check_same(known, entry)
             return known
         after = self._spent_with(entry)
+        if known is not None and after.epsilon(self.budget.delta) < self.spent.epsilon(self.budget.delta):
+            return known
         if not after.epsilon(self.budget.delta) <= self.budget.epsilon:
             raise BudgetError(self._refusal(entry))
         self._append({"kind": "reserve", **asdict(entry)})
