@@ -232,17 +232,17 @@ def fl_cs(
 def private(scheme: Callable[..., Method]) -> Callable[..., Method]:
     """The differentially private form of a scheme: its factory with the arguments of `with_noise` as well."""
     own, added = (list(inspect.signature(f, eval_str=True).parameters.values()) for f in (scheme, with_noise))
-    names = {parameter.name for parameter in added[1:]}
+    signature = inspect.Signature([*own, *added[1:]], return_annotation=Method)
 
     @wraps(scheme)
     def factory(*args: object, **options: object) -> Method:
-        noise = {name: value for name, value in options.items() if name in names}
-        base = scheme(*args, **{name: value for name, value in options.items() if name not in names})
-        return with_noise(base, **noise)  # type: ignore[arg-type]
+        given = signature.bind(*args, **options).arguments
+        noise = {parameter.name: given.pop(parameter.name) for parameter in added[1:] if parameter.name in given}
+        return with_noise(scheme(**given), **noise)
 
     factory.__name__ = factory.__qualname__ = f"{scheme.__name__}_dp"
     factory.__doc__ = _private_doc(scheme)
-    factory.__signature__ = inspect.Signature([*own, *added[1:]], return_annotation=Method)  # type: ignore[attr-defined]
+    factory.__signature__ = signature  # type: ignore[attr-defined]
     return factory
 
 
