@@ -13,11 +13,12 @@ from tacit.engine.kernels.conv import PATCH_LIMIT, Filters, LoopConv, PatchConv
 from tacit.engine.kernels.linear import WINDOW, DenseLinear, FactoredLinear, GramLinear, Weights, WindowLinear
 from tacit.engine.kernels.losses import GRADIENTS, has_gradient
 from tacit.engine.kernels.masked_conv import FrozenConv, MaskedConv, MaskedPatchConv
-from tacit.engine.kernels.masked_linear import BlockLinear, OpenedLinear, OwnLinear
+from tacit.engine.kernels.masked_linear import BlockLinear, Corrected, OpenedLinear, ScatteredLinear
 from tacit.engine.kernels.plain import AvgPool, Flatten, MaxPool, Relu, Sigmoid, Tanh
+from tacit.engine.kernels.plans import Plan
 from tacit.engine.kernels.rows import BlockRows
 from tacit.engine.kernels.shape import Layer, Slot
-from tacit.engine.kernels.shares import Share, Shares
+from tacit.engine.kernels.shares import Share
 from tacit.engine.layout import Layout
 
 
@@ -33,7 +34,7 @@ class Kernels:
     def __init__(self, links: tuple[Link, ...], layout: Layout, loss: Loss) -> None:
         self.links, self.layout = links, layout
         self.gradient = GRADIENTS[type(loss)]
-        self.shares = Shares()
+        self.plan: Plan | None = None  # of the mask seen last: it stays for many waves, and often for all rounds
 
     def takes(self, how: Descent) -> bool:
         """Whether the descent is plain SGD."""
@@ -46,7 +47,7 @@ class Kernels:
         layers = builder.layers()
         if batches.constant:
             self._same_batch(layers, batches, begin=builder.still)
-        elif how.mask is not None and isinstance(layers[0], BlockLinear):
+        elif isinstance(layers[0], BlockLinear | ScatteredLinear):
             self._opened(layers, layers[0], batches)
         else:
             window = WINDOW if isinstance(layers[0], WindowLinear) else 1
@@ -55,7 +56,7 @@ class Kernels:
         blocks = sorted(((*slot, block) for layer in layers for slot, block in layer.blocks()), key=lambda b: b[0])
         if how.mask is None:
             return BlockRows(tuple(blocks), len(clients), self.layout.dim, weights.dtype)
-        values = [weights.new_zeros(len(clients), 0), *(block.dense() for _, _, block in blocks)]
+        values = [weights.new_zeros(len(clients), 0), *(block.dense() for _, _, block in blocks)]  # the mask ascends
         return MaskedRows(torch.cat(values, dim=1), how.mask, self.layout.dim)
 
     def _same_batch(self, layers: list[Layer], batches: Batches, *, begin: int) -> None:
@@ -66,7 +67,7 @@ class Kernels:
         for step in range(batches.steps if begin < len(layers) else 0):
             self._step(layers[begin:], x, y, batches.weights(step))
 
-    def _opened(self, layers: list[Layer], first: BlockLinear, batches: Batches) -> None:
+    def _opened(self, layers: list[Layer], first: Corrected, batches: Batches) -> None:
         """The first layer's product with the broadcast weights is taken once for every sample that is used."""
         x, places = batches.distinct()
         opened = [OpenedLinear(first, x.flatten(1)), *layers[1:]]
@@ -116,36 +117,32 @@ class _Builder:
         return links[1:] if isinstance(links[0].module, nn.Flatten) else links
 
     @cached_property
+    def plan(self) -> Plan | None:
+        """What the mask means for the chain, if there is one."""
+        mask, known = self.how.mask, self.learner.plan
+        if mask is None or (known is not None and known.mask is mask):
+            return None if mask is None else known
+        trained = [i for i, link in enumerate(self.links) if isinstance(link.module, TRAINED)]
+        self.learner.plan = Plan.of(mask, self.links, {i: self._parameters(self.links[i])[2] for i in trained})
+        return self.learner.plan
+
+    @cached_property
     def still(self) -> int:
         """How many layers lie before the first in which anything moves."""
-        trained = (i for i, link in enumerate(self.links) if isinstance(link.module, TRAINED))
-        return next((i for i in trained if self.how.mask is None or not self._share(i).empty), len(self.links))
-
-    def _share(self, place: int) -> Share:
-        assert self.how.mask is not None
-        matrix, _, slots = self._parameters(self.links[place])
-        return self.learner.shares.of(self.how.mask, slots, len(matrix))
-
-    def _wanted(self, place: int) -> Tensor | None:
-        """The inputs (or channels) at which anything below needs the gradient; None: all.
-
-        If it goes straight to the lowest layer that moves, these are the outputs that move there.
-        """
-        kind = type(self.links[place].module)
-        between = [type(link.module) for link in self.links[self.still + 1 : place]]
-        same = type(self.links[self.still].module) is kind and not {nn.Flatten, *TRAINED} & set(between)
-        return self._share(self.still).outputs if same and place > self.still else None
+        if self.plan is not None:
+            return self.plan.still
+        return next(i for i, link in enumerate(self.links) if isinstance(link.module, TRAINED))
 
     def _layer(self, link: Link, place: int) -> Layer:
-        module, lowest = link.module, place <= self.still
+        module, lowest, plan = link.module, place <= self.still, self.plan
         match module:
             case nn.Linear():
                 matrix, bias, slots = self._parameters(link)
                 weights = Weights(matrix, bias, slots)
-                return self._linear(weights, lowest, place) if self.how.mask is None else self._masked(weights, place)
+                return self._linear(weights, lowest, place) if plan is None else self._masked(weights, place, plan)
             case nn.Conv2d():
                 filters = Filters.of(module, *self._parameters(link))
-                return self._conv(filters, lowest) if self.how.mask is None else self._masked_conv(filters, place)
+                return self._conv(filters, lowest) if plan is None else self._masked_conv(filters, place, plan)
             case nn.MaxPool2d():
                 k, s, p, d = (_pair(v) for v in (module.kernel_size, module.stride, module.padding, module.dilation))
                 return MaxPool(k, s, p, d, module.ceil_mode)
@@ -186,23 +183,34 @@ class _Builder:
             return PatchConv(filters, lr, batches.clients, constant=batches.constant)
         return LoopConv(filters, lr, batches.clients, lowest=lowest)
 
-    def _masked(self, weights: Weights, place: int) -> Layer:
-        """Shared weights and a correction if the mask touches a small block, otherwise weights per client."""
-        share, clients, lowest = self._share(place), self.batches.clients, place <= self.still
-        if share.compact:
-            wanted = None if lowest else self._wanted(place)
-            return BlockLinear(weights, share, self.how.lr, clients, wanted=wanted, lowest=lowest)
-        return OwnLinear(weights, share, self.how.lr, clients, lowest=lowest)
+    def _masked(self, weights: Weights, place: int, plan: Plan) -> Layer:
+        """Shared weights and a correction: a block, or single weights."""
+        share, lr, clients = plan.shares[place], self.how.lr, self.batches.clients
+        wanted = 0 if place <= plan.still else share.shape[1]
+        if not share.blockwise:
+            return ScatteredLinear(weights, share, lr, clients, wanted)
+        if place in plan.wanted and share.below is not None:
+            wanted = share.below.lower
+        return BlockLinear(_ordered(weights, share), share, lr, clients, wanted)
 
-    def _masked_conv(self, filters: Filters, place: int) -> Layer:
-        share, clients, lowest = self._share(place), self.batches.clients, place <= self.still
+    def _masked_conv(self, filters: Filters, place: int, plan: Plan) -> Layer:
+        """Shared filters if nothing moves, otherwise filters per client."""
+        share, lowest = plan.shares[place], place <= plan.still
         if share.empty:
             return FrozenConv(filters, lowest=lowest)
         form = self._conv(filters, lowest)
         if isinstance(form, PatchConv):
             return MaskedPatchConv(form, share)
-        wanted = None if lowest else self._wanted(place)
-        return MaskedConv(filters, share, self.how.lr, clients, wanted=wanted, lowest=lowest)
+        wanted = plan.wanted.get(place)
+        return MaskedConv(filters, share, self.how.lr, self.batches.clients, wanted=wanted, lowest=lowest)
+
+
+def _ordered(weights: Weights, share: Share) -> Weights:
+    """The broadcast weights with their outputs and inputs in the order of the seams."""
+    matrix, bias = weights.matrix, weights.bias
+    if share.above is not None:
+        matrix, bias = matrix[share.above.order], None if bias is None else bias[share.above.order]
+    return Weights(matrix if share.below is None else matrix[:, share.below.order], bias, weights.slots)
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:

@@ -81,7 +81,7 @@ class MaskedConv:
             for xc, w in zip(self.x, self.weight, strict=True)
         ]
         out = convolved[0][None] if len(convolved) == 1 else torch.stack(convolved)
-        if len(self.bias.at):
+        if self.bias.moves:
             out += self.bias.delta[:, :, :, None, None]
         return out
 
@@ -92,7 +92,7 @@ class MaskedConv:
         if len(self.share.weights):
             for weight, gc, xc in zip(self.weight.flatten(1), g, self.x, strict=True):
                 weight[self.share.weights] -= self.lr * self.cut.gradient(self.filters, gc, xc)
-        if len(self.bias.at):
+        if self.bias.moves:
             self.bias.step(g.sum((3, 4)), self.lr)
         return below
 

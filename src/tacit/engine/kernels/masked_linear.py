@@ -1,14 +1,17 @@
-"""Fully connected layers under a mask, in two forms that compute the same.
+"""Fully connected layers under a mask: the broadcast weights are shared by all clients, who own a correction.
 
-| form | when | what it saves |
+| form | when | a client's correction |
 |---|---|---|
-| `BlockLinear` | the mask touches a small block, or nothing | clients' weights: products with W₀ are shared |
-| `OwnLinear` | otherwise | the weight gradient, if few coordinates move |
+| `BlockLinear` | the mask's coordinates stand close together, or there are none | a dense block of outputs and inputs |
+| `ScatteredLinear` | otherwise | single weights |
 
-With the broadcast weights W₀ and a client's block D over outputs J and inputs I, `x·Wᵀ = x·W₀ᵀ` plus, in J, `x_I·Dᵀ`.
+With broadcast weights W₀ and a correction D over outputs J and inputs I, `x·Wᵀ = x·W₀ᵀ` plus, in J, `x_I·Dᵀ`.
 """
 
+from typing import Protocol
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.engine.kernels.linear import Weights
@@ -17,81 +20,177 @@ from tacit.engine.kernels.shape import Blocks
 from tacit.engine.kernels.shares import Share
 
 
+class Corrected(Protocol):
+    """A layer that corrects the product of its inputs with the broadcast weights."""
+
+    weights: Weights
+
+    def touched(self, x: Tensor) -> Tensor:
+        """What the correction needs of the inputs."""
+        ...
+
+    def correct(self, out: Tensor, touched: Tensor) -> Tensor:
+        """The corrected product, in place."""
+        ...
+
+    def backward(self, g: Tensor) -> Tensor | None:
+        """The step, and the gradient at the inputs."""
+        ...
+
+    def blocks(self) -> Blocks:
+        """The update at the mask's coordinates."""
+        ...
+
+
 class BlockLinear:
-    """Shared weights and, for every client, a correction in the block that the mask touches.
+    """A correction in the block that the mask touches.
 
     Args:
-        weights: as broadcast.
+        weights: as broadcast, in the order of the share's seams.
         share: what may move.
         lr: learning rate.
         clients: how many.
-        wanted: the inputs at which the gradient is asked for; None: all of them.
-        lowest: whether it is asked for at none.
+        wanted: at how many inputs, the first ones, the gradient is asked for.
     """
 
-    def __init__(
-        self, weights: Weights, share: Share, lr: float, clients: int, *, wanted: Tensor | None, lowest: bool
-    ) -> None:
-        self.weights, self.share, self.lr, self.lowest = weights, share, lr, lowest
-        self.wanted = None if wanted is None or 2 * len(wanted) > share.shape[1] else wanted
-        self.down = weights.matrix if self.wanted is None else weights.matrix[:, self.wanted]
-        self.block = weights.matrix.new_zeros(clients, len(share.rows), len(share.columns))
-        self.inside = share.inside(weights.matrix)
-        self.bias = BiasStep(share, weights.matrix, clients)
-        self.moved = False
+    def __init__(self, weights: Weights, share: Share, lr: float, clients: int, wanted: int) -> None:
+        self.weights, self.share, self.lr, self.wanted = weights, share, lr, wanted
+        self.down = weights.matrix[:, :wanted]
+        self.block = weights.matrix.new_zeros(clients, share.rows.count, share.width)
+        self.inside = share.inside.to(weights.matrix.dtype)
+        self.moves, self.moved = not share.empty, False
+        reach = share.columns.count if share.below is None else min(share.columns.count, wanted - share.below.begin)
+        self.reach = max(reach, 0)  # how many of the block's columns lie among the wanted inputs
 
     def forward(self, x: Tensor) -> Tensor:
         """The shared product, corrected."""
-        return self.correct(self.weights.apply(x), x[..., self.share.columns])
+        return self.correct(self.weights.apply(x), self.touched(x))
+
+    def touched(self, x: Tensor) -> Tensor:
+        """The block's inputs, and a 1 if a bias moves."""
+        taken = self.share.columns.take(x)
+        return taken if self.share.width == taken.shape[-1] else F.pad(taken, (0, 1), value=1.0)
 
     def correct(self, out: Tensor, touched: Tensor) -> Tensor:
-        """The product with the broadcast weights, corrected in place by the inputs of the block."""
-        self.touched = touched
+        """The corrected product, in place."""
+        self.x = touched
         if self.moved:
-            if len(self.share.rows):
-                _add(out, self.share.rows, torch.bmm(touched, self.block.transpose(1, 2)))
-            self.bias.add(out)
+            self.share.rows.add_product(out, touched, self.block.transpose(1, 2))
         return out
 
     def backward(self, g: Tensor) -> Tensor | None:
-        """The gradient at the inputs, then the step of the block."""
-        rows = g if len(self.share.rows) == g.shape[2] else g[..., self.share.rows]
-        below = None if self.lowest else self._below(g, rows)
-        if len(self.share.rows):
-            self.block.baddbmm_(rows.transpose(1, 2), self.touched, alpha=-self.lr).mul_(self.inside)
-        self.bias.step(g, self.lr)
-        self.moved = True
+        """The gradient at the wanted inputs, then the step of the block."""
+        rows = self.share.rows.take(g) if self.moves else g
+        below = self._below(g, rows) if self.wanted else None
+        if self.moves:
+            self.block.baddbmm_(rows.transpose(1, 2), self.x, alpha=-self.lr).mul_(self.inside)
+            self.moved = True
         return below
 
     def _below(self, g: Tensor, rows: Tensor) -> Tensor:
-        """Where the gradient is not wanted, anything may stand."""
         below = (g.reshape(-1, g.shape[-1]) @ self.down).view(*g.shape[:-1], -1)
-        if self.wanted is not None:
-            below = g.new_zeros(*g.shape[:-1], self.share.shape[1]).index_copy_(2, self.wanted, below)
-        if self.moved and len(self.share.rows):
-            _add(below, self.share.columns, torch.bmm(rows, self.block))
+        if self.moved and self.reach:
+            part = self.block[:, :, : self.reach]
+            if self.reach == self.share.columns.count:
+                self.share.columns.add_product(below, rows, part)
+            else:
+                below[..., -self.reach :].baddbmm_(rows, part)
         return below
 
     def blocks(self) -> Blocks:
         """The update at the mask's coordinates."""
-        values = self.block.flatten(1)[:, self.share.places]
-        return [*zip(self.weights.slots, (DenseBlock(values), self.bias.block()), strict=False)]
+        values = (DenseBlock(self.block.flatten(1)[:, at]) for at in self.share.places)
+        return [*zip(self.weights.slots, values, strict=False)]
+
+
+class ScatteredLinear:
+    """A correction at single weights, as weighted sums of features (`embedding_bag`), a client's batch being a row.
+
+    Its inputs and outputs keep their order.
+    """
+
+    def __init__(self, weights: Weights, share: Share, lr: float, clients: int, wanted: int) -> None:
+        outputs, inputs = share.shape
+        self.weights, self.share, self.lr, self.wanted = weights, share, lr, wanted
+        self.row, self.column = share.weights // inputs, share.weights % inputs
+        self.values = weights.matrix.new_zeros(clients, len(share.weights))
+        self.across = Bags(self.row, self.column, outputs, inputs, clients)
+        self.bias = BiasStep(share, weights.matrix, clients)
+        if wanted:
+            self.turn = torch.argsort(self.column, stable=True)
+            self.back = Bags(self.column[self.turn], self.row[self.turn], inputs, outputs, clients)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The shared product, corrected."""
+        return self.correct(self.weights.apply(x), x)
+
+    def touched(self, x: Tensor) -> Tensor:
+        """All inputs."""
+        return x
+
+    def correct(self, out: Tensor, touched: Tensor) -> Tensor:
+        """The corrected product, in place."""
+        self.x, self.wide = touched, touched.transpose(1, 2).contiguous()
+        out += self.across.sums(self.wide, self.values).transpose(1, 2)
+        self.bias.add(out)
+        return out
+
+    def backward(self, g: Tensor) -> Tensor | None:
+        """The gradient at the inputs, then the step."""
+        wide = g.transpose(1, 2).contiguous()
+        below = self._below(g, wide) if self.wanted else None
+        if self.share.gathers:
+            products = wide.index_select(1, self.row).mul_(self.wide.index_select(1, self.column))
+            self.values.sub_(products.sum(2), alpha=self.lr)
+        else:
+            self._read(wide)
+        self.bias.step(g, self.lr)
+        return below
+
+    def _below(self, g: Tensor, wide: Tensor) -> Tensor:
+        below = (g.reshape(-1, g.shape[-1]) @ self.weights.matrix).view(*g.shape[:-1], -1)
+        return below.add_(self.back.sums(wide, self.values.index_select(1, self.turn)).transpose(1, 2))
+
+    def _read(self, wide: Tensor) -> None:
+        """Read the mask's coordinates from whole gradients, which overwrite each other to stay in cache."""
+        whole = torch.empty_like(self.weights.matrix)
+        for values, g, x in zip(self.values, wide, self.x, strict=True):
+            torch.mm(g, x, out=whole)
+            values.sub_(whole.view(-1).index_select(0, self.share.weights), alpha=self.lr)
+
+    def blocks(self) -> Blocks:
+        """The update at the mask's coordinates."""
+        return [*zip(self.weights.slots, (DenseBlock(self.values), self.bias.block()), strict=False)]
+
+
+class Bags:
+    """For every client, weighted sums of some of its rows: `out[to] += value · rows[from]`, `to` ascending."""
+
+    def __init__(self, to: Tensor, source: Tensor, outputs: int, inputs: int, clients: int) -> None:
+        client, count = torch.arange(clients)[:, None], torch.bincount(to, minlength=outputs)
+        self.index = (source + inputs * client).flatten().int()
+        self.offsets = (count.cumsum(0) - count + len(to) * client).flatten().int()
+
+    def sums(self, rows: Tensor, values: Tensor) -> Tensor:
+        """(clients, outputs, batch) from rows (clients, inputs, batch) and values (clients, coordinates)."""
+        bags = torch.embedding_bag(rows.flatten(0, 1), self.index, self.offsets, False, 0, False, values.flatten())
+        sums: Tensor = bags[0]
+        return sums.view(len(rows), -1, rows.shape[2])
 
 
 class OpenedLinear:
-    """A first layer under a mask: the product of the inputs with the broadcast weights is taken once for all steps.
+    """A first layer on changing batches: products with the broadcast weights are taken once for every sample.
 
     It is fed with the numbers of samples instead of the samples.
     """
 
-    def __init__(self, inner: BlockLinear, x: Tensor) -> None:
-        self.inner, self.product, self.touched = inner, inner.weights.apply(x), x[:, inner.share.columns]
+    def __init__(self, inner: Corrected, x: Tensor) -> None:
+        self.inner, self.product, self.touched = inner, inner.weights.apply(x), inner.touched(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """The rows of the product, corrected; `x` are sample numbers (clients, batch)."""
-        flat = x.reshape(-1)
-        out = self.product.index_select(0, flat).view(*x.shape, -1)
-        return self.inner.correct(out, self.touched.index_select(0, flat).view(*x.shape, -1))
+        product, touched = (rows.index_select(0, x.reshape(-1)) for rows in (self.product, self.touched))
+        return self.inner.correct(product.view(*x.shape, -1), touched.view(*x.shape, -1))
 
     def backward(self, g: Tensor) -> Tensor | None:
         """The step."""
@@ -102,76 +201,24 @@ class OpenedLinear:
         return self.inner.blocks()
 
 
-class OwnLinear:
-    """Weights per client, of which only those in the mask move."""
-
-    def __init__(self, weights: Weights, share: Share, lr: float, clients: int, *, lowest: bool) -> None:
-        self.weights, self.share, self.lr, self.lowest = weights, share, lr, lowest
-        self.matrix = weights.matrix.repeat(clients, 1, 1)
-        self.bias = BiasStep(share, weights.matrix, clients)
-        self.frozen = None if share.sparse else share.frozen()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Every client's batch through its own weights."""
-        self.x = x
-        wide = self.matrix.transpose(1, 2)
-        shared = self.weights.bias
-        out = torch.bmm(x, wide) if shared is None else torch.baddbmm(shared, x, wide)
-        self.bias.add(out)
-        return out
-
-    def backward(self, g: Tensor) -> Tensor | None:
-        """The gradient at the inputs, then the step in place."""
-        below = None if self.lowest else torch.bmm(g, self.matrix)
-        if self.frozen is None:
-            self._gathered_step(g)
-        else:
-            self.matrix.baddbmm_(g.transpose(1, 2), self.x, alpha=-self.lr)
-            torch.where(self.frozen, self.weights.matrix, self.matrix, out=self.matrix)
-        self.bias.step(g, self.lr)
-        return below
-
-    def _gathered_step(self, g: Tensor) -> None:
-        """Single coordinates; in the transposed layout a coordinate's batch is contiguous."""
-        inputs = self.share.shape[1]
-        outs = g.transpose(1, 2).contiguous().index_select(1, self.share.weights // inputs)
-        ins = self.x.transpose(1, 2).contiguous().index_select(1, self.share.weights % inputs)
-        self.matrix.flatten(1)[:, self.share.weights] -= self.lr * outs.mul_(ins).sum(2)
-
-    def blocks(self) -> Blocks:
-        """The update at the mask's coordinates."""
-        at = self.share.weights
-        values = self.matrix.flatten(1)[:, at] - self.weights.matrix.flatten()[at]
-        return [*zip(self.weights.slots, (DenseBlock(values), self.bias.block()), strict=False)]
-
-
 class BiasStep:
     """What clients add to a bias, where the mask lets them."""
 
     def __init__(self, share: Share, like: Tensor, clients: int) -> None:
-        self.at = share.biases
+        self.at, self.moves = share.biases, len(share.biases) > 0
         self.inside = like.new_zeros(share.shape[0]).index_fill_(0, self.at, 1.0)
         self.delta = like.new_zeros(clients, 1, share.shape[0])
 
     def add(self, out: Tensor) -> None:
-        """To the outputs, in place."""
-        if len(self.at):
+        """To the outputs (clients, batch, outputs), in place."""
+        if self.moves:
             out += self.delta
 
     def step(self, g: Tensor, lr: float) -> None:
-        """The batch's sum of output gradients; as a product, which is much faster than a strided sum."""
-        if len(self.at):
-            ones = g.new_ones(1, 1, 1).expand(len(g), 1, g.shape[1])
-            self.delta.baddbmm_(ones, g, alpha=-lr).mul_(self.inside)
+        """The batch's sum of output gradients."""
+        if self.moves:
+            self.delta.sub_(g.sum(1, keepdim=True).mul_(self.inside), alpha=lr)
 
     def block(self) -> DenseBlock:
         """The update at the mask's coordinates."""
         return DenseBlock(self.delta[:, 0, self.at])
-
-
-def _add(out: Tensor, at: Tensor, values: Tensor) -> None:
-    """Add to some features, in place."""
-    if len(at) == out.shape[-1]:
-        out += values
-    else:
-        out[..., at] += values

@@ -28,7 +28,7 @@ class Relu(Weightless):
 
     def backward(self, g: Tensor) -> Tensor:
         """Where the output is positive."""
-        below: Tensor = _aten.threshold_backward(g, self.out, 0)
+        below: Tensor = _aten.threshold_backward(g, _first(self.out, g), 0)
         return below
 
 
@@ -42,7 +42,7 @@ class Sigmoid(Weightless):
 
     def backward(self, g: Tensor) -> Tensor:
         """G · s · (1 − s)."""
-        below: Tensor = _aten.sigmoid_backward(g, self.out)
+        below: Tensor = _aten.sigmoid_backward(g, _first(self.out, g))
         return below
 
 
@@ -56,7 +56,7 @@ class Tanh(Weightless):
 
     def backward(self, g: Tensor) -> Tensor:
         """G · (1 − t²)."""
-        below: Tensor = _aten.tanh_backward(g, self.out)
+        below: Tensor = _aten.tanh_backward(g, _first(self.out, g))
         return below
 
 
@@ -107,6 +107,11 @@ class AvgPool(Weightless):
     def backward(self, g: Tensor) -> Tensor:
         """Spread evenly."""
         return _stacked(_aten.avg_pool2d_backward(g.flatten(0, 1), self.x, *self.geometry), self.shape)
+
+
+def _first(out: Tensor, g: Tensor) -> Tensor:
+    """The outputs whose gradient is there: under a mask it may be that of the first features only."""
+    return out if out.shape[-1] == g.shape[-1] else out[..., : g.shape[-1]]
 
 
 def _channels_last(x: Tensor) -> Tensor:

@@ -1,18 +1,65 @@
 """What a mask leaves of each layer: the coordinates that fall into it, and the block of outputs and inputs they touch.
 
 A mask found by large gradients touches few outputs and few inputs of a layer, so that the block is small; a random
-mask touches nearly all of them. The forms of a layer (`masked_linear`, `masked_conv`) are chosen by counting.
+mask touches nearly all of them. The forms of a layer are chosen by counting, never by timing.
+
+Between two fully connected layers features may stand in any order. A `Seam` puts those that one layer's mask touches
+next to each other, and so those of the other's: then a block is a slice of the activations, and nothing is gathered.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from tacit.engine.kernels.shape import Slot
 
-DENSE = 2  # a block pays if it is at most half of the matrix
-SPARSE = 100  # single coordinates pay if they are at most a hundredth of it: gathering is that much slower
+
+@dataclass(frozen=True, eq=False)
+class Seam:
+    """The order of the features between two layers: touched by the lower one, by both, by the upper one, by none."""
+
+    order: Tensor
+    lower: int  # how many the lower layer touches: the first ones
+    begin: int  # where those of the upper layer begin
+
+    @classmethod
+    def of(cls, outputs: Tensor, columns: Tensor, total: int) -> "Seam":
+        """The seam of a layer that touches `outputs` under one that touches `columns`."""
+        low, high = (torch.zeros(total, dtype=torch.bool).index_fill_(0, at, True) for at in (outputs, columns))
+        rank = torch.where(low, high.long(), 3 - high.long())
+        return cls(torch.argsort(rank, stable=True), len(outputs), int((rank == 0).sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class Pick:
+    """Some features of a layer's inputs or outputs: a slice where they stand side by side, otherwise gathered."""
+
+    features: Tensor
+    start: int | None
+
+    @classmethod
+    def of(cls, features: Tensor) -> "Pick":
+        """Features in their own order."""
+        together = len(features) == 0 or int(features[-1] - features[0]) + 1 == len(features)
+        return cls(features, (int(features[0]) if len(features) else 0) if together else None)
+
+    @cached_property
+    def count(self) -> int:
+        """How many."""
+        return len(self.features)
+
+    def take(self, x: Tensor) -> Tensor:
+        """These features of the last dimension."""
+        return x.index_select(-1, self.features) if self.start is None else x.narrow(-1, self.start, self.count)
+
+    def add_product(self, out: Tensor, left: Tensor, right: Tensor) -> None:
+        """`out += left·right` at these features, in place."""
+        if self.start is not None:
+            out.narrow(-1, self.start, self.count).baddbmm_(left, right)
+        else:
+            out[..., self.features] += torch.bmm(left, right)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,76 +69,98 @@ class Share:
     Attributes:
         weights: positions in the flat matrix, ascending.
         biases: positions in the bias, ascending.
-        rows: outputs with at least one weight in the mask.
-        columns: inputs with at least one.
-        places: for each of `weights`, its position in the flat block (rows, columns).
         shape: of the matrix.
+        above: the seam to the next layer, which orders the outputs; None: they keep their order.
+        below: the seam to the layer before, which orders the inputs.
     """
 
     weights: Tensor
     biases: Tensor
-    rows: Tensor
-    columns: Tensor
-    places: Tensor
     shape: tuple[int, int]
+    above: Seam | None = None
+    below: Seam | None = None
 
     @classmethod
     def of(cls, mask: Tensor, slots: tuple[Slot, ...], outputs: int) -> "Share":
         """The part of an ascending mask that falls into a layer."""
         weights = _within(mask, slots[0])
         biases = _within(mask, slots[1]) if len(slots) > 1 else weights[:0]
-        inputs = (slots[0][1] - slots[0][0]) // outputs
-        rows, row = torch.unique(weights // inputs, return_inverse=True)
-        columns, column = torch.unique(weights % inputs, return_inverse=True)
-        return cls(weights, biases, rows, columns, row * len(columns) + column, (outputs, inputs))
+        return cls(weights, biases, (outputs, (slots[0][1] - slots[0][0]) // outputs))
 
     @property
     def empty(self) -> bool:
         """Whether nothing of the layer moves."""
         return len(self.weights) == len(self.biases) == 0
 
-    @property
-    def compact(self) -> bool:
-        """Whether the block is so small that shared weights and a correction pay."""
-        return DENSE * len(self.rows) * len(self.columns) <= self.shape[0] * self.shape[1]
-
-    @property
-    def sparse(self) -> bool:
-        """Whether gathering single coordinates is cheaper than a whole gradient."""
-        return SPARSE * len(self.weights) <= self.shape[0] * self.shape[1]
-
-    @property
+    @cached_property
     def outputs(self) -> Tensor:
-        """Outputs whose gradient the layer's own step needs."""
-        outputs: Tensor = torch.unique(torch.cat([self.rows, self.biases]))
+        """Outputs whose weights or bias move."""
+        outputs: Tensor = torch.unique(torch.cat([self.weights // self.shape[1], self.biases]))
         return outputs
 
-    def inside(self, like: Tensor) -> Tensor:
-        """The block (rows, columns): 1 in the mask, else 0."""
-        block = like.new_zeros(len(self.rows) * len(self.columns)).index_fill_(0, self.places, 1.0)
-        return block.view(len(self.rows), len(self.columns))
+    @cached_property
+    def inputs(self) -> Tensor:
+        """Inputs with a weight that moves."""
+        inputs: Tensor = torch.unique(self.weights % self.shape[1])
+        return inputs
+
+    @cached_property
+    def rows(self) -> Pick:
+        """The block's outputs, as they stand in the outputs."""
+        return Pick.of(self.outputs) if self.above is None else Pick(self.above.order[: self.above.lower], 0)
+
+    @cached_property
+    def columns(self) -> Pick:
+        """The block's inputs, as they stand in the inputs."""
+        if self.below is None:
+            return Pick.of(self.inputs)
+        begin = self.below.begin
+        return Pick(self.below.order[begin : begin + len(self.inputs)], begin)
+
+    @cached_property
+    def width(self) -> int:
+        """Columns of the block; a bias is the weight of one more input that is always 1."""
+        return self.columns.count + (1 if len(self.biases) else 0)
+
+    @cached_property
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Where the weights and the biases of the mask are in the flat block."""
+        row, column = (_ranks(pick, n) for pick, n in zip((self.rows, self.columns), self.shape, strict=True))
+        weights = row[self.weights // self.shape[1]] * self.width + column[self.weights % self.shape[1]]
+        return weights, row[self.biases] * self.width + self.width - 1
+
+    @cached_property
+    def inside(self) -> Tensor:
+        """The block: True in the mask."""
+        block = torch.zeros(self.rows.count * self.width, dtype=torch.bool)
+        return block.index_fill_(0, torch.cat(self.places), True).view(self.rows.count, self.width)
+
+    @property
+    def blockwise(self) -> bool:
+        """Whether a dense block is cheaper than scattered coordinates.
+
+        Counted in quarters of a nanosecond per sample of ten, as measured: a block's entry takes part in three
+        products (3), a coordinate in two sums (12), and its gradient is gathered (46) or read from a whole one (4),
+        every entry of which costs 1.
+        """
+        entries, k = self.shape[0] * self.shape[1], len(self.weights)
+        return 3 * self.rows.count * self.width <= 12 * k + min(46 * k, entries + 4 * k)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a coordinate's gradient is cheaper by itself than as part of a whole one (see `blockwise`)."""
+        return 42 * len(self.weights) <= self.shape[0] * self.shape[1]
 
     def frozen(self) -> Tensor:
         """The whole matrix: True outside the mask."""
         return torch.ones(self.shape, dtype=torch.bool).view(-1).index_fill_(0, self.weights, False).view(self.shape)
 
 
-class Shares:
-    """The shares of all layers under the mask seen last: most masks stay for many waves, some for all rounds."""
-
-    def __init__(self) -> None:
-        self.mask: Tensor | None = None
-        self.known: dict[tuple[Slot, ...], Share] = {}
-
-    def of(self, mask: Tensor, slots: tuple[Slot, ...], outputs: int) -> Share:
-        """A layer's share; a mask is recognised by identity."""
-        if mask is not self.mask:
-            self.mask, self.known = mask, {}
-        if slots not in self.known:
-            self.known[slots] = Share.of(mask, slots, outputs)
-        return self.known[slots]
-
-
 def _within(mask: Tensor, slot: Slot) -> Tensor:
     begin, end = torch.searchsorted(mask, torch.tensor(slot)).tolist()
     return mask[begin:end] - slot[0]
+
+
+def _ranks(pick: Pick, total: int) -> Tensor:
+    """For every feature its place in the block."""
+    return torch.zeros(total, dtype=torch.int64).index_copy_(0, pick.features, torch.arange(pick.count))
