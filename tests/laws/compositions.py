@@ -1,16 +1,31 @@
 """What the laws run over: every registered method at its defaults, and pieces no method uses yet."""
 
+import inspect
 from collections.abc import Mapping
 
 from tacit import methods
 from tacit.aggregators import WeightedMean
+from tacit.channels import IdealSum
+from tacit.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
 from tacit.core import Method
-from tacit.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
+from tacit.mechanisms import (
+    CentralGaussian,
+    DistributedGaussian,
+    FixedClip,
+    MedianClip,
+    PublicClip,
+    QuantileClip,
+)
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Momentum, Replace
-from tacit.trainers import Sgd
+from tacit.trainers import Masked, Sgd
 
 SGD = Sgd(lr=0.1, epochs=1, batch_size=3)
+SHARE = 0.05  # of the coordinates, where a codec selects some
+SOME = Size(ratio=SHARE)
+SMALL = {"rounds": 3, "cohort": 6, "ratio": SHARE, "chunks": 10}
+NOISE = {"noise": 0.5, "epsilon": None}
+TOP = TopK(size=SOME, lr=0.1, steps=2, batch_size=4)
 SPARE: tuple[Method, ...] = (
     Method(name="everyone", rounds=3, sampler=Everyone(), trainer=SGD),
     Method(
@@ -45,6 +60,61 @@ SPARE: tuple[Method, ...] = (
         trainer=Sgd(lr=0.1, steps=2, momentum=0.9, weight_decay=0.01),
         mechanism=CentralGaussian(clip=FixedClip(0.3), noise_multiplier=0.5),
     ),
+    Method(name="vote", rounds=3, sampler=FixedSize(5), trainer=Masked(SGD), codec=Select(Vote(size=SOME))),
+    Method(
+        name="noisy vote",
+        rounds=3,
+        sampler=Poisson(5),
+        trainer=Masked(SGD),
+        codec=Select(Vote(size=SOME)),
+        mechanism=DistributedGaussian(clip=FixedClip(0.3), noise_multiplier=0.5),
+        channel=IdealSum(),
+    ),
+    Method(
+        name="central top-k",
+        rounds=3,
+        sampler=Poisson(5),
+        trainer=Masked(Sgd(lr=0.1, steps=2, momentum=0.9, weight_decay=0.01)),
+        codec=Select(TOP),
+        mechanism=CentralGaussian(clip=QuantileClip(start=0.1, count_noise=1.0), noise_multiplier=0.5),
+    ),
+    Method(
+        name="median of a mask",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=Masked(SGD),
+        codec=Select(FixedRandom(size=Size(number=7))),
+        mechanism=CentralGaussian(clip=MedianClip(), noise_multiplier=0.5),
+    ),
+    Method(
+        name="weighted selection",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=SGD,
+        codec=Select(RandomK(size=SOME)),
+        aggregator=WeightedMean(),
+        server=Momentum(0.9),
+    ),
+    Method(
+        name="own shares",
+        rounds=3,
+        sampler=Poisson(5),
+        trainer=Masked(SGD),
+        codec=Select(TOP),
+        mechanism=DistributedGaussian(clip=PublicClip(factor=0.5), noise_multiplier=0.5, at_once=False),
+        channel=IdealSum(),
+    ),
+    Method(
+        name="oversized shares",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=SGD,
+        codec=Select(FixedRandom(size=SOME)),
+        mechanism=DistributedGaussian(
+            clip=FixedClip(0.3), noise_multiplier=0.5, dropouts=0.2, colluding=0.3, at_once=False
+        ),
+        channel=IdealSum(),
+    ),
 )
 
 
@@ -55,7 +125,6 @@ def everything() -> Mapping[str, Method]:
 
 
 def _small(name: str) -> dict[str, object]:
-    import inspect
-
     accepted = inspect.signature(methods.find(name)).parameters
-    return {key: value for key, value in {"rounds": 3, "cohort": 6}.items() if key in accepted}
+    sized = "noise" in accepted and accepted["noise"].default is None  # for a budget; here it is given
+    return {key: value for key, value in {**SMALL, **(NOISE if sized else {})}.items() if key in accepted}

@@ -1,6 +1,7 @@
 """Laws: statements over everything registered. A new method stands under them by being in the catalogue."""
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -8,22 +9,40 @@ from torch import Tensor, nn
 
 import tacit
 import zoo
-from laws.compositions import SGD, everything
+from laws.compositions import SGD, SHARE, everything
 from tacit.aggregators import WeightedMean
-from tacit.core import CompositionError, CrossEntropy, Key, Messages, Method, Round, State, Task, wire
-from tacit.core.rounds import client_side, server_side
+from tacit.channels import IdealSum
+from tacit.codecs import FixedRandom, RandomK, Select, Size, Vote
+from tacit.core import (
+    CompositionError,
+    CrossEntropy,
+    DenseRows,
+    Identity,
+    Key,
+    Messages,
+    Method,
+    Round,
+    State,
+    Task,
+    indices,
+    wire,
+)
+from tacit.core.rounds import broadcast, client_side, prepare, server_side
+from tacit.core.state import View
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest, Learner
 from tacit.engine.reference import Reference
 from tacit.engine.waves import Stack
-from tacit.mechanisms import CentralGaussian, FixedClip
+from tacit.mechanisms import CentralGaussian, DistributedGaussian, FixedClip, MedianClip
 from tacit.samplers import Everyone
 from tacit.servers import Replace
-from tacit.trainers import Sgd
+from tacit.trainers import Masked, Sgd
 
 METHODS = everything()
+ADDITIVE = {name: method for name, method in METHODS.items() if isinstance(method.codec, Identity | Select)}
 SIZES = [5, 3, 8, 5, 5, 4, 6, 7]
+POPULATION, PUBLIC = zoo.population(SIZES), zoo.population([6], seed=3)
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 every_model = pytest.mark.parametrize("make", [zoo.cnn, zoo.wide, zoo.Residual], ids=["cnn", "wide", "residual"])
 
@@ -32,21 +51,38 @@ def now(index: int = 1) -> Round:
     return Round(index, len(SIZES), 5.0, 5, Key.from_seed(0, "shared"), Key.from_seed(0, "secret"))
 
 
-def sent(method: Method, model: nn.Module, clients: list[int], way: Callable[..., Learner] = Fastest) -> Messages:
-    state = State(1, Layout.of(model).flatten(model))
-    wave = Stack(torch.tensor(clients), zoo.population(SIZES), way(model, CrossEntropy()))
-    return client_side(method, method.codec.view(state, now()), wave, now())
+@cache
+def module(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return make()
+
+
+@cache
+def prepared(method: Method, make: Callable[[], nn.Module]) -> State:
+    """The state before the first round."""
+    layout, model = Layout.of(module(make)), module(make)
+    wave = Stack(torch.tensor([0]), PUBLIC, Fastest(model, CrossEntropy()))
+    return prepare(method, State(0, layout.flatten(model), layers=layout.sizes), wave, now(0))
+
+
+def view_of(method: Method, make: Callable[[], nn.Module]) -> View:
+    return broadcast(method, prepared(method, make), now())
+
+
+def sent(
+    method: Method, make: Callable[[], nn.Module], clients: list[int], way: Callable[..., Learner] = Fastest
+) -> Messages:
+    wave = Stack(torch.tensor(clients), POPULATION, way(module(make), CrossEntropy()))
+    return client_side(method, view_of(method, make), wave, now())
 
 
 @every_method
 @every_model
 def test_row(method: Method, make: Callable[[], nn.Module]) -> None:
     """`client_side` on a stack is the stack of `client_side` on single rows."""
-    torch.manual_seed(0)
-    model = make()
     clients = [4, 1, 7, 2]
-    together = sent(method, model, clients).rows.dense()
-    alone = torch.cat([sent(method, model, [client]).rows.dense() for client in clients])
+    together = sent(method, make, clients).rows.dense()
+    alone = torch.cat([sent(method, make, [client]).rows.dense() for client in clients])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
 
 
@@ -54,9 +90,7 @@ def test_row(method: Method, make: Callable[[], nn.Module]) -> None:
 @every_model
 def test_engine(method: Method, make: Callable[[], nn.Module]) -> None:
     """The fastest way through a wave sends what the plain reference sends."""
-    torch.manual_seed(0)
-    model = make()
-    fast, plain = (sent(method, model, [0, 3, 5], way).rows.dense() for way in (Fastest, Reference))
+    fast, plain = (sent(method, make, [0, 3, 5], way).rows.dense() for way in (Fastest, Reference))
     assert float((fast - plain).norm() / plain.norm()) < 1e-4
 
 
@@ -72,42 +106,80 @@ def test_engine_folds_to_what_all_messages_at_once_give(method: Method) -> None:
     """Waves summed as they come back are the round of `server_side`, which sees every message at once."""
     work, (shared, secret) = _task(), (Key.from_seed(5, name) for name in ("shared", "secret"))
     (folded, _), *_ = rounds(method, work, seed=5, workers=1)
-    population, state = work.population, initial_state(work, 5)
+    population, state = work.population, initial_state(method, work, 5)
     cohort = method.sampler.cohort(len(population), 0, secret.child("cohort", 0))
     expected = method.sampler.expected(len(population), 0)
     here = Round(0, len(population), expected, len(cohort), shared.child("round", 0), secret.child("round", 0))
     wave = Stack(cohort, population, Fastest(zoo.mlp(), work.loss))
-    at_once = server_side(method, state, client_side(method, method.codec.view(state, here), wave, here), here)
+    at_once = server_side(method, state, client_side(method, broadcast(method, state, here), wave, here), here)
     torch.testing.assert_close(folded.weights, at_once.weights, rtol=1e-4, atol=1e-6)
+    assert at_once.memory.keys() <= folded.memory.keys()
+    for name, value in at_once.memory.items():
+        torch.testing.assert_close(folded.memory[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ADDITIVE.values(), ids=ADDITIVE)
+def test_codec(method: Method) -> None:
+    """What the codec leaves of a row it leaves for good, and sums may be taken before or after it."""
+    state, view = prepared(method, zoo.cnn), view_of(method, zoo.cnn)
+    rows = torch.randn(3, state.dim, generator=torch.Generator().manual_seed(1))
+
+    def kept(values: Tensor) -> Tensor:
+        coded = method.codec.encode(DenseRows(values), view, now()).dense()
+        return torch.stack([method.codec.decode(row, state, now()) for row in coded])
+
+    assert torch.equal(kept(kept(rows)), kept(rows))
+    total = method.codec.encode(DenseRows(rows), view, now()).sum()
+    torch.testing.assert_close(method.codec.decode(total, state, now()), kept(rows).sum(0))
 
 
 @every_method
 def test_size(method: Method) -> None:
     """The book's bytes are the length of the bytes really packed, up and down."""
-    model = zoo.cnn()
-    messages = sent(method, model, [0, 3, 5])
+    messages = sent(method, zoo.cnn, [0, 3, 5])
     packed = [len(wire.pack(wire.Kind.MESSAGE, 1, messages.parts(i))) for i in range(3)]
     assert list(method.channel.upload(messages)) == packed
-    view = method.codec.view(State(1, Layout.of(model).flatten(model)), now())
-    assert method.channel.download(view) == len(wire.pack(wire.Kind.VIEW, 1, view.parts))
+    view = view_of(method, zoo.cnn)
+    for first in (True, False):
+        assert method.channel.download(view, first=first) == len(wire.pack(wire.Kind.VIEW, 1, view.told(first=first)))
 
 
 @every_method
 def test_size_is_what_reports_say(method: Method) -> None:
-    (_, report), *_ = rounds(method, _task(), workers=1)
-    dim = Layout.of(zoo.mlp()).dim
-    weight = 0 if method.aggregator.even else 20
-    assert set(report.up) <= {4 * dim + 36 + weight}
-    assert set(report.down) <= {4 * dim + 36}
-    assert len(report.up) == len(report.down) == len(report.clients)
+    """Three rounds against a hand count: masks go to a client once, bounds and values every time."""
+    state, heard = initial_state(method, _task(), 0), set[int]()
+    for after, report in rounds(method, _task(), workers=1):
+        up, later, once = _by_hand(method, state)
+        assert report.up == (up,) * len(report.clients)
+        assert report.down == tuple(later + once * (client not in heard) for client in report.clients)
+        heard.update(report.clients if once else ())
+        state = after
+
+
+def _by_hand(method: Method, state: State) -> tuple[int, int, int]:
+    """Bytes of a message, of a view, and of what a client's first view has beside it: headers of 24 + 12 per part."""
+    dim, codec = state.dim, method.codec
+    whole, some = 12 + 4 * dim, 12 + 4 * int(SHARE * dim)
+    up, down, once = whole, whole, 0
+    if isinstance(codec, tacit.Sense):
+        up = 12 + 4 * codec.encode(DenseRows(torch.zeros(1, dim)), View(state.weights, {}), now()).dim
+    elif isinstance(codec, Select) and isinstance(codec.which, Vote) and "codec/mask" not in state.memory:
+        down = 0
+    elif isinstance(codec, Select):
+        up = some if codec.which.size.number is None else 12 + 4 * codec.which.size.number
+        down = whole if isinstance(codec.which, RandomK) else up
+        told = not isinstance(codec.which, RandomK | FixedRandom)
+        once = 12 + len(indices.pack(state.memory["codec/mask"], dim)) if told else 0
+    bound = 12 + 8 if isinstance(method.mechanism, DistributedGaussian) else 0
+    samples = 12 + 8 if isinstance(method.aggregator, WeightedMean) else 0
+    return 24 + up + samples, 24 + down + bound, once
 
 
 @every_method
 def test_determinism(method: Method) -> None:
     """Same seed, same state, whatever the order in which clients are listed in a cohort or come to a wave."""
     assert torch.equal(_final(method, 1), _final(method, 1))
-    model = zoo.mlp()
-    one, other = (sent(method, model, order).rows.dense() for order in ([2, 6, 3], [3, 2, 6]))
+    one, other = (sent(method, zoo.mlp, order).rows.dense() for order in ([2, 6, 3], [3, 2, 6]))
     torch.testing.assert_close(one[[2, 0, 1]], other, rtol=1e-5, atol=1e-7)
 
 
@@ -117,6 +189,9 @@ def test_card_rebuilds_the_method(method: Method) -> None:
     assert eval(repr(method), namespace) == method
 
 
+SHARES = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)
+SOME = Select(FixedRandom(size=Size(number=1)))
+SENSED = tacit.Sense(ratio=0.5)
 COMPLAINTS = [
     (
         {"trainer": Sgd(lr=0.1, steps=1, sends="weights")},
@@ -126,6 +201,44 @@ COMPLAINTS = [
     (
         {"aggregator": WeightedMean(), "mechanism": CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)},
         "x: CentralGaussian bounds every client alike, but WeightedMean lets some count more. Use Mean.",
+    ),
+    (
+        {"mechanism": SHARES},
+        (
+            "x: DistributedGaussian puts only 1/n of the noise on each client, but Plain shows the server every "
+            "message. Use a channel that reveals only the sum, such as IdealSum."
+        ),
+    ),
+    ({"trainer": Masked(SGD)}, "x: Masked trains only the codec's coordinates, but Identity chooses none."),
+    (
+        {"mechanism": DistributedGaussian(clip=FixedClip(1.0)), "channel": IdealSum()},
+        "x: DistributedGaussian is to be sized for a budget, but there is none. Give the budget or the noise.",
+    ),
+    (
+        {"mechanism": CentralGaussian(clip=FixedClip(1.0))},
+        "x: CentralGaussian is to be sized for a budget, but there is none. Give the budget or the noise.",
+    ),
+    (
+        {"mechanism": CentralGaussian(clip=FixedClip(1.0, per_layer=True), noise_multiplier=1.0), "codec": SOME},
+        (
+            "x: CentralGaussian bounds every layer by itself, but what Select sends has no layers. "
+            "Use a bound for whole rows."
+        ),
+    ),
+    (
+        {"mechanism": CentralGaussian(clip=MedianClip(per_layer=True), noise_multiplier=1.0), "codec": SENSED},
+        (
+            "x: CentralGaussian bounds every layer by itself, but what Sense sends has no layers. "
+            "Use a bound for whole rows."
+        ),
+    ),
+    (
+        {"aggregator": WeightedMean(), "mechanism": SHARES, "channel": IdealSum()},
+        "x: DistributedGaussian bounds every client alike, but WeightedMean lets some count more. Use Mean.",
+    ),
+    (
+        {"mechanism": CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0), "channel": IdealSum()},
+        "x: CentralGaussian reads every message on the server, but IdealSum reveals only their sum.",
     ),
 ]
 
@@ -138,12 +251,6 @@ def test_composition(pieces: dict[str, object], sentence: str) -> None:
     assert str(error.value) == sentence
 
 
-class SumOnly:
-    """A channel that shows the server only the sum."""
-
-    shows = "sum"
-
-
 class EveryMessage:
     """An aggregator that needs every message."""
 
@@ -153,27 +260,19 @@ class EveryMessage:
         return "EveryMessage()"
 
 
-@pytest.mark.parametrize(
-    ("pieces", "sentence"),
-    [
-        (
-            {"mechanism": CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0), "channel": SumOnly()},
-            "x: CentralGaussian reads every message on the server, but SumOnly reveals only their sum.",
-        ),
-        (
-            {"aggregator": EveryMessage(), "channel": SumOnly()},
-            "x: EveryMessage() needs every message, but SumOnly reveals only their sum.",
-        ),
-    ],
-)
-def test_composition_with_channels(pieces: dict[str, object], sentence: str) -> None:
+def test_composition_of_aggregator_and_channel() -> None:
     with pytest.raises(CompositionError) as error:
-        Method(**{"name": "x", "rounds": 1, "sampler": Everyone(), "trainer": SGD, **pieces})
-    assert str(error.value) == sentence
+        Method(name="x", rounds=1, sampler=Everyone(), trainer=SGD, aggregator=EveryMessage(), channel=IdealSum())
+    assert str(error.value) == "x: EveryMessage() needs every message, but IdealSum reveals only their sum."
+
+
+def test_a_bound_for_every_layer_goes_with_whole_rows() -> None:
+    layered = CentralGaussian(clip=FixedClip(1.0, per_layer=True), noise_multiplier=1.0)
+    assert Method(name="x", rounds=1, sampler=Everyone(), trainer=SGD, mechanism=layered).mechanism.per_layer
 
 
 def _task() -> Task:
-    return Task(model=zoo.mlp, clients=zoo.population(SIZES))
+    return Task(model=zoo.mlp, clients=POPULATION, public=PUBLIC[0])
 
 
 def _final(method: Method, workers: int) -> Tensor:
