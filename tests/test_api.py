@@ -4,11 +4,11 @@ import sys
 import tacit
 
 PUBLIC = """
-Add Bandwidth BinaryCrossEntropy Budget Card CentralGaussian CompositionError CrossEntropy DataError Everyone Experiment
-FixedClip FixedSize Growing Identity Key Loss Mean MeanSquared MedianClip Method ModelError Momentum NoNoise Plain
-Poisson Population QuantileClip
-Replace Report Run RunError Sgd State StorageError TacitError Task TrainingError UserError WeightedMean WireError
-WorkerError card methods rounds tasks train
+Add Bandwidth BinaryCrossEntropy Budget Card CentralGaussian CompositionError CrossEntropy DataError
+DistributedGaussian Everyone Experiment FixedClip FixedRandom FixedSize Growing IdealSum Identity Key Loss Masked Mean
+MeanSquared MedianClip Method ModelError Momentum NoNoise Plain Poisson Population PublicClip QuantileClip RandomK
+Replace Report Run RunError Select Sense Sgd Size State StorageError TacitError Task TopK TrainingError UserError Vote
+WeightedMean WireError WorkerError card methods rounds tasks train
 """
 
 
