@@ -15,6 +15,7 @@ from math import exp, sqrt
 from typing import ClassVar, Protocol
 
 import torch
+from torch import Tensor
 
 from tacit.core import Bound, Round, Rows, State, Sum, UserError
 from tacit.core.errors import expect
@@ -232,7 +233,12 @@ class QuantileClip(_Unprepared):
 def within(rows: Rows, bound: Bound) -> Rows:
     """Every row, or every layer of it, scaled by min(1, bound / norm)."""
     if not bound.layers:
-        return rows.scaled((bound.whole / rows.norms()).nan_to_num(1.0).clamp(max=1.0))
+        return rows.scaled(_factors(bound.whole / rows.norms(), rows.dtype))
     limits = torch.tensor(bound.values, dtype=torch.float64)
-    factors = (limits / rows.layer_norms(bound.layers)).nan_to_num(1.0).clamp(max=1.0)
-    return rows.layer_scaled(factors, bound.layers)
+    return rows.layer_scaled(_factors(limits / rows.layer_norms(bound.layers), rows.dtype), bound.layers)
+
+
+def _factors(ratios: Tensor, dtype: torch.dtype) -> Tensor:
+    """At most 1; one so small that `dtype` has few bits left for it is 0, or it might be rounded up by half."""
+    factors = ratios.nan_to_num(1.0).clamp(max=1.0)
+    return factors.where(factors >= torch.finfo(dtype).tiny, 0.0)
