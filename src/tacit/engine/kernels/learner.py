@@ -13,7 +13,7 @@ from tacit.engine.kernels.conv import PATCH_LIMIT, Filters, LoopConv, PatchConv
 from tacit.engine.kernels.linear import WINDOW, DenseLinear, FactoredLinear, GramLinear, Weights, WindowLinear
 from tacit.engine.kernels.losses import GRADIENTS, has_gradient
 from tacit.engine.kernels.masked_conv import FrozenConv, MaskedConv, MaskedPatchConv
-from tacit.engine.kernels.masked_linear import BlockLinear, Corrected, OpenedLinear, ScatteredLinear
+from tacit.engine.kernels.masked_linear import BlockLinear, Corrected, OpenedLinear, OwnLinear, ScatteredLinear
 from tacit.engine.kernels.plain import AvgPool, Flatten, MaxPool, Relu, Sigmoid, Tanh
 from tacit.engine.kernels.plans import Plan
 from tacit.engine.kernels.rows import BlockRows
@@ -71,8 +71,10 @@ class Kernels:
         """The first layer's product with the broadcast weights is taken once for every sample that is used."""
         x, places = batches.distinct()
         opened = [OpenedLinear(first, x.flatten(1)), *layers[1:]]
+        y = batches.y(0, batches.steps)
         for step in range(batches.steps):
-            self._step(opened, places[:, step], batches.y(step, step + 1), batches.weights(step))
+            here = slice(step * batches.size, (step + 1) * batches.size)
+            self._step(opened, places[:, step], y[:, here], batches.weights(step))
 
     def _inputs(self, batches: Batches, begin: int, end: int) -> tuple[Tensor, Tensor]:
         x, y = batches.x(begin, end), batches.y(begin, end)
@@ -184,9 +186,11 @@ class _Builder:
         return LoopConv(filters, lr, batches.clients, lowest=lowest)
 
     def _masked(self, weights: Weights, place: int, plan: Plan) -> Layer:
-        """Shared weights and a correction: a block, or single weights."""
+        """Shared weights and a correction, a block or single weights, unless so much moves that clients own all."""
         share, lr, clients = plan.shares[place], self.how.lr, self.batches.clients
         wanted = 0 if place <= plan.still else share.shape[1]
+        if share.dense:
+            return OwnLinear(weights, share, lr, clients, lowest=not wanted)
         if not share.blockwise:
             return ScatteredLinear(weights, share, lr, clients, wanted)
         if place in plan.wanted and share.below is not None:

@@ -1,9 +1,10 @@
-"""Fully connected layers under a mask: the broadcast weights are shared by all clients, who own a correction.
+"""Fully connected layers under a mask, in three forms: mostly the broadcast weights are shared by all clients.
 
-| form | when | a client's correction |
+| form | when | what a client owns |
 |---|---|---|
-| `BlockLinear` | the mask's coordinates stand close together, or there are none | a dense block of outputs and inputs |
-| `ScatteredLinear` | otherwise | single weights |
+| `BlockLinear` | the mask's coordinates stand close together, or there are none | a dense block of corrections |
+| `ScatteredLinear` | they do not | corrections of single weights |
+| `OwnLinear` | they are many | all weights |
 
 With broadcast weights W₀ and a correction D over outputs J and inputs I, `x·Wᵀ = x·W₀ᵀ` plus, in J, `x_I·Dᵀ`.
 """
@@ -94,7 +95,7 @@ class BlockLinear:
             if self.reach == self.share.columns.count:
                 self.share.columns.add_product(below, rows, part)
             else:
-                below[..., -self.reach :].baddbmm_(rows, part)
+                below[..., -self.reach :].add_(torch.bmm(rows, part))
         return below
 
     def blocks(self) -> Blocks:
@@ -116,6 +117,7 @@ class ScatteredLinear:
         self.values = weights.matrix.new_zeros(clients, len(share.weights))
         self.across = Bags(self.row, self.column, outputs, inputs, clients)
         self.bias = BiasStep(share, weights.matrix, clients)
+        self.whole = weights.matrix.new_zeros(0 if share.gathers else clients, outputs, inputs)
         if wanted:
             self.turn = torch.argsort(self.column, stable=True)
             self.back = Bags(self.column[self.turn], self.row[self.turn], inputs, outputs, clients)
@@ -143,7 +145,7 @@ class ScatteredLinear:
             products = wide.index_select(1, self.row).mul_(self.wide.index_select(1, self.column))
             self.values.sub_(products.sum(2), alpha=self.lr)
         else:
-            self._read(wide)
+            self._read(g)
         self.bias.step(g, self.lr)
         return below
 
@@ -151,16 +153,44 @@ class ScatteredLinear:
         below = (g.reshape(-1, g.shape[-1]) @ self.weights.matrix).view(*g.shape[:-1], -1)
         return below.add_(self.back.sums(wide, self.values.index_select(1, self.turn)).transpose(1, 2))
 
-    def _read(self, wide: Tensor) -> None:
-        """Read the mask's coordinates from whole gradients, which overwrite each other to stay in cache."""
-        whole = torch.empty_like(self.weights.matrix)
-        for values, g, x in zip(self.values, wide, self.x, strict=True):
-            torch.mm(g, x, out=whole)
-            values.sub_(whole.view(-1).index_select(0, self.share.weights), alpha=self.lr)
+    def _read(self, g: Tensor) -> None:
+        """Read the mask's coordinates from whole updates; what these gather elsewhere, nobody ever reads."""
+        self.whole.baddbmm_(g.transpose(1, 2), self.x, alpha=-self.lr)
+        self.values = self.whole.view(len(g), -1).index_select(1, self.share.weights)
 
     def blocks(self) -> Blocks:
         """The update at the mask's coordinates."""
         return [*zip(self.weights.slots, (DenseBlock(self.values), self.bias.block()), strict=False)]
+
+
+class OwnLinear:
+    """Weights per client, whose gradient is masked."""
+
+    def __init__(self, weights: Weights, share: Share, lr: float, clients: int, *, lowest: bool) -> None:
+        self.weights, self.share, self.lowest = weights, share, lowest
+        self.matrix = weights.matrix.repeat(clients, 1, 1)
+        self.step = torch.full_like(weights.matrix, lr).masked_fill_(share.frozen(), 0.0)
+        self.bias, self.lr = BiasStep(share, weights.matrix, clients), lr
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Every client's batch through its own weights."""
+        self.x, wide, shared = x, self.matrix.transpose(1, 2), self.weights.bias
+        out = torch.bmm(x, wide) if shared is None else torch.baddbmm(shared, x, wide)
+        self.bias.add(out)
+        return out
+
+    def backward(self, g: Tensor) -> Tensor | None:
+        """The gradient at the inputs, then the step in place."""
+        below = None if self.lowest else torch.bmm(g, self.matrix)
+        self.matrix.sub_(torch.bmm(g.transpose(1, 2), self.x).mul_(self.step))
+        self.bias.step(g, self.lr)
+        return below
+
+    def blocks(self) -> Blocks:
+        """The update at the mask's coordinates."""
+        at = self.share.weights
+        values = self.matrix.flatten(1)[:, at] - self.weights.matrix.flatten()[at]
+        return [*zip(self.weights.slots, (DenseBlock(values), self.bias.block()), strict=False)]
 
 
 class Bags:

@@ -52,12 +52,14 @@ class Pick:
 
     def take(self, x: Tensor) -> Tensor:
         """These features of the last dimension."""
-        return x.index_select(-1, self.features) if self.start is None else x.narrow(-1, self.start, self.count)
+        if self.start is None:
+            return x.index_select(-1, self.features)
+        return x if x.shape[-1] == self.count else x.narrow(-1, self.start, self.count)
 
     def add_product(self, out: Tensor, left: Tensor, right: Tensor) -> None:
-        """`out += left·right` at these features, in place."""
+        """`out += left·right` at these features, in place; a product straight into a slice would be slower."""
         if self.start is not None:
-            out.narrow(-1, self.start, self.count).baddbmm_(left, right)
+            self.take(out).add_(torch.bmm(left, right))
         else:
             out[..., self.features] += torch.bmm(left, right)
 
@@ -136,15 +138,21 @@ class Share:
         return block.index_fill_(0, torch.cat(self.places), True).view(self.rows.count, self.width)
 
     @property
+    def dense(self) -> bool:
+        """Whether so much moves that every client had better own all weights: an eighth, all over the matrix."""
+        entries = self.shape[0] * self.shape[1]
+        return 8 * len(self.weights) > entries and 2 * self.rows.count * self.width > entries
+
+    @property
     def blockwise(self) -> bool:
         """Whether a dense block is cheaper than scattered coordinates.
 
-        Counted in quarters of a nanosecond per sample of ten, as measured: a block's entry takes part in three
+        Counted in quarters of a nanosecond per batch of ten, as measured: a block's entry takes part in three
         products (3), a coordinate in two sums (12), and its gradient is gathered (46) or read from a whole one (4),
         every entry of which costs 1.
         """
         entries, k = self.shape[0] * self.shape[1], len(self.weights)
-        return 3 * self.rows.count * self.width <= 12 * k + min(46 * k, entries + 4 * k)
+        return not self.dense and 3 * self.rows.count * self.width <= 12 * k + min(46 * k, entries + 4 * k)
 
     @property
     def gathers(self) -> bool:
