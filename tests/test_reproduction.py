@@ -15,7 +15,8 @@ EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 STUDIES = [read_study(EXPERIMENTS, name) for name in catalog(EXPERIMENTS)]
 ROWS = [pytest.param(row, id=f"{study.name}-{row.name}") for study in STUDIES for row in study.rows]
 KNOWN = {"accuracy", "rounds", "cost", "epsilon", "delta"}
-KNOWN |= {"best_accuracy", "best_round", "cost_down", "cost_up", "epsilon_classic"}
+KNOWN |= {"best_accuracy", "best_round", "cost_down", "cost_up", "epsilon_classic", "bound"}
+KNOWN |= {"best_balanced_accuracy", "auroc_at_best"}
 ROW = '[[rows]]\nname = "one"\nmethod = "fedavg"\n'
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.books.bandwidth import Bandwidth
+from tacit.books.bandwidth import Bandwidth, cost
 from tacit.core import Report
 
 messages = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1000), st.integers(0, 1000)), max_size=6)
@@ -32,3 +32,9 @@ def test_books_of_parts_add_up_to_the_book_of_all(first, second):
 
 def test_clients_that_never_took_part_have_moved_nothing():
     assert Bandwidth.of([report(((3, 5, 7),))]).per_client(4) == (0, 0)
+
+
+@given(st.integers(0, 10**7), st.integers(0, 500), st.integers(1, 100), st.integers(100, 6000))
+def test_the_papers_cost_is_the_mean_over_all_clients_of_bytes_without_headers(values, rounds, cohort, clients):
+    total = rounds * cohort * 4 * values
+    assert abs(cost(values, rounds, cohort / clients) * 1000 * clients - total) <= 1e-9 * max(total, 1)

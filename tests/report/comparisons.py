@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from tacit.report.comparison import Comparison, Plot, Row, Trial
+from tacit.report.comparison import Comparison, Row, Trial
+from tacit.report.plots import Plot
 
 Values = Mapping[str, float | None]
 

@@ -11,28 +11,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 from tacit.core.errors import UserError
+from tacit.report.plots import Histogram, Plot, read_plot
 
 FORMAT = 1
 LOWER_IS_BETTER = {"loss", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds"}
 PRIVACY = {"epsilon", "delta"}
+UNJUDGED = {"best_round", "cost_down", "cost_up", "epsilon_classic", "bound"}  # they follow from the best round, or S
 Verdict = Literal["reached", "missed", "not measured", "no guarantee", ""]
 Values = Mapping[str, float | None]
 Curves = Mapping[str, tuple[float | None, ...]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plot:
-    """What is drawn over the rounds: a panel per quantity, with a line per row in each.
-
-    Attributes:
-        y: the quantities, from top to bottom.
-        labels: what a panel calls its quantity, if not by its name.
-        log: the quantities, or `round`, whose axis is logarithmic.
-    """
-
-    y: tuple[str, ...]
-    labels: Mapping[str, str] = field(default_factory=dict)
-    log: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +29,9 @@ class Trial:
     Attributes:
         seed: of everything random.
         values: what came out: the metrics of the released model, the best of any round, rounds, cost (messages that
-            clients sent), ε, δ, bytes and seconds.
-        curves: quantities over some of the rounds, at most a hundred; `round` tells which.
+            clients sent), ε, δ, bytes and seconds; and whatever else the columns ask for.
+        curves: quantities over some of the rounds, at most a hundred; `round` tells which. Of a histogram, the
+            `density` between each two edges of `weight`.
     """
 
     seed: int
@@ -100,8 +88,8 @@ class Row:
         return Spread(math.fsum(known) / len(known), min(known), max(known))
 
     def verdict(self, quantity: str) -> Verdict:
-        """Whether ours is at least as good as the paper's number; empty if it has none."""
-        if quantity not in self.paper:
+        """Whether ours is at least as good as the paper's number; empty if it has none, or no way is better."""
+        if quantity not in self.paper or quantity in UNJUDGED:
             return ""
         ours = self.ours(quantity)
         if ours is None:
@@ -124,6 +112,8 @@ class Comparison:
         versions: the releases that the numbers depend on.
         rows: one per row of the table or line of the figure.
         plot: what is drawn, if this is a figure.
+        columns: the quantities of the table, a column each; empty: all there are, a line each.
+        stand_in: why ours and the paper's numbers are not of the same data; empty if they are.
     """
 
     name: str
@@ -131,11 +121,13 @@ class Comparison:
     fast: bool
     versions: Mapping[str, str]
     rows: tuple[Row, ...]
-    plot: Plot | None = None
+    plot: Plot | Histogram | None = None
+    columns: tuple[str, ...] = ()
+    stand_in: str = ""
 
     def verdict(self, row: Row, quantity: str) -> Verdict:
-        """That of the row; a short version is not compared."""
-        return "" if self.fast else row.verdict(quantity)
+        """That of the row; a short version is not compared, nor are other data."""
+        return "" if self.fast or self.stand_in else row.verdict(quantity)
 
     def to_json(self) -> dict[str, object]:
         """Plain values, with the verdicts in them."""
@@ -163,14 +155,15 @@ class Comparison:
 
     @classmethod
     def _from_table(cls, table: dict[str, Any]) -> Self:
-        plot = table["plot"]
         return cls(
             name=table["name"],
             title=table["title"],
             fast=table["fast"],
             versions=table["versions"],
             rows=tuple(map(_row, table["rows"])),
-            plot=plot and Plot(y=tuple(plot["y"]), labels=plot["labels"], log=tuple(plot["log"])),
+            plot=read_plot(table["plot"]),
+            columns=tuple(table.get("columns", ())),
+            stand_in=table.get("stand_in", ""),
         )
 
     def _compared(self, row: Row, quantity: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""A comparison as a picture: quantities over the rounds, a line per row. The one door of the plotting library."""
+"""A comparison as a picture: quantities over the rounds, a line per row; or histograms."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.core.errors import UserError
-from tacit.report.comparison import Comparison, Plot, Row
+from tacit.report import histograms
+from tacit.report.comparison import Comparison, Row
+from tacit.report.looks import ABOVE, BELOW, COLOURS, INK, ONE, WIDTH, caption, plain
+from tacit.report.plots import Histogram, Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Numbers = NDArray[np.float64]
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
-INK, PALE = "#333333", "#DDDDDD"
-WIDTH, ONE, SEVERAL = 8.0, 3.6, 2.1  # inches: the whole, a panel's height if it is alone or not
-ABOVE, BELOW, NAME = 0.85, 0.85, 0.36  # inches: the title's, the caption's, a name's height
+SEVERAL, NAME = 2.1, 0.36  # inches: the height of a panel that is not alone, of a name
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,8 @@ def render(comparison: Comparison) -> bytes:
     require()
     if comparison.plot is None:
         raise UserError(f"Expected a figure, but {comparison.name} is a table.")
-    figure = _figure(comparison, comparison.plot)
+    plot = comparison.plot
+    figure = histograms.draw(comparison, plot) if isinstance(plot, Histogram) else _figure(comparison, plot)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=160, metadata={"Software": None})
     return content.getvalue()
@@ -68,7 +69,7 @@ def _figure(comparison: Comparison, plot: Plot) -> "Figure":
         _name(panel, lines, NAME / (panel.get_position().height * height))
     panels[-1].set_xlabel("round", color=INK)
     figure.text(edge["left"], 1 - 0.18 / height, comparison.title, size=12, color=INK, va="top")
-    figure.text(edge["left"], 0.12 / height, _caption(comparison), size=8, color=INK, va="bottom")
+    figure.text(edge["left"], 0.12 / height, caption(comparison, "Line", "band"), size=8, color=INK, va="bottom")
     return figure
 
 
@@ -137,20 +138,4 @@ def _dress(panel: "Axes", plot: Plot, quantity: str) -> None:
         panel.set_yscale("log")
     else:
         panel.yaxis.set_major_formatter(lambda value, _: f"{value:.6g}")  # no power of ten apart from its number
-    panel.spines[["top", "right", "left"]].set_visible(False)
-    panel.spines["bottom"].set_color(PALE)
-    panel.grid(axis="y", color=PALE, linewidth=0.7)
-    panel.set_axisbelow(True)
-    panel.tick_params(which="both", colors=INK, length=0, labelsize=8.5)
-
-
-def _caption(comparison: Comparison) -> str:
-    said = []
-    if any(row.spent for row in comparison.rows):
-        said.append("Dot: the privacy budget allows no further round.")
-    most = max((len(row.trials) for row in comparison.rows), default=1)
-    if most > 1:
-        said.append(f"Line: mean of {most} seeds; band: least to most.")
-    if comparison.fast:
-        said.append("Short version: not for comparison.")
-    return " ".join(said)
+    plain(panel)

@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 
 from tacit.report.comparison import PRIVACY, Comparison, Row
+from tacit.report.words import NAMES, head, label, notes
 
 HEAD = ["row", "quantity", "paper", "ours", "least to most", "seeds", "verdict"]
-NAMES = {"epsilon": "ε", "delta": "δ at the budget's ε", "cost": "cost (messages)"}
 BENEATH = {"loss", "up", "down", "seconds"}  # told in words, or not at all
 
 
 def table(comparison: Comparison) -> list[list[str]]:
-    """A line per row and quantity, under a line of names; a row is named once."""
+    """A line per row and quantity, under a line of names; a row is named once. With columns, a line per row."""
+    return _wide(comparison) if comparison.columns else _long(comparison)
+
+
+def _long(comparison: Comparison) -> list[list[str]]:
     lines = [HEAD]
     for row in comparison.rows:
         shown = [name for name in row.quantities() if name in row.paper or (name not in BENEATH and row.ours(name))]
@@ -22,8 +26,46 @@ def table(comparison: Comparison) -> list[list[str]]:
     return lines
 
 
+def _wide(comparison: Comparison) -> list[list[str]]:
+    """Ours in a column per quantity, and beside it the paper's if any row has one."""
+    told = {quantity for row in comparison.rows for quantity in row.paper}
+    heads = [name for quantity in comparison.columns for name in (head(quantity), "paper")[: 1 + (quantity in told)]]
+    return [["row", *heads, "verdict"], *(_line(comparison, row, told) for row in comparison.rows)]
+
+
+def _line(comparison: Comparison, row: Row, told: set[str]) -> list[str]:
+    cells = [row.name]
+    for quantity in comparison.columns:
+        paper = row.paper.get(quantity)
+        cells.append(_spread(row, quantity))
+        cells += ["" if paper is None else figure(paper)] * (quantity in told)
+    return [*cells, _summed_up(comparison, row)]
+
+
+def _spread(row: Row, quantity: str) -> str:
+    """The mean over seeds; of metrics also half the way from least to most."""
+    ours = row.ours(quantity)
+    if ours is None:
+        return ""
+    several = ours.least < ours.most and quantity not in NAMES
+    nominal = " nominal" * (quantity in PRIVACY and not row.proved)
+    return figure(ours.mean) + f" ±{figure((ours.most - ours.least) / 2)}" * several + nominal
+
+
+def _summed_up(comparison: Comparison, row: Row) -> str:
+    """What was not reached, and why; if that is nothing, whether anything was."""
+    found = {quantity: comparison.verdict(row, quantity) for quantity in comparison.columns}
+    others = [f"{verdict}: {head(name)}" for name, verdict in found.items() if verdict not in ("", "reached")]
+    return "; ".join(others) or "reached" * ("reached" in found.values())
+
+
 def remarks(comparison: Comparison) -> Iterator[str]:
-    """Line by line: each row's guarantee in words, what travelled, and its settings."""
+    """Line by line: what columns mean, each row's guarantee in words, what travelled, and its settings."""
+    if comparison.stand_in:
+        yield f"Stand-in: {comparison.stand_in}"
+    yield from notes(comparison.columns)
+    if comparison.columns:
+        yield "Ours are means over the seeds; ± is half the way from the least to the most."
     for row in comparison.rows:
         yield row.name
         yield from (f"  {line}" for line in f"Guarantee: {row.guarantee}".splitlines())
@@ -31,17 +73,6 @@ def remarks(comparison: Comparison) -> Iterator[str]:
         yield f"  Settings: {row.method} {_settings(row.args)}; {row.task} {_settings(row.task_args)}"
     if comparison.fast:
         yield "This is the short version: its numbers are not compared with the paper's."
-
-
-def label(quantity: str) -> str:
-    """A quantity in words.
-
-    Example:
-        >>> label("best_accuracy"), label("epsilon")
-        ('best accuracy of any round', 'ε')
-    """
-    name = quantity.removeprefix("best_")
-    return NAMES.get(quantity, quantity) if name == quantity else f"best {name} of any round"
 
 
 def figure(value: float) -> str:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tacit.core import Method, RunError, Task
+from tacit.core import Method, RunError, Task, UserError
 from tacit.core.schema import choose
 from tacit.experiment import Experiment
 from tacit.manifest import Manifest
+from tacit.report.plots import Histogram
 from tacit.reproduction.studies import FAST, Row, Study
 from tacit.results import MANIFEST, read_manifest
 from tacit.training import Plan, Run, fitted, follow
@@ -107,7 +108,16 @@ def jobs_of(study: Study, choice: Choice) -> list[list[Job]]:
     """The jobs of each chosen row, one per seed."""
     known = {row.name: row for row in study.rows}
     chosen = [choose(known, name, f"a row of {study.name}") for name in choice.rows] or study.rows
+    _check_masks(study, [row.name for row in chosen])
     return [[*_jobs(row, choice)] for row in chosen]
+
+
+def _check_masks(study: Study, chosen: Sequence[str]) -> None:
+    """Raise `UserError` if a histogram would lack the row whose coordinates it counts."""
+    for panel in study.plot.panels if isinstance(study.plot, Histogram) else ():
+        drawn = [name for name in panel.rows if name in chosen]
+        if drawn and panel.mask not in chosen:
+            raise UserError(f"Expected row {panel.mask!r} too: its coordinates are counted for {drawn[0]!r}.")
 
 
 def _jobs(row: Row, choice: Choice) -> Iterator[Job]:

@@ -5,10 +5,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tacit.books.guarantee import Guarantee
-from tacit.core import Method, Report
+from tacit.core import BudgetError, Report
 from tacit.manifest import versions
-from tacit.report.comparison import LOWER_IS_BETTER, Comparison, Curves, Plot, Row, Trial, Values
+from tacit.report.comparison import Comparison, Curves, Row, Trial
+from tacit.report.plots import Histogram, Plot
+from tacit.reproduction.histograms import with_histograms
 from tacit.reproduction.jobs import Job
+from tacit.reproduction.quantities import Finished, derived
 from tacit.reproduction.studies import Study
 from tacit.results import read_manifest, read_rounds
 from tacit.training import fitted
@@ -17,17 +20,22 @@ if TYPE_CHECKING:
     from tacit.spending import Spending
 
 MOST_POINTS = 100
+DELTA = 1e-5  # at which ε is told if the method has no budget, as in `tacit.spending`
 
 
 def compare(study: Study, jobs: Iterable[Sequence[Job]], *, fast: bool) -> Comparison:
     """What came of a study's jobs, a row for each group of them; all of them are finished."""
+    groups = [*jobs]
+    rows = tuple(_row(group, study) for group in groups)
     return Comparison(
         name=study.name,
         title=study.title,
         fast=fast,
         versions=versions(),
-        rows=tuple(_row(group, study.plot) for group in jobs),
+        rows=with_histograms(rows, groups, study.plot) if isinstance(study.plot, Histogram) else rows,
         plot=study.plot,
+        columns=study.columns,
+        stand_in=study.stand_in,
     )
 
 
@@ -38,16 +46,15 @@ def thinned(reports: Sequence[Report], most: int = MOST_POINTS) -> list[Report]:
     return [reports[round(i * (len(reports) - 1) / (most - 1))] for i in range(most)]
 
 
-def _row(jobs: Sequence[Job], plot: Plot | None) -> Row:
+def _row(jobs: Sequence[Job], study: Study) -> Row:
     job, experiment = jobs[0], jobs[0].experiment
-    rounds = [read_rounds(each.directory) for each in jobs]
-    clients = read_manifest(job.directory).task.clients
-    longest = max(rounds, key=len)
-    spending = _spending(fitted(job.method, clients), clients, longest)
+    runs = [_finished(each) for each in jobs]
+    longest = max(runs, key=lambda run: len(run.reports))
+    spending = _spending(longest)
     if spending is None:
-        guarantee = Guarantee.none(job.method.mechanism.unproved, rounds=len(longest))
+        guarantee = Guarantee.none(job.method.mechanism.unproved, rounds=len(longest.reports))
     else:
-        guarantee = spending.guarantee(longest)
+        guarantee = spending.guarantee(longest.reports)
     delta = spending.delta_at_budget if spending else None
     return Row(
         name=job.row.name,
@@ -55,7 +62,7 @@ def _row(jobs: Sequence[Job], plot: Plot | None) -> Row:
         args=experiment.typed_args(),
         task=experiment.task,
         task_args=experiment.typed_task_args(),
-        trials=tuple(_trial(each.seed, done, delta, plot) for each, done in zip(jobs, rounds, strict=True)),
+        trials=tuple(_trial(each.seed, run, delta, study) for each, run in zip(jobs, runs, strict=True)),
         paper=job.row.paper,
         source=job.row.source,
         proved=guarantee.proved,
@@ -64,21 +71,31 @@ def _row(jobs: Sequence[Job], plot: Plot | None) -> Row:
     )
 
 
-def _trial(seed: int, reports: Sequence[Report], delta: float | None, plot: Plot | None) -> Trial:
-    measured = [report for report in reports if report.metrics]
-    main = next(iter(measured[-1].metrics), "") if measured else ""
-    quantities = plot.y if plot else (main,) * bool(main)
-    return Trial(seed=seed, values=_values(reports, main, delta), curves=_curves(reports, quantities))
+def _finished(job: Job) -> Finished:
+    task = read_manifest(job.directory).task
+    return Finished(
+        method=fitted(job.method, task.clients),
+        clients=task.clients,
+        parameters=task.parameters,
+        reports=read_rounds(job.directory),
+        directory=job.directory,
+        delta=DELTA if job.method.budget is None else job.method.budget.delta,
+    )
 
 
-def _values(reports: Sequence[Report], main: str, delta: float | None) -> Values:
+def _trial(seed: int, run: Finished, delta: float | None, study: Study) -> Trial:
+    main = run.main()
+    quantities = study.plot.y if isinstance(study.plot, Plot) else (main,) * bool(main)
+    values = {**_values(run, delta), **{name: _finite(value) for name, value in derived(run, study.columns).items()}}
+    return Trial(seed=seed, values=values, curves=_curves(run.reports, quantities))
+
+
+def _values(run: Finished, delta: float | None) -> dict[str, float | None]:
+    main, reports, best = run.main(), run.reports, run.best()
     last = next((report.metrics for report in reversed(reports) if report.metrics), {})
-    metrics = {name: _short(value) for name, value in last.items()}
-    seen = [report.metrics[main] for report in reports if main in report.metrics]
-    best = {f"best_{main}": _short((min if main in LOWER_IS_BETTER else max)(seen))} if seen else {}
     values = {
-        **metrics,
-        **best,
+        **{name: _short(value) for name, value in last.items()},
+        **({f"best_{main}": _short(best.metrics[main])} if best else {}),
         "rounds": len(reports),
         "cost": sum(len(report.clients) for report in reports),
         "epsilon": reports[-1].epsilon if reports else None,
@@ -91,8 +108,9 @@ def _values(reports: Sequence[Report], main: str, delta: float | None) -> Values
 
 
 def _curves(reports: Sequence[Report], quantities: Sequence[str]) -> Curves:
-    """The quantities over the rounds, six digits each."""
-    shown = thinned(reports)
+    """The quantities over the rounds in which any was measured, six digits each."""
+    measured = [report for report in reports if any(_quantity(report, name) is not None for name in quantities)]
+    shown = thinned(measured or reports)
     curves = {name: tuple(_short(_quantity(report, name)) for report in shown) for name in quantities}
     return {"round": tuple(report.round for report in shown), **curves}
 
@@ -112,16 +130,19 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _spending(method: Method, clients: int, reports: Sequence[Report]) -> "Spending | None":
-    """What these rounds of a method cost; None if it adds no noise."""
-    if not method.mechanism.noisy or method.mechanism.event(0) is None:
+def _spending(run: Finished) -> "Spending | None":
+    """What a run's rounds cost; None if its method adds no noise."""
+    if not run.method.mechanism.noisy or run.method.mechanism.event(0) is None:
         return None
     from tacit.spending import Spending
 
-    return Spending.begin(method, clients, [report.turnout for report in reports])
+    return Spending.begin(run.method, run.clients, [report.turnout for report in run.reports])
 
 
 def _spent(spending: "Spending") -> bool:
     """Whether the budget allows no further round."""
-    budget = spending.method.budget
-    return budget is not None and spending.reserve().epsilon > budget.epsilon
+    try:
+        spending.reserve()  # without a ledger, nothing is charged
+    except BudgetError:
+        return True
+    return False

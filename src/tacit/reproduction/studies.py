@@ -25,26 +25,40 @@
     y = ["accuracy"]                      # a panel per quantity: a metric, variance, scale, norm or epsilon
     labels = { accuracy = "accuracy on the test set" }
     log = ["round"]                       # axes that are logarithmic
+
+Also, for a whole study::
+
+    columns = ["best_accuracy", "cost_up"]  # a line per row with these quantities; left out: a line per quantity
+    stand-in = "Other patients: ..."        # the data are not the paper's, so nothing is judged
+
+    [figure]
+    kind = "histogram"                    # of the weights when training ends, instead of lines over the rounds
+    bins = 60
+
+    [[figure.panels]]
+    title = "Fashion-MNIST"
+    rows = ["FL-TOP", "FL-STD"]           # rows of this file
+    mask = "FL-TOP"                       # whose coordinates are counted, in the run with the same seed
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tacit.core import UserError
-from tacit.core.schema import choose, listed, suggestion
+from tacit.core.schema import choose
 from tacit.experiment import Experiment, parse
-from tacit.report.comparison import Plot
+from tacit.report.plots import Histogram, Plot
+from tacit.reproduction.files import Table, check_different, check_keys, count, entries, read, text
+from tacit.reproduction.plots import FIGURE, read_columns, read_plot
 
 EXPECTED = "expected.toml"
 FAST = "fast"
-Table = Mapping[str, Any]
 _EVERY = "evaluate-every"
 _STUDY, _OWN, _BORROWED = (
-    ("title", _EVERY, "rows", "figure"),
+    ("title", _EVERY, "columns", "stand-in", "rows", FIGURE),
     ("name", "fast", "expected", _EVERY),
     ("from", "name", "row"),
 )
@@ -77,12 +91,23 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A table or figure of a paper: its name (`<paper>/<what>`), title and rows, and what is drawn of them."""
+    """A table or figure of a paper.
+
+    Attributes:
+        name: `<paper>/<what>`.
+        title: what it reproduces.
+        rows: its rows or lines.
+        plot: what is drawn of them, if anything.
+        columns: the quantities of the table, a column each; empty: all there are, a line each.
+        stand_in: why the data are not the paper's; empty if they are.
+    """
 
     name: str
     title: str
     rows: tuple[Row, ...]
-    plot: Plot | None = None
+    plot: Plot | Histogram | None = None
+    columns: tuple[str, ...] = ()
+    stand_in: str = ""
 
 
 def experiments_folder() -> Path:
@@ -103,19 +128,28 @@ def catalog(folder: Path) -> dict[str, Path]:
 def read_study(folder: Path, name: str) -> Study:
     """The study of this name; a `UserError` lists what there is and points to the nearest."""
     file = choose(catalog(folder), name, "a table or figure")
-    table = _read(file)
-    _check_keys(table, _STUDY, str(file))
-    rows = tuple(_row(file, table, entry, number) for number, entry in enumerate(_entries(table, file), start=1))
+    table = read(file)
+    check_keys(table, _STUDY, str(file))
+    numbered = enumerate(entries(table, "rows", str(file)), start=1)
+    rows = tuple(_row(file, table, entry, number) for number, entry in numbered)
     for same in ("name", "folder"):
-        _check_different([getattr(row, same) for row in rows if row.study == name or same == "name"], str(file))
-    return Study(name=name, title=_text(table, "title", str(file)), rows=rows, plot=_plot(table, str(file)))
+        names = [getattr(row, same) for row in rows if row.study == name or same == "name"]
+        check_different(names, f"the rows of {file}")
+    return Study(
+        name=name,
+        title=text(table, "title", str(file)),
+        rows=rows,
+        plot=read_plot(table, [row.name for row in rows], str(file)),
+        columns=read_columns(table, str(file)),
+        stand_in=text(table, "stand-in", str(file)) if "stand-in" in table else "",
+    )
 
 
 def _row(file: Path, study: Table, entry: Table, number: int) -> Row:
     label = f"row {entry.get('name', number)!r} of {file}"
     if "from" in entry:
         return _borrowed(file, entry, label)
-    name = _text(entry, "name", label)
+    name = text(entry, "name", label)
     experiment = parse({key: value for key, value in entry.items() if key not in _OWN}, label)
     paper, source = _expected(file, entry, name, label)
     return Row(
@@ -132,27 +166,22 @@ def _row(file: Path, study: Table, entry: Table, number: int) -> Row:
 
 def _every(study: Table, entry: Table, row: str, label: str) -> int:
     """After how many rounds a row's model is measured: its own word, or the study's."""
-    value, who = (entry[_EVERY], row) if _EVERY in entry else (study.get(_EVERY, 1), label)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UserError(f"Expected {_EVERY} of {who} to be a whole number, at least 1, got {value!r}.")
-    return value
+    return count(entry, _EVERY, 1, row) if _EVERY in entry else count(study, _EVERY, 1, label)
 
 
 def _borrowed(file: Path, entry: Table, label: str) -> Row:
     """A row of another file, under a name of its own."""
-    _check_keys(entry, _BORROWED, label)
-    name = _text(entry, "name", label)
-    there = choose(catalog(file.parent.parent), f"{file.parent.name}/{_text(entry, 'from', label)}", f"from of {label}")
-    study = _read(there)
-    entries = {str(other.get("name")): other for other in _entries(study, there) if "from" not in other}
-    origin = choose(entries, str(entry.get("row", name)), f"row of {label}")
+    check_keys(entry, _BORROWED, label)
+    name = text(entry, "name", label)
+    there = choose(catalog(file.parent.parent), f"{file.parent.name}/{text(entry, 'from', label)}", f"from of {label}")
+    study = read(there)
+    own = [other for other in entries(study, "rows", str(there)) if "from" not in other]
+    origin = choose({str(other.get("name")): other for other in own}, str(entry.get("row", name)), f"row of {label}")
     return replace(_row(there, study, origin, 0), name=name)
 
 
 def _fast(experiment: Experiment, changes: Any, label: str) -> Experiment:
-    if not isinstance(changes, dict):
-        raise UserError(f"Expected fast of {label} to be a table, got {changes!r}.")
-    _check_keys(changes, ("args", "task-args"), f"fast of {label}")
+    check_keys(changes, ("args", "task-args"), f"fast of {label}")
     return replace(
         experiment,
         args={**experiment.args, **changes.get("args", {})},
@@ -164,50 +193,16 @@ def _fast(experiment: Experiment, changes: Any, label: str) -> Experiment:
 def _expected(file: Path, entry: Table, name: str, label: str) -> tuple[dict[str, float], str]:
     """The paper's numbers for a row, and their place in it."""
     book = file.with_name(EXPECTED)
-    known = _read(book).get(file.stem, {}) if book.exists() else {}
+    known = read(book).get(file.stem, {}) if book.exists() else {}
     if "expected" in entry:
-        found = choose(known, _text(entry, "expected", label), f"expected of {label}")
+        found = choose(known, text(entry, "expected", label), f"expected of {label}")
     else:
         found = known.get(name, {})
     numbers = {key: value for key, value in found.items() if key != "source"}
     for key, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UserError(f"Expected {key} of {name!r} in {book} to be a number, got {value!r}.")
-    return numbers, _text(found, "source", f"{name!r} in {book}") if found else ""
-
-
-def _plot(table: Table, label: str) -> Plot | None:
-    if "figure" not in table:
-        return None
-    figure = table["figure"]
-    _check_keys(figure, ("y", "labels", "log"), f"figure of {label}")
-    y = figure.get("y")
-    if not isinstance(y, list) or not y or not all(isinstance(quantity, str) for quantity in y):
-        raise UserError(f"Expected y of figure of {label} to be a list of quantities, for example ['accuracy'].")
-    return Plot(y=tuple(y), labels=figure.get("labels", {}), log=tuple(figure.get("log", ())))
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"Could not read {file}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"Expected {file} to be TOML: {error}.") from error
-
-
-def _entries(table: Table, file: Path) -> list[dict[str, Any]]:
-    rows = table.get("rows")
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"Expected {file} to have rows, each under [[rows]].")
-    return rows
-
-
-def _text(table: Table, key: str, label: str) -> str:
-    value = table.get(key)
-    if not isinstance(value, str) or not value:
-        raise UserError(f"Expected {label} to have a {key}, in words.")
-    return value
+    return numbers, text(found, "source", f"{name!r} in {book}") if found else ""
 
 
 def _folder(name: str, label: str) -> str:
@@ -216,15 +211,3 @@ def _folder(name: str, label: str) -> str:
     if not folder or folder == FAST:
         raise UserError(f"Expected the name of {label} to have letters or digits, and not to be {FAST!r}.")
     return folder
-
-
-def _check_keys(table: Table, known: tuple[str, ...], label: str) -> None:
-    for key in table:
-        if key not in known:
-            raise UserError(f"Expected keys of {label} in {listed(known)}, got {key!r}.{suggestion(key, known)}")
-
-
-def _check_different(names: list[str], label: str) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"Expected the rows of {label} to have different names, got {name!r} twice.")

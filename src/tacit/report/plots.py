@@ -1,0 +1,58 @@
+"""What is drawn of a comparison: quantities over the rounds, or how weights are distributed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """What is drawn over the rounds: a panel per quantity, with a line per row in each.
+
+    Attributes:
+        y: the quantities, from top to bottom.
+        labels: what a panel calls its quantity, if not by its name.
+        log: the quantities, or `round`, whose axis is logarithmic.
+    """
+
+    y: tuple[str, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    log: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """Rows whose weights are drawn together.
+
+    Attributes:
+        title: what the panel is called.
+        rows: the names of the rows.
+        mask: the name of the row whose coordinates are counted, in the run with the same seed.
+    """
+
+    title: str
+    rows: tuple[str, ...]
+    mask: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """How the weights at a mask are distributed when training ends: panels side by side, a shape per row.
+
+    Attributes:
+        panels: from left to right.
+        bins: into how many parts the axis of weights is cut.
+    """
+
+    panels: tuple[Panel, ...]
+    bins: int = 60
+
+
+def read_plot(table: dict[str, Any] | None) -> Plot | Histogram | None:
+    """What `dataclasses.asdict` made of it, read again."""
+    if table is None:
+        return None
+    if "panels" not in table:
+        return Plot(y=tuple(table["y"]), labels=table["labels"], log=tuple(table["log"]))
+    panels = tuple(Panel(title=p["title"], rows=tuple(p["rows"]), mask=p["mask"]) for p in table["panels"])
+    return Histogram(panels=panels, bins=table["bins"])

@@ -1,0 +1,81 @@
+"""What quantities are called: in a line, at the head of a column, and in a sentence beneath it."""
+
+from collections.abc import Iterable, Iterator
+
+NAMES = {
+    "epsilon": "ε",
+    "delta": "δ at the budget's ε",
+    "cost": "cost (messages)",
+    "best_round": "round of the best",
+    "cost_down": "cost down, kB",
+    "cost_up": "cost up, kB",
+    "kilobytes_down": "measured down, kB",
+    "kilobytes_up": "measured up, kB",
+    "epsilon_classic": "ε, paper column",
+    "bound": "bound S",
+    "magnitude": "mean absolute weight at the mask",
+}
+HEADS = {
+    "best_round": "at round",
+    "cost_down": "cost down",
+    "cost_up": "cost up",
+    "kilobytes_down": "kB down",
+    "kilobytes_up": "kB up",
+    "epsilon_classic": "ε classic",
+    "bound": "bound",
+    "magnitude": "mean |weight|",
+}
+_BEST = "the best of all rounds that were measured, chosen on the test data"
+_FORMULA = "values · 4 bytes · rounds · cohort / clients up to the best round, in kilobytes of 1000 bytes"
+_MEASURED = "bytes per client up to the best round, with headers, bound and mask; the mean over all clients"
+NOTES = {
+    "best_round": _BEST,
+    "cost_down": _FORMULA,
+    "cost_up": _FORMULA,
+    "kilobytes_down": _MEASURED,
+    "kilobytes_up": _MEASURED,
+    "epsilon_classic": "the paper's column: best round, moments accountant, as if cohorts were Poisson; no guarantee",
+    "epsilon": "the guarantee: all rounds that were played, tight accountant",
+    "bound": "the clipping bound, found on public data",
+    "magnitude": "the mean absolute weight at the mask when training ended",
+}
+
+
+def label(quantity: str) -> str:
+    """A quantity in words.
+
+    Example:
+        >>> label("best_accuracy"), label("auroc_at_best"), label("epsilon")
+        ('best accuracy of any round', 'auroc at the best round', 'ε')
+    """
+    if quantity in NAMES:
+        return NAMES[quantity]
+    if quantity.startswith("best_"):
+        return f"best {quantity.removeprefix('best_')} of any round"
+    if quantity.endswith("_at_best"):
+        return f"{quantity.removesuffix('_at_best')} at the best round"
+    return quantity
+
+
+def head(quantity: str) -> str:
+    """A quantity at the head of a column.
+
+    Example:
+        >>> head("best_balanced_accuracy"), head("auroc_at_best"), head("cost_up")
+        ('best balanced accuracy', 'auroc then', 'cost up')
+    """
+    if quantity in HEADS or quantity in NAMES:
+        return HEADS.get(quantity) or NAMES[quantity]
+    if quantity.endswith("_at_best"):
+        return f"{quantity.removesuffix('_at_best').replace('_', ' ')} then"
+    return quantity.replace("_", " ")
+
+
+def notes(quantities: Iterable[str]) -> Iterator[str]:
+    """A sentence for each meaning, with the heads of the columns that have it."""
+    told: dict[str, list[str]] = {}
+    for quantity in quantities:
+        note = NOTES.get(quantity, _BEST if quantity.startswith("best_") else "")
+        if note:
+            told.setdefault(note, []).append(head(quantity))
+    return (f"{'; '.join(heads)}: {note}." for note, heads in told.items())

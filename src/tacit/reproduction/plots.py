@@ -1,0 +1,57 @@
+"""What a study's file says about its picture and its columns."""
+
+from collections.abc import Callable, Sequence
+
+from tacit.core import UserError
+from tacit.core.schema import choose, listed, suggestion
+from tacit.report.plots import Histogram, Panel, Plot
+from tacit.reproduction.files import Table, check_keys, count, entries, text, texts
+from tacit.reproduction.quantities import KNOWN
+
+FIGURE = "figure"
+_LINES, _HISTOGRAM = ("kind", "y", "labels", "log"), ("kind", "bins", "panels")
+
+
+def read_plot(study: Table, rows: Sequence[str], label: str) -> Plot | Histogram | None:
+    """The picture of a study that has these rows; None if it is a table."""
+    if FIGURE not in study:
+        return None
+    figure, label = study[FIGURE], f"figure of {label}"
+    check_keys(figure, tuple(dict.fromkeys((*_LINES, *_HISTOGRAM))), label)
+    kinds: dict[str, Callable[[], Plot | Histogram]] = {
+        "lines": lambda: _lines(figure, label),
+        "histogram": lambda: _histogram(figure, rows, label),
+    }
+    return choose(kinds, str(figure.get("kind", "lines")), f"kind of {label}")()
+
+
+def read_columns(study: Table, label: str) -> tuple[str, ...]:
+    """The columns of a study's table; none: a line per quantity."""
+    if "columns" not in study:
+        return ()
+    columns = texts(study, "columns", label, "quantities, for example ['best_accuracy', 'cost_up']")
+    for name in columns:
+        if name not in KNOWN:
+            raise UserError(f"Expected columns of {label} in {listed(KNOWN)}, got {name!r}.{suggestion(name, KNOWN)}")
+    return columns
+
+
+def _lines(figure: Table, label: str) -> Plot:
+    check_keys(figure, _LINES, label)
+    y = texts(figure, "y", label, "quantities, for example ['accuracy']")
+    return Plot(y=y, labels=figure.get("labels", {}), log=tuple(figure.get("log", ())))
+
+
+def _histogram(figure: Table, rows: Sequence[str], label: str) -> Histogram:
+    check_keys(figure, _HISTOGRAM, label)
+    panels = tuple(_panel(panel, rows, label) for panel in entries(figure, "figure.panels", label))
+    return Histogram(panels=panels, bins=count(figure, "bins", 60, label))
+
+
+def _panel(panel: Table, rows: Sequence[str], label: str) -> Panel:
+    check_keys(panel, ("title", "rows", "mask"), f"a panel of {label}")
+    title = text(panel, "title", f"a panel of {label}")
+    label, names = f"panel {title!r} of {label}", {name: name for name in rows}
+    drawn = texts(panel, "rows", label, "rows of this file")
+    chosen = tuple(choose(names, name, f"rows of {label}") for name in drawn)
+    return Panel(title=title, rows=chosen, mask=choose(names, text(panel, "mask", label), f"mask of {label}"))

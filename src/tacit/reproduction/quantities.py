@@ -1,0 +1,145 @@
+"""Quantities that follow from a run's files: which round was best, and what had travelled and been spent by then.
+
+| quantity | what it is |
+|---|---|
+| `best_round` | the first round in which the main metric was best, of those that were measured |
+| `<metric>_at_best` | another metric in that round |
+| `cost_down`, `cost_up` | kilobytes per client up to that round by the usual formula, `tacit.books.bandwidth.cost` |
+| `kilobytes_down`, `kilobytes_up` | the same as measured: every byte of every frame, over all clients |
+| `epsilon_classic` | ε up to that round as papers have it: the moments accountant, as if cohorts were Poisson |
+| `bound` | the bound that clients clip to, where it came from public data |
+
+A message's values follow from its measured length: a frame without its headers is four bytes for each of them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from tacit import checkpoints
+from tacit.books.bandwidth import cost
+from tacit.core import Method, Report, wire
+from tacit.report.comparison import LOWER_IS_BETTER
+from tacit.results import CHECKPOINT
+from tacit.samplers import Poisson
+
+AT_BEST = "_at_best"
+METRICS = ("accuracy", "balanced_accuracy", "auroc", "rmse", "loss")
+ALWAYS = ("rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "magnitude")  # the last one in histograms only
+HEADERS = wire.size({wire.Part.ROW: torch.empty(0)})  # of a frame with one part: 36 bytes
+BOUND = "mechanism/bound"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Finished:
+    """A finished run as its files tell it.
+
+    Attributes:
+        method: what was run, with its noise.
+        clients: the population.
+        parameters: how many weights the model has.
+        reports: all rounds.
+        directory: where its files are.
+        delta: at which ε is told.
+    """
+
+    method: Method
+    clients: int
+    parameters: int
+    reports: Sequence[Report]
+    directory: Path
+    delta: float
+
+    def main(self) -> str:
+        """The metric by which rounds are compared: the first one that was measured."""
+        return next((next(iter(report.metrics)) for report in self.reports if report.metrics), "")
+
+    def best(self) -> Report | None:
+        """The first of the rounds in which the main metric was best; None if nothing was measured."""
+        main = self.main()
+        measured = [report for report in self.reports if main in report.metrics]
+        sign = -1 if main in LOWER_IS_BETTER else 1
+        return max(measured, key=lambda report: sign * report.metrics[main], default=None)
+
+    def until_best(self) -> Sequence[Report]:
+        """The rounds up to the best."""
+        best = self.best()
+        return self.reports[: best.round] if best else ()
+
+
+def derived(run: Finished, columns: Sequence[str]) -> dict[str, float | None]:
+    """Those of the columns that are not told of every run anyway."""
+    found = {name: DERIVED[name](run) for name in columns if name in DERIVED}
+    best = run.best()
+    metrics = best.metrics if best else {}
+    return found | {name: metrics.get(name.removesuffix(AT_BEST)) for name in columns if name.endswith(AT_BEST)}
+
+
+def values_up(run: Finished) -> int:
+    """How many values a client's message has, by its measured length."""
+    return (min(length for report in run.reports for length in report.up) - HEADERS) // 4
+
+
+def values_down(run: Finished) -> int:
+    """How many weights a client is sent: all of them if there is room for so many in every frame, or those it sends."""
+    least = min(length for report in run.reports for length in report.down)
+    return run.parameters if least >= HEADERS + 4 * run.parameters else values_up(run)
+
+
+def _best_round(run: Finished) -> float | None:
+    best = run.best()
+    return best.round if best else None
+
+
+def _cost(values: Callable[[Finished], int]) -> Callable[[Finished], float | None]:
+    def quantity(run: Finished) -> float | None:
+        rounds = len(run.until_best())
+        if not rounds or not any(report.clients for report in run.reports):
+            return None
+        expected = sum(run.method.sampler.expected(run.clients, index) for index in range(rounds))
+        return cost(values(run), rounds, expected / rounds / run.clients)
+
+    return quantity
+
+
+def _kilobytes_up(run: Finished) -> float:
+    return sum(sum(report.up) for report in run.until_best()) / run.clients / 1000
+
+
+def _kilobytes_down(run: Finished) -> float:
+    return sum(sum(report.down) for report in run.until_best()) / run.clients / 1000
+
+
+def _epsilon_classic(run: Finished) -> float | None:
+    """Without noise there is none."""
+    method, rounds = run.method, len(run.until_best())
+    if not rounds or not method.mechanism.noisy or method.mechanism.event(0) is None:
+        return None
+    from tacit.books.accountants import RdpClassic
+    from tacit.books.events import event_of
+    from tacit.books.privacy import PrivacyBook
+
+    sizes = [method.sampler.expected(run.clients, index) for index in range(rounds)]
+    as_poisson = {size: replace(method, sampler=Poisson(size)) for size in set(sizes)}
+    events = [event_of(as_poisson[size], run.clients, index) for index, size in enumerate(sizes)]
+    return PrivacyBook.of(RdpClassic(), [event for event in events if event is not None]).epsilon(run.delta)
+
+
+def _bound(run: Finished) -> float | None:
+    """The one that the run's state remembers."""
+    state = checkpoints.read(run.directory / CHECKPOINT)
+    return float(state.memory[BOUND]) if state is not None and BOUND in state.memory else None
+
+
+DERIVED: dict[str, Callable[[Finished], float | None]] = {
+    "best_round": _best_round,
+    "cost_down": _cost(values_down),
+    "cost_up": _cost(values_up),
+    "kilobytes_down": _kilobytes_down,
+    "kilobytes_up": _kilobytes_up,
+    "epsilon_classic": _epsilon_classic,
+    "bound": _bound,
+}
+KNOWN = (*METRICS, *(f"best_{name}" for name in METRICS), *(name + AT_BEST for name in METRICS), *ALWAYS, *DERIVED)
