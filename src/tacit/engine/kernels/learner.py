@@ -190,7 +190,7 @@ class _Builder:
         share, lr, clients = plan.shares[place], self.how.lr, self.batches.clients
         wanted = 0 if place <= plan.still else share.shape[1]
         if share.dense:
-            return OwnLinear(weights, share, lr, clients, lowest=not wanted)
+            return OwnLinear(_ordered(weights, share), share, lr, clients, lowest=not wanted)
         if not share.blockwise:
             return ScatteredLinear(weights, share, lr, clients, wanted)
         if place in plan.wanted and share.below is not None:

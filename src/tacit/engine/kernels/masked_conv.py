@@ -42,7 +42,7 @@ class MaskedPatchConv:
         self.inner, self.share = inner, share
         start = inner.start
         self.frozen = torch.ones_like(start, dtype=torch.bool)
-        self.frozen[:, : share.shape[1]] = share.frozen()
+        self.frozen[:, : share.shape[1]] = share.frozen
         if start.shape[1] > share.shape[1]:
             self.frozen[share.biases, -1] = False
 

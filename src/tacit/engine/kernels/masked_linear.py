@@ -169,7 +169,7 @@ class OwnLinear:
     def __init__(self, weights: Weights, share: Share, lr: float, clients: int, *, lowest: bool) -> None:
         self.weights, self.share, self.lowest = weights, share, lowest
         self.matrix = weights.matrix.repeat(clients, 1, 1)
-        self.step = torch.full_like(weights.matrix, lr).masked_fill_(share.frozen(), 0.0)
+        self.step = torch.full_like(weights.matrix, lr).masked_fill_(share.frozen, 0.0)
         self.bias, self.lr = BiasStep(share, weights.matrix, clients), lr
 
     def forward(self, x: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class OwnLinear:
 
     def blocks(self) -> Blocks:
         """The update at the mask's coordinates."""
-        at = self.share.weights
+        at = self.share.at
         values = self.matrix.flatten(1)[:, at] - self.weights.matrix.flatten()[at]
         return [*zip(self.weights.slots, (DenseBlock(values), self.bias.block()), strict=False)]
 

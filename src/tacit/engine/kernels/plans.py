@@ -39,11 +39,12 @@ class Plan:
 
 
 def _sewn(links: tuple[Link, ...], shares: dict[int, Share]) -> dict[int, Share]:
-    """The shares with a seam between every two fully connected layers that are corrected in blocks."""
+    """The shares with a seam above every fully connected layer that is corrected in a block, if the next allows it."""
     sewn = dict(shares)
     for low, high in zip(sorted(shares), sorted(shares)[1:], strict=False):
-        linear = all(isinstance(links[i].module, nn.Linear) and shares[i].blockwise for i in (low, high))
-        if linear and all(isinstance(link.module, ELEMENTWISE) for link in links[low + 1 : high]):
+        linear = all(isinstance(links[i].module, nn.Linear) for i in (low, high))
+        sliced = shares[low].blockwise and (shares[high].blockwise or shares[high].dense)
+        if linear and sliced and all(isinstance(link.module, ELEMENTWISE) for link in links[low + 1 : high]):
             seam = Seam.of(shares[low].outputs, shares[high].inputs, shares[low].shape[0])
             sewn[low], sewn[high] = replace(sewn[low], above=seam), replace(sewn[high], below=seam)
     return sewn

@@ -145,23 +145,31 @@ class Share:
 
     @property
     def blockwise(self) -> bool:
-        """Whether a dense block is cheaper than scattered coordinates.
+        """Whether a dense block, of at most half the matrix, is cheaper than scattered coordinates.
 
         Counted in quarters of a nanosecond per batch of ten, as measured: a block's entry takes part in three
         products (3), a coordinate in two sums (12), and its gradient is gathered (46) or read from a whole one (4),
         every entry of which costs 1.
         """
-        entries, k = self.shape[0] * self.shape[1], len(self.weights)
-        return not self.dense and 3 * self.rows.count * self.width <= 12 * k + min(46 * k, entries + 4 * k)
+        entries, k, block = self.shape[0] * self.shape[1], len(self.weights), self.rows.count * self.width
+        return 2 * block <= entries and 3 * block <= 12 * k + 4 * len(self.biases) + min(46 * k, entries + 4 * k)
 
     @property
     def gathers(self) -> bool:
         """Whether a coordinate's gradient is cheaper by itself than as part of a whole one (see `blockwise`)."""
         return 42 * len(self.weights) <= self.shape[0] * self.shape[1]
 
+    @cached_property
+    def at(self) -> Tensor:
+        """Where the mask's weights are in the flat matrix in the order of the seams."""
+        row, column = self.weights // self.shape[1], self.weights % self.shape[1]
+        row = row if self.above is None else torch.argsort(self.above.order)[row]
+        return row * self.shape[1] + (column if self.below is None else torch.argsort(self.below.order)[column])
+
+    @cached_property
     def frozen(self) -> Tensor:
-        """The whole matrix: True outside the mask."""
-        return torch.ones(self.shape, dtype=torch.bool).view(-1).index_fill_(0, self.weights, False).view(self.shape)
+        """The whole matrix in the order of the seams: True outside the mask."""
+        return torch.ones(self.shape, dtype=torch.bool).view(-1).index_fill_(0, self.at, False).view(self.shape)
 
 
 def _within(mask: Tensor, slot: Slot) -> Tensor:
