@@ -5,10 +5,15 @@ import math
 import dp_accounting as dp
 import pytest
 
+from tacit import methods
 from tacit.books.accountants import Adjacency, Pld, Rdp, RdpClassic
+from tacit.books.events import event_of
 from tacit.books.planning import Cohorts
 from tacit.books.privacy import Budget, PrivacyBook
+from tacit.core import Turnout
 from tacit.samplers import FixedSize, Poisson
+from tacit.spending import Spending
+from tacit.training import fitted
 
 DELTA = 1e-5
 FASHION, MEDICAL = Cohorts(Poisson(100), 6000), Cohorts(Poisson(100), 5010)
@@ -54,6 +59,26 @@ def test_the_noise_for_epsilon_1_by_the_tight_accountant(cohorts, rounds, noise)
 @pytest.mark.parametrize(("share", "epsilon"), [(0.1, "1.10"), (0.3, "1.40"), (0.5, "1.97")])
 def test_colluding_clients_take_their_noise_away(share, epsilon):
     assert f"{FASHION.epsilon(1.54 * math.sqrt(1 - share), 200, DELTA, RdpClassic()):.2f}" == epsilon
+
+
+def test_the_method_s_own_noise_for_epsilon_1():
+    """Sized for the 200 rounds of Table 1, and what it then guarantees."""
+    method = fitted(methods.fl_top_dp(), 6000)
+    assert method.mechanism.noise_multiplier == pytest.approx(1.2244, abs=1e-3)
+    spending = Spending.begin(method, 6000, [Turnout(100, 100)] * 200)
+    assert spending.allowed == 200
+    assert 0.999 < spending.guarantee().epsilon <= 1
+    assert FASHION.epsilon(method.mechanism.noise_multiplier, 200, DELTA, Pld()) <= 1
+
+
+@pytest.mark.parametrize(("share", "epsilon"), [(0, "1.00"), (10, "1.10"), (30, "1.40"), (50, "1.97")])
+def test_the_events_of_a_noise_that_is_sized_for_all_of_100_clients(share, epsilon):
+    """As many collude, or fail to deliver: it is the same noise that is missing."""
+    fewer = methods.fl_top_dp(noise=1.54)
+    events = [event_of(fewer, 6000, index, Turnout(100, 100 - share)) for index in range(200)]
+    assert f"{PrivacyBook.of(RdpClassic(), events).epsilon(DELTA):.2f}" == epsilon
+    sized = methods.fl_top_dp(noise=1.54, colluding=share / 100)
+    assert sized.mechanism.event(0) == sized.mechanism.event(0, Turnout(100, 100)) == fewer.mechanism.event(0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,151 @@
+"""FL-TOP and its baselines as the paper has them, and their private forms."""
+
+import inspect
+import math
+
+import dp_accounting as dp
+import pytest
+import torch
+
+import tacit
+import zoo
+from tacit import methods
+from tacit.books.events import event_of
+from tacit.cards import card
+from tacit.core import Task, UserError
+from tacit.core.errors import CompositionError
+
+SCHEMES = {"fl-std", "fl-basic", "fl-bas-2", "fl-bas-3", "fl-bas-4", "fl-cs", "fl-top-bis", "fl-top"}
+NOISE = ["epsilon", "delta", "noise", "clip", "sampling", "dropouts", "colluding"]
+each_scheme = pytest.mark.parametrize("name", sorted(SCHEMES))
+
+
+def task() -> Task:
+    return Task(model=zoo.softmax, clients=zoo.population([4] * 20), public=zoo.population([6], seed=3)[0])
+
+
+def test_all_schemes_come_in_both_forms() -> None:
+    found = {name for name in methods.catalog() if name.startswith("fl-")}
+    assert found == SCHEMES | {f"{name}-dp" for name in SCHEMES}
+
+
+@each_scheme
+def test_the_private_form_has_all_arguments_and_all_other_pieces(name: str) -> None:
+    plain, private = methods.find(name), methods.find(f"{name}-dp")
+    own, both = (list(inspect.signature(factory).parameters) for factory in (plain, private))
+    assert both == own + NOISE
+    a, b = plain(rounds=7), private(rounds=7)
+    assert (b.name, b.rounds) == (f"{a.name}-dp", 7)
+    assert (b.codec, b.trainer, b.aggregator, b.server) == (a.codec, a.trainer, a.aggregator, a.server)
+    assert b.sampler == tacit.Poisson(100.0)
+    assert b.channel == tacit.IdealSum()
+    assert b.budget == tacit.Budget(1.0, 1e-5)
+    assert b.mechanism.unsized
+    everything = {**{key: p.default for key, p in inspect.signature(private).parameters.items()}, "noise": 1.5}
+    assert private(*everything.values()) == private(noise=1.5)  # by position too
+
+
+@each_scheme
+@pytest.mark.parametrize("form", ["", "-dp"])
+def test_repr_rebuilds_it_and_its_card_prints(name: str, form: str) -> None:
+    args = {"noise": 1.2, "dropouts": 0.1, "clip": 0.5} if form else {}
+    made = methods.make(name + form, args)
+    assert eval(repr(made), {name: getattr(tacit, name) for name in tacit.__all__}) == made
+    shown = card(name + form, args)
+    assert ("at most ε = 1 at δ = 1e-05" in shown.guarantee) == bool(form)
+    assert ("only the sum" in shown.sees["the server"]) == bool(form)
+    assert "Kerkouche" in shown.reference
+
+
+@pytest.mark.parametrize(
+    ("name", "selection", "masked"),
+    [
+        ("fl-basic", tacit.RandomK, True),
+        ("fl-bas-2", tacit.RandomK, False),
+        ("fl-bas-3", tacit.FixedRandom, True),
+        ("fl-bas-4", tacit.FixedRandom, False),
+        ("fl-top-bis", tacit.TopK, False),
+        ("fl-top", tacit.TopK, True),
+    ],
+)
+def test_schemes_differ_in_what_is_sent_and_what_is_trained(name: str, selection: type, masked: bool) -> None:
+    method = methods.make(name, {"ratio": 0.01})
+    assert isinstance(method.codec.which, selection)
+    assert method.codec.which.size == tacit.Size(ratio=0.01)
+    assert method.trainer.masked == masked
+    assert methods.make(name, {"number": 12}).codec.which.size == tacit.Size(number=12)
+
+
+def test_the_bound_is_a_median_only_where_coordinates_are_random() -> None:
+    draws = {name: methods.make(f"{name}-dp").mechanism.clip.draws for name in SCHEMES}
+    assert {name for name, count in draws.items() if count > 1} == {"fl-basic", "fl-bas-2"}
+    assert methods.fl_top_dp(clip=0.61).mechanism.clip == tacit.FixedClip(0.61)
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "words"),
+    [
+        ({"noise": 0.0}, UserError, "noise=0.0 > 0.*Without noise nothing is proved"),
+        ({"epsilon": None}, CompositionError, "sized for a budget, but there is none"),
+        ({"sampling": "uniform"}, UserError, "uniform"),
+        ({"select": "votes"}, UserError, "Did you mean 'vote'"),
+        ({"ratio": 0.0}, UserError, "ratio=0.0"),
+        ({"dropouts": 0.6, "colluding": 0.4}, UserError, "dropouts . colluding"),
+    ],
+)
+def test_bad_arguments(args: dict[str, object], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        methods.fl_top_dp(**args)
+
+
+def test_fixed_cohorts_are_priced_as_such() -> None:
+    fixed = methods.fl_top_dp(noise=1.54, sampling="fixed")
+    assert fixed.sampler == tacit.FixedSize(100)
+    event = event_of(fixed, 6000, 0)
+    assert event == dp.SampledWithoutReplacementDpEvent(6000, 100, dp.GaussianDpEvent(1.54))
+    assert event_of(methods.fl_top_dp(noise=1.54), 6000, 0) == dp.PoissonSampledDpEvent(
+        1 / 60, dp.GaussianDpEvent(1.54)
+    )
+
+
+@pytest.mark.parametrize("name", ["fl-top-dp", "fl-bas-2-dp", "fl-cs-dp"])
+def test_a_private_run_stays_within_its_budget_for_all_of_its_rounds(name: str) -> None:
+    args = {"rounds": 4, "cohort": 5, "epsilon": 3.0, "delta": 1e-3, "ratio": 0.05}
+    run = tacit.train(methods.make(name, args), task(), workers=1)
+    assert run.state.round == 4
+    assert run.privacy.proved
+    assert 2.99 < run.privacy.epsilon <= 3.0
+    assert any("Secure aggregation" in sentence for sentence in run.privacy.unaccounted)
+    most = max(sum(client in report.clients for report in run.history) for client in range(20))
+    assert any(f"took part {most} time" in sentence for sentence in run.privacy.unaccounted)
+
+
+def test_the_noise_of_the_mean_is_the_paper_s() -> None:
+    """S·σ/100 per coordinate, and its length (facts: TOP .5 % .0094/.86; TOP 10 % .0154/6.3; STD .037/47.7)."""
+    for bound, count, each, length in (
+        (0.61, 8316, 0.0094, 0.86),
+        (1.0, 166_337, 0.0154, 6.3),
+        (2.4, 1_663_370, 0.037, 47.7),
+    ):
+        mechanism = methods.fl_top_dp(clip=bound, noise=1.54).mechanism
+        now = tacit.core.Round(0, 6000, 100.0, 93, tacit.Key.from_seed(0), tacit.Key.from_seed(1))
+        nothing = tacit.core.Sum(torch.zeros(count), 93.0, tacit.core.Bound((bound,)))
+        noise = mechanism.after_sum(nothing, now).total / 100
+        assert float(noise.std()) == pytest.approx(each, rel=0.03)
+        assert float(noise.norm()) == pytest.approx(length, rel=0.03)
+        assert math.isclose(float(noise.norm()), bound * 1.54 / 100 * math.sqrt(count), rel_tol=0.03)
+
+
+@pytest.mark.parametrize("name", ["fl-top", "fl-top-dp", "fl-bas-3", "fl-basic-dp"])
+def test_a_stopped_run_goes_on_to_the_same_bits(name: str, tmp_path) -> None:
+    args = {"rounds": 4, "cohort": 5, "ratio": 0.05, **({"noise": 2.0, "epsilon": 9.0} if "-dp" in name else {})}
+    method = methods.make(name, args)
+    whole = tacit.train(method, task(), workers=1)
+    steps = tacit.training.follow(tacit.training.Plan(method=method, task=task()), workers=1, out=tmp_path / "run")
+    for _ in range(3):
+        next(steps)
+    steps.close()
+    on = tacit.train(method, task(), workers=1, out=tmp_path / "run", resume=True)
+    assert torch.equal(on.state.weights, whole.state.weights)
+    assert [report.down for report in on.history] == [report.down for report in whole.history]
+    assert on.privacy.epsilon == pytest.approx(whole.privacy.epsilon)
