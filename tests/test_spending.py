@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import dp_accounting as dp
 import pytest
 import torch
 
@@ -15,8 +16,9 @@ from tacit import methods
 from tacit.books.accountants import RUNNING
 from tacit.books.ledger import Ledger
 from tacit.books.privacy import PrivacyBook
-from tacit.core import Budget, BudgetError, CompositionError, LedgerError, StorageError, Task, UserError
+from tacit.core import Budget, BudgetError, CompositionError, LedgerError, StorageError, Task, Turnout, UserError
 from tacit.results import LEDGER
+from tacit.spending import Spending
 from tacit.training import Plan, follow
 
 SIZES = [4] * 20
@@ -35,7 +37,9 @@ def test_it_stops_before_the_round_that_would_pass_the_budget() -> None:
     assert run.spending is not None
     assert 0 < run.state.round < 40
     assert run.privacy.epsilon == run.history[-1].epsilon == run.spending.epsilon
-    assert run.spending.epsilon <= 6.0 < run.spending.reserve().epsilon
+    assert run.spending.epsilon <= 6.0
+    with pytest.raises(BudgetError, match=r"would pass the budget of ε = 6 at δ = 0.001\. Nothing was released"):
+        run.spending.reserve()
     assert run.spending.delta_at_budget is not None
     assert run.spending.delta_at_budget <= 1e-3
     assert run.history[-1].metrics
@@ -135,6 +139,110 @@ def test_no_ledger_without_noise(tmp_path: Path) -> None:
 def test_a_ledger_that_cannot_be_written_releases_nothing(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="Nothing was released"):
         tacit.train(geyer(rounds=2), task(), workers=1, ledger=tmp_path / "missing" / "ledger.db")
+
+
+def shared_noise(**changes: object) -> tacit.Method:
+    """Noise in shares, with more than enough for all rounds."""
+    options = {"cohort": 10, "rounds": 5, "clip": 0.5, "noise": 2.0, "epsilon": 30.0, "delta": 1e-3}
+    return methods.fl_std_dp(**{**options, **changes})
+
+
+def broken(*clients: int) -> Task:
+    """These clients' messages are never finite, so that their noise is missing."""
+    good = zoo.population(SIZES)
+    parts = [(x * (1e30 if i in clients else 1), y) for i, (x, y) in enumerate(good)]
+    return Task(model=zoo.softmax, clients=parts)
+
+
+def test_fewer_shares_cost_more_and_more_of_them_less() -> None:
+    method = shared_noise(dropouts=0.2)
+    reserved = Spending.begin(method, 20, [Turnout(10, 9)]).reserve()
+    as_promised, all_came, few = (reserved.settle(Turnout(10, delivered)) for delivered in (8, 10, 5))
+    assert all_came.epsilon < as_promised.epsilon == reserved.epsilon < few.epsilon
+    assert few.book.rounds == 2
+    by_hand = dp.GaussianDpEvent(2.0 * (0.5 / 0.8) ** 0.5)
+    first = dp.GaussianDpEvent(2.0 * (0.9 / 0.8) ** 0.5)
+    events = [dp.PoissonSampledDpEvent(0.5, event) for event in (first, by_hand)]
+    assert few.epsilon == pytest.approx(PrivacyBook.of(RUNNING, events).epsilon(1e-3))
+
+
+def test_nobody_drops_out_of_cohorts_with_noise_to_spare() -> None:
+    spare = tacit.train(shared_noise(dropouts=0.3), task(), workers=1)
+    exact = tacit.train(shared_noise(), task(), workers=1)
+    assert spare.spending is not None
+    assert 0 < spare.spending.epsilon < 0.9 * exact.spending.epsilon
+
+
+def test_a_round_without_any_honest_noise_is_never_released() -> None:
+    reserved = Spending.begin(shared_noise(colluding=0.3), 20, []).reserve()
+    for delivered in (0, 3):
+        with pytest.raises(BudgetError, match="has no noise at all: no honest client delivered"):
+            reserved.settle(Turnout(10, delivered))
+
+
+def test_too_few_shares_for_the_budget_release_nothing() -> None:
+    reserved = Spending.begin(shared_noise(epsilon=2.5, rounds=1), 20, []).reserve()
+    with pytest.raises(BudgetError, match=r"because too few clients delivered their noise\. Nothing"):
+        reserved.settle(Turnout(10, 1))
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_missing_noise_ends_a_run_before_its_budget_is_passed(tmp_path: Path, files: bool) -> None:
+    """Sized for six rounds of everybody's noise; of clients 0 to 3 there is none, so that not all six can be paid."""
+    method, work = shared_noise(noise=None, epsilon=4.0, rounds=6), broken(0, 1, 2, 3)
+    run = tacit.train(method, work, workers=1, out=tmp_path / "run" if files else None)
+    assert any(report.refused for report in run.history)
+    assert 0 < run.state.round < 6
+    assert run.privacy.epsilon == run.history[-1].epsilon <= 4.0
+    played = [state for state, _ in tacit.rounds(run.plan.method, work, workers=1)]
+    assert torch.equal(run.state.weights, played[run.state.round - 1].weights)
+    again = Spending.begin(run.plan.method, 20, [report.turnout for report in run.history])
+    assert again.epsilon == pytest.approx(run.privacy.epsilon)
+
+
+def test_a_first_round_that_cannot_be_paid_is_said() -> None:
+    with pytest.raises(BudgetError, match="too few clients delivered"):
+        tacit.train(shared_noise(noise=None, epsilon=1.0, rounds=1), broken(*range(15)), workers=1)
+
+
+def test_what_missing_noise_costs_is_in_the_ledger(tmp_path: Path) -> None:
+    run = tacit.train(shared_noise(), broken(0), workers=1, out=tmp_path / "run")
+    fewer = [report.round for report in run.history if report.refused]
+    assert 0 < len(fewer) < 5
+    with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
+        assert [entry.round for entry in ledger.entries] == [1, 2, 3, 4, 5]
+        promised = {entry.event for entry in ledger.entries if entry.round not in fewer}
+        assert len(promised) == 1
+        assert not promised & {entry.event for entry in ledger.entries if entry.round in fewer}
+        assert all(entry.digest for entry in ledger.entries)
+        assert ledger.spent.epsilon(1e-3) == pytest.approx(run.privacy.epsilon)
+
+
+@pytest.mark.parametrize("moment", ["before the release", "after the release"])
+def test_a_kill_around_a_dearer_round_s_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """The round was charged again, and is then repeated at no new charge, to the same bits."""
+    work = broken(0, 1, 2)
+    whole = tacit.train(shared_noise(), work, workers=1, out=tmp_path / "whole")
+    dear = next(report.round for report in whole.history if report.refused)
+    kept = Spending.release
+
+    def killed(self: Spending, state: tacit.State) -> None:
+        if state.round != dear or moment == "after the release":
+            kept(self, state)
+        if state.round == dear:
+            raise SystemExit(9)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Spending, "release", killed)
+        with pytest.raises(SystemExit):
+            tacit.train(shared_noise(), work, workers=1, out=tmp_path / "run")
+    with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
+        assert (ledger.entries[-1].round, bool(ledger.entries[-1].digest)) == (dear, moment == "after the release")
+    on = tacit.train(shared_noise(), work, workers=1, out=tmp_path / "run", resume=(tmp_path / "run").exists())
+    assert torch.equal(on.state.weights, whole.state.weights)
+    with Ledger.open(tmp_path / "run" / LEDGER) as ledger, Ledger.open(tmp_path / "whole" / LEDGER) as other:
+        assert ledger.entries == other.entries
+        assert ledger.spent.epsilon(1e-3) == pytest.approx(whole.privacy.epsilon)
 
 
 def _private() -> tacit.Method:

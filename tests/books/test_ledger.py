@@ -83,6 +83,41 @@ def test_the_same_round_again_costs_nothing_and_another_event_is_refused(tmp_pat
         assert ledger.spent.rounds == 1
 
 
+DEARER, DEAREST = (dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(noise)) for noise in (1.5, 1.2))
+
+
+def test_a_reserved_round_may_turn_out_to_cost_more_but_never_less(tmp_path):
+    with opened(tmp_path) as ledger:
+        ledger.reserve("run", 1, EVENT)
+        ledger.reserve("run", 2, EVENT)
+        dearer = ledger.reserve("run", 2, DEARER, again=True)
+        spent = ledger.spent.epsilon(1e-5)
+        assert spent == pytest.approx(PrivacyBook.of(Rdp(), [EVENT, DEARER]).epsilon(1e-5))
+        assert ledger.spent.rounds == 2
+        assert ledger.reserve("run", 2, EVENT, again=True) == dearer  # no refunds
+        assert ledger.reserve("run", 2, DEARER, again=True) == dearer
+        assert ledger.spent.epsilon(1e-5) == spent
+    with opened(tmp_path) as ledger:
+        assert ledger.spent.epsilon(1e-5) == pytest.approx(spent)
+        assert ledger.reserve("run", 2, EVENT) == dearer  # as it was promised: a run that goes on asks so
+        assert ledger.reserve("run", 2, DEARER) == dearer
+        with pytest.raises(LedgerError, match="begin a new run"):
+            ledger.reserve("run", 2, OTHER)
+        assert ledger.release(dearer, "abc").digest == "abc"
+        with pytest.raises(LedgerError, match="begin a new run"):
+            ledger.reserve("run", 2, DEAREST, again=True)  # it is released: too late
+        assert ledger.spent.epsilon(1e-5) == pytest.approx(spent)
+
+
+def test_a_dearer_round_that_passes_the_budget_changes_nothing(tmp_path):
+    with opened(tmp_path) as ledger:
+        first = ledger.reserve("run", 1, EVENT)
+        with pytest.raises(BudgetError, match="would pass the budget"):
+            ledger.reserve("run", 1, dp.GaussianDpEvent(0.5), again=True)
+        assert ledger.entries == (first,)
+        assert ledger.spent.epsilon(1e-5) == pytest.approx(PrivacyBook.of(Rdp(), [EVENT]).epsilon(1e-5))
+
+
 def test_a_round_is_released_once_and_only_if_reserved(tmp_path):
     with opened(tmp_path) as ledger:
         entry = ledger.reserve("run", 1, EVENT)
