@@ -17,6 +17,7 @@ ROWS = [pytest.param(row, id=f"{study.name}-{row.name}") for study in STUDIES fo
 KNOWN = {"accuracy", "rounds", "cost", "epsilon", "delta"}
 KNOWN |= {"best_accuracy", "best_round", "cost_down", "cost_up", "epsilon_classic", "bound"}
 KNOWN |= {"best_balanced_accuracy", "auroc_at_best"}
+PANEL = '[figure]\nkind = "histogram"\nbins = 5\n[[figure.panels]]\ntitle = "P"\nrows = ["one"]\nmask = "one"\n'
 ROW = '[[rows]]\nname = "one"\nmethod = "fedavg"\n'
 
 
@@ -103,6 +104,23 @@ BAD = [
     ('title = "T"\n[[rows]]\nfrom = "table-1"\nname = "one"\n', ["row of row 'one'", "none"]),
     ('title = "T"\n' + ROW + "[figure]\nx = 1\n", ["figure of", "'x'"]),
     ('title = "T"\n' + ROW + "[figure]\ny = 1\n", ["figure of", "list of quantities"]),
+    ('title = "T"\n' + ROW + "figure = 1\n", ["row 'one'", "'figure'"]),
+    ('title = "T"\nfigure = 1\n' + ROW, ["figure of", "a table"]),
+    ('title = "T"\n' + ROW + '[figure]\nkind = "histogramm"\n', ["kind of figure", "Did you mean 'histogram'?"]),
+    ('title = "T"\n' + ROW + '[figure]\nkind = "histogram"\ny = ["accuracy"]\n', ["figure of", "'y'"]),
+    ('title = "T"\n' + ROW + '[figure]\nkind = "histogram"\n', ["figure of", "[[figure.panels]]"]),
+    ('title = "T"\n' + ROW + PANEL.replace('["one"]', "[]"), ["rows of panel 'P'", "a list of rows"]),
+    (
+        'title = "T"\n' + ROW + PANEL.replace('["one"]', '["won"]'),
+        ["rows of panel 'P'", "Did you mean 'one'?"],
+    ),
+    ('title = "T"\n' + ROW + PANEL.replace('mask = "one"', 'mask = "own"'), ["mask of panel 'P'", "'own'"]),
+    ('title = "T"\n' + ROW + PANEL.replace('mask = "one"', ""), ["panel 'P'", "a mask"]),
+    ('title = "T"\n' + ROW + PANEL.replace("bins = 5", "bins = 0"), ["bins of figure", "at least 1"]),
+    ('title = "T"\ncolumns = 1\n' + ROW, ["columns of", "list of quantities"]),
+    ('title = "T"\ncolumns = ["cost_pu"]\n' + ROW, ["columns of", "'cost_pu'", "Did you mean 'cost_up'?"]),
+    ('title = "T"\ncolumns = ["cost_up", "cost_up"]\n' + ROW, ["columns of", "'cost_up' twice"]),
+    ('title = "T"\nstand-in = true\n' + ROW, ["stand-in"]),
     ('title = "T"\nevaluate-every = 0\n' + ROW, ["evaluate-every of", "table-1.toml", "at least 1, got 0"]),
     ('title = "T"\n' + ROW + "evaluate-every = true\n", ["evaluate-every of row 'one'", "whole number"]),
     ("title", ["TOML"]),
@@ -131,6 +149,14 @@ def test_there_is_a_directory_per_row_and_seed():
     assert (str(one.directory), two.seed) == ("runs/reproduce/tiny/table-1/K=1-one/seed-0", 7)
     ((short,),) = jobs_of(study, Choice(fast=True, out=Path("here")))
     assert str(short.directory) == "here/tiny/table-1/fast/K=1-one/seed-0"
+
+
+def test_a_histogram_is_not_begun_without_the_row_that_has_the_mask():
+    text = 'title = "T"\n' + ROW + ROW.replace("one", "two") + PANEL.replace('["one"]', '["one", "two"]')
+    study = read_study(put("tiny/table-1.toml", text), "tiny/table-1")
+    assert len(jobs_of(study, Choice(rows=["one"]))) == 1
+    with pytest.raises(UserError, match="Expected row 'one' too: its coordinates are counted for 'two'"):
+        jobs_of(study, Choice(rows=["two"]))
 
 
 @pytest.mark.parametrize("count", [1, 99, 100, 101, 412, 3000])

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,9 @@ from tacit.report.tables import remarks, table
         ("delta", (2e-3,), 1e-3, True, "missed"),
         ("delta", (9e-4,), 1e-3, False, "no guarantee"),
         ("epsilon", (None,), 8, True, "not measured"),
+        ("best_accuracy", (0.8,), 0.82, True, "missed"),
+        ("best_round", (200,), 100, True, ""),
+        ("cost_up", (200,), 100, True, ""),
     ],
 )
 def test_verdicts_are_of_the_mean_and_know_which_way_is_better(quantity, ours, paper, proved, verdict):
@@ -57,6 +61,38 @@ def test_the_table_names_a_row_once_and_tells_misses():
     assert head[-1] == "verdict"
     assert first == ["a row", "accuracy", "0.78", "0.7", "", "1", "missed"]
     assert second == ["", "δ at the budget's ε (nominal)", "0.001", "1e-07", "", "1", "no guarantee"]
+
+
+def test_with_columns_there_is_a_line_per_row_and_the_papers_number_beside_ours():
+    paper = {"best_accuracy": 0.82, "best_round": 200, "cost_up": 110.88}
+    one = row({"best_accuracy": 0.8, "best_round": 195, "cost_up": 108.1, "kilobytes_up": 108.4}, paper=paper)
+    two = row({"best_accuracy": 0.8}, {"best_accuracy": 0.86}, name="another", paper={"best_accuracy": 0.82})
+    columns = ("best_accuracy", "best_round", "cost_up", "kilobytes_up")
+    head, first, second = table(replace(make(one, two), columns=columns))
+    assert head == ["row", "best accuracy", "paper", "at round", "paper", "cost up", "paper", "kB up", "verdict"]
+    assert first == ["a row", "0.8", "0.82", "195", "200", "108.1", "110.9", "108.4", "missed: best accuracy"]
+    assert second == ["another", "0.83 ±0.03", "0.82", "", "", "", "", "", "reached"]
+    words = "\n".join(remarks(replace(make(one), columns=columns)))
+    assert "best accuracy; at round: the best of all rounds that were measured, chosen on the test data." in words
+    assert "kB up: bytes per client up to the best round" in words
+
+
+def test_a_nominal_epsilon_is_called_so():
+    made = replace(make(row({"epsilon": 1.0}), row({"epsilon": 1.0}, proved=True)), columns=("epsilon",))
+    assert [line[1] for line in table(made)] == ["ε", "1 nominal", "1"]
+
+
+def test_what_stands_in_for_other_data_is_not_judged():
+    made = replace(make(row({"accuracy": 0.9}, paper={"accuracy": 0.8})), stand_in="Other patients.")
+    assert made.verdict(made.rows[0], "accuracy") == ""
+    assert next(remarks(made)) == "Stand-in: Other patients."
+    assert Comparison.from_bytes(made.to_bytes(), "saved").stand_in == "Other patients."
+
+
+def test_documents_from_before_there_were_columns_can_be_read():
+    made = make(row({"accuracy": 0.8}))
+    older = {key: value for key, value in made.to_json().items() if key not in ("columns", "stand_in")}
+    assert Comparison.from_bytes(json.dumps(older).encode(), "saved").to_bytes() == made.to_bytes()
 
 
 def test_the_remarks_tell_the_guarantee_and_the_bytes():

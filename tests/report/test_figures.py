@@ -1,12 +1,15 @@
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from report.comparisons import make, row
 from tacit.core import UserError
-from tacit.report import figures
+from tacit.report import figures, histograms
+from tacit.report.comparison import Comparison, Row, Trial
+from tacit.report.plots import Histogram, Panel
 
 ROWS = (row({}, {}, name="one"), row({}, name="two", length=9), row({}, name="three", length=1))
 
@@ -17,6 +20,23 @@ def test_a_figure_is_a_png_and_always_the_same():
     assert picture.startswith(b"\x89PNG")
     assert figures.render(made) == picture
     assert figures.render(make(*ROWS[:2], y=("accuracy",))) != picture
+
+
+def weights(name: str, *densities: tuple[float, ...]) -> Row:
+    trials = (Trial(seed=i, values={}, curves={"weight": (-1, 0, 1), "density": d}) for i, d in enumerate(densities))
+    return replace(row(name=name), trials=tuple(trials))
+
+
+def test_a_histogram_is_drawn_from_the_document_alone():
+    panel = Panel(title="P", rows=("two", "one", "not counted", "not there"), mask="one")
+    rows = (weights("one", (0.25, 0.75), (0.75, 0.25)), weights("two", (1, 0)), row({}, name="not counted"))
+    made = replace(make(*rows), plot=Histogram(panels=(panel, replace(panel, rows=("not there",))), bins=2))
+    picture = figures.render(made)
+    assert picture.startswith(b"\x89PNG")
+    assert figures.render(Comparison.from_bytes(made.to_bytes(), "saved")) == picture
+    two, one = histograms.shapes(rows, panel)
+    assert (two.name, one.name) == ("two", "one")
+    assert [list(values) for values in (one.mean, one.least, one.most)] == [[0.5, 0.5], [0.25, 0.25], [0.75, 0.75]]
 
 
 def test_lines_are_means_of_seeds_without_what_was_not_measured():

@@ -36,7 +36,7 @@ def draw(comparison: Comparison, plot: Histogram) -> "Figure":
 
     height = ABOVE + ONE + BELOW
     figure = Figure(figsize=(WIDTH, height))
-    edge = {"left": 0.09, "right": 0.98, "top": 1 - 1.15 / height, "bottom": BELOW / height}
+    edge = {"left": 0.09, "right": 0.98, "top": 1 - ABOVE / height, "bottom": BELOW / height}
     grid = figure.subplots(1, len(plot.panels), squeeze=False, gridspec_kw={"wspace": 0.25, **edge})
     axes: list[Axes] = list(grid[0])
     for axis, panel in zip(axes, plot.panels, strict=True):
@@ -71,4 +71,5 @@ def _fill(axis: "Axes", drawn: Sequence[Shape]) -> None:
 def _dress(axis: "Axes", panel: Panel) -> None:
     axis.set_title(panel.title, loc="left", size=9.5, color=INK)
     axis.set_xlabel("weight", color=INK)
+    axis.locator_params(axis="x", nbins=5)
     plain(axis)

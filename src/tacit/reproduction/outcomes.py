@@ -11,7 +11,7 @@ from tacit.report.comparison import Comparison, Curves, Row, Trial
 from tacit.report.plots import Histogram, Plot
 from tacit.reproduction.histograms import with_histograms
 from tacit.reproduction.jobs import Job
-from tacit.reproduction.quantities import Finished, derived
+from tacit.reproduction.quantities import AT_BEST, Finished, derived
 from tacit.reproduction.studies import Study
 from tacit.results import read_manifest, read_rounds
 from tacit.training import fitted
@@ -86,8 +86,8 @@ def _finished(job: Job) -> Finished:
 def _trial(seed: int, run: Finished, delta: float | None, study: Study) -> Trial:
     main = run.main()
     quantities = study.plot.y if isinstance(study.plot, Plot) else (main,) * bool(main)
-    values = {**_values(run, delta), **{name: _finite(value) for name, value in derived(run, study.columns).items()}}
-    return Trial(seed=seed, values=values, curves=_curves(run.reports, quantities))
+    more = {name: _told(name, value) for name, value in derived(run, study.columns).items()}
+    return Trial(seed=seed, values={**_values(run, delta), **more}, curves=_curves(run.reports, quantities))
 
 
 def _values(run: Finished, delta: float | None) -> dict[str, float | None]:
@@ -124,6 +124,11 @@ def _short(value: float | None) -> float | None:
     """Six digits: metrics come in single precision, where 0.78 is a little less than 0.78."""
     finite = _finite(value)
     return None if finite is None else float(f"{finite:.6g}")
+
+
+def _told(name: str, value: float | None) -> float | None:
+    """Metrics shortened, all else as it is."""
+    return _short(value) if name.endswith(AT_BEST) else _finite(value)
 
 
 def _finite(value: float | None) -> float | None:
