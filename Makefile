@@ -7,8 +7,9 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test lint bench
 
-demo: $(READY)  ## train on embedded data, split over 100 clients
-	$(BIN)/tacit run fedavg
+demo: $(READY)  ## standard federated learning, the same with privacy, and FL-TOP-DP, on embedded data of 100 clients
+	$(BIN)/tacit run fl-std fl-std-dp fl-top-dp --rounds 100 --set ratio=0.02 epsilon=8 delta=1e-3 \
+		--task-set model=digits-mlp --evaluate-every 10
 
 test: $(READY)  ## the whole test suite
 	$(BIN)/python -m pytest -q

@@ -13,9 +13,10 @@
     clients = 6000
 """
 
+import inspect
 import tomllib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,6 +63,19 @@ class Experiment:
 
     def _task_factory(self) -> Callable[..., Task]:
         return choose(TASKS, self.task, "task").factory
+
+
+def shared_out(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
+    """For each method those of the arguments that its factory has; one that no factory has is an error.
+
+    Example:
+        >>> shared_out({"rounds": 3, "ratio": 0.1}, ["fl-std", "fl-top"])
+        [{'rounds': 3}, {'rounds': 3, 'ratio': 0.1}]
+    """
+    known = [inspect.signature(methods.find(name)).parameters for name in names]
+    nobody = [key for key in args if not any(key in parameters for parameters in known)]
+    own = [{key: value for key, value in args.items() if key in parameters} for parameters in known]
+    return [{**mine, **{key: args[key] for key in nobody}} for mine in own]  # what nobody has, each factory refuses
 
 
 def read(path: Path) -> Experiment:

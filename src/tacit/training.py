@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from tacit.books.bandwidth import Bandwidth
+from tacit.books.bandwidth import Bandwidth, Savings
 from tacit.core import BudgetError, Method, Report, State, StorageError, Task, UserError
 from tacit.core.errors import expect
 from tacit.engine import first_weights, initial_state, module_at, rounds
@@ -86,6 +86,12 @@ class Run:
     def bytes(self) -> Bandwidth:
         """The bandwidth book of all rounds."""
         return Bandwidth.of(self.history)
+
+    @cached_property
+    def savings(self) -> Savings:
+        """How many times fewer bytes travelled than if whole models had been sent both ways, as in FL-STD."""
+        asked = sum(len(report.clients) for report in self.history)
+        return Savings.of(self.bytes, messages=asked, weights=self.state.weights)
 
     @cached_property
     def privacy(self) -> "Guarantee":

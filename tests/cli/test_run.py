@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -48,6 +49,32 @@ def test_a_run_prints_a_table_and_where_its_files_lie(capsys):
     assert where == "Results: runs/fedavg-digits-0"
     assert said.err.startswith("fedavg: round 2/2 accuracy ")
     assert {path.name for path in Path("runs/fedavg-digits-0").iterdir()} == {MANIFEST, ROUNDS, CHECKPOINT, MODEL}
+
+
+def test_methods_stand_side_by_side_with_what_they_save(capsys):
+    options = ["--rounds", "2", "--set", "cohort=5", "ratio=0.1", "noise=1", "epsilon=none", "--workers", "1"]
+    assert main(["run", "fl-std", "fl-top-dp", *options]) == 0
+    said = capsys.readouterr().out
+    standard, top = said.splitlines()[1:3]
+    assert standard.startswith("fl-std ") and "FL-STD /" not in standard
+    up, down = (float(factor) for factor in re.findall(r"FL-STD / ([\d.]+)", top))
+    assert 8 < down < up < 10  # 481 of 4810 weights, with 36 bytes of header; the mask and the bound go down as well
+    assert "Guarantee of fl-std: none" in said
+    assert "Guarantee of fl-top-dp: (" in said
+    assert {path.name for path in Path("runs").iterdir()} == {"fl-std-digits-0", "fl-top-dp-digits-0"}
+    assert read_manifest(Path("runs/fl-std-digits-0")).method.args == {"rounds": 2, "cohort": 5}
+
+
+def test_an_option_that_no_method_has_is_refused(capsys):
+    assert main(["run", "fl-std", "fl-top", "--set", "ration=0.1"]) == 2
+    assert "got 'ration'" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_an_experiment_stands_alone(capsys):
+    Path("one.toml").write_text('method = "fl-std"')
+    assert main(["run", "one.toml", "fl-top"]) == 2
+    assert "stand alone" in capsys.readouterr().err
 
 
 def test_directories_are_numbered_when_taken():

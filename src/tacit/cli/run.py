@@ -10,6 +10,9 @@ Examples:
   tacit run experiment.toml
   tacit run --resume runs/fedavg-digits-0               after Ctrl-C, a crash or a kill
   tacit run geyer --set epsilon=8 delta=1e-3            stops when the privacy budget is spent
+  tacit run fl-top --set ratio=0.005                    few of the weights are ever trained or sent
+  tacit run fl-top-dp --set ratio=0.005 epsilon=1 delta=1e-5 --task fashion-mnist --rounds 200
+  tacit run fl-std fl-top-dp --set ratio=0.1            side by side; an option goes to those that have it
 
 An experiment's file:
   method = "fl-std"
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("what", nargs="?", metavar="METHOD|FILE.toml", help="a method's name or an experiment's file")
+    parser.add_argument("what", nargs="*", metavar="METHOD|FILE.toml", help="methods, or an experiment's file")
     parser.add_argument("--resume", metavar="RUN", type=Path, help="go on with the run in this directory")
     parser.add_argument("--task", help="what to learn (default: digits); tacit data list shows what there is")
     parser.add_argument("--rounds", metavar="N", help="how many rounds; short for --set rounds=N")
@@ -62,23 +65,24 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"runs": [_summary(done) for done in runs]}, indent=2, allow_nan=False))
         return 0
     print("\n".join(aligned(_table(runs))))
-    print(*(line for done in runs for line in _privacy(done)), sep="\n")
+    print(*(line for done in runs for line in _privacy(done, alone=len(runs) == 1)), sep="\n")
     print(*(f"Results: {done.directory}" for done in runs), sep="\n")
     return 0
 
 
 def _start(args: argparse.Namespace) -> "list[Run]":
-    """One run per seed."""
+    """One run per method and seed, all on the same data."""
     from tacit.results import check_free
     from tacit.training import Plan
 
-    experiment = _experiment(args)
-    method, task = experiment.build_method(), experiment.build_task()
-    places = [_place(args.out, experiment, seed) for seed in experiment.seeds]
+    experiments = _experiments(args)
+    task = experiments[0].build_task()
+    trials = [(experiment, experiment.build_method(), seed) for experiment in experiments for seed in experiment.seeds]
+    places = [_place(args.out, experiment, seed, alone=len(trials) == 1) for experiment, _, seed in trials]
     for place in places:
         check_free(place)
     runs = []
-    for seed, place in zip(experiment.seeds, places, strict=True):
+    for (experiment, method, seed), place in zip(trials, places, strict=True):
         plan = Plan(
             method=method,
             task=task,
@@ -92,22 +96,28 @@ def _start(args: argparse.Namespace) -> "list[Run]":
     return runs
 
 
-def _experiment(args: argparse.Namespace) -> "Experiment":
-    """What the file says, and over it what the command line says."""
+def _experiments(args: argparse.Namespace) -> "list[Experiment]":
+    """What the file or the methods' names say, and over it what the command line says."""
     from tacit.core import UserError
-    from tacit.experiment import Experiment, read
+    from tacit.experiment import Experiment, read, shared_out
 
-    if args.what is None:
+    if not args.what:
         raise UserError("Expected a method's name, an experiment's file, or --resume RUN. See tacit run --help.")
-    base = read(Path(args.what)) if args.what.endswith(".toml") else Experiment(method=args.what)
-    rounds = {} if args.rounds is None else {"rounds": args.rounds}
-    return replace(
-        base,
-        task=args.task or base.task,
-        args={**base.args, **to_dict(args.set), **rounds},
-        task_args={**base.task_args, **to_dict(args.task_set)},
-        seeds=base.seeds if args.seed is None else (args.seed,),
-    )
+    files = [what for what in args.what if what.endswith(".toml")]
+    if files and len(args.what) > 1:
+        raise UserError(f"Expected {files[0]} to stand alone: an experiment's file has its own task.")
+    bases = [read(Path(what)) if files else Experiment(method=what) for what in args.what]
+    given = {**to_dict(args.set), **({} if args.rounds is None else {"rounds": args.rounds})}
+    return [
+        replace(
+            base,
+            task=args.task or base.task,
+            args={**base.args, **own},
+            task_args={**base.task_args, **to_dict(args.task_set)},
+            seeds=base.seeds if args.seed is None else (args.seed,),
+        )
+        for base, own in zip(bases, shared_out(given, [base.method for base in bases]), strict=True)
+    ]
 
 
 def _resume(args: argparse.Namespace) -> "Run":
@@ -147,7 +157,7 @@ def _check_alone(args: argparse.Namespace) -> None:
     names = ("what", "task", "rounds", "set", "task_set", "seed", "device", "out", "evaluate_every")
     given = [name for name in names if getattr(args, name) not in (None, [])]
     if given:
-        flag = args.what if given[0] == "what" else "--" + given[0].replace("_", "-")
+        flag = args.what[0] if given[0] == "what" else "--" + given[0].replace("_", "-")
         raise UserError(f"Expected --resume to stand without {flag}: a run goes on as it began.")
 
 
@@ -181,10 +191,10 @@ def _warn(run: "Run") -> None:
             print(f"Warning: {weak}", file=sys.stderr)
 
 
-def _place(out: Path | None, experiment: "Experiment", seed: int) -> Path:
-    """Where the run's files go: as told, one below it per seed if there are several, or the next free name."""
+def _place(out: Path | None, experiment: "Experiment", seed: int, *, alone: bool) -> Path:
+    """Where the files go: as told, below it one place per method and seed if there are several, or a free name."""
     if out is not None:
-        return out if len(experiment.seeds) == 1 else out / f"seed-{seed}"
+        return out if alone else out / f"{experiment.method}-{seed}"
     first = Path("runs") / f"{experiment.method}-{experiment.task}-{seed}"
     others = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return first if not first.exists() else next(path for path in others if not path.exists())
@@ -198,6 +208,7 @@ def _summary(run: "Run") -> dict[str, object]:
         "rounds": run.state.round,
         "metrics": {name: value if abs(value) < float("inf") else None for name, value in run.metrics.items()},
         "bytes": {"up": run.bytes.up, "down": run.bytes.down},
+        "savings": {"up": run.savings.up, "down": run.savings.down},
         "privacy": _spent(run),
         "seconds": run.seconds,
         "directory": str(run.directory),
@@ -215,10 +226,10 @@ def _spent(run: "Run") -> dict[str, object]:
     return {**told, **nominal, **left}
 
 
-def _privacy(run: "Run") -> list[str]:
+def _privacy(run: "Run", *, alone: bool) -> list[str]:
     """What a person should know about the run's privacy."""
     spending, method = run.spending, run.plan.method
-    lines = [f"Guarantee: {run.privacy}"]
+    lines = [f"Guarantee{'' if alone else f' of {method.name}'}: {run.privacy}"]
     if spending is not None and method.budget is not None:
         lines.append(
             f"Spent: ε = {spending.epsilon:.4g} at δ = {spending.delta:g}, or δ = {spending.delta_at_budget:.3g} at "
@@ -237,5 +248,11 @@ def _table(runs: "list[Run]") -> list[list[str]]:
         head = [run.plan.method.name, run.plan.task.name, str(run.plan.seed), str(run.state.round)]
         metrics = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
         epsilon = "-" if run.spending is None else f"{run.spending.epsilon:.3g}"
-        lines.append([*head, *metrics, epsilon, size(run.bytes.up), size(run.bytes.down), f"{run.seconds:.1f}"])
+        lines.append([*head, *metrics, epsilon, *_travelled(run), f"{run.seconds:.1f}"])
     return lines
+
+
+def _travelled(run: "Run") -> list[str]:
+    """Bytes up and down, where they are fewer than FL-STD's with the factor: it sends whole models both ways."""
+    pairs = ((run.bytes.up, run.savings.up), (run.bytes.down, run.savings.down))
+    return [size(taken) + (f" (FL-STD / {factor:.1f})" if factor > 1.05 else "") for taken, factor in pairs]
