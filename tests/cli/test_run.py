@@ -56,7 +56,8 @@ def test_methods_stand_side_by_side_with_what_they_save(capsys):
     assert main(["run", "fl-std", "fl-top-dp", *options]) == 0
     said = capsys.readouterr().out
     standard, top = said.splitlines()[1:3]
-    assert standard.startswith("fl-std ") and "FL-STD /" not in standard
+    assert standard.startswith("fl-std ")
+    assert "FL-STD /" not in standard
     up, down = (float(factor) for factor in re.findall(r"FL-STD / ([\d.]+)", top))
     assert 8 < down < up < 10  # 481 of 4810 weights, with 36 bytes of header; the mask and the bound go down as well
     assert "Guarantee of fl-std: none" in said
