@@ -18,7 +18,7 @@ from tacit.books.ledger import Ledger
 from tacit.books.privacy import PrivacyBook
 from tacit.core import Budget, BudgetError, CompositionError, LedgerError, StorageError, Task, Turnout, UserError
 from tacit.results import LEDGER
-from tacit.spending import Spending
+from tacit.spending import Spending, sized
 from tacit.training import Plan, follow
 
 SIZES = [4] * 20
@@ -184,6 +184,14 @@ def test_too_few_shares_for_the_budget_release_nothing() -> None:
     reserved = Spending.begin(shared_noise(epsilon=2.5, rounds=1), 20, []).reserve()
     with pytest.raises(BudgetError, match=r"because too few clients delivered their noise\. Nothing"):
         reserved.settle(Turnout(10, 1))
+
+
+def test_a_round_is_not_reserved_if_earlier_ones_cost_too_much() -> None:
+    """Though it would itself cost no more than was promised, and no ledger is there to say so."""
+    method = sized(shared_noise(noise=None, epsilon=4.0, rounds=3), 20)
+    assert Spending.begin(method, 20, [Turnout(10, 10)] * 2).reserve().epsilon <= 4.0
+    with pytest.raises(BudgetError, match="Round 3 would pass the budget"):
+        Spending.begin(method, 20, [Turnout(10, 9), Turnout(10, 10)]).reserve()
 
 
 @pytest.mark.parametrize("files", [False, True])
