@@ -122,11 +122,13 @@ class _Builder:
     def plan(self) -> Plan | None:
         """What the mask means for the chain, if there is one."""
         mask, known = self.how.mask, self.learner.plan
-        if mask is None or (known is not None and known.mask is mask):
-            return None if mask is None else known
-        trained = [i for i, link in enumerate(self.links) if isinstance(link.module, TRAINED)]
-        self.learner.plan = Plan.of(mask, self.links, {i: self._parameters(self.links[i])[2] for i in trained})
-        return self.learner.plan
+        if mask is None:
+            return None
+        if known is None or not (known.mask is mask or torch.equal(known.mask, mask)):
+            trained = [i for i, link in enumerate(self.links) if isinstance(link.module, TRAINED)]
+            known = Plan.of(mask, self.links, {i: self._parameters(self.links[i])[2] for i in trained})
+            self.learner.plan = known
+        return known
 
     @cached_property
     def still(self) -> int:

@@ -16,7 +16,7 @@ class Plan:
     """A mask, layer by layer.
 
     Attributes:
-        mask: whose plan it is; it is recognised by identity.
+        mask: whose plan it is.
         shares: of the layers with weights, by their place in the chain.
         still: how many layers lie before the first in which anything moves.
         wanted: for layers above that one, the inputs (or channels) at which anything below needs the gradient;
