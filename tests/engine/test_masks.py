@@ -11,6 +11,8 @@ import zoo
 from tacit.core import CrossEntropy, Descent, MaskedRows, Population, Rows
 from tacit.engine.batches import plan_batches
 from tacit.engine.functional import Functional
+from tacit.engine.kernels import kernels_for
+from tacit.engine.kernels.plans import Plan
 from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest, Learner
 from tacit.engine.reference import Reference
@@ -154,3 +156,36 @@ def test_reference_is_plain_torch_sgd_of_the_mask() -> None:
             parameter.grad.mul_(moves[name])
         optimiser.step()
     torch.testing.assert_close(ours, layout.flatten(model) - before)
+
+
+def test_every_form_is_taken() -> None:
+    """The masks above lead through every form of a masked layer, so that the agreement is that of all of them."""
+    taken = set()
+    for make in zoo.CHAINS.values():
+        torch.manual_seed(0)
+        model = make()
+        for mask in MASKS.values():
+            plan = plan_of(model, mask(model))
+            for share in plan.shares.values():
+                if not share.empty:
+                    taken.add("own" if share.dense else "block" if share.blockwise else "scattered")
+                    taken.add("gathered" if share.gathers else "whole")
+                taken.update(name for name in ("above", "below") if getattr(share, name) is not None)
+            taken.update({"wanted"} if plan.wanted else ())
+    assert taken == {"own", "block", "scattered", "gathered", "whole", "above", "below", "wanted"}
+
+
+def plan_of(model: nn.Module, mask: Tensor) -> Plan:
+    kernels = kernels_for(model, CrossEntropy())
+    assert kernels is not None
+    trained(kernels, model, zoo.population((2, 2)), replace(DESCENTS["one step"], mask=mask))
+    assert kernels.plan is not None
+    return kernels.plan
+
+
+def test_a_first_convolution_without_bias() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)).double()
+    clients, how = zoo.population(SIZES["ragged"], dtype=torch.float64), DESCENTS["full batch"]
+    ours, theirs = (trained(way(model, CrossEntropy()), model, clients, how).dense() for way in (Fastest, Reference))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
