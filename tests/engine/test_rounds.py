@@ -150,7 +150,7 @@ def test_an_empty_cohort_leaves_the_model_as_it_is() -> None:
     rare = Method(name="rare", rounds=3, sampler=Poisson(0.0001), trainer=Sgd(lr=0.1, steps=1))
     *_, (state, report) = rounds(rare, task(), workers=1)
     assert report.clients == ()
-    assert torch.equal(state.weights, initial_state(task()).weights)
+    assert torch.equal(state.weights, initial_state(rare, task()).weights)
 
 
 def test_an_empty_cohort_is_blurred_all_the_same() -> None:
@@ -162,7 +162,7 @@ def test_an_empty_cohort_is_blurred_all_the_same() -> None:
         mechanism=CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0),
     )
     (state, _), *_ = rounds(rare, task(), workers=1)
-    assert not torch.equal(state.weights, initial_state(task()).weights)
+    assert not torch.equal(state.weights, initial_state(rare, task()).weights)
 
 
 def test_weighted_mean_weighs_by_samples() -> None:

@@ -78,7 +78,7 @@ def _start(args: argparse.Namespace) -> "list[Run]":
     experiments = _experiments(args)
     task = experiments[0].build_task()
     trials = [(experiment, experiment.build_method(), seed) for experiment in experiments for seed in experiment.seeds]
-    places = [_place(args.out, experiment, seed, alone=len(trials) == 1) for experiment, _, seed in trials]
+    places = [_place(args.out, experiment, seed, methods=len(experiments)) for experiment, _, seed in trials]
     for place in places:
         check_free(place)
     runs = []
@@ -191,10 +191,11 @@ def _warn(run: "Run") -> None:
             print(f"Warning: {weak}", file=sys.stderr)
 
 
-def _place(out: Path | None, experiment: "Experiment", seed: int, *, alone: bool) -> Path:
+def _place(out: Path | None, experiment: "Experiment", seed: int, *, methods: int) -> Path:
     """Where the files go: as told, below it one place per method and seed if there are several, or a free name."""
     if out is not None:
-        return out if alone else out / f"{experiment.method}-{seed}"
+        below = out / experiment.method if methods > 1 else out
+        return below / f"seed-{seed}" if len(experiment.seeds) > 1 else below
     first = Path("runs") / f"{experiment.method}-{experiment.task}-{seed}"
     others = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return first if not first.exists() else next(path for path in others if not path.exists())

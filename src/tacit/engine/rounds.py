@@ -33,7 +33,7 @@ from tacit.engine.crew import Crew, EvaluateJob, Trained, TrainJob, single_threa
 from tacit.engine.layout import Layout, make_model
 from tacit.engine.learners import Fastest
 from tacit.engine.pool import Pool, count_workers, make_pool
-from tacit.engine.waves import Stack, divide
+from tacit.engine.waves import FEWEST_MASKED, Stack, divide
 
 EVALUATED_AT_ONCE = 256  # test samples
 TOLD = SERVER + "told"  # which clients have heard what is said only once
@@ -137,7 +137,7 @@ class Engine:
         cohort = self.method.sampler.cohort(len(population), state.round, self.secret.child("cohort", state.round))
         now = self._now(state.round, len(cohort))
         self.crew.weights.copy_(state.weights)
-        waves = divide(cohort, population, state.dim, self.crew.learner.least)
+        waves = self._waves(cohort, state, now)
         total, results = self._fold(self._jobs(state, waves, now), state, now)
         with single_thread():
             variance, scale = _diagnostics(total)
@@ -157,6 +157,14 @@ class Engine:
         jobs = [EvaluateJob(state.round, b, min(b + EVALUATED_AT_ONCE, len(y))) for b in begins]
         outputs = np.concatenate(list(self.pool.run(jobs, ahead=len(jobs))))
         return self.task.loss.metrics(torch.from_numpy(outputs), y.cpu())
+
+    def _waves(self, cohort: Tensor, state: State, now: Round) -> list[Tensor]:
+        """The cohort in waves; under a mask a client owns few weights, and shares the others with its wave."""
+        population, least = self.task.population, self.crew.learner.least
+        mask = broadcast(self.method, state, now).mask if self.method.trainer.masked else None
+        if mask is None or self.crew.learner.kernels is None:
+            return divide(cohort, population, state.dim, least)
+        return divide(cohort, population, mask.numel(), least, FEWEST_MASKED)
 
     def _told(self, state: State, clients: tuple[int, ...], now: Round) -> tuple[tuple[int, ...], Tensor | None]:
         """How many bytes the view took to each client, and who has heard by now what is said only once."""

@@ -42,9 +42,8 @@ class DenseBlock:
     values: Tensor
 
     def squares(self) -> Tensor:
-        """Squared norms."""
-        norms: Tensor = torch.linalg.vector_norm(self.values.flatten(1), dim=1)
-        return norms.square()
+        """Squared norms, by the same sums as those of dense rows."""
+        return DenseRows(self.values.flatten(1)).norms().double().square()
 
     def add(self, out: Tensor, factors: Tensor | None) -> None:
         """One vector-matrix product."""
@@ -72,7 +71,7 @@ class FactoredBlock:
         """Σ gram∘(left·leftᵀ), rounded up by what cancellation may have cost, so that a bound on it holds."""
         products = torch.bmm(self.left, self.left.transpose(1, 2)).mul_(self.gram).flatten(1).double()
         slack = 4 * torch.finfo(self.left.dtype).eps
-        return (products.sum(1) + slack * products.abs().sum(1)).clamp(min=0).to(self.left.dtype)
+        return (products.sum(1) + slack * products.abs().sum(1)).clamp(min=0)
 
     def add(self, out: Tensor, factors: Tensor | None) -> None:
         """One matrix product over clients and ranks."""
