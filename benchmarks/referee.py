@@ -34,11 +34,13 @@ class Contestant:
     script: str
     starter: str = "python"
     peer: bool = False  # races only in workloads that peers take part in
+    options: tuple[str, ...] = ()
+    alike: bool = True  # whether it computes what the others do
 
     def command(self, workload: str, workers: int) -> list[str]:
         """The command line, without the workload's options."""
         launch = ["--standalone", f"--nproc-per-node={workers}"] if self.starter == "torchrun" else ["-W", "ignore"]
-        options = [workload, f"--workers={workers}"]
+        options = [workload, f"--workers={workers}", *self.options]
         return [self.environment.program(self.starter), *launch, str(SCRIPTS / self.script), *options]
 
 
@@ -46,6 +48,7 @@ CONTESTANTS = {
     contestant.name: contestant
     for contestant in (
         Contestant("tacit", PROJECT, "tacit_engine.py"),
+        Contestant("tacit-fl-top", PROJECT, "tacit_engine.py", options=("--ratio=0.005",), alike=False),
         Contestant("plain-loop", PROJECT, "plain_loop.py"),
         Contestant("pfl-research", PFL, "pfl_research.py", starter="torchrun", peer=True),
         Contestant("flower", FLOWER, "flower.py", peer=True),

@@ -63,7 +63,8 @@ def main() -> int:
     for contestant in contestants:
         contestant.environment.make()
     if given.check:
-        agreed = [check(name, entrants(name, contestants), given.workers) for name in workloads]
+        alike = [contestant for contestant in contestants if contestant.alike]
+        agreed = [check(name, entrants(name, alike), given.workers) for name in workloads]
         return int(not all(agreed))
     rules = Rules(rounds=given.rounds, warm_ups=given.warm_ups, workers=given.workers)
     scores = run(workloads, contestants, rules, given.minutes)

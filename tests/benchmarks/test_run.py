@@ -9,7 +9,8 @@ BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "run.py"
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCHMARK), "--workloads=tiny", "--contestants=plain-loop,tacit", *options]
+    contestants = "--contestants=plain-loop,tacit,tacit-fl-top"
+    command = [sys.executable, str(BENCHMARK), "--workloads=tiny", contestants, *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -18,7 +19,7 @@ def test_race_leaves_a_record(tmp_path: Path) -> None:
     done = run("--rounds=2", "--warm-ups=1", f"--out={out}")
     assert done.returncode == 0, done.stderr
     scores = json.loads(out.read_text())["scores"]
-    assert [score["contestant"] for score in scores] == ["tacit", "plain-loop"]
+    assert [score["contestant"] for score in scores] == ["tacit", "tacit-fl-top", "plain-loop"]
     assert all(len(score["rounds"]) == 2 and score["seconds"] > 0 for score in scores)
     assert all(score["versions"]["torch"] for score in scores)
     assert "s/round" in done.stdout
