@@ -25,6 +25,52 @@ def test_a_file_becomes_method_and_task(tmp_path):
     assert len(mine.build_task().population) == 20
 
 
+OWN = """
+import torch
+import tacit
+
+def parts(count: int = 6, width: int = 4) -> tacit.Task:
+    data = [(torch.ones(3, width), torch.zeros(3, dtype=torch.long)) for _ in range(count)]
+    return tacit.Task(model=lambda: torch.nn.Linear(width, 2), clients=data, public=data[0])
+
+def nothing():
+    return 3
+"""
+
+
+def test_a_task_of_ones_own(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    mine = Experiment(method="fl-top", task=f"{file}:parts", task_args={"count": "8"})
+    task = mine.build_task()
+    assert len(task.population) == 8
+    assert task.public is not None
+    assert task.name == f"{file}:parts"
+    assert mine.typed_task_args() == {"count": 8}
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("mine.py:part", ["'part'", "Did you mean 'parts'?"]),
+        ("other.py:parts", ["no ", "other.py"]),
+        ("broken.py:parts", ["Could not run", "ZeroDivisionError"]),
+        ("mine.py:nothing", ["to return a tacit.Task, got int"]),
+    ],
+)
+def test_tasks_of_ones_own_that_cannot_be(tmp_path, task, words):
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(UserError) as caught:
+        Experiment(method="fl-top", task=str(tmp_path / task)).build_task()
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_the_arguments_that_noise_brings_have_their_types_too():
+    said = Experiment(method="fl-top-dp", args={"epsilon": "8", "clip": "none", "ratio": "1/10"})
+    assert said.typed_args() == {"epsilon": 8.0, "clip": None, "ratio": 0.1}
+
+
 def test_strings_are_brought_to_the_declared_types():
     said = Experiment(method="fedavg", args={"lr": "1/4", "weighted": "no"}, task_args={"clients": "50"})
     assert said.typed_args() == {"lr": 0.25, "weighted": False}

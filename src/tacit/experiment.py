@@ -1,5 +1,8 @@
 """An experiment as data: a method and a task by name, their arguments, and seeds.
 
+The task is one of the catalogue, or `FILE.py:FUNCTION`: a function of the user's own that returns a `Task`, whose
+parameters are then the task's arguments.
+
 ::
 
     method = "fl-std"
@@ -13,11 +16,11 @@
     clients = 6000
 """
 
+import importlib.util
 import inspect
 import tomllib
-import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,7 +54,10 @@ class Experiment:
 
     def build_task(self) -> Task:
         """The task, from its factory."""
-        return call(self._task_factory(), f"task {self.task}", self.task_args)
+        task = call(self._task_factory(), f"task {self.task}", self.task_args)
+        if not isinstance(task, Task):
+            raise UserError(f"Expected {self.task} to return a tacit.Task, got {type(task).__name__}.")
+        return replace(task, name=self.task) if own_task(self.task) else task
 
     def typed_args(self) -> dict[str, object]:
         """The method's arguments, brought to the types its factory declares."""
@@ -62,7 +68,36 @@ class Experiment:
         return _typed(self._task_factory(), self.task_args)
 
     def _task_factory(self) -> Callable[..., Task]:
-        return choose(TASKS, self.task, "task").factory
+        own = own_task(self.task)
+        return own.factory() if own else choose(TASKS, self.task, "task").factory
+
+
+@dataclass(frozen=True)
+class OwnTask:
+    """A task of the user's own: a function in a Python file that returns a `Task`."""
+
+    file: Path
+    function: str
+
+    def factory(self) -> Callable[..., Task]:
+        """The function; the file is run to get it."""
+        label = f"{self.file}:{self.function}"
+        spec = importlib.util.spec_from_file_location(self.file.stem, self.file)
+        if spec is None or spec.loader is None or not self.file.is_file():
+            raise UserError(f"Expected the task {label} in a Python file, but there is no {self.file}.")
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # a user's file may fail in any way
+            raise UserError(f"Could not run {self.file} for its task: {type(error).__name__}: {error}") from error
+        functions = {name: value for name, value in vars(module).items() if inspect.isfunction(value)}
+        return choose(functions, self.function, f"a function of {self.file}")
+
+
+def own_task(name: str) -> OwnTask | None:
+    """What `FILE.py:FUNCTION` names; None for the name of a task of the catalogue."""
+    file, colon, function = name.rpartition(":")
+    return OwnTask(Path(file), function) if colon and file.endswith(".py") else None
 
 
 def shared_out(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
@@ -127,5 +162,6 @@ def _expect(value: object, kind: type[T], key: str, label: str) -> T:
 
 
 def _typed(factory: Callable[..., object], options: Options) -> dict[str, object]:
-    hints = typing.get_type_hints(factory)
-    return {key: convert(value, hints.get(key, Any), key, factory.__name__) for key, value in options.items()}
+    known = inspect.signature(factory, eval_str=True).parameters
+    types = {key: known[key].annotation if key in known else Any for key in options}
+    return {key: convert(value, types[key], key, factory.__name__) for key, value in options.items()}

@@ -7,6 +7,7 @@ Examples:
   tacit run fedavg                                      on the embedded digits, 100 clients
   tacit run fl-std --task fashion-mnist --rounds 5 --set lr=0.1 --seed 3 --workers 2
   tacit run fedavg --set cohort=10 epochs=1 --task-set partition=shards --out runs/shards
+  tacit run fl-top --task mine.py:hospitals             your own data: a function that returns a tacit.Task
   tacit run experiment.toml
   tacit run --resume runs/fedavg-digits-0               after Ctrl-C, a crash or a kill
   tacit run geyer --set epsilon=8 delta=1e-3            stops when the privacy budget is spent
@@ -45,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("what", nargs="*", metavar="METHOD|FILE.toml", help="methods, or an experiment's file")
     parser.add_argument("--resume", metavar="RUN", type=Path, help="go on with the run in this directory")
-    parser.add_argument("--task", help="what to learn (default: digits); tacit data list shows what there is")
+    parser.add_argument("--task", help="what to learn (default: digits): of tacit data list, or FILE.py:FUNCTION")
     parser.add_argument("--rounds", metavar="N", help="how many rounds; short for --set rounds=N")
     add_options(parser, "--set", "method; tacit card METHOD shows them")
     add_options(parser, "--task-set", "task")
@@ -196,7 +197,8 @@ def _place(out: Path | None, experiment: "Experiment", seed: int, *, methods: in
     if out is not None:
         below = out / experiment.method if methods > 1 else out
         return below / f"seed-{seed}" if len(experiment.seeds) > 1 else below
-    first = Path("runs") / f"{experiment.method}-{experiment.task}-{seed}"
+    task = experiment.task.rpartition(":")[2]  # of FILE.py:FUNCTION
+    first = Path("runs") / f"{experiment.method}-{task}-{seed}"
     others = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return first if not first.exists() else next(path for path in others if not path.exists())
 
