@@ -5,7 +5,7 @@ one more bit for the sign. No float takes part in a draw, so the distribution of
 that of the table, and how far the table is from the pmf is part of it.
 
 References: Canonne, Kamath, Steinke 2020 (discrete Gaussian); Kairouz, Liu, Steinke 2021 (its sums); Agarwal, Kairouz,
-Liu 2021 (Skellam).
+Liu 2021 (Skellam); Peikert 2010 (rounding by a discrete Gaussian).
 """
 
 import os
@@ -15,7 +15,7 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
-from math import asinh, exp, fsum, hypot, inf, ldexp, log, pi, sqrt
+from math import asinh, exp, expm1, fsum, hypot, inf, ldexp, log, log1p, pi, sqrt
 from typing import Protocol
 
 import numpy as np
@@ -31,6 +31,7 @@ Source = Callable[[int], bytes]  # so many bytes, unpredictable: os.urandom, or 
 PRECISION = 127  # bits of a table's probabilities; with the sign's, two words of 64
 FIXED = 256  # bits after the point while a table is built
 LEAST_SIGMA, MOST_SIGMA = 0.1, 1e5  # beyond, a table would need more than some 20 MB
+SMOOTHING = 2.0  # of a continuous Gaussian's rounding to the grid, in steps: less costs exactness, more costs noise
 MIDDLE_ORDER = 8  # of the Rényi orders that matter
 
 
@@ -55,6 +56,19 @@ class IntegerBound:
     def sum(self) -> float:
         """The bound Δ₁ on the L1 norm that follows: by Cauchy and Schwarz, and as |k| ≤ k² for integers."""
         return min(sqrt(self.dim) * self.whole, float(self.squared))
+
+
+@dataclass(frozen=True)
+class Dominating:
+    """A continuous mechanism from which another follows by rounding, nearly.
+
+    Attributes:
+        event: the continuous one's.
+        distance: total variation between the other and the rounded, at most.
+    """
+
+    event: Event
+    distance: float
 
 
 class IntegerNoise(Protocol):
@@ -127,7 +141,7 @@ class DiscreteGaussian:
 
     Formal guarantees: with shares of this noise from m honest clients, V = m·σ², a sum whose clients are within a
     bound Δ₂ has D_α ≤ α·Δ₂² / 2V + τ·d, where τ = 10·Σ_{k<m} exp(−2π²σ²·k/(k+1)) (Kairouz et al., Theorem 1); from
-    σ = 3 on τ·d < 10⁻²⁸, and at integer orders it is the Gaussian mechanism's.
+    σ = 3 on τ·d < 10⁻²⁸, and it is the Gaussian mechanism's.
 
     Example:
         >>> noise = DiscreteGaussian(3.0)
@@ -154,6 +168,20 @@ class DiscreteGaussian:
         if shares < 1:
             return _zcdp(inf, 0.0)
         return _zcdp(bound.squared / (2 * shares * self.sigma**2), _unlike_one(self.sigma, shares) * bound.dim)
+
+    def continuous(self, shares: int, bound: IntegerBound) -> Dominating:
+        """A continuous Gaussian sum that costs no less, so that every accountant and every sampling of it applies.
+
+        Formal guarantees: let Y be N(c, W) with an integer c, and K drawn as P(K = k) ∝ exp(−(k − Y)² / 2s²). The sum
+        of these weights over k is √(2π)·s·(1 ± η) for every Y, η = 2·Σ exp(−2π²s²n²), so K has c plus the discrete
+        Gaussian of V = W + s², up to factors within (1 ± η) twice (after Peikert 2010, Theorem 3.1). Hence the discrete
+        mechanism of V is the continuous one of V − s², rounded without looking at the data; shares add a factor of
+        e^{±τ/2} (Kairouz et al., Section 3). Each factor counts once for each of d coordinates.
+        """
+        variance = max(shares * self.sigma**2 - SMOOTHING**2, 0.0)
+        ripple = 2.01 * exp(-2 * (pi * SMOOTHING) ** 2)
+        apart = bound.dim * (log1p(ripple) - log1p(-ripple) + _unlike_one(self.sigma, shares) / 2)
+        return Dominating(_gaussian(sqrt(variance) / bound.whole), min(1.0, expm1(min(apart, 1.0))))
 
 
 @dataclass(frozen=True)
@@ -212,6 +240,13 @@ def _zcdp(rho: float, xi: float) -> Event:
     import dp_accounting  # only where a run is priced: it takes a second to load
 
     event: Event = dp_accounting.ZCDpEvent(rho, xi)
+    return event
+
+
+def _gaussian(noise_multiplier: float) -> Event:
+    import dp_accounting
+
+    event: Event = dp_accounting.GaussianDpEvent(noise_multiplier)
     return event
 
 

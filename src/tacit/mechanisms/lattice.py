@@ -45,8 +45,8 @@ class Lattice:
     in exact integers); rows that are not finite count as zero, so that nobody's absence tells
     of them. Honest clients' sum cannot wrap around but by noise, with probability `wraps` at most in a round, and a
     record with more than 2⁻⁶⁴ is refused. Wrapping would blur the model, not the guarantee: it is post-processing.
-    Removing a client means here that it adds its noise to a row of zeros; where clients of a cohort are hidden,
-    size the noise by the round's own cohort (`sized`), or the sum's noise would tell how many there are.
+    Removing a client means here that it adds its noise to a row of zeros. Where cohorts are hidden, as amplification
+    needs it, size each round's noise by its own honest clients, or the noise of the sum would tell how many there are.
 
     Example:
         >>> grid = Lattice.sized(clip=1.0, dim=3, cohort=2, honest=2, noise_multiplier=1e-3)
@@ -90,6 +90,8 @@ class Lattice:
         """The grid on which the shares of `honest` clients alone have this multiplier of what one client can add.
 
         As many steps as make rounding cheap (a thousandth of the bound or less), or as many as the ring has room for.
+        The steps show in the sum. Where cohorts are hidden, find them once, for the largest cohort and the fewest
+        honest clients, and give every round a record with the same.
         """
         expect(1 <= honest <= cohort, f"honest={honest} in [1, cohort={cohort}]")
 
