@@ -72,9 +72,13 @@ class Federation:
     kept: bool = True  # desks as bytes between messages
     seed: object = 0
 
-    def play(self) -> Outcome:
+    def start(self) -> tuple[int, ...]:
         cohort = tuple(sorted(self.vectors))
         self.desks = {j: seat(self.session, j, cohort, v, self.seed) for j, v in self.vectors.items()}
+        return cohort
+
+    def play(self) -> Outcome:
+        cohort = self.start()
         conversation = converse(self.session, cohort, known(self.session.parameters, cohort))
         replies: list[tuple[int, bytes]] | None = None
         gone: set[int] = set()
@@ -83,12 +87,12 @@ class Federation:
                 requests = next(conversation) if replies is None else conversation.send(replies)
                 phase = Phase(next(iter(requests.values()))[5])
                 gone |= self.lost.get(phase, frozenset())
-                said = [(j, self._answer(j, request)) for j, request in requests.items() if j not in gone]
+                said = [(j, self.reply(j, request)) for j, request in requests.items() if j not in gone]
                 replies = self.network(phase, said)
         except StopIteration as end:
             return end.value
 
-    def _answer(self, client: int, request: bytes) -> bytes:
+    def reply(self, client: int, request: bytes) -> bytes:
         desk = self.desks[client]
         desk, reply = answer(Desk.from_bytes(desk.to_bytes()) if self.kept else desk, request)
         self.desks[client] = desk

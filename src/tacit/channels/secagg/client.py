@@ -54,7 +54,7 @@ def _announce(desk: Desk, reader: Reader) -> tuple[Desk, bytes]:
 
 
 def _share(desk: Desk, reader: Reader) -> tuple[Desk, bytes]:
-    roster = Roster.read(reader, desk.session.parameters.level)
+    roster = Roster.read(reader, desk.session.parameters)
     members, binding = _check_roster(desk, roster)
     threshold = desk.session.parameters.wiring(len(members)).threshold
     holders = sorted(roster.near)
@@ -72,7 +72,7 @@ def _share(desk: Desk, reader: Reader) -> tuple[Desk, bytes]:
 
 
 def _upload(desk: Desk, reader: Reader) -> tuple[Desk, bytes]:
-    sealed = reader.table(SEALED)
+    sealed = reader.table(SEALED, len(desk.members))
     reader.done()
     if not desk.vector:
         raise ProtocolError("This client holds no vector yet: it cannot upload.")
@@ -96,8 +96,8 @@ def _agree(desk: Desk, reader: Reader) -> tuple[Desk, bytes]:
 def _open(desk: Desk, reader: Reader) -> tuple[Desk, bytes]:
     survivors = _survivors(desk, reader)
     if _active(desk):
-        _check_agreement(desk, survivors, reader.table(crypto.SIGNATURE))
-    wanted = reader.table(1)
+        _check_agreement(desk, survivors, reader.table(crypto.SIGNATURE, len(desk.members)))
+    wanted = reader.table(1, len(desk.members))
     reader.done()
     opened = {j: kind + _part(desk, j, kind[0], survivors) for j, kind in wanted.items()}
     closed = Desk(

@@ -84,9 +84,11 @@ class Desk:
 def _read(reader: Reader) -> Desk:
     session = Session.read(reader)
     client, floor, phase, roots, identities, vectors = (reader.number() for _ in range(6))
+    if {roots, identities} - {0, KEY}:
+        raise ProtocolError("Expected a desk with secrets of 32 bytes.")
     tag, root, identity, vector = (reader.take(length) for length in (KEY, roots, identities, vectors))
-    directory, keys, shares = (reader.table(width) for width in (KEY, KEYS, SHARES))
-    members = tuple(reader.table(0))
+    directory, keys, shares = (reader.table(width, MOST) for width in (KEY, KEYS, SHARES))
+    members = tuple(reader.table(0, MOST))
     survivors = reader.subset(members)
     return Desk(
         session=session,

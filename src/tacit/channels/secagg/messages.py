@@ -105,9 +105,9 @@ class Roster:
         return pack_table(self.near, announcement_width(level)) + pack_table(self.far, KEY)
 
     @classmethod
-    def read(cls, reader: Reader, level: Level) -> "Roster":
+    def read(cls, reader: Reader, p: Parameters) -> "Roster":
         """From a body."""
-        roster = cls(reader.table(announcement_width(level)), reader.table(KEY))
+        roster = cls(reader.table(announcement_width(p.level), p.cohort), reader.table(KEY, p.cohort))
         reader.done()
         if roster.near.keys() & roster.far.keys():
             raise ProtocolError("A client stands in the roster twice.")

@@ -46,9 +46,11 @@ class Reader:
         if self._data:
             raise ProtocolError(f"Expected the end of the message, got {len(self._data)} more bytes.")
 
-    def table(self, width: int) -> dict[int, bytes]:
-        """The next table, whose entries have `width` bytes."""
+    def table(self, width: int, most: int) -> dict[int, bytes]:
+        """The next table, of entries with `width` bytes, `most` of them at most."""
         count = self.number()
+        if count > most:
+            raise ProtocolError(f"Expected a table of at most {most} entries, got {count}.")
         if count * (WORD + width) > len(self._data):
             raise ProtocolError(f"A table of {count} entries does not fit into {len(self._data)} bytes.")
         table: dict[int, bytes] = {}

@@ -133,7 +133,7 @@ class _Server:
             return Roster({j: entries[j] for j in around}, far).pack(self._p.level)
 
         def read(client: int, reader: Reader) -> tuple[bytes, dict[int, bytes]]:
-            commitment, sealed = reader.take(KEY), reader.table(SEALED)
+            commitment, sealed = reader.take(KEY), reader.table(SEALED, len(hall.members))
             reader.done()
             _same(sealed.keys(), hall.near[client])
             return commitment, sealed
@@ -195,7 +195,7 @@ class _Server:
             return pack_subset(survivors, hall.members) + consent + pack_table(wanted[client], 1)
 
         def read(client: int, reader: Reader) -> dict[int, Part]:
-            opened = reader.table(messages.OPENED)
+            opened = reader.table(messages.OPENED, len(hall.members))
             reader.done()
             _same({j: part[:1] for j, part in opened.items()}, wanted[client])
             return {j: (Kind(part[0]), shamir.from_bytes(part[1:])) for j, part in opened.items()}
