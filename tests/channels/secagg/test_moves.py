@@ -25,6 +25,7 @@ from tacit.channels.secagg import (
     crypto,
     invite,
     ring,
+    statements,
 )
 from tacit.channels.secagg.crypto import KEY, SIGNATURE
 from tacit.channels.secagg.messages import KEYS, SEALED, Kind, Roster
@@ -100,7 +101,7 @@ def swapped_keys(stages: Stages) -> tuple[Desk, bytes]:
 def a_forged_signature(stages: Stages) -> tuple[Desk, bytes]:
     desk, near = roster(stages)
     own = crypto.public(crypto.load(b"x" * 32)) + crypto.public(crypto.load(b"y" * 32))
-    forged = own + crypto.sign(b"z" * 32, client.announced(desk.tag, 1, own))
+    forged = own + crypto.sign(b"z" * 32, statements.announced(desk.tag, 1, own))
     return desk, ask_share(desk, {**near, 1: forged})
 
 
@@ -176,7 +177,7 @@ def a_point_of_low_order(stages: Stages) -> tuple[Desk, bytes]:
     """Signed by a client that colludes with the server."""
     desk, near = roster(stages)
     keys = near[1][:KEY] + bytes(KEY)
-    signed = keys + crypto.sign(IDENTITIES[1], client.announced(desk.tag, 1, keys))
+    signed = keys + crypto.sign(IDENTITIES[1], statements.announced(desk.tag, 1, keys))
     return desk, ask_share(desk, {**near, 1: signed})
 
 
@@ -261,7 +262,7 @@ def test_an_honest_server_drops_who_announces_a_point_of_low_order() -> None:
         if phase is not Phase.ANNOUNCE:
             return replies
         keys = bytes(KEY) + body(replies[0][1])[KEY:KEYS]
-        entry = keys + crypto.sign(IDENTITIES[1], client.announced(low.session.context, 1, keys))
+        entry = keys + crypto.sign(IDENTITIES[1], statements.announced(low.session.context, 1, keys))
         return [(1, client.messages.pack(phase, client.Way.REPLY, 1, 1, low.session.context, entry)), *replies[1:]]
 
     low = Stages(session(parameters(5, 4)), vectors(), network=collude)
@@ -285,5 +286,5 @@ def _unpadded(desks: dict[int, Desk]) -> ring.Vector:
     summed = np.zeros(100_000, np.uint32)
     for j, desk in desks.items():
         summed += np.frombuffer(client.padded(desk, sorted(set(desks) - {j})), np.uint32)
-        ring.add_pads(summed, [], [client.own_pad(client._seed(desk, desk.tag), desk.tag, j)])
+        ring.add_pads(summed, [], [statements.own_pad(client._seed(desk, desk.tag), desk.tag, j)])
     return summed

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from channels.secagg.federation import Federation, parameters, session, total
+from tacit.channels import secagg
 from tacit.channels.secagg import Drop, Level, Parameters, Phase, TooFewError
 
 SCHEDULES = int(os.environ.get("TACIT_SCHEDULES", "300"))
@@ -62,7 +63,7 @@ def predict(p: Parameters, clients: frozenset[int], lost: dict[Phase, frozenset[
 
 
 def draw(chance: random.Random) -> tuple[Parameters, dict[int, np.ndarray], dict[Phase, frozenset[int]]]:
-    count = 3 + int(38 * chance.random() ** 8)  # 3 to 40; small ones are cheap, and more likely to fail
+    count = 3 + int(38 * chance.random() ** 10)  # 3 to 40; small ones are cheap, and more likely to fail
     p = parameters(
         count,
         chance.choice([1, 2, 7, chance.randint(1, 2000)]),
@@ -133,3 +134,29 @@ def test_a_hundred_clients_on_a_sparse_graph_with_thirty_lost(level: Level, seed
     outcome = Federation(session(p), vectors, lost, kept=False, seed=seed).play()
     assert outcome.delivered == tuple(j for j in vectors if when.get(j, Phase.OPEN) > Phase.UPLOAD)
     assert np.array_equal(outcome.total, total(vectors, outcome.delivered))
+
+
+def test_random_schedules_on_sparse_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cohorts of 12 to 30, sparse from 11 on: also clients whose neighbours are all lost, at both levels."""
+    monkeypatch.setattr(secagg.parameters, "COMPLETE", 10)
+    secagg.parameters.wire.cache_clear()
+    ends: Counter[str] = Counter()
+    for number in range(max(30, SCHEDULES // 10)):
+        chance = random.Random(number)
+        p = parameters(chance.randint(12, 30), 3, level=chance.choice(list(Level)), dropout=Fraction(1, 5))
+        clients = range(1, p.cohort + 1)
+        ends["sparse"] += p.wiring(p.cohort).degree < p.cohort - 1
+        vectors = {j: np.array([j, j << 20, 2**32 - j], np.uint32) for j in clients}
+        rate = chance.choice([0.01, 0.03, 0.08])
+        lost = {phase: frozenset(j for j in clients if chance.random() < rate) for phase in Phase}
+        silent = frozenset().union(*(lost[phase] for phase in Phase if phase <= Phase.UPLOAD))
+        try:
+            outcome = Federation(session(p), vectors, lost, BadNetwork(chance, Counter()), seed=number).play()
+        except TooFewError:
+            ends["abort"] += 1
+            continue
+        ends["sum"] += 1
+        assert set(outcome.delivered) <= set(clients) - silent
+        assert np.array_equal(outcome.total, total(vectors, outcome.delivered))
+    secagg.parameters.wire.cache_clear()
+    assert min(ends["abort"], ends["sum"], ends["sparse"]) >= 5, ends

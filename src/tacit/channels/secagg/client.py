@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tacit.channels.secagg import crypto, graph, messages, ring, shamir
-from tacit.channels.secagg.crypto import KEY, PrivateKey
+from tacit.channels.secagg.crypto import KEY
 from tacit.channels.secagg.desk import Desk
 from tacit.channels.secagg.errors import ProtocolError
 from tacit.channels.secagg.messages import KEYS, SEALED, Kind, Phase, Roster, Way
-from tacit.channels.secagg.packing import Reader, number, pack_subset, pack_table
+from tacit.channels.secagg.packing import Reader, pack_table
 from tacit.channels.secagg.parameters import Level
+from tacit.channels.secagg.statements import agreed, announced, committed, own_pad, pair_pad
 
 Step = Callable[[Desk, Reader], tuple[Desk, bytes]]
 
@@ -115,34 +116,6 @@ _STEPS: dict[Phase, Step] = {
 }
 
 
-# What clients and server must say in the same words
-
-
-def announced(context: bytes, client: int, keys: bytes) -> bytes:
-    """What a client signs when it announces its keys."""
-    return crypto.digest("announced", context, number(client), keys)
-
-
-def agreed(binding: bytes, members: tuple[int, ...], survivors: frozenset[int]) -> bytes:
-    """What a client signs about who delivered."""
-    return crypto.digest("agreed", binding, pack_subset(survivors, members))
-
-
-def committed(binding: bytes, client: int, seed: bytes) -> bytes:
-    """By what the server knows a seed that was put together from shares; of 256 random bits it tells nothing."""
-    return crypto.digest("seed", binding, number(client), seed)
-
-
-def own_pad(seed: bytes, binding: bytes, client: int) -> bytes:
-    """The key of a client's own pad."""
-    return crypto.derive(seed, "own pad", binding, client)
-
-
-def pair_pad(secret: PrivateKey, other: bytes, binding: bytes, client: int, neighbour: int) -> bytes:
-    """The key of the pad that two neighbours share: the larger number adds it, the smaller takes it away."""
-    return crypto.derive(crypto.agree(secret, other), "pair pad", binding, *sorted((client, neighbour)))
-
-
 def padded(desk: Desk, neighbours: list[int]) -> bytes:
     """The vector with its own pad and those of its neighbours (Bonawitz et al., Figure 4, round 2)."""
     p, secret = desk.session.parameters, crypto.load(_secrets(desk)[0])
@@ -211,8 +184,9 @@ def _check_roster(desk: Desk, roster: Roster) -> tuple[tuple[int, ...], bytes]:
 def _check_signatures(desk: Desk, roster: Roster) -> None:
     if not {*roster.near, *roster.far} <= desk.directory.keys():
         raise ProtocolError("The roster names clients that are not known.")
-    for j, entry in roster.near.items():
-        crypto.verify(desk.directory[j], entry[KEYS:], announced(desk.tag, j, entry[:KEYS]))
+    for j in roster.near.keys() - {desk.client}:  # its own keys were compared
+        keys, signature = roster.near[j][:KEYS], roster.near[j][KEYS:]
+        crypto.verify(desk.directory[j], signature, announced(desk.tag, j, keys))
 
 
 def _check_enough(desk: Desk, holders: int) -> None:

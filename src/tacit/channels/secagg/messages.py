@@ -14,6 +14,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from tacit.channels.secagg import ring, shamir
 from tacit.channels.secagg.crypto import KEY, SIGNATURE, TAG
@@ -114,6 +115,7 @@ class Roster:
         return roster
 
 
+@lru_cache(maxsize=256)
 def limit(phase: Phase, way: Way, p: Parameters) -> int:
     """The longest frame of this kind that these parameters allow, with everybody as neighbour."""
     n, sets = p.cohort, (p.cohort + 7) // 8

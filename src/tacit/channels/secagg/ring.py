@@ -13,7 +13,7 @@ from tacit.channels.secagg import crypto
 from tacit.channels.secagg.errors import ProtocolError
 
 Vector = NDArray[np.uint32]
-PIECE = 1 << 18  # words added at a time: 1 MiB stays in the cache between the cipher and the sum
+PIECE = 1 << 16  # words added at a time: 256 KiB stay in the cache between the cipher and the sum
 _WHOLE: dict[int, Any] = {8: np.dtype("u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4")}
 _BLOCK = 1 << 16  # values of other widths unfolded at a time; a multiple of 8, so blocks end at whole bytes
 

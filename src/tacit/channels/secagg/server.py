@@ -12,19 +12,18 @@ from typing import TypeVar
 import numpy as np
 
 from tacit.channels.secagg import crypto, graph, messages, ring, shamir
-from tacit.channels.secagg.client import agreed, announced, committed, own_pad, pair_pad
 from tacit.channels.secagg.crypto import KEY
 from tacit.channels.secagg.errors import ProtocolError, TooFewError
 from tacit.channels.secagg.messages import KEYS, SEALED, Kind, Phase, Roster, Way
 from tacit.channels.secagg.minutes import Drop, Minutes, judge
-from tacit.channels.secagg.packing import Reader, Table, pack_subset, pack_table
+from tacit.channels.secagg.packing import Reader, pack_subset, pack_table
 from tacit.channels.secagg.parameters import Level, Parameters
-from tacit.channels.secagg.recovery import Puzzle, solve
 from tacit.channels.secagg.session import Session
+from tacit.channels.secagg.statements import agreed, announced
+from tacit.channels.secagg.unpad import Hall, Part, unpad
 from tacit.core.errors import expect
 
 T = TypeVar("T")
-Part = tuple[Kind, shamir.Field]  # a share that was opened
 Requests = Mapping[int, bytes]  # by client
 Replies = Iterable[tuple[int, bytes]]  # the sender as the transport knows it, and what it sent; in any order
 Conversation = Generator[Requests, Replies, T]
@@ -37,21 +36,6 @@ class Outcome:
     total: ring.Vector
     delivered: tuple[int, ...]
     minutes: Minutes
-
-
-@dataclass(frozen=True, eq=False)
-class _Hall:
-    """What is known of everybody once the roster stands."""
-
-    members: tuple[int, ...]
-    digest: bytes
-    keys: Table
-    near: Mapping[int, frozenset[int]]
-    threshold: int
-
-    def around(self, client: int, present: Iterable[int]) -> frozenset[int]:
-        """Who holds shares of this client, of those present: its neighbours and itself."""
-        return (self.near[client] | {client}).intersection(present)
 
 
 def converse(
@@ -69,6 +53,7 @@ def converse(
     """
     cohort = sorted(set(clients))
     expect(len(cohort) == session.parameters.cohort, f"{session.parameters.cohort} clients, got {len(cohort)}")
+    session.parameters.wiring(len(cohort))  # what cannot end well does not begin
     return _Server(session, dict(directory or {})).run(cohort)
 
 
@@ -97,7 +82,7 @@ class _Server:
         total, survivors = yield from self._upload(hall, sealed, sharers)
         signatures = (yield from self._agree(hall, survivors)) if self._active else {}
         opened = yield from self._open(hall, sharers, survivors, signatures)
-        self._unpad(hall, total, opened, commitments, survivors)
+        unpad(hall, total, opened, commitments, survivors)
         return Outcome(ring.reduce(total, self._p.bits), tuple(sorted(survivors)), self.minutes)
 
     def _announce(self, cohort: list[int]) -> Conversation[dict[int, bytes]]:
@@ -113,17 +98,17 @@ class _Server:
 
         return (yield from self._ask(Phase.ANNOUNCE, (context, context), dict.fromkeys(cohort, b""), read))
 
-    def _seat(self, entries: Mapping[int, bytes]) -> _Hall:
+    def _seat(self, entries: Mapping[int, bytes]) -> Hall:
         self._enough(entries)
         members = tuple(sorted(entries))
         keys = {client: entry[:KEYS] for client, entry in entries.items()}
         digest = graph.roster_digest(self.session.context, {j: graph.leaf(j, both) for j, both in keys.items()})
         wiring = self._p.wiring(len(members))
         near = graph.neighbourhoods(digest, members, wiring.degree)
-        return _Hall(members, digest, keys, near, wiring.threshold)
+        return Hall(members, digest, keys, near, wiring.threshold)
 
     def _share(
-        self, hall: _Hall, entries: Mapping[int, bytes]
+        self, hall: Hall, entries: Mapping[int, bytes]
     ) -> Conversation[tuple[dict[int, bytes], dict[int, dict[int, bytes]]]]:
         leaves = {j: graph.leaf(j, keys) for j, keys in hall.keys.items()}
 
@@ -142,7 +127,7 @@ class _Server:
         got = yield from self._ask(Phase.SHARE, tags, {client: body(client) for client in hall.members}, read)
         return {j: commitment for j, (commitment, _) in got.items()}, {j: sealed for j, (_, sealed) in got.items()}
 
-    def _connected(self, hall: _Hall, sharers: frozenset[int]) -> frozenset[int]:
+    def _connected(self, hall: Hall, sharers: frozenset[int]) -> frozenset[int]:
         """Those whose secrets enough others hold; the rest is treated as lost before it pads anything."""
         while True:
             kept = frozenset(j for j in sharers if len(hall.around(j, sharers)) >= hall.threshold)
@@ -152,7 +137,7 @@ class _Server:
             sharers = kept
 
     def _upload(
-        self, hall: _Hall, sealed: Mapping[int, Mapping[int, bytes]], sharers: frozenset[int]
+        self, hall: Hall, sealed: Mapping[int, Mapping[int, bytes]], sharers: frozenset[int]
     ) -> Conversation[tuple[ring.Vector, frozenset[int]]]:
         total = np.zeros(self._p.dim, np.uint32)
 
@@ -169,7 +154,7 @@ class _Server:
             raise TooFewError("A client that delivered has too few neighbours left to take its pad off.")
         return total, survivors
 
-    def _agree(self, hall: _Hall, survivors: frozenset[int]) -> Conversation[dict[int, bytes]]:
+    def _agree(self, hall: Hall, survivors: frozenset[int]) -> Conversation[dict[int, bytes]]:
         statement = agreed(hall.digest, hall.members, survivors)
 
         def read(client: int, reader: Reader) -> bytes:
@@ -182,7 +167,7 @@ class _Server:
         return (yield from self._ask(Phase.AGREE, (hall.digest, hall.digest), bodies, read))
 
     def _open(
-        self, hall: _Hall, sharers: frozenset[int], survivors: frozenset[int], signatures: Mapping[int, bytes]
+        self, hall: Hall, sharers: frozenset[int], survivors: frozenset[int], signatures: Mapping[int, bytes]
     ) -> Conversation[dict[int, dict[int, Part]]]:
         asked = [j for j in sorted(survivors) if self._consented(hall, j, signatures)]
         if not asked:
@@ -202,46 +187,10 @@ class _Server:
 
         return (yield from self._ask(Phase.OPEN, (hall.digest, hall.digest), {j: body(j) for j in asked}, read))
 
-    def _consented(self, hall: _Hall, client: int, signatures: Mapping[int, bytes]) -> bool:
+    def _consented(self, hall: Hall, client: int, signatures: Mapping[int, bytes]) -> bool:
         """Whether a client may be asked: against an active server, it wants to see enough signatures."""
         enough = len(hall.around(client, signatures)) >= hall.threshold
         return (client in signatures and enough) if self._active else True
-
-    def _unpad(
-        self,
-        hall: _Hall,
-        total: ring.Vector,
-        opened: Mapping[int, Mapping[int, Part]],
-        commitments: Mapping[int, bytes],
-        survivors: frozenset[int],
-    ) -> None:
-        """Take off the own pads of those that delivered, and their pads with those that were lost."""
-        seeds, lost = self._puzzles(hall, opened, commitments)
-        if {puzzle.client for puzzle in seeds} != survivors:
-            raise TooFewError("Nobody is left who holds shares of some client that delivered.")
-        secrets = solve(seeds + lost, hall.threshold)
-        minus = [own_pad(secrets[j], hall.digest, j) for j in sorted(survivors)]
-        plus: list[bytes] = []
-        for puzzle in lost:
-            gone, key = puzzle.client, crypto.load(secrets[puzzle.client])
-            for j in sorted(hall.near[gone] & survivors):
-                pad = pair_pad(key, hall.keys[j][:KEY], hall.digest, gone, j)
-                (minus if j > gone else plus).append(pad)  # the larger of a pair has added it
-        ring.add_pads(total, plus, minus)
-
-    def _puzzles(
-        self, hall: _Hall, opened: Mapping[int, Mapping[int, Part]], commitments: Mapping[int, bytes]
-    ) -> tuple[list[Puzzle], list[Puzzle]]:
-        """Whose seed and whose key must be found, with the shares that came."""
-        place = {client: at for at, client in enumerate(hall.members, 1)}
-        found: dict[tuple[int, Kind], dict[int, shamir.Field]] = {}
-        for holder, parts in opened.items():
-            for j, (kind, share) in parts.items():
-                found.setdefault((j, kind), {})[place[holder]] = share
-        return (
-            [Puzzle(j, s, _is_seed(hall, j, commitments[j])) for (j, kind), s in found.items() if kind == Kind.SEED],
-            [Puzzle(j, s, _is_key(hall.keys[j][:KEY])) for (j, kind), s in found.items() if kind == Kind.KEY],
-        )
 
     def _enough(self, present: Iterable[int]) -> None:
         count = len(frozenset(present))
@@ -305,11 +254,3 @@ def _kind(client: int, survivors: frozenset[int]) -> bytes:
 def _same(got: object, expected: object) -> None:
     if got != expected:
         raise ProtocolError("Expected an answer about exactly the clients that were asked about.")
-
-
-def _is_seed(hall: _Hall, client: int, commitment: bytes) -> Callable[[bytes], bool]:
-    return lambda found: committed(hall.digest, client, found) == commitment
-
-
-def _is_key(known: bytes) -> Callable[[bytes], bool]:
-    return lambda found: crypto.public(crypto.load(found)) == known

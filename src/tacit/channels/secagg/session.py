@@ -19,6 +19,10 @@ class Session:
     configuration. If a server gives somebody another model, that client's pads cancel with nobody's, and what it sends
     is noise (against Pasquini et al., "Eluding secure aggregation", CCS 2022).
 
+    No two conversations may have the same session: a round that is tried again needs another `config`, through the
+    ledger's head or a counter of attempts. Otherwise a server could put old announcements, whose keys it has opened,
+    into a new roster.
+
     Attributes:
         run: 16 bytes that no other run has.
         round: the round's number; keys are fresh in every round.
