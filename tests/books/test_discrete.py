@@ -168,12 +168,14 @@ def test_rounding_by_a_discrete_gaussian_makes_one_of_a_continuous_one() -> None
     assert apart > 1e-4  # so coarse a rounding shows
 
 
-def test_the_event_is_one_that_dp_accounting_prices() -> None:
-    event = DiscreteGaussian(50.0).event(100, IntegerBound(300**2, 5))
+@pytest.mark.parametrize("noise", [DiscreteGaussian(0.8), Skellam(0.8), DiscreteGaussian(50.0)])
+def test_the_event_is_one_that_dp_accounting_prices(noise: IntegerNoise) -> None:
+    event = noise.event(20, IntegerBound(9, 5))
     accountant = dp_rdp.RdpAccountant(orders=list(range(2, 257)))
     accountant.compose(event, 30)
     ours = price(LatticeRelease.of(event), 30, DELTA)
     assert ours.server == ours.recipients == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-12)
+    assert (event.xi > 1e-3) == (noise.sigma < 1)
 
 
 @pytest.mark.parametrize("rate", [0.01, RATE, 0.3])

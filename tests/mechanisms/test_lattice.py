@@ -218,6 +218,15 @@ def test_a_record_is_rebuilt_from_its_text(noise: IntegerNoise) -> None:
     assert eval(repr(grid), {"Lattice": Lattice, "DiscreteGaussian": DiscreteGaussian, "Skellam": Skellam}) == grid
 
 
+@pytest.mark.parametrize("kind", [DiscreteGaussian, Skellam])
+def test_the_honest_alone_have_the_declared_noise(kind: type[DiscreteGaussian]) -> None:
+    grid = Lattice.sized(clip=1.0, dim=DIM, cohort=50, honest=30, noise_multiplier=1.5, noise=kind)
+    assert grid.event(30).rho == pytest.approx(1 / (2 * 1.5**2))
+    assert grid.event(20).rho == pytest.approx(30 / 20 / (2 * 1.5**2))
+    if isinstance(grid.noise, DiscreteGaussian):
+        assert grid.noise.continuous(30, grid.bound).event.noise_multiplier == pytest.approx(1.5)
+
+
 def test_what_the_samples_and_the_ring_may_add_to_delta() -> None:
     grid = Lattice.sized(clip=1.0, dim=8316, cohort=100, honest=100, noise_multiplier=1.54)
     assert grid.failure == 100 * 8316 * grid.noise.table.error < 1e-27
