@@ -12,7 +12,6 @@ RECORD, README = HERE / "results" / "latest.json", HERE.parent / "README.md"
 BEGIN, END = "<!-- bench -->\n", "<!-- /bench -->"
 NAMES = {
     "tacit": "Tacit",
-    "tacit-fl-top": "Tacit, FL-TOP at 0.5 %",
     "flower": "Flower 1.41 (Ray)",
     "pfl-research": "pfl-research 0.6",
     "plain-loop": "plain PyTorch loop",
@@ -35,7 +34,7 @@ def _lines(scores: dict[tuple[str, str], dict[str, float]]) -> Iterator[str]:
 
 
 def _cells(score: dict[str, float], ours: dict[str, float]) -> str:
-    times = "" if score is ours else f" ({score['seconds'] / ours['seconds']:.3g}×)"
+    times = "" if score is ours else f" ({score['seconds'] / ours['seconds']:.1f}×)"
     return f"{score['seconds']:.3g}{times} | {score['peak_mib']:.0f}"
 
 
