@@ -39,6 +39,7 @@ from tacit.samplers import FixedSize, Poisson
 from tacit.servers import Momentum
 from tacit.trainers import Masked, Sgd
 
+Scheme = Callable[..., Method]
 Sampling = Literal["poisson", "fixed"]
 Choice = Literal["public", "vote"]
 DRAWS = 100  # of random coordinates, whose median length is the bound (Section 4)
@@ -100,27 +101,6 @@ def fl_top(
     return _masked(replace(base, name="fl-top", codec=Select(which)))
 
 
-def fl_top_bis(
-    ratio: float = 0.005,
-    number: int | None = None,
-    select: Choice = "public",
-    rounds: int = 200,
-    cohort: int = 100,
-    lr: float = 0.215,
-    steps: int = 5,
-    batch_size: int | None = 10,
-    init_steps: int = 5,
-) -> Method:
-    """As FL-TOP, but clients train all weights and send some: the others are not put back at every step.
-
-    Args: those of FL-TOP.
-
-    Reference: Kerkouche et al. 2021, Appendix D, FL-TOP-BIS.
-    """
-    top = fl_top(ratio, number, select, rounds, cohort, lr, steps, batch_size, init_steps)
-    return replace(fl_std(rounds, cohort, lr, steps, batch_size), name="fl-top-bis", codec=top.codec)
-
-
 def fl_basic(
     ratio: float = 0.005,
     number: int | None = None,
@@ -138,63 +118,6 @@ def fl_basic(
     """
     base = fl_std(rounds, cohort, lr, steps, batch_size)
     return _masked(replace(base, name="fl-basic", codec=Select(RandomK(size=_size(ratio, number)))))
-
-
-def fl_bas_2(
-    ratio: float = 0.005,
-    number: int | None = None,
-    rounds: int = 200,
-    cohort: int = 100,
-    lr: float = 0.215,
-    steps: int = 5,
-    batch_size: int | None = 10,
-) -> Method:
-    """All weights are trained and a random part is sent, another one in every round.
-
-    Args: those of FL-TOP, as far as they apply.
-
-    Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-2.
-    """
-    base = fl_std(rounds, cohort, lr, steps, batch_size)
-    return replace(base, name="fl-bas-2", codec=Select(RandomK(size=_size(ratio, number))))
-
-
-def fl_bas_3(
-    ratio: float = 0.005,
-    number: int | None = None,
-    rounds: int = 200,
-    cohort: int = 100,
-    lr: float = 0.215,
-    steps: int = 5,
-    batch_size: int | None = 10,
-) -> Method:
-    """One random part of the weights is trained and sent, the same in all rounds.
-
-    Args: those of FL-TOP, as far as they apply.
-
-    Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-3.
-    """
-    base = fl_std(rounds, cohort, lr, steps, batch_size)
-    return _masked(replace(base, name="fl-bas-3", codec=Select(FixedRandom(size=_size(ratio, number)))))
-
-
-def fl_bas_4(
-    ratio: float = 0.005,
-    number: int | None = None,
-    rounds: int = 200,
-    cohort: int = 100,
-    lr: float = 0.215,
-    steps: int = 5,
-    batch_size: int | None = 10,
-) -> Method:
-    """All weights are trained and one random part is sent, the same in all rounds.
-
-    Args: those of FL-TOP, as far as they apply.
-
-    Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-4.
-    """
-    base = fl_std(rounds, cohort, lr, steps, batch_size)
-    return replace(base, name="fl-bas-4", codec=Select(FixedRandom(size=_size(ratio, number))))
 
 
 def fl_cs(
@@ -229,7 +152,20 @@ def fl_cs(
     return replace(base, name="fl-cs", codec=codec, server=Momentum(rho, rate))
 
 
-def private(scheme: Callable[..., Method]) -> Callable[..., Method]:
+def _variant(scheme: Scheme, name: str, change: Callable[[Method], Method], summary: str, reference: str) -> Scheme:
+    """A scheme with one piece exchanged: a factory of the same arguments."""
+
+    @wraps(scheme)
+    def factory(*args: object, **options: object) -> Method:
+        return replace(change(scheme(*args, **options)), name=name)
+
+    factory.__name__ = factory.__qualname__ = name.replace("-", "_")
+    arguments = "those of FL-TOP, as far as they apply."
+    factory.__doc__ = f"{summary}\n\nArgs: {arguments}\n\nReference: Kerkouche et al. 2021, {reference}."
+    return factory
+
+
+def private(scheme: Scheme) -> Scheme:
     """The differentially private form of a scheme: its factory with the arguments of `with_noise` as well."""
     own, added = (list(inspect.signature(f, eval_str=True).parameters.values()) for f in (scheme, with_noise))
     signature = inspect.Signature([*own, *added[1:]], return_annotation=Method)
@@ -270,20 +206,21 @@ def with_noise(
         colluding: the part of a cohort that may tell the adversary its noise.
     """
     expect(noise is None or noise > 0, f"noise={noise} > 0", "Without noise nothing is proved.")
+    assert isinstance(method.sampler, FixedSize)  # as all schemes have it
     random = isinstance(method.codec, Select) and not method.codec.which.fixed
     bound = PublicClip(draws=DRAWS if random else 1) if clip is None else FixedClip(clip)
-    samplers: dict[str, Callable[[float], Sampler]] = {"poisson": Poisson, "fixed": lambda size: FixedSize(int(size))}
+    samplers: dict[str, Sampler] = {"poisson": Poisson(float(method.sampler.size)), "fixed": method.sampler}
     return replace(
         method,
         name=f"{method.name}-dp",
-        sampler=choose(samplers, sampling, "sampling")(method.sampler.expected(10**9, 0)),
+        sampler=choose(samplers, sampling, "sampling"),
         mechanism=DistributedGaussian(clip=bound, noise_multiplier=noise, dropouts=dropouts, colluding=colluding),
         channel=IdealSum(),
         budget=None if epsilon is None else Budget(epsilon, delta),
     )
 
 
-def _private_doc(scheme: Callable[..., Method]) -> str:
+def _private_doc(scheme: Scheme) -> str:
     """The scheme's text, and that of the arguments that come with noise."""
     summary, _, rest = (inspect.getdoc(scheme) or "").partition("\n")
     added = (inspect.getdoc(with_noise) or "").partition("Args:\n")[2].partition("\n")[2]
@@ -297,9 +234,50 @@ def _masked(method: Method) -> Method:
     return replace(method, trainer=Masked(method.trainer))
 
 
+def _trains_all(method: Method) -> Method:
+    """The scheme whose clients train all weights, and send some."""
+    assert isinstance(method.trainer, Masked)
+    return replace(method, trainer=method.trainer.sgd)
+
+
+def _draws_once(method: Method) -> Method:
+    """The scheme whose random coordinates are the same in all rounds."""
+    assert isinstance(method.codec, Select)
+    return replace(method, codec=Select(FixedRandom(size=method.codec.which.size)))
+
+
 def _size(ratio: float, number: int | None) -> Size:
     return Size(ratio=ratio) if number is None else Size(number=number)
 
 
-SCHEMES: tuple[Callable[..., Method], ...] = (fl_std, fl_basic, fl_bas_2, fl_bas_3, fl_bas_4, fl_cs, fl_top_bis, fl_top)
+fl_top_bis = _variant(
+    fl_top,
+    "fl-top-bis",
+    _trains_all,
+    "As FL-TOP, but clients train all weights and send some: the others are not put back at every step.",
+    "Appendix D, FL-TOP-BIS",
+)
+fl_bas_2 = _variant(
+    fl_basic,
+    "fl-bas-2",
+    _trains_all,
+    "All weights are trained and a random part is sent, another one in every round.",
+    "Appendix D, FL-BAS-2",
+)
+fl_bas_3 = _variant(
+    fl_basic,
+    "fl-bas-3",
+    _draws_once,
+    "One random part of the weights is trained and sent, the same in all rounds.",
+    "Appendix D, FL-BAS-3",
+)
+fl_bas_4 = _variant(
+    fl_bas_3,
+    "fl-bas-4",
+    _trains_all,
+    "All weights are trained and one random part is sent, the same in all rounds.",
+    "Appendix D, FL-BAS-4",
+)
+
+SCHEMES: tuple[Scheme, ...] = (fl_std, fl_basic, fl_bas_2, fl_bas_3, fl_bas_4, fl_cs, fl_top_bis, fl_top)
 METHODS = (*SCHEMES, *map(private, SCHEMES))
