@@ -146,7 +146,7 @@ def test_a_run_that_was_never_measured_or_never_met_a_client_has_no_best_round(t
     silent = Report(1, (), (), (), (), 0.0, 0.0, 0.0, {}, 0.0)
     alone = Report(1, (), (), (), (), 0.0, 0.0, 0.0, {"accuracy": 0.1}, 0.0)
     for reports in ((), (silent,), (alone,)):
-        run = Finished(method=fl_std(), clients=6000, parameters=9, reports=reports, directory=tmp_path, delta=1e-5)
+        run = Finished(method=fl_std(), clients=6000, parameters=9, reports=reports, directory=tmp_path)
         found = derived(run, COLUMNS)
         assert found["best_round"] == (1 if reports == (alone,) else None)
         assert (found["cost_up"], found["kilobytes_up"]) == (None, 0)
@@ -158,5 +158,5 @@ def test_the_first_of_equally_good_rounds_is_the_best_and_losses_are_better_when
             Report(number, (0,), (), (36,), (36,), 0.0, 0.0, 0.0, {metric: value}, 0.0)
             for number, value in enumerate((0.1, 0.5, 0.5, 0.1), start=1)
         ]
-        run = Finished(method=fl_std(), clients=6000, parameters=9, reports=reports, directory=tmp_path, delta=1e-5)
+        run = Finished(method=fl_std(), clients=6000, parameters=9, reports=reports, directory=tmp_path)
         assert derived(run, ["best_round"]) == {"best_round": best}

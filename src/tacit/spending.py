@@ -16,13 +16,11 @@ from typing import Self
 from tacit.books.accountants import RUNNING, Accountant, Rdp
 from tacit.books.events import event_of
 from tacit.books.guarantee import Guarantee
-from tacit.books.ledger import Ledger
+from tacit.books.ledger import Entry, Ledger
 from tacit.books.planning import Cohorts
 from tacit.books.privacy import PrivacyBook, last_that, weak_delta
 from tacit.core import BudgetError, Event, Method, Report, State, Turnout
 from tacit.core.errors import expect
-
-DELTA = 1e-5  # at which ε is told if the method has no budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +63,7 @@ class Spending:
     @property
     def delta(self) -> float:
         """At which ε is told."""
-        return DELTA if self.method.budget is None else self.method.budget.delta
+        return self.method.delta
 
     @cached_property
     def epsilon(self) -> float:
@@ -107,16 +105,19 @@ class Spending:
         if settled.epsilon > self.epsilon:
             settled._check_within("because too few clients delivered their noise")
             if self.ledger is not None:
-                self.ledger.reserve(self.run, index + 1, came, self.method.name, again=True)
+                self.ledger.amend(self._entry(self.ledger, index + 1), came)
         return settled
 
     def release(self, state: State) -> None:
         """Mark the round as released, with a digest of the model that came of it."""
         if self.ledger is None:
             return
-        entry = next(e for e in reversed(self.ledger.entries) if (e.run, e.round) == (self.run, self.book.rounds))
         weights = state.weights.detach().cpu().contiguous().numpy()
-        self.ledger.release(entry, hashlib.sha256(weights.data).hexdigest())
+        self.ledger.release(self._entry(self.ledger, self.book.rounds), hashlib.sha256(weights.data).hexdigest())
+
+    def _entry(self, ledger: Ledger, number: int) -> Entry:
+        """The round of this run that was reserved."""
+        return next(e for e in reversed(ledger.entries) if (e.run, e.round) == (self.run, number))
 
     def _check_within(self, why: str = "") -> None:
         budget = self.method.budget

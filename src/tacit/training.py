@@ -195,7 +195,7 @@ def follow(
 def spending_of(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "Iterator[Spending | None]":
     """What a run spends, with its ledger held open; None for a method without noise."""
     method, population = plan.method, len(plan.task.population)
-    if not method.mechanism.noisy or method.mechanism.event(0) is None:
+    if not method.priced:
         if ledger is not None:
             raise UserError(f"Expected no ledger for {method.name}: it adds no noise, so there is nothing to charge.")
         yield None

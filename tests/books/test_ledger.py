@@ -89,13 +89,13 @@ DEARER, DEAREST = (dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(noise)) for 
 def test_a_reserved_round_may_turn_out_to_cost_more_but_never_less(tmp_path):
     with opened(tmp_path) as ledger:
         ledger.reserve("run", 1, EVENT)
-        ledger.reserve("run", 2, EVENT)
-        dearer = ledger.reserve("run", 2, DEARER, again=True)
+        promised = ledger.reserve("run", 2, EVENT)
+        dearer = ledger.amend(promised, DEARER)
         spent = ledger.spent.epsilon(1e-5)
         assert spent == pytest.approx(PrivacyBook.of(Rdp(), [EVENT, DEARER]).epsilon(1e-5))
         assert ledger.spent.rounds == 2
-        assert ledger.reserve("run", 2, EVENT, again=True) == dearer  # no refunds
-        assert ledger.reserve("run", 2, DEARER, again=True) == dearer
+        assert ledger.amend(dearer, EVENT) == dearer  # no refunds
+        assert ledger.amend(promised, DEARER) == dearer
         assert ledger.spent.epsilon(1e-5) == spent
     with opened(tmp_path) as ledger:
         assert ledger.spent.epsilon(1e-5) == pytest.approx(spent)
@@ -105,7 +105,7 @@ def test_a_reserved_round_may_turn_out_to_cost_more_but_never_less(tmp_path):
             ledger.reserve("run", 2, OTHER)
         assert ledger.release(dearer, "abc").digest == "abc"
         with pytest.raises(LedgerError, match="begin a new run"):
-            ledger.reserve("run", 2, DEAREST, again=True)  # it is released: too late
+            ledger.amend(dearer, DEAREST)  # it is released: too late
         assert ledger.spent.epsilon(1e-5) == pytest.approx(spent)
 
 
@@ -113,7 +113,7 @@ def test_a_dearer_round_that_passes_the_budget_changes_nothing(tmp_path):
     with opened(tmp_path) as ledger:
         first = ledger.reserve("run", 1, EVENT)
         with pytest.raises(BudgetError, match="would pass the budget"):
-            ledger.reserve("run", 1, dp.GaussianDpEvent(0.5), again=True)
+            ledger.amend(first, dp.GaussianDpEvent(0.5))
         assert ledger.entries == (first,)
         assert ledger.spent.epsilon(1e-5) == pytest.approx(PrivacyBook.of(Rdp(), [EVENT]).epsilon(1e-5))
 

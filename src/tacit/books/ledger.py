@@ -145,12 +145,10 @@ class Ledger:
                 "Give the ledger that this run began with."
             )
 
-    def reserve(self, run: str, round: int, event: Event, label: str = "", *, again: bool = False) -> Entry:  # noqa: A002
+    def reserve(self, run: str, round: int, event: Event, label: str = "") -> Entry:  # noqa: A002
         """Charge a round, before any noise is drawn; on the disk when this returns.
 
-        Repeating a reserved round of the same run with the same event costs nothing. `again` puts another event in the
-        place of the one that was reserved, before it is released: it turned out to cost more. If it costs less, what
-        was reserved stands.
+        Repeating a reserved round of the same run with the same event costs nothing.
 
         Raises:
             BudgetError: it would pass the budget. Nothing was charged.
@@ -159,24 +157,38 @@ class Ledger:
         """
         entry = Entry(run, round, canonical(to_json(event)), label)
         known = self._entries.get((run, round))
-        if known is not None and not (again and known.digest is None and known.event != entry.event):
-            self._check_same(known, entry)
+        if known is None:
+            return self._charge(entry, self.spent.charge(event))
+        self._check_same(known, entry)
+        return known
+
+    def amend(self, entry: Entry, event: Event) -> Entry:
+        """Put a dearer event in the place of the one that was reserved, before anything is released.
+
+        What costs less changes nothing: reserved is spent.
+
+        Raises:
+            BudgetError: it would pass the budget. What was reserved stands.
+            LedgerError: the round is released already.
+            StorageError: the charge could not be written. Nothing may be released.
+        """
+        known = self._entries[entry.run, entry.round]
+        amended = replace(known, event=canonical(to_json(event)))
+        if known.digest is not None:
+            self._check_same(known, amended)
+        after = self._book({**self._entries, (entry.run, entry.round): amended}.values())
+        if after.epsilon(self.budget.delta) <= self.spent.epsilon(self.budget.delta):
             return known
-        after = self._spent_with(entry)
-        if known is not None and after.epsilon(self.budget.delta) < self.spent.epsilon(self.budget.delta):
-            return known
+        return self._charge(amended, after)
+
+    def _charge(self, entry: Entry, after: PrivacyBook) -> Entry:
+        """Write an entry, with which so much is spent."""
         if not after.epsilon(self.budget.delta) <= self.budget.epsilon:
             raise BudgetError(self._refusal(entry))
         self._append({"kind": "reserve", **asdict(entry)})
         self._note(entry)
         self.spent = after
         return entry
-
-    def _spent_with(self, entry: Entry) -> PrivacyBook:
-        """What is spent once this entry stands, in the place of an earlier one for the same round if there is one."""
-        if (entry.run, entry.round) not in self._entries:
-            return self.spent.charge(from_json(json.loads(entry.event)))
-        return self._book({**self._entries, (entry.run, entry.round): entry}.values())
 
     def _book(self, entries: Iterable[Entry]) -> PrivacyBook:
         return PrivacyBook.of(self._by, [from_json(json.loads(entry.event)) for entry in entries])

@@ -12,6 +12,8 @@ from tacit.core.errors import CompositionError, expect
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
 from tacit.core.pieces import Aggregator, Channel, Codec, Mechanism, Sampler, ServerUpdate, Trainer
 
+DELTA = 1e-5  # at which ε is told if there is no budget
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
@@ -36,6 +38,16 @@ class Method:
     def __post_init__(self) -> None:
         expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
         check_composition(self)
+
+    @property
+    def delta(self) -> float:
+        """At which ε is told: the budget's δ, or a usual one if there is no budget."""
+        return DELTA if self.budget is None else self.budget.delta
+
+    @property
+    def priced(self) -> bool:
+        """Whether its rounds have a price; noise that is not sized yet has none to tell."""
+        return not self.mechanism.unsized and self.mechanism.event(0) is not None
 
     @property
     def streams(self) -> bool:
@@ -100,7 +112,7 @@ def _budget(m: Method) -> str:
     if m.mechanism.unsized:
         missing = f"{_of(m.mechanism)} is to be sized for a budget, but there is none. Give the budget or the noise."
         return missing if m.budget is None else ""
-    if m.budget is None or m.mechanism.event(0) is not None:
+    if m.budget is None or m.priced:
         return ""
     return f"a budget of {m.budget} needs noise, but {_of(m.mechanism)} adds none. Set its noise or drop the budget."
 

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit import checkpoints
+from tacit.codecs.select import MASK
 from tacit.core import RunError, State
 from tacit.report.comparison import Row
 from tacit.report.plots import Histogram, Panel
 from tacit.reproduction.jobs import Job
 from tacit.results import CHECKPOINT
 
-MASK = "codec/mask"
 SHOWN = 0.999  # of the weights lie within the axis; a few far ones would make it all empty
 Weights = NDArray[np.float64]
 Place = tuple[str, int]  # a row and a seed

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tacit.spending import Spending
 
 MOST_POINTS = 100
-DELTA = 1e-5  # at which ε is told if the method has no budget, as in `tacit.spending`
 
 
 def compare(study: Study, jobs: Iterable[Sequence[Job]], *, fast: bool) -> Comparison:
@@ -79,7 +78,6 @@ def _finished(job: Job) -> Finished:
         parameters=task.parameters,
         reports=read_rounds(job.directory),
         directory=job.directory,
-        delta=DELTA if job.method.budget is None else job.method.budget.delta,
     )
 
 
@@ -137,7 +135,7 @@ def _finite(value: float | None) -> float | None:
 
 def _spending(run: Finished) -> "Spending | None":
     """What a run's rounds cost; None if its method adds no noise."""
-    if not run.method.mechanism.noisy or run.method.mechanism.event(0) is None:
+    if not run.method.priced:
         return None
     from tacit.spending import Spending
 

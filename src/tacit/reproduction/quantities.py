@@ -19,8 +19,9 @@ from pathlib import Path
 import torch
 
 from tacit import checkpoints
-from tacit.books.bandwidth import cost
+from tacit.books.bandwidth import Bandwidth, cost
 from tacit.core import Method, Report, wire
+from tacit.mechanisms.clipping import BOUND
 from tacit.report.comparison import LOWER_IS_BETTER
 from tacit.results import CHECKPOINT
 from tacit.samplers import Poisson
@@ -29,7 +30,6 @@ AT_BEST = "_at_best"
 METRICS = ("accuracy", "balanced_accuracy", "auroc", "rmse", "loss")
 ALWAYS = ("rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "magnitude")  # the last one in histograms only
 HEADERS = wire.size({wire.Part.ROW: torch.empty(0)})  # of a frame with one part: 36 bytes
-BOUND = "mechanism/bound"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,7 +42,6 @@ class Finished:
         parameters: how many weights the model has.
         reports: all rounds.
         directory: where its files are.
-        delta: at which ε is told.
     """
 
     method: Method
@@ -50,7 +49,6 @@ class Finished:
     parameters: int
     reports: Sequence[Report]
     directory: Path
-    delta: float
 
     def main(self) -> str:
         """The metric by which rounds are compared: the first one that was measured."""
@@ -104,18 +102,14 @@ def _cost(values: Callable[[Finished], int]) -> Callable[[Finished], float | Non
     return quantity
 
 
-def _kilobytes_up(run: Finished) -> float:
-    return sum(sum(report.up) for report in run.until_best()) / run.clients / 1000
-
-
-def _kilobytes_down(run: Finished) -> float:
-    return sum(sum(report.down) for report in run.until_best()) / run.clients / 1000
+def _kilobytes(way: Callable[[Bandwidth], int]) -> Callable[[Finished], float]:
+    return lambda run: way(Bandwidth.of(run.until_best())) / run.clients / 1000
 
 
 def _epsilon_classic(run: Finished) -> float | None:
     """Without noise there is none."""
     method, rounds = run.method, len(run.until_best())
-    if not rounds or not method.mechanism.noisy or method.mechanism.event(0) is None:
+    if not rounds or not method.priced:
         return None
     from tacit.books.accountants import RdpClassic
     from tacit.books.events import event_of
@@ -124,7 +118,7 @@ def _epsilon_classic(run: Finished) -> float | None:
     sizes = [method.sampler.expected(run.clients, index) for index in range(rounds)]
     as_poisson = {size: replace(method, sampler=Poisson(size)) for size in set(sizes)}
     events = [event_of(as_poisson[size], run.clients, index) for index, size in enumerate(sizes)]
-    return PrivacyBook.of(RdpClassic(), [event for event in events if event is not None]).epsilon(run.delta)
+    return PrivacyBook.of(RdpClassic(), [event for event in events if event is not None]).epsilon(method.delta)
 
 
 def _bound(run: Finished) -> float | None:
@@ -137,8 +131,8 @@ DERIVED: dict[str, Callable[[Finished], float | None]] = {
     "best_round": _best_round,
     "cost_down": _cost(values_down),
     "cost_up": _cost(values_up),
-    "kilobytes_down": _kilobytes_down,
-    "kilobytes_up": _kilobytes_up,
+    "kilobytes_down": _kilobytes(lambda book: book.down),
+    "kilobytes_up": _kilobytes(lambda book: book.up),
     "epsilon_classic": _epsilon_classic,
     "bound": _bound,
 }
