@@ -25,6 +25,7 @@ from tacit.core import (
     Sum,
     Task,
     TrainingError,
+    View,
 )
 from tacit.core.errors import expect
 from tacit.core.rounds import broadcast, close, prepare, receive
@@ -137,13 +138,15 @@ class Engine:
         cohort = self.method.sampler.cohort(len(population), state.round, self.secret.child("cohort", state.round))
         now = self._now(state.round, len(cohort))
         self.crew.weights.copy_(state.weights)
-        waves = self._waves(cohort, state, now)
+        view = broadcast(self.method, state, now)
+        waves = self._waves(cohort, view)
         total, results = self._fold(self._jobs(state, waves, now), state, now)
+        total = total or self._nobody(view, state, now)
         with single_thread():
             variance, scale = _diagnostics(total)
             state_after = close(self.method, state, total, now)
         report = _report(state_after.round, waves, results)
-        down, told = self._told(state, report.clients, now)
+        down, told = self._told(state, report.clients, view)
         memory = state_after.memory if told is None else state_after.remember(TOLD, told)
         return replace(state_after, memory=memory), replace(report, down=down, variance=variance, scale=scale)
 
@@ -158,17 +161,17 @@ class Engine:
         outputs = np.concatenate(list(self.pool.run(jobs, ahead=len(jobs))))
         return self.task.loss.metrics(torch.from_numpy(outputs), y.cpu())
 
-    def _waves(self, cohort: Tensor, state: State, now: Round) -> list[Tensor]:
+    def _waves(self, cohort: Tensor, view: View) -> list[Tensor]:
         """The cohort in waves; under a mask a client owns few weights, and shares the others with its wave."""
         population, least = self.task.population, self.crew.learner.least
-        mask = broadcast(self.method, state, now).mask if self.method.trainer.masked else None
+        mask = view.mask if self.method.trainer.masked else None
         if mask is None or self.crew.learner.kernels is None:
-            return divide(cohort, population, state.dim, least)
+            return divide(cohort, population, view.weights.numel(), least)
         return divide(cohort, population, mask.numel(), least, FEWEST_MASKED)
 
-    def _told(self, state: State, clients: tuple[int, ...], now: Round) -> tuple[tuple[int, ...], Tensor | None]:
+    def _told(self, state: State, clients: tuple[int, ...], view: View) -> tuple[tuple[int, ...], Tensor | None]:
         """How many bytes the view took to each client, and who has heard by now what is said only once."""
-        view, download = broadcast(self.method, state, now), self.method.channel.download
+        download = self.method.channel.download
         if not view.once:
             return (download(view, first=False),) * len(clients), None
         told = state.memory.get(TOLD, torch.zeros(len(self.task.population), dtype=torch.bool)).clone()
@@ -190,8 +193,8 @@ class Engine:
         memory = {name: value.cpu().numpy() for name, value in news.items() if not name.startswith(SERVER)}
         return [TrainJob(now, memory, wave.numpy(), i % self.ahead) for i, wave in enumerate(waves)]
 
-    def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum, list[Trained]]:
-        """The round's sum, folded wave by wave in their order, and what the waves sent back."""
+    def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum | None, list[Trained]]:
+        """The round's sum, folded wave by wave in their order, and what the waves sent back; None: nobody was asked."""
         total, results, rows = None, [], _Rows(now.cohort)
         for job, result in zip(jobs, self.pool.run(jobs, self.ahead), strict=True):
             results.append(result)
@@ -204,11 +207,10 @@ class Engine:
         _check_delivered(state, results)
         if not self.method.streams:
             total = self._together(rows, results, state, now)
-        return total or self._nobody(state, now), results
+        return total, results
 
-    def _nobody(self, state: State, now: Round) -> Sum:
+    def _nobody(self, view: View, state: State, now: Round) -> Sum:
         """The sum of an empty cohort."""
-        view = broadcast(self.method, state, now)
         rows = self.method.codec.encode(DenseRows(state.weights.new_zeros(0, state.dim)), view, now)
         nobody = torch.zeros(0, dtype=torch.int64)
         samples = None if self.method.aggregator.even else nobody

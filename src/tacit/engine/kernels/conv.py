@@ -46,6 +46,23 @@ class Filters:
         rows, columns = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
         return rows, columns
 
+    def input_gradient(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """The gradient at the inputs alone."""
+        return self._backward(g, x, weight, (True, False))[0]
+
+    def weight_gradient(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """The gradient at the weights alone, of which only the shape is needed."""
+        return self._backward(g, x, weight, (False, True))[1]
+
+    def gradients(self, g: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Both."""
+        return self._backward(g, x, weight, (True, True))
+
+    def _backward(self, g: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
+        geometry = (self.stride, self.padding, self.dilation, False, [0, 0], self.groups)
+        gx, gw, _ = torch.ops.aten.convolution_backward(g, x, weight, None, *geometry, [*wanted, False])
+        return gx, gw
+
 
 class PatchConv:
     """The first layer: patches of the inputs times filters, outputs channels-last.
@@ -112,30 +129,15 @@ class LoopConv:
         g = g.contiguous()
         below = None if self.lowest else torch.empty_like(self.x)
         for client in range(len(g)):
-            gx, gw = self._gradients(g[client], client)
-            if below is not None:
-                below[client] = gx
+            here = (g[client], self.x[client], self.weight[client])
+            if below is None:
+                gw = self.filters.weight_gradient(*here)
+            else:
+                below[client], gw = self.filters.gradients(*here)
             self.weight[client].sub_(gw, alpha=self.lr)
         if self.bias is not None:
             self.bias.sub_(g.sum((1, 3, 4)), alpha=self.lr)
         return below
-
-    def _gradients(self, g: Tensor, client: int) -> tuple[Tensor, Tensor]:
-        f, wanted = self.filters, [not self.lowest, True, False]
-        gx, gw, _ = torch.ops.aten.convolution_backward(
-            g,
-            self.x[client],
-            self.weight[client],
-            None,
-            f.stride,
-            f.padding,
-            f.dilation,
-            False,
-            [0, 0],
-            f.groups,
-            wanted,
-        )
-        return gx, gw
 
     def blocks(self) -> Blocks:
         """Trained minus broadcast weights."""

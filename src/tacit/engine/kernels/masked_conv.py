@@ -27,7 +27,7 @@ class FrozenConv:
         """The gradient at the inputs."""
         if self.lowest:
             return None
-        below = input_gradient(self.filters, g.flatten(0, 1), self.x.flatten(0, 1), self.filters.weight)
+        below = self.filters.input_gradient(g.flatten(0, 1), self.x.flatten(0, 1), self.filters.weight)
         return below.view(self.x.shape)
 
     def blocks(self) -> Blocks:
@@ -102,11 +102,11 @@ class MaskedConv:
         if wanted is None or f.groups > 1 or 4 * len(wanted) > 3 * self.x.shape[2]:
             below = torch.empty_like(self.x)
             for client in range(len(g)):
-                below[client] = input_gradient(f, g[client], self.x[client], self.weight[client])
+                below[client] = f.input_gradient(g[client], self.x[client], self.weight[client])
             return below
         below = torch.zeros_like(self.x)
         for client in range(len(g)):
-            gx = input_gradient(f, g[client], self.x[client][:, wanted], self.weight[client][:, wanted])
+            gx = f.input_gradient(g[client], self.x[client][:, wanted], self.weight[client][:, wanted])
             below[client].index_copy_(1, wanted, gx)
         return below
 
@@ -140,17 +140,7 @@ class Cut:
         """The weight gradient at the mask's coordinates, for one client."""
         g = g if self.outputs is None else g.index_select(1, self.outputs)
         x = x if self.channels is None else x.index_select(1, self.channels)
-        geometry = (f.stride, f.padding, f.dilation, False, [0, 0], f.groups)
-        _, gw, _ = torch.ops.aten.convolution_backward(g, x, self.like, None, *geometry, [False, True, False])
-        picked: Tensor = gw.flatten()[self.places]
-        return picked
-
-
-def input_gradient(f: Filters, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """The gradient at the inputs alone."""
-    geometry = (f.stride, f.padding, f.dilation, False, [0, 0], f.groups)
-    gx: Tensor = torch.ops.aten.convolution_backward(g, x, weight, None, *geometry, [True, False, False])[0]
-    return gx
+        return f.weight_gradient(g, x, self.like).flatten()[self.places]
 
 
 def _cut(index: Tensor, total: int, *, whole: bool) -> tuple[Tensor | None, Tensor]:
