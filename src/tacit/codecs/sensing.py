@@ -24,9 +24,8 @@ import torch
 from scipy import fft
 from torch import Tensor
 
-from tacit.core import DenseRows, Descent, Round, Rows, State, TrainingError, View, Wave
+from tacit.core import DenseRows, Descent, Identity, Round, Rows, State, TrainingError, View, Wave
 from tacit.core.errors import expect
-from tacit.core.wire import Part
 
 THRESHOLD = "codec/threshold"
 Spread = Literal["lowest", "random"]
@@ -94,7 +93,7 @@ class Sense:
 
     def view(self, state: State, now: Round) -> View:
         """All weights."""
-        return View(state.weights, {Part.WEIGHTS: state.weights})
+        return Identity().view(state, now)
 
     def encode(self, rows: Rows, view: View, now: Round) -> DenseRows:
         """Every row's coefficients, one row after the other, so that only one is ever held in chunks."""

@@ -170,10 +170,9 @@ class DistributedGaussian:
     def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
         """A Gaussian mechanism with the honest noise that is promised, or that was delivered."""
         delivered = self.honest if turnout is None else max(turnout.share - self.colluding, 0.0)
-        ratio = (
-            1.0 if isclose(delivered, self.honest) else delivered / self.honest
-        )  # 0.7 - 0.1 is not quite 1 - 0.3 - 0.1
-        return _gaussian(_sized(self.noise_multiplier) * sqrt(ratio))
+        if isclose(delivered, self.honest):  # 0.7 − 0.1 is not quite 1 − 0.3 − 0.1
+            delivered = self.honest
+        return _gaussian(_sized(self.noise_multiplier) * sqrt(delivered / self.honest))
 
     def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
         """The bound, if it comes from public data."""
