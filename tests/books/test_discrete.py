@@ -1,8 +1,9 @@
 """Prices of integer noise beside divergences that are summed up term by term."""
 
+import json
 import math
-from dataclasses import replace
 from functools import reduce
+from typing import Literal
 
 import dp_accounting as dp
 import numpy as np
@@ -12,12 +13,14 @@ from dp_accounting import rdp as dp_rdp
 from scipy.special import logsumexp
 
 from tacit.books import renyi
-from tacit.books.accountants import RUNNING, Adjacency, Pld, Rdp
-from tacit.books.discrete import ORDERS, LatticeRelease, amplified, price
+from tacit.books.accountants import RUNNING, Accountant, Adjacency, Pld, Rdp, running
+from tacit.books.events import ZcdpRelease, from_json, releases, to_json
+from tacit.books.guarantee import Guarantee
 from tacit.books.privacy import PrivacyBook
-from tacit.core import UserError
+from tacit.core import Event, Near, UserError
 from tacit.mechanisms.discrete import SMOOTHING, DiscreteGaussian, IntegerBound, IntegerNoise, Skellam
 from tacit.mechanisms.lattice import Lattice
+from tacit.mechanisms.numbers import DISTANCE, KINDS, Grid, Reals
 
 Array = npt.NDArray[np.float64]
 Z, RATE, ROUNDS, DELTA = 1.54, 1 / 60, 200, 1e-5  # FL-TOP-DP
@@ -168,13 +171,16 @@ def test_rounding_by_a_discrete_gaussian_makes_one_of_a_continuous_one() -> None
     assert apart > 1e-4  # so coarse a rounding shows
 
 
+ORDERS = np.arange(2.0, 257.0)
+
+
 @pytest.mark.parametrize("noise", [DiscreteGaussian(0.8), Skellam(0.8), DiscreteGaussian(50.0)])
 def test_the_event_is_one_that_dp_accounting_prices(noise: IntegerNoise) -> None:
     event = noise.event(20, IntegerBound(9, 5))
     accountant = dp_rdp.RdpAccountant(orders=list(range(2, 257)))
     accountant.compose(event, 30)
-    ours = price(LatticeRelease.of(event), 30, DELTA)
-    assert ours.server == ours.recipients == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-12)
+    ours = PrivacyBook.of(Rdp()).charge(event, 30).epsilon(DELTA)
+    assert accountant.get_epsilon(DELTA) * (1 - 1e-12) <= ours <= accountant.get_epsilon(DELTA) * 1.001
     assert (event.xi > 1e-3) == (noise.sigma < 1)
 
 
@@ -182,7 +188,7 @@ def test_the_event_is_one_that_dp_accounting_prices(noise: IntegerNoise) -> None
 def test_amplification_is_between_the_exact_one_and_none(rate: float) -> None:
     whole = ORDERS / (2 * Z**2)
     least = renyi.sampled(ORDERS, Z, rate)
-    bound = amplified(whole, rate)
+    bound = renyi.amplified(whole, rate)
     assert (bound >= least * (1 - 1e-9)).all()
     assert (bound <= whole).all()
     assert bound[0] < whole[0] * 1.5 * rate**1.5
@@ -197,11 +203,11 @@ def test_amplified_prices_are_never_below_the_exact_divergence(kind: type[Discre
         still = log_pmf(kind(sigma))[:-shift]
         moved = log_pmf(kind(sigma))[shift:]
         mixed = np.logaddexp(still + math.log1p(-rate), moved + math.log(rate))
-        release = LatticeRelease.of(kind(sigma).event(1, IntegerBound(shift**2, 1)), rate=rate)
+        event = kind(sigma).event(1, IntegerBound(shift**2, 1))
+        bounds = renyi.amplified(event.rho * ORDERS + event.xi, rate)
         for order in (2, 3, 8, 16):
-            bound = release.divergences()[order - 2]
-            assert bound >= divergence(mixed, still, order) * (1 - 1e-9)
-            assert bound >= divergence(still, mixed, order) * (1 - 1e-9)
+            assert bounds[order - 2] >= divergence(mixed, still, order) * (1 - 1e-9)
+            assert bounds[order - 2] >= divergence(still, mixed, order) * (1 - 1e-9)
 
 
 def lattice(bits: int = 32, kind: type[DiscreteGaussian] | type[Skellam] = DiscreteGaussian) -> Lattice:
@@ -209,79 +215,101 @@ def lattice(bits: int = 32, kind: type[DiscreteGaussian] | type[Skellam] = Discr
     return Lattice.sized(**sized, bits=bits, noise=kind)  # type: ignore[arg-type]
 
 
-def release(grid: Lattice) -> LatticeRelease:
-    priced = LatticeRelease.of(grid.event(100), rate=RATE, failure=grid.failure)
-    if not isinstance(grid.noise, DiscreteGaussian):
-        return priced
-    near = grid.noise.continuous(100, grid.bound)
-    return priced.rounding(near.event, near.distance)
+def epsilon(event: Event | None, accountant: Accountant, times: int = ROUNDS) -> float:
+    assert event is not None
+    return PrivacyBook.of(accountant).charge(event, times).epsilon(DELTA)
+
+
+def sampled(event: Event | None) -> Event:
+    made: Event = dp.PoissonSampledDpEvent(RATE, event)
+    return made
 
 
 @pytest.mark.parametrize("accountant", [RUNNING, Rdp()], ids=["pld", "rdp"])
-def test_fl_top_dp_costs_on_the_lattice_what_it_costs_off_it(accountant: Pld | Rdp) -> None:
-    event = dp.PoissonSampledDpEvent(RATE, dp.GaussianDpEvent(Z))
-    continuous = PrivacyBook.of(accountant).charge(event, ROUNDS).epsilon(DELTA)
-    ours = price(release(lattice()), ROUNDS, DELTA, participations=10, accountant=accountant)
-    assert ours.recipients == pytest.approx(continuous, rel=1e-5)
-    everyone = PrivacyBook.of(accountant).charge(dp.GaussianDpEvent(Z), 10).epsilon(DELTA)
-    assert everyone * (1 - 1e-5) <= ours.server <= everyone * 1.001
-    assert 0 < ours.slack < 1e-20
+def test_fl_top_dp_costs_on_the_lattice_what_it_costs_off_it(accountant: Accountant) -> None:
+    """The declared event is the continuous Gaussian's, the noise that is really added no less."""
+    ours, continuous = Grid().event(Z, 1.0), Reals().event(Z, 1.0)
+    assert epsilon(sampled(ours), accountant) == pytest.approx(epsilon(sampled(continuous), accountant), rel=1e-9)
+    assert epsilon(ours, accountant, 10) == pytest.approx(epsilon(continuous, accountant, 10), rel=1e-9)
+    grid = lattice()
+    near = grid.noise.continuous(100, grid.bound)  # type: ignore[attr-defined]
+    assert near.event.noise_multiplier >= Z * (1 - 1e-12)
+    assert near.distance + grid.failure < DISTANCE
+    assert grid.inflation < 0.001  # so much more noise: under 1 % in ε too
 
 
 @pytest.mark.parametrize(
-    ("bits", "steps", "more"), [(32, 4096, 0.0004), (20, 4096, 0.0004), (17, 562, 0.007), (16, 278, 0.025)]
+    ("bits", "steps", "more"), [(32, 4096, 0.0002), (20, 4096, 0.0002), (17, 512, 0.0051), (16, 256, 0.0181)]
 )
 def test_at_equal_noise_smaller_rings_cost_more(bits: int, steps: int, more: float) -> None:
-    """The grid that stays within 1 % of the continuous Gaussian's ε fits 17 bits; at 16 it is 2.4 %."""
+    """Rounding lengthens the bound: by half a per cent on the grid that fits 17 bits, by 1.8 % at 16."""
     grid = lattice(bits)
-    same = replace(grid, noise=DiscreteGaussian(Z * grid.steps / 10))  # of the clip, not of the longer bound
-    continuous = PrivacyBook.of(Rdp()).charge(dp.PoissonSampledDpEvent(RATE, dp.GaussianDpEvent(Z)), ROUNDS)
-    ours = price(release(same), ROUNDS, DELTA, participations=1, accountant=Rdp()).recipients
     assert grid.steps == steps
-    assert 0 < ours / continuous.epsilon(DELTA) - 1 < more * 1.25
+    assert 0 < grid.inflation < more
+    shorter = Z / (1 + grid.inflation)  # the multiplier, had the noise been sized for the clip alone
+    cost = epsilon(sampled(dp.GaussianDpEvent(shorter)), Rdp()) / epsilon(sampled(dp.GaussianDpEvent(Z)), Rdp()) - 1
+    assert 0 < cost < 2.5 * more
+
+
+@pytest.mark.parametrize("part", [1.0, 0.8, 1.25])
+@pytest.mark.parametrize("kind", ["gaussian", "skellam"])
+def test_what_is_declared_covers_every_grid(kind: Literal["gaussian", "skellam"], part: float) -> None:
+    """The event knows no dimension and no bound; at those of any grid, what is added costs no more than it says."""
+    grid = Grid(noise=kind, steps=256)
+    declared = grid.event(Z, part)
+    for dim, clip in ((10, 0.3), (8316, 0.61), (50_000, 7.0)):
+        made = Lattice.sized(
+            clip=clip, dim=dim, cohort=100, honest=100, noise_multiplier=Z, noise=KINDS[kind], steps=grid.steps
+        )
+        shares = round(100 * part)
+        if isinstance(made.noise, DiscreteGaussian):
+            real: Event = made.noise.continuous(shares, made.bound).event
+        else:
+            real = made.event(shares)
+        assert epsilon(real, Rdp(), 10) <= epsilon(declared, Rdp(), 10) * (1 + 1e-9)
+        assert epsilon(real, Rdp(), 10) >= epsilon(declared, Rdp(), 10) * 0.99
 
 
 def test_skellam_costs_what_the_general_amplification_says() -> None:
-    gaussian = price(LatticeRelease(1 / (2 * Z**2), rate=RATE), ROUNDS, DELTA, participations=10)
-    ours = price(release(lattice(kind=Skellam)), ROUNDS, DELTA, participations=10)
-    assert ours.recipients == pytest.approx(gaussian.recipients, rel=1e-6)
-    assert ours.recipients == pytest.approx(1.0228, abs=1e-4)
-    assert ours.server == pytest.approx(gaussian.server, rel=1e-6)
+    event = Grid(noise="skellam").event(Z, 1.0)
+    ours = epsilon(sampled(event), Rdp())
+    assert ours == pytest.approx(epsilon(sampled(dp.ZCDpEvent(1 / (2 * Z**2))), Rdp()), rel=1e-6)
+    assert ours == pytest.approx(1.0228, abs=2e-4)
+    assert isinstance(running(sampled(event)), Rdp)
+    assert running(sampled(Grid().event(Z, 1.0))) is RUNNING
 
 
 def test_delta_pays_for_the_samplers() -> None:
-    ideal = LatticeRelease(0.002)
-    real = replace(ideal, failure=1e-9)
-    priced = price(real, 50, DELTA)
-    assert (1 + math.exp(priced.server)) * 50 * 1e-9 <= priced.slack < 3e-6
-    assert priced.server == pytest.approx(price(ideal, 50, DELTA - priced.slack).server)
-    assert price(ideal, 50, DELTA).slack == 0
-    hopeless = price(replace(ideal, failure=1e-6), 50, DELTA)
-    assert math.isinf(hopeless.server)
-    assert hopeless.slack == DELTA
-    assert "ε = inf against" in str(hopeless)
+    ideal = PrivacyBook.of(Rdp()).charge(dp.ZCDpEvent(0.002), 50)
+    real = PrivacyBook.of(Rdp()).charge(Near(dp.ZCDpEvent(0.002), 1e-9), 50)
+    assert real.distance == pytest.approx(5e-8)
+    slack = real.slack(DELTA)
+    assert (1 + math.exp(real.epsilon(DELTA))) * 5e-8 <= slack < 3e-6
+    assert real.epsilon(DELTA) == ideal.epsilon(DELTA - slack) > ideal.epsilon(DELTA)
+    assert real.delta(3.0) == pytest.approx(ideal.delta(3.0) + (1 + math.exp(3.0)) * 5e-8)
+    assert (ideal.slack(DELTA), ideal.distance) == (0, 0)
+    assert PrivacyBook.of(Rdp()).charge(Near(dp.ZCDpEvent(0.002), 1e-6), 50).epsilon(DELTA) == math.inf
+    said = Guarantee.of(real, DELTA, dp.ZCDpEvent(0.002))
+    assert said.slack == slack
+    assert "of δ" in str(said).lower()
 
 
-def test_who_never_took_part_has_nothing_to_fear_from_the_server() -> None:
-    assert price(LatticeRelease(0.2, rate=0.1, noise=1.5), 5, DELTA, participations=0, accountant=Rdp()).server == 0
+def test_a_round_without_honest_noise_has_no_price() -> None:
+    for numbers in (Reals(), Grid(), Grid(noise="skellam")):
+        assert numbers.event(Z, 0.0) is None
+        assert numbers.event(0.0, 1.0) is None
 
 
-def test_without_honest_noise_nothing_is_proved() -> None:
-    for noise in (DiscreteGaussian(10.0), Skellam(10.0)):
-        none = LatticeRelease.of(noise.event(0, IntegerBound(4, 1)), rate=0.5)
-        assert price(none, 1, DELTA).recipients == math.inf
-
-
-def test_other_events_and_numbers_are_refused() -> None:
-    with pytest.raises(UserError, match="Expected a ZCDpEvent"):
-        LatticeRelease.of(dp.GaussianDpEvent(1.0))
-    with pytest.raises(UserError, match="Expected a GaussianDpEvent"):
-        LatticeRelease(1.0).rounding(dp.ZCDpEvent(1.0), 0.0)
-    for wrong in ({"rho": 0.0}, {"xi": -1.0}, {"rate": 0.0}, {"rate": 1.5}, {"failure": 2.0}):
+def test_events_are_read_back_and_others_refused() -> None:
+    for event in (Near(dp.GaussianDpEvent(1.5), 1e-9), Near(dp.ZCDpEvent(0.2, 1e-9), 0.0), dp.ZCDpEvent(1.0, 0.5)):
+        again = from_json(json.loads(json.dumps(to_json(sampled(event)))))
+        assert releases(again) == releases(sampled(event))
+    for wrong in ({"rho": 0.0}, {"xi": -1.0}, {"rate": 0.0}, {"rate": 1.5}, {"distance": 2.0}, {"rho": math.inf}):
         with pytest.raises(UserError, match="Expected"):
-            LatticeRelease(**{"rho": 1.0, **wrong})
-    for rounds, participations in ((0, None), (5, 6), (5, -1)):
-        with pytest.raises(UserError, match="Expected"):
-            price(LatticeRelease(1.0), rounds, DELTA, participations=participations)
-    with pytest.raises(UserError, match="added or removed"):
-        price(LatticeRelease(1.0), 5, DELTA, accountant=Rdp(Adjacency.REPLACE_ONE))
+            ZcdpRelease(**{"rho": 1.0, **wrong})
+    with pytest.raises(UserError, match="Expected accountant rdp"):
+        PrivacyBook.of(Pld()).charge(dp.ZCDpEvent(1.0))
+    with pytest.raises(UserError, match="add-or-remove"):
+        PrivacyBook.of(Rdp(Adjacency.REPLACE_ONE)).charge(dp.ZCDpEvent(1.0))
+    with pytest.raises(UserError, match="Expected Poisson"):
+        PrivacyBook.of(Rdp()).charge(dp.SampledWithoutReplacementDpEvent(60, 10, dp.ZCDpEvent(1.0)))

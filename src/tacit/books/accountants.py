@@ -31,8 +31,9 @@ from dp_accounting import rdp as dp_rdp
 from dp_accounting.pld import privacy_loss_distribution as losses
 
 from tacit.books import renyi
-from tacit.books.events import Release
+from tacit.books.events import AnyRelease, Release, ZcdpRelease, releases
 from tacit.books.renyi import Array
+from tacit.core import Event
 from tacit.core.errors import UserError, expect
 from tacit.core.schema import choose
 
@@ -50,7 +51,7 @@ class Adjacency(StrEnum):
 class Spent(Protocol):
     """What has been released so far, as an accountant sees it."""
 
-    def compose(self, release: Release, count: int = 1) -> "Spent":
+    def compose(self, release: AnyRelease, count: int = 1) -> "Spent":
         """And `count` times this release."""
         ...
 
@@ -143,6 +144,13 @@ class Pld:
 
 RUNNING = Pld(interval=1e-3)  # ten times quicker, and at most a thousandth above the finer grid's ε: for runs
 
+
+def running(event: Event | None) -> Accountant:
+    """The accountant for a run with such rounds: tight where it can be."""
+    known = () if event is None else releases(event)
+    return Rdp() if any(isinstance(release, ZcdpRelease) for release in known) else RUNNING
+
+
 ACCOUNTANTS: dict[str, type[RdpClassic] | type[Rdp] | type[Pld]] = {a.name: a for a in (RdpClassic, Rdp, Pld)}
 
 
@@ -191,7 +199,7 @@ class Divergences:
     conversion: Conversion
     total: Array
 
-    def compose(self, release: Release, count: int = 1) -> "Divergences":
+    def compose(self, release: AnyRelease, count: int = 1) -> "Divergences":
         """The sum at every order."""
         return replace(self, total=self.total + count * _divergence(release, self.adjacency, self.orders))
 
@@ -205,8 +213,10 @@ class Divergences:
 
 
 @lru_cache(maxsize=1024)
-def _divergence(release: Release, adjacency: Adjacency, orders: Sequence[float]) -> Array:
+def _divergence(release: AnyRelease, adjacency: Adjacency, orders: Sequence[float]) -> Array:
     """One release at all orders."""
+    if isinstance(release, ZcdpRelease):
+        return _line(release, adjacency, orders)
     noise = release.noise / sensitivity(release, adjacency)
     at = np.array(orders, dtype=np.float64)
     if noise == 0:
@@ -218,6 +228,17 @@ def _divergence(release: Release, adjacency: Adjacency, orders: Sequence[float])
     return renyi.sampled(at, noise, release.rate)
 
 
+def _line(release: ZcdpRelease, adjacency: Adjacency, orders: Sequence[float]) -> Array:
+    """Divergences that are known at integer orders only; between two of them the higher one holds."""
+    if adjacency is Adjacency.REPLACE_ONE or release.sampling == "fixed":
+        raise UserError("Expected Poisson cohorts and add-or-remove: for this noise nothing else is proved.")
+    at = np.ceil(np.array(orders, dtype=np.float64)).astype(int)
+    whole: Array = release.rho * np.arange(2.0, at.max() + 1) + release.xi
+    known = whole if release.rate == 1 else renyi.amplified(whole, release.rate)
+    found: Array = known[np.maximum(at, 2) - 2]
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Losses:
     """What has been spent, as a distribution of the privacy loss: they are convolved."""
@@ -227,8 +248,10 @@ class Losses:
     total: losses.PrivacyLossDistribution | None = None
     exposed: bool = field(default=False, kw_only=True)
 
-    def compose(self, release: Release, count: int = 1) -> "Losses":
+    def compose(self, release: AnyRelease, count: int = 1) -> "Losses":
         """The convolution; a release with next to no noise counts as exposing everything, which is safe."""
+        if isinstance(release, ZcdpRelease):
+            raise UserError("Expected accountant rdp: all that is known of this noise are its Rényi divergences.")
         if release.noise < LEAST_NOISE * sensitivity(release, self.adjacency):
             return replace(self, exposed=True)
         more = _loss(release, self.adjacency, self.interval, count)

@@ -7,7 +7,7 @@ from typing import Self
 
 from torch import Tensor
 
-from tacit.core import Report, wire
+from tacit.core import Report, Traffic, wire
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Bandwidth:
     Attributes:
         sent: bytes each client sent to the server; clients that never took part are not listed.
         received: bytes each client received from it.
+        phases: the part of these that the channel's own protocol took beside rows and views, by its phases.
 
     Example:
         >>> book = Bandwidth.of([Report(1, (4, 7), (), (10, 10), (30, 30), 1.0, 0.2, 0.1, {}, 0.1)])
@@ -26,16 +27,20 @@ class Bandwidth:
 
     sent: Mapping[int, int] = field(default_factory=dict)
     received: Mapping[int, int] = field(default_factory=dict)
+    phases: Mapping[str, Traffic] = field(default_factory=dict)
 
     @classmethod
     def of(cls, reports: Iterable[Report]) -> Self:
         """The book of these rounds."""
         sent, received = Counter[int](), Counter[int]()
+        phases: dict[str, Traffic] = {}
         for report in reports:
             for client, up, down in zip(report.clients, report.up, report.down, strict=True):
                 sent[client] += up
                 received[client] += down
-        return cls(dict(sent), dict(received))
+            for name, taken in report.phases.items():
+                phases[name] = phases.get(name, Traffic()) + taken
+        return cls(dict(sent), dict(received), phases)
 
     @property
     def up(self) -> int:
@@ -47,12 +52,19 @@ class Bandwidth:
         """All bytes from the server to clients."""
         return sum(self.received.values())
 
+    @property
+    def overhead(self) -> Traffic:
+        """What the channel's protocol took beside rows and views, in all phases."""
+        return sum(self.phases.values(), Traffic())
+
     def per_client(self, client: int) -> tuple[int, int]:
         """What one client sent and received."""
         return self.sent.get(client, 0), self.received.get(client, 0)
 
     def __add__(self, other: "Bandwidth") -> "Bandwidth":
-        return Bandwidth(_merged(self.sent, other.sent), _merged(self.received, other.received))
+        names = [*self.phases, *(name for name in other.phases if name not in self.phases)]
+        phases = {name: self.phases.get(name, Traffic()) + other.phases.get(name, Traffic()) for name in names}
+        return Bandwidth(_merged(self.sent, other.sent), _merged(self.received, other.received), phases)
 
 
 def cost(values: int, rounds: int, rate: float) -> float:

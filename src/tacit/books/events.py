@@ -1,21 +1,22 @@
 """What a round released: the events of `dp_accounting`, in plain values for files and in the books' own terms.
 
-A mechanism emits a Gaussian event whose noise multiplier is over what one client can add to the sum; the sampler
-wraps it by the way it draws cohorts. Here an event becomes `Release`s, which is all that accountants look at, or
-a JSON value with a fixed schema: nothing is ever unpickled, and no name of a class is read from a file.
+A mechanism emits a Gaussian event whose noise multiplier is over what one client can add to the sum, or an event of
+which a line above its Rényi divergences is known; it may say that what it releases is only `Near` to that. The sampler
+wraps it by the way it draws cohorts. Here an event becomes `Release`s, which is all that accountants look at, or a JSON
+value with a fixed schema: nothing is ever unpickled, and no name of a class is read from a file.
 """
 
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import dp_accounting as dp
 
-from tacit.core import Event, Method, Turnout
+from tacit.core import Event, Method, Near, Turnout
 from tacit.core.errors import UserError, expect
 
 Sampling = Literal["everyone", "poisson", "fixed"]
@@ -29,24 +30,65 @@ class Release:
         noise: standard deviation of the noise over what one client can add to the sum.
         rate: the probability that a given client is in the cohort.
         sampling: how cohorts are drawn; `everyone` if the rate is 1.
+        distance: total variation between what is released and this.
     """
 
     noise: float
     rate: float = 1.0
     sampling: Sampling = "everyone"
+    distance: float = 0.0
 
     def __post_init__(self) -> None:
         expect(0 <= self.noise < math.inf, f"noise multiplier {self.noise} >= 0 and finite")
-        expect(0 < self.rate <= 1, f"sampling rate {self.rate} in (0, 1]")
-        expect((self.sampling == "everyone") == (self.rate == 1), f"sampling={self.sampling!r} to fit rate={self.rate}")
+        _check_sampling(self.rate, self.sampling, self.distance)
 
     def __str__(self) -> str:
-        words = {
-            "everyone": "every client",
-            "poisson": f"Poisson cohorts, each client with probability {self.rate:.4g}",
-            "fixed": f"cohorts of fixed size without replacement, {_share(self.rate)} of the clients",
-        }
-        return words[self.sampling]
+        return _in_words(self.rate, self.sampling)
+
+
+@dataclass(frozen=True)
+class ZcdpRelease:
+    """Any sum over a random cohort with D_α ≤ ρ·α + ξ at integer orders, in both directions.
+
+    Attributes:
+        rho: of concentrated differential privacy.
+        xi: what is added to it at every order.
+        rate: the probability that a given client is in the cohort.
+        sampling: how cohorts are drawn; `everyone` if the rate is 1.
+        distance: total variation between what is released and this.
+    """
+
+    rho: float
+    xi: float = 0.0
+    rate: float = 1.0
+    sampling: Sampling = "everyone"
+    distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        expect(0 < self.rho < math.inf, f"rho={self.rho} > 0 and finite")
+        expect(0 <= self.xi < math.inf, f"xi={self.xi} >= 0 and finite")
+        _check_sampling(self.rate, self.sampling, self.distance)
+
+    def __str__(self) -> str:
+        return _in_words(self.rate, self.sampling)
+
+
+AnyRelease = Release | ZcdpRelease
+
+
+def _check_sampling(rate: float, sampling: Sampling, distance: float) -> None:
+    expect(0 < rate <= 1, f"sampling rate {rate} in (0, 1]")
+    expect((sampling == "everyone") == (rate == 1), f"sampling={sampling!r} to fit rate={rate}")
+    expect(0 <= distance <= 1, f"distance={distance} in [0, 1]")
+
+
+def _in_words(rate: float, sampling: Sampling) -> str:
+    words = {
+        "everyone": "every client",
+        "poisson": f"Poisson cohorts, each client with probability {rate:.4g}",
+        "fixed": f"cohorts of fixed size without replacement, {_share(rate)} of the clients",
+    }
+    return words[sampling]
 
 
 def event_of(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Event | None:
@@ -55,12 +97,12 @@ def event_of(method: Method, population: int, index: int, turnout: Turnout | Non
     return None if event is None else method.sampler.amplify(event, population, index)
 
 
-def releases(event: Event) -> Counter[Release]:
+def releases(event: Event) -> Counter[AnyRelease]:
     """An event in the books' terms: how often which release.
 
     Example:
         >>> releases(dp.PoissonSampledDpEvent(0.5, dp.GaussianDpEvent(1.8)))
-        Counter({Release(noise=1.8, rate=0.5, sampling='poisson'): 1})
+        Counter({Release(noise=1.8, rate=0.5, sampling='poisson', distance=0.0): 1})
     """
     if isinstance(event, dp.SelfComposedDpEvent):
         return Counter({release: count * event.count for release, count in releases(event.event).items()})
@@ -73,6 +115,10 @@ def to_json(event: Event) -> dict[str, object]:
     """An event in plain values; `from_json` brings it back."""
     if isinstance(event, dp.GaussianDpEvent):
         return {"kind": "gaussian", "noise": float(event.noise_multiplier)}
+    if isinstance(event, dp.ZCDpEvent):
+        return {"kind": "zcdp", "rho": float(event.rho), "xi": float(event.xi)}
+    if isinstance(event, Near):
+        return {"kind": "near", "distance": event.distance, "event": to_json(event.event)}
     if isinstance(event, dp.PoissonSampledDpEvent):
         return {"kind": "poisson", "rate": float(event.sampling_probability), "event": to_json(event.event)}
     if isinstance(event, dp.SampledWithoutReplacementDpEvent):
@@ -100,16 +146,21 @@ def canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
 
 
-def _release(event: Event) -> Release:
+def _release(event: Event) -> AnyRelease:
     if isinstance(event, dp.PoissonSampledDpEvent):
-        return _sampled(_noise(event.event), event.sampling_probability, "poisson")
+        return _sampled(event.event, event.sampling_probability, "poisson")
     if isinstance(event, dp.SampledWithoutReplacementDpEvent):
-        return _sampled(_noise(event.event), event.sample_size / event.source_dataset_size, "fixed")
-    return Release(_noise(event))
+        return _sampled(event.event, event.sample_size / event.source_dataset_size, "fixed")
+    return _sampled(event, 1.0, "everyone")
 
 
-def _sampled(noise: float, rate: float, sampling: Sampling) -> Release:
-    return Release(noise) if rate == 1 else Release(noise, rate, sampling)
+def _sampled(event: Event, rate: float, sampling: Sampling) -> AnyRelease:
+    """The sum over a cohort; its coins, which are independent of it, do not add to a distance."""
+    event, distance = (event.event, event.distance) if isinstance(event, Near) else (event, 0.0)
+    how: Sampling = "everyone" if rate == 1 else sampling
+    if isinstance(event, dp.ZCDpEvent):
+        return ZcdpRelease(float(event.rho), float(event.xi), rate, how, distance)
+    return Release(_noise(event), rate, how, distance)
 
 
 def _noise(event: Event) -> float:
@@ -127,7 +178,7 @@ def _noise(event: Event) -> float:
 def _read(data: object) -> Event:
     if not isinstance(data, Mapping):
         raise TypeError(data)
-    return _READERS[data["kind"]](data)  # type: ignore[no-any-return]
+    return _READERS[data["kind"]](data)
 
 
 def _count(value: object) -> int:
@@ -136,8 +187,10 @@ def _count(value: object) -> int:
     return value
 
 
-_READERS = {
+_READERS: dict[str, Callable[[Mapping[str, Any]], Event]] = {
     "gaussian": lambda data: dp.GaussianDpEvent(float(data["noise"])),
+    "zcdp": lambda data: dp.ZCDpEvent(float(data["rho"]), float(data["xi"])),
+    "near": lambda data: Near(_read(data["event"]), float(data["distance"])),
     "poisson": lambda data: dp.PoissonSampledDpEvent(float(data["rate"]), _read(data["event"])),
     "fixed": lambda data: dp.SampledWithoutReplacementDpEvent(
         _count(data["population"]), _count(data["size"]), _read(data["event"])

@@ -24,6 +24,7 @@ class Guarantee:
     Attributes:
         epsilon: at the last executed round; None if nothing is proved.
         delta: the probability that the guarantee fails.
+        slack: the part of δ that pays for noise being drawn on a computer: the samplers' errors.
         rounds: how many rounds it covers.
         unit: whose presence is protected.
         adjacency: which two populations must look alike.
@@ -37,6 +38,7 @@ class Guarantee:
 
     epsilon: float | None
     delta: float | None = None
+    slack: float = 0.0
     rounds: int = 0
     unit: str = "client"
     adjacency: str = ""
@@ -71,6 +73,7 @@ class Guarantee:
         return cls(
             epsilon=epsilon,
             delta=delta,
+            slack=book.slack(delta),
             rounds=book.rounds,
             adjacency=book.accountant.adjacency.value,
             sampling="; ".join(str(release) for release in releases(event)),
@@ -103,6 +106,8 @@ class Guarantee:
                 f"over {self.rounds} round{'s' * (self.rounds != 1)}, against {self.against}."
             )
             yield f"Sampling: {self.sampling}. Accountant: {self.accountant}."
+            if self.slack:
+                yield f"Of δ, {self.slack:.1g} pays for the samplers' errors."
         if self.survivors is not None:
             yield f"It assumes noise from at least {self.survivors} honest clients in every round."
         if self.unaccounted:

@@ -1,13 +1,14 @@
 """The privacy book: what a run's rounds cost together, folded round by round."""
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Self
 
 from tacit.books.accountants import Accountant, Spent
-from tacit.books.events import Release, releases
+from tacit.books.events import AnyRelease, releases
 from tacit.core import Budget, Event
 from tacit.core.budget import check_delta
 from tacit.core.errors import expect
@@ -52,35 +53,45 @@ class PrivacyBook:
     accountant: Accountant
     spent: Spent
     rounds: int = 0
+    distance: float = 0.0  # total variation between what was released and what is priced, all rounds together
 
     @classmethod
     def of(cls, accountant: Accountant, events: Iterable[Event] = ()) -> Self:
         """The book of these rounds; equal releases are composed at once."""
-        total, rounds, spent = Counter[Release](), 0, accountant.nothing()
+        total, rounds = Counter[AnyRelease](), 0
         for event, same in groupby(events):
             times = sum(1 for _ in same)
             rounds += times
             total.update({release: count * times for release, count in releases(event).items()})
-        for release, count in total.items():
-            spent = spent.compose(release, count)
-        return cls(accountant, spent, rounds)
+        return cls(accountant, accountant.nothing())._with(total, rounds)
 
     def charge(self, event: Event, times: int = 1) -> Self:
         """The book after `times` more rounds with this event."""
-        spent = self.spent
-        for release, count in releases(event).items():
-            spent = spent.compose(release, count * times)
-        return replace(self, spent=spent, rounds=self.rounds + times)
+        return self._with({release: count * times for release, count in releases(event).items()}, times)
+
+    def _with(self, more: Mapping[AnyRelease, int], rounds: int) -> Self:
+        spent, distance = self.spent, self.distance
+        for release, count in more.items():
+            spent, distance = spent.compose(release, count), distance + count * release.distance
+        return replace(self, spent=spent, rounds=self.rounds + rounds, distance=distance)
 
     def epsilon(self, delta: float) -> float:
-        """The ε spent at this δ."""
+        """The ε spent at this δ; infinite where the distance alone takes more than half of it."""
         check_delta(delta)
-        return self.spent.epsilon(delta)
+        left = delta - self.slack(delta)
+        return self.spent.epsilon(left) if left >= delta / 2 else math.inf
 
     def delta(self, epsilon: float) -> float:
         """The δ spent at this ε."""
         expect(epsilon > 0, f"epsilon={epsilon:g} > 0")
-        return self.spent.delta(epsilon)
+        return min(1.0, self.spent.delta(epsilon) + _lost(self.distance, epsilon))
+
+    def slack(self, delta: float) -> float:
+        """The part of δ that pays for the distance, found with the ε of half of δ, which is no smaller than that of δ.
+
+        If what is released is within η of what is priced, (ε, δ') becomes (ε, δ' + (1 + e^ε)·η).
+        """
+        return _lost(self.distance, self.spent.epsilon(delta / 2)) if self.distance else 0.0
 
     def would_pass(self, event: Event, epsilon: float, delta: float) -> bool:
         """Whether one more round with this event would spend more than (ε, δ)."""
@@ -92,6 +103,10 @@ class PrivacyBook:
         `guess` is where the search begins: near the answer it saves time.
         """
         return last_that(lambda rounds: self.charge(event, rounds).epsilon(delta) <= epsilon, guess)
+
+
+def _lost(distance: float, epsilon: float) -> float:
+    return distance * (1 + math.exp(min(epsilon, 700.0)))
 
 
 def last_that(fits: Callable[[int], bool], guess: int = 1) -> int:

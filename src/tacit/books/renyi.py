@@ -2,8 +2,9 @@
 
 Mironov, Talwar, Zhang (2019), "Rényi differential privacy of the sampled Gaussian mechanism", Section 3.3, for a
 client that is added or removed; Wang, Balle, Kasiviswanathan (2019), "Subsampled Rényi differential privacy and
-analytical moments accountant", Theorem 27, for a client that is replaced. `noise` is always over the distance
-that the client can move the sum.
+analytical moments accountant", Theorem 27, for a client that is replaced; Zhu, Wang (2019), "Poisson subsampled Rényi
+differential privacy", Theorem 5, for sums of any other noise. `noise` is always over the distance that the client can
+move the sum.
 """
 
 import math
@@ -72,7 +73,25 @@ def replaced(orders: Array, noise: float, rate: float) -> Array:
     return divergence
 
 
-def _log_binomial(alpha: Array, k: npt.NDArray[np.int64]) -> Array:
+def amplified(divergences: Array, rate: float) -> Array:
+    """Poisson amplification of any mechanism whose divergences at the orders 2, 3, … are given.
+
+    Formal guarantees: holds for integer orders and a client that is added or removed, if each client takes part by a
+    coin of its own that the adversary does not see.
+
+    Reference: Zhu, Wang 2019. Poisson Subsampled Rényi Differential Privacy, Theorem 5.
+    """
+    order = np.arange(2.0, len(divergences) + 2)
+    alpha = order[:, None]
+    weights = _log_binomial(alpha, order) + order * math.log(rate) + np.maximum(alpha - order, 0) * math.log1p(-rate)
+    moments = weights + (order - 1) * divergences + np.where(order == 2, 0.0, math.log(3))
+    first = (order - 1) * math.log1p(-rate) + np.log1p((order - 1) * rate)
+    higher = logsumexp(np.where(order <= alpha, moments, -np.inf), axis=1)
+    value: Array = np.minimum(np.logaddexp(first, higher) / (order - 1), divergences)
+    return value
+
+
+def _log_binomial(alpha: Array, k: npt.NDArray[np.int64] | Array) -> Array:
     """Where k > α the value has no meaning and is not used."""
     value: Array = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(np.maximum(alpha - k, 0) + 1)
     return value

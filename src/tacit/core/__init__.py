@@ -19,9 +19,9 @@ from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared
 from tacit.core.method import Method
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.pieces import Descent, Event, Wave
+from tacit.core.pieces import Descent, Event, Near, Wave
 from tacit.core.rows import DenseRows, MaskedRows, Rows
-from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Sum, Turnout, View
+from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Step, Sum, Traffic, Turnout, View
 from tacit.core.task import Population, Samples, Task
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "Messages",
     "Method",
     "ModelError",
+    "Near",
     "NoNoise",
     "Plain",
     "Population",
@@ -57,10 +58,12 @@ __all__ = [
     "RunError",
     "Samples",
     "State",
+    "Step",
     "StorageError",
     "Sum",
     "TacitError",
     "Task",
+    "Traffic",
     "TrainingError",
     "Turnout",
     "UserError",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tacit.core.keys import Key
 from tacit.core.rows import Rows
-from tacit.core.state import Bounded, Messages, Round, State, Sum, Turnout, View
+from tacit.core.state import Bounded, Messages, Round, State, Sum, Traffic, Turnout, View
 from tacit.core.wire import Part
 
 Says = Literal["updates", "weights"]
@@ -64,6 +64,23 @@ class Event(Protocol):
     def to_named_tuple(self) -> object:
         """The event in plain values."""
         ...
+
+
+@dataclass(frozen=True)
+class Near:
+    """What was released is no further than this from another event, in total variation.
+
+    Attributes:
+        event: the other.
+        distance: how much of δ may be lost by taking one for the other, times 1 + e^ε.
+    """
+
+    event: Event
+    distance: float
+
+    def to_named_tuple(self) -> object:
+        """The event in plain values."""
+        return ("Near", self.event.to_named_tuple(), self.distance)
 
 
 class Sampler(Protocol):
@@ -175,6 +192,11 @@ class Mechanism(Protocol):
         """Why nothing can be claimed about privacy, event or not; empty if the event bounds all that is released."""
         ...
 
+    @property
+    def bits(self) -> int | None:
+        """Its noise is of integers, for sums modulo 2^bits; None: of real numbers, or there is none."""
+        ...
+
     def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
         """What round `index` releases about those who take part in it; None: nothing is proved.
 
@@ -207,6 +229,10 @@ class Mechanism(Protocol):
         ...
 
 
+SumUp = Callable[[Messages], Sum]
+Blur = Callable[[Sum], Sum]
+
+
 class Channel(Protocol):
     """Who sees which part of it, in how many bytes?"""
 
@@ -215,12 +241,43 @@ class Channel(Protocol):
         """What the server sees."""
         ...
 
-    def upload(self, messages: Messages) -> tuple[int, ...]:
-        """How many bytes each of these messages takes on the wire."""
+    @property
+    def bits(self) -> int | None:
+        """It carries integers modulo 2^bits; None: any numbers."""
         ...
 
-    def download(self, view: View, *, first: bool) -> int:
-        """How many bytes the view takes on the wire to one client, whose first view it is or not."""
+    @property
+    def tolerates(self) -> str:
+        """How many may collude or be lost, in words; empty where that is no question."""
+        ...
+
+    @property
+    def streams(self) -> bool:
+        """Whether a simulation may let each wave meet by itself and add up what comes of it."""
+        ...
+
+    def send(self, messages: Messages, now: Round) -> Messages:
+        """The client's half: messages in the numbers that this channel carries."""
+        ...
+
+    def meet(self, messages: Messages, state: State, now: Round, add: SumUp) -> Sum:
+        """Where messages come together; `add` is what anybody would do who sees them: bound them and add them up."""
+        ...
+
+    def release(self, total: Sum, now: Round, blur: Blur) -> Sum:
+        """What the server gets of the round's sum; `blur` is the mechanism's half after aggregation."""
+        ...
+
+    def upload(self, messages: Messages, now: Round) -> tuple[int, ...]:
+        """How many bytes the client of each of these messages sends."""
+        ...
+
+    def download(self, view: View, now: Round, *, first: bool) -> int:
+        """How many bytes a client receives, whose first view it is or not."""
+        ...
+
+    def phases(self, now: Round) -> Mapping[str, Traffic]:
+        """What a client sends and receives beside row and view, by phase of the channel's own protocol."""
         ...
 
 
