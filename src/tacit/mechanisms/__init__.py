@@ -2,5 +2,15 @@
 
 from tacit.mechanisms.clipping import FixedClip, MedianClip, PublicClip, QuantileClip
 from tacit.mechanisms.gaussian import CentralGaussian, DistributedGaussian
+from tacit.mechanisms.numbers import Grid, Reals
 
-__all__ = ["CentralGaussian", "DistributedGaussian", "FixedClip", "MedianClip", "PublicClip", "QuantileClip"]
+__all__ = [
+    "CentralGaussian",
+    "DistributedGaussian",
+    "FixedClip",
+    "Grid",
+    "MedianClip",
+    "PublicClip",
+    "QuantileClip",
+    "Reals",
+]

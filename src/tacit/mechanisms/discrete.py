@@ -74,6 +74,16 @@ class Dominating:
 class IntegerNoise(Protocol):
     """Symmetric noise on the integers."""
 
+    @classmethod
+    def sharing(cls, noise_multiplier: float, bound: IntegerBound, shares: float) -> "IntegerNoise":
+        """What each of so many clients adds, so that together they make up `declared(noise_multiplier, …)`."""
+        ...
+
+    @staticmethod
+    def declared(noise_multiplier: float, part: float, least: float) -> Event:
+        """What a sum costs that has this part of such noise in variance, if rows may be `least` steps long or more."""
+        ...
+
     @property
     def sigma(self) -> float:
         """How wide it is, in steps of the grid."""
@@ -159,6 +169,20 @@ class DiscreteGaussian:
         """Built once for every σ."""
         return _gaussian_table(self.sigma)
 
+    @classmethod
+    def sharing(cls, noise_multiplier: float, bound: IntegerBound, shares: float) -> "DiscreteGaussian":
+        """A little more than the multiplier says: what `continuous` takes off."""
+        return cls(hypot(noise_multiplier * bound.whole, SMOOTHING) / sqrt(shares))
+
+    @staticmethod
+    def declared(noise_multiplier: float, part: float, least: float) -> Event:
+        """The continuous Gaussian sum from which it follows by rounding, whatever the dimension and the bound.
+
+        Of V = z²Δ² + s² a part p is left; p·V − s² is the least, relative to Δ², where Δ is.
+        """
+        missing = (1 - part) * (SMOOTHING / (noise_multiplier * least)) ** 2 if noise_multiplier else 0.0
+        return _gaussian(noise_multiplier * sqrt(max(part - max(missing, 0.0), 0.0)))
+
     def beyond(self, shares: int, reach: float) -> float:
         """By Chernoff: it is sub-Gaussian with the parameter σ (Canonne et al. 2020)."""
         return min(1.0, 2 * exp(-(max(reach, 0.0) ** 2) / (2 * shares * self.sigma**2)))
@@ -208,6 +232,18 @@ class Skellam:
     def table(self) -> Table:
         """Built once for every σ."""
         return _skellam_table(self.sigma)
+
+    @classmethod
+    def sharing(cls, noise_multiplier: float, bound: IntegerBound, shares: float) -> "Skellam":
+        """The multiplier's variance, in equal parts."""
+        return cls(noise_multiplier * bound.whole / sqrt(shares))
+
+    @staticmethod
+    def declared(noise_multiplier: float, part: float, least: float) -> Event:
+        """The bound of `event` where Δ₁ is at most Δ₂², which falls in Δ₂."""
+        shares = part * (noise_multiplier * least) ** 2
+        squared = int(least) ** 2
+        return Skellam(1.0).event(int(shares), IntegerBound(squared, squared))
 
     def beyond(self, shares: int, reach: float) -> float:
         """By Chernoff."""

@@ -17,6 +17,7 @@ from tacit.core.errors import expect
 from tacit.core.pieces import Rehearsal, Sees
 from tacit.core.wire import Part
 from tacit.mechanisms.clipping import Clip, FixedClip, PublicClip, within
+from tacit.mechanisms.numbers import Numbers, Reals, Shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ class CentralGaussian:
     reads: ClassVar[Sees] = "messages"
     noisy: ClassVar[bool] = True  # even without noise, rows are bounded
     shares: ClassVar[bool] = False
+    bits: ClassVar[int | None] = None
     against: ClassVar[str] = "whoever receives the models; the server is trusted"
 
     def __post_init__(self) -> None:
@@ -73,7 +75,7 @@ class CentralGaussian:
 
     def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
         """A Gaussian mechanism whose noise is `noise_multiplier` times what one client can add; None without noise."""
-        return _gaussian(_sized(self.noise_multiplier))
+        return Reals().event(_sized(self.noise_multiplier), 1.0)
 
     def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
         """The bound, if it comes from public data."""
@@ -119,6 +121,7 @@ class DistributedGaussian:
             method's budget needs, found when the population is known.
         dropouts: the part of a cohort that may fail to deliver. If more do, the round costs more, and that is charged.
         colluding: the part of a cohort that may tell the adversary its own share of the noise.
+        numbers: `Reals()` for simulations, `Grid()` for sums of integers, as `SecureSum` carries them.
         at_once: draw all shares of a round as one, which has the same distribution: faster in simulations. Otherwise
             each client draws its own, as it does in a federation.
 
@@ -133,6 +136,7 @@ class DistributedGaussian:
     noise_multiplier: float | None = None
     dropouts: float = 0.0
     colluding: float = 0.0
+    numbers: Numbers = Reals()
     at_once: bool = True
     reads: ClassVar[Sees] = "sum"
     row_wise: ClassVar[bool] = True
@@ -158,6 +162,11 @@ class DistributedGaussian:
         return self.noise_multiplier is None
 
     @property
+    def bits(self) -> int | None:
+        """That of its numbers."""
+        return self.numbers.bits
+
+    @property
     def honest(self) -> float:
         """The part of a cohort that is sure to deliver honest noise."""
         return 1 - self.dropouts - self.colluding
@@ -172,7 +181,7 @@ class DistributedGaussian:
         delivered = self.honest if turnout is None else max(turnout.share - self.colluding, 0.0)
         if isclose(delivered, self.honest):  # 0.7 − 0.1 is not quite 1 − 0.3 − 0.1
             delivered = self.honest
-        return _gaussian(_sized(self.noise_multiplier) * sqrt(delivered / self.honest))
+        return self.numbers.event(_sized(self.noise_multiplier), delivered / self.honest)
 
     def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
         """The bound, if it comes from public data."""
@@ -184,16 +193,14 @@ class DistributedGaussian:
 
     def at_client(self, messages: Messages, view: View, now: Round) -> Messages:
         """Rows within the bound that was told, each with its own share of the noise unless all are drawn at once."""
-        bound = Bound((float(view.parts[Part.BOUND]),))
-        rows = within(messages.rows, bound)
-        if not self.at_once:
-            keys = [now.secret.child("noise share").child("client", client) for client in messages.clients.tolist()]
-            shares = [
-                _noise(row, key).mul_(bound.whole * self._share(now))
-                for row, key in zip(rows.dense(), keys, strict=True)
-            ]
-            rows = DenseRows(rows.dense() + torch.stack(shares)) if shares else rows
-        return replace(messages, rows=rows)
+        how = self._how(Bound((float(view.parts[Part.BOUND]),)))
+        put = self.numbers.put(messages, how, now)
+        if self.at_once or not put.rows.count:
+            return put
+        key, rows = now.secret.child("noise share"), put.rows.dense()
+        own = zip(rows, messages.clients.tolist(), strict=True)
+        shares = [self.numbers.draw(row, how, 1, key.child("client", client), now) for row, client in own]
+        return replace(put, rows=DenseRows(rows + torch.stack(shares)))
 
     def before_sum(self, messages: Messages, state: State, now: Round) -> Bounded:
         """The messages under the bound that clients kept."""
@@ -204,8 +211,9 @@ class DistributedGaussian:
         if not self.at_once and now.cohort:
             return replace(total, weight=now.expected)
         delivered = total.weight if now.cohort else 1.0
-        noise = _noise(total.total, now.secret.child("noise shares")).mul_(total.bound.whole * self._share(now))
-        return replace(total, total=total.total + noise.mul_(sqrt(delivered)), weight=now.expected)
+        key = now.secret.child("noise shares")
+        noise = self.numbers.draw(total.total, self._how(total.bound), delivered, key, now)
+        return replace(total, total=total.total + noise, weight=now.expected)
 
     def remember(self, state: State, total: Sum, now: Round) -> State:
         """Nothing."""
@@ -214,9 +222,8 @@ class DistributedGaussian:
     def _bound(self, state: State) -> Bound:
         return Bound((self.clip.bound(_NOBODY, state).whole,))
 
-    def _share(self, now: Round) -> float:
-        """The standard deviation of a client's share, over the bound."""
-        return _sized(self.noise_multiplier) / sqrt(self.honest * max(now.cohort, 1))
+    def _how(self, bound: Bound) -> Shares:
+        return Shares(bound, _sized(self.noise_multiplier), self.honest)
 
 
 _NOBODY = DenseRows(torch.empty(0, 0))  # a public bound does not look at rows
@@ -235,15 +242,6 @@ def _sized(noise_multiplier: float | None) -> float:
             "Use tacit.train, or give noise_multiplier."
         )
     return noise_multiplier
-
-
-def _gaussian(noise_multiplier: float) -> Event | None:
-    if noise_multiplier == 0:
-        return None
-    import dp_accounting  # only where a run is priced: it takes a second to load
-
-    gaussian: Event = dp_accounting.GaussianDpEvent(noise_multiplier)
-    return gaussian
 
 
 def _noise(like: Tensor, key: Key) -> Tensor:

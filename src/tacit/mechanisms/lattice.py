@@ -10,8 +10,9 @@ Aggregation. ICML 2021, Algorithms 1 to 3; without the rotation, which a ring of
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import floor, isqrt, sqrt
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import ceil, floor, isqrt, ldexp, log2, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -82,27 +83,36 @@ class Lattice:
         clip: float,
         dim: int,
         cohort: int,
-        honest: int,
+        honest: float,
         noise_multiplier: float,
         bits: int = 32,
-        noise: Callable[[float], IntegerNoise] = DiscreteGaussian,
+        noise: type[IntegerNoise] = DiscreteGaussian,
+        steps: int | None = None,
     ) -> "Lattice":
         """The grid on which the shares of `honest` clients alone have this multiplier of what one client can add.
 
-        As many steps as make rounding cheap (a thousandth of the bound or less), or as many as the ring has room for.
-        The steps show in the sum. Where cohorts are hidden, find them once, for the largest cohort and the fewest
-        honest clients, and give every round a record with the same.
+        A step is a power of two, so that float64 holds its multiples and their sums exactly. There are `steps` or up to
+        twice as many; if not given, as many as make rounding cheap (a thousandth of the bound or less), or as many as
+        the ring has room for. The steps show in the sum. Where cohorts are hidden, find them once, for the largest
+        cohort and the fewest honest clients, and take `shared_by` for each round.
         """
-        expect(1 <= honest <= cohort, f"honest={honest} in [1, cohort={cohort}]")
+        expect(0 < honest <= cohort, f"honest={honest} in (0, cohort={cohort}]")
 
-        def at(steps: float) -> "Lattice":
-            sigma = noise_multiplier * inflated(steps, dim).whole / sqrt(honest)
-            return Lattice(clip=clip, dim=dim, cohort=cohort, noise=noise(sigma), steps=steps, bits=bits)
+        def at(exponent: int) -> "Lattice":
+            many = ldexp(clip, exponent)
+            each = noise.sharing(noise_multiplier, inflated(many, dim), honest)
+            return Lattice(clip=clip, dim=dim, cohort=cohort, noise=each, steps=many, bits=bits)
 
-        grid = at(_finest(lambda steps: _fits(at, steps), max(LEAST_STEPS, floor(11 * sqrt(dim)))))
+        expect(0 < clip < float("inf"), f"clip={clip} > 0 and finite")
+        wanted = ceil(log2((steps or max(LEAST_STEPS, floor(11 * sqrt(dim)))) / clip))
+        grid = at(wanted if steps else _finest(at, wanted, ceil(-log2(clip))))
         statement = f"rounding on {grid.steps:g} steps to lengthen rows by {grid.inflation:.0%} <= {COARSEST:.0%}"
         expect(grid.inflation <= COARSEST, statement, f"More steps do not fit {bits} bits. Use more bits.")
         return grid
+
+    def shared_by(self, cohort: int, honest: float, noise_multiplier: float) -> "Lattice":
+        """The same grid for another cohort, whose honest clients alone have this multiplier of noise."""
+        return replace(self, cohort=cohort, noise=self.noise.sharing(noise_multiplier, self.bound, honest))
 
     @property
     def scale(self) -> float:
@@ -211,20 +221,10 @@ def rounded_randomly(scaled: Floats, source: Source) -> Integers:
     return (below + (uniform < scaled - below)).astype(np.int64)
 
 
-def _fits(at: Callable[[float], object], steps: float) -> bool:
-    try:
-        at(steps)
-    except UserError:
-        return False
-    return True
-
-
-def _finest(fits: Callable[[float], bool], wanted: int) -> float:
-    """The most steps up to `wanted` that fit; `wanted`, to be refused with a reason, if not even one does."""
-    if fits(wanted) or not fits(1):
-        return float(wanted)
-    low, high = 1, wanted
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return float(low)
+def _finest(at: Callable[[int], object], wanted: int, least: int) -> int:
+    """The largest exponent up to `wanted` that is not refused; `wanted`, to be refused with a reason, if none is."""
+    for exponent in range(wanted, least - 1, -1):
+        with suppress(UserError):
+            at(exponent)
+            return exponent
+    return wanted
