@@ -23,7 +23,7 @@ from tacit.samplers import Poisson
 N = 8 * 8 * 64 + 64 + 64 * 10 + 10  # weights of digits-net
 K = int(0.05 * N)
 COLUMNS = ("best_round", "cost_down", "cost_up", "kilobytes_down", "kilobytes_up", "epsilon_classic", "bound")
-NOISY = ", ratio = 0.05, epsilon = 'none', noise = 2.0"
+NOISY = ", ratio = 0.05, epsilon = 'none', noise = 2.0, channel = 'ideal'"
 FIXED = NOISY + ", sampling = 'fixed'"
 ROW = """
 [[rows]]

@@ -143,7 +143,7 @@ def test_a_ledger_that_cannot_be_written_releases_nothing(tmp_path: Path) -> Non
 
 def shared_noise(**changes: object) -> tacit.Method:
     """Noise in shares, with more than enough for all rounds."""
-    options = {"cohort": 10, "rounds": 5, "clip": 0.5, "noise": 2.0, "epsilon": 30.0, "delta": 1e-3}
+    options = {"cohort": 10, "rounds": 5, "clip": 0.5, "noise": 2.0, "epsilon": 30.0, "delta": 1e-3, "channel": "ideal"}
     return methods.fl_std_dp(**{**options, **changes})
 
 

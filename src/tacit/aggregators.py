@@ -23,7 +23,14 @@ class WeightedMean:
         samples, rows = bounded.messages.samples, bounded.messages.rows
         assert samples is not None  # client_side attaches them for every aggregator that is not even
         squares = float((rows.norms().double().square() * samples).sum())
-        return Sum(rows.scaled(samples).sum(), float(samples.sum()), bounded.bound, bounded.tally, squares)
+        return Sum(
+            rows.scaled(samples).sum(),
+            float(samples.sum()),
+            bounded.bound,
+            bounded.tally,
+            squares,
+            bounded.messages.step,
+        )
 
     def finish(self, total: Sum) -> Tensor:
         """The sum over the number of samples."""

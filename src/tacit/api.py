@@ -5,7 +5,7 @@ import tacit.tasks as tasks
 from tacit.aggregators import Mean, WeightedMean
 from tacit.books.bandwidth import Bandwidth
 from tacit.cards import Card, card
-from tacit.channels import IdealSum
+from tacit.channels import IdealSum, SecureSum
 from tacit.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.core import (
     BinaryCrossEntropy,
@@ -35,7 +35,16 @@ from tacit.core import (
 )
 from tacit.engine import rounds
 from tacit.experiment import Experiment
-from tacit.mechanisms import CentralGaussian, DistributedGaussian, FixedClip, MedianClip, PublicClip, QuantileClip
+from tacit.mechanisms import (
+    CentralGaussian,
+    DistributedGaussian,
+    FixedClip,
+    Grid,
+    MedianClip,
+    PublicClip,
+    QuantileClip,
+    Reals,
+)
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Add, Momentum, Replace
 from tacit.trainers import Masked, Sgd
@@ -57,6 +66,7 @@ __all__ = [
     "FixedClip",
     "FixedRandom",
     "FixedSize",
+    "Grid",
     "Growing",
     "IdealSum",
     "Identity",
@@ -76,10 +86,12 @@ __all__ = [
     "PublicClip",
     "QuantileClip",
     "RandomK",
+    "Reals",
     "Replace",
     "Report",
     "Run",
     "RunError",
+    "SecureSum",
     "Select",
     "Sense",
     "Sgd",

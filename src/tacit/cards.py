@@ -96,7 +96,8 @@ def _sees(method: Method) -> dict[str, str]:
     blurred = "the model after every round" + (", blurred by noise" if method.mechanism.noisy else ", without noise")
     notes = {type(piece).__name__: section(type(piece), "Sees") for piece in (method.mechanism, method.channel)}
     said = {f"as {name} says": note for name, note in notes.items() if note}
-    return {"the server": server, "every client and whoever gets the model": blurred, **said}
+    tolerated = {"tolerated": method.channel.tolerates} if method.channel.tolerates else {}
+    return {"the server": server, "every client and whoever gets the model": blurred, **said, **tolerated}
 
 
 def _event(method: Method) -> str:
@@ -118,11 +119,12 @@ def _guarantee(method: Method) -> str:
 
 
 def _uncovered(method: Method) -> tuple[str, ...]:
+    formal = {name: section(type(getattr(method, name)), "Formal guarantees") for name in ("mechanism", "channel")}
+    said = tuple(f"Of the {name}: {text}" for name, text in formal.items() if text)
     if not method.mechanism.noisy:
-        return ()
-    formal = section(type(method.mechanism), "Formal guarantees")
+        return said
     return (
-        *([f"Of the mechanism: {formal}"] if formal else []),
+        *said,
         "Hyperparameters that were chosen by looking at results on the same data, bounds among them.",
         "A simulated run draws its noise from the seed: it protects only against those who do not know the seed.",
     )

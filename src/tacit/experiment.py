@@ -107,10 +107,20 @@ def shared_out(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
         >>> shared_out({"rounds": 3, "ratio": 0.1}, ["fl-std", "fl-top"])
         [{'rounds': 3}, {'rounds': 3, 'ratio': 0.1}]
     """
-    known = [inspect.signature(methods.find(name)).parameters for name in names]
-    nobody = [key for key in args if not any(key in parameters for parameters in known)]
-    own = [{key: value for key, value in args.items() if key in parameters} for parameters in known]
+    own = [{key: value for key, value in args.items() if _takes(name, key, value)} for name in names]
+    nobody = [key for key in args if not any(key in mine for mine in own)]
     return [{**mine, **{key: args[key] for key in nobody}} for mine in own]  # what nobody has, each factory refuses
+
+
+def _takes(name: str, key: str, value: object) -> bool:
+    """Whether a method's factory has this argument, or its pieces the field that one with dots names."""
+    if "." not in key:
+        return key in inspect.signature(methods.find(name)).parameters
+    try:
+        methods.make(name, {key: value})
+    except UserError:
+        return False
+    return True
 
 
 def read(path: Path) -> Experiment:
@@ -139,10 +149,18 @@ def parse(table: Mapping[str, Any], label: str) -> Experiment:
     return Experiment(
         method=_expect(table["method"], str, "method", label),
         task=_expect(table.get("task", "digits"), str, "task", label),
-        args=_expect(table.get("args", {}), dict, "args", label),
+        args=_flat(_expect(table.get("args", {}), dict, "args", label)),
         task_args=_expect(table.get("task-args", {}), dict, "task-args", label),
         seeds=_seeds(table, label),
     )
+
+
+def _flat(table: Options, before: str = "") -> dict[str, object]:
+    """Tables within a table as names with dots: the fields of pieces."""
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {before + key: value}
+    return flat
 
 
 def _seeds(table: Mapping[str, Any], label: str) -> tuple[int, ...]:

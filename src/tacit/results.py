@@ -26,7 +26,7 @@ import safetensors.torch
 from torch import Tensor
 
 from tacit import checkpoints, storage
-from tacit.core import Method, Report, RunError, State
+from tacit.core import Method, Report, RunError, State, Step, Traffic
 from tacit.manifest import Manifest, Status
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
@@ -221,6 +221,8 @@ def _to_report(row: dict[str, Any]) -> Report:
         metrics={name: float(value) for name, value in row["metrics"].items()},
         seconds=float(row["seconds"]),
         epsilon=None if row["epsilon"] is None else float(row["epsilon"]),
+        step=None if row["step"] is None else Step(float(row["step"]["size"]), float(row["step"]["longer"])),
+        phases={name: Traffic(int(taken["up"]), int(taken["down"])) for name, taken in row["phases"].items()},
     )
 
 

@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from itertools import islice
 from typing import Self
 
-from tacit.books.accountants import RUNNING, Accountant, Rdp
+from tacit.books.accountants import Accountant, Rdp, running
 from tacit.books.events import event_of
 from tacit.books.guarantee import Guarantee
 from tacit.books.ledger import Entry, Ledger
@@ -57,7 +57,7 @@ class Spending:
         if ledger is not None:
             ledger.check_covers(run, len(done))
         events = [_priced(method, population, index, turnout) for index, turnout in enumerate(done)]
-        book = PrivacyBook.of(RUNNING, events)
+        book = PrivacyBook.of(accountant_of(method, population), events)
         return cls(method, population, book, rounds_allowed(method, population), ledger, run)
 
     @property
@@ -143,12 +143,14 @@ class Spending:
 
     def _server(self, history: Sequence[Report]) -> Iterator[str]:
         """What is left against a server that knows who takes part."""
-        yield "Secure aggregation, and clients that add their share of the noise, are taken for granted."
+        yield "It is taken for granted that clients add their shares of the noise."
+        if self.method.channel.bits is None:
+            yield "Secure aggregation is taken for granted as well: a trusted party adds up real numbers."
         taken = Counter(client for report in history for client in report.clients)
         event = self.method.mechanism.event(0)
         if taken and event is not None:
             most = max(taken.values())
-            epsilon = PrivacyBook.of(RUNNING).charge(event, most).epsilon(self.delta)
+            epsilon = PrivacyBook.of(self.book.accountant).charge(event, most).epsilon(self.delta)
             yield (
                 "The server knows who takes part, so that sampling hides nobody from it: against it, ε = "
                 f"{epsilon:.4g} at the same δ for a client that took part {most} times, as often as anybody."
@@ -160,14 +162,26 @@ def sized(method: Method, population: int) -> Method:
     """The method with as much noise as its budget needs for all of its rounds."""
     budget, rounds = method.budget, method.rounds
     assert budget is not None  # or the method could not have been composed
-    noise = Cohorts(method.sampler, population).noise_for(budget, rounds, RUNNING)
+    accountant = accountant_of(_with(method, 1.0), population)
+    noise = Cohorts(method.sampler, population).noise_for(budget, rounds, accountant)
+    step = 1e-5  # planning may use a finer grid of losses than a run, and events may cost more than Gaussian ones
     while True:
-        mechanism = replace(method.mechanism, noise_multiplier=noise)  # type: ignore[type-var]
-        fitted = replace(method, mechanism=mechanism)
-        epsilon = PrivacyBook.of(RUNNING, _events(fitted, population)).epsilon(budget.delta)
+        fitted = _with(method, noise)
+        epsilon = PrivacyBook.of(accountant, _events(fitted, population)).epsilon(budget.delta)
         if epsilon <= budget.epsilon * (1 - 1e-8):  # rounds that are charged one by one come to some 1e-10 more
             return fitted
-        noise *= 1 + 1e-5  # planning may use a finer grid of losses than a run
+        noise, step = noise * (1 + step), min(2 * step, 2e-3)
+
+
+def accountant_of(method: Method, population: int) -> Accountant:
+    """Who prices a run of this method."""
+    return running(event_of(method, population, 0))
+
+
+def _with(method: Method, noise: float) -> Method:
+    """The method with this noise multiplier."""
+    mechanism = replace(method.mechanism, noise_multiplier=noise)  # type: ignore[type-var]
+    return replace(method, mechanism=mechanism)
 
 
 def rounds_allowed(method: Method, population: int) -> int:
@@ -175,7 +189,7 @@ def rounds_allowed(method: Method, population: int) -> int:
     if method.budget is None:
         return method.rounds
     guess = 1
-    for accountant in (Rdp(), RUNNING):  # the quick one says where to begin
+    for accountant in (Rdp(), accountant_of(method, population)):  # the quick one says where to begin
         guess = _paid(method, population, accountant, max(guess, 1))
     advice = "Not even the first round fits: take more noise or smaller cohorts."
     expect(guess >= 1, f"a budget of {method.budget} that allows a round", advice)

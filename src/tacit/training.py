@@ -201,14 +201,14 @@ def spending_of(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "Ite
         yield None
         return
     from tacit.books.ledger import Ledger
-    from tacit.spending import Spending
+    from tacit.spending import Spending, accountant_of
 
     turnouts = [report.turnout for report in done]
     if ledger is None:
         yield Spending.begin(method, population, turnouts)
         return
-    budget = None if ledger.exists() else method.budget
-    with Ledger.open(ledger, budget) as held:
+    terms = () if ledger.exists() else (method.budget, accountant_of(method, population))
+    with Ledger.open(ledger, *terms) as held:
         yield Spending.begin(method, population, turnouts, held, plan.manifest.run)
 
 

@@ -52,8 +52,8 @@ def test_a_run_prints_a_table_and_where_its_files_lie(capsys):
 
 
 def test_methods_stand_side_by_side_with_what_they_save(capsys):
-    options = ["--rounds", "2", "--set", "cohort=5", "ratio=0.1", "noise=1", "epsilon=none", "--workers", "1"]
-    assert main(["run", "fl-std", "fl-top-dp", *options]) == 0
+    options = ["--rounds", "2", "--workers", "1", "--set", "cohort=5", "ratio=0.1", "noise=1", "epsilon=none"]
+    assert main(["run", "fl-std", "fl-top-dp", *options, "channel=ideal"]) == 0
     said = capsys.readouterr().out
     standard, top = said.splitlines()[1:3]
     assert standard.startswith("fl-std ")
@@ -64,6 +64,22 @@ def test_methods_stand_side_by_side_with_what_they_save(capsys):
     assert "Guarantee of fl-top-dp: (" in said
     assert {path.name for path in Path("runs").iterdir()} == {"fl-std-digits-0", "fl-top-dp-digits-0"}
     assert read_manifest(Path("runs/fl-std-digits-0")).method.args == {"rounds": 2, "cohort": 5}
+
+
+def test_what_a_secure_sum_takes_is_said_by_phases(capsys):
+    options = ["--rounds", "2", "--workers", "1", "--set", "cohort=12", "ratio=0.1", "noise=1", "epsilon=none"]
+    assert main(["run", "fl-std", "fl-top-dp", *options, "channel.level=semi_honest", "sampling=fixed"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"Of these bytes SecureSum took .* announce .*, share .*, upload .*, open ", said)
+    assert "Sums are of integers modulo 2^32: numbers were rounded to multiples of " in said
+    assert main(["run", "fl-top-dp", *options, "sampling=fixed", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["bytes"]["phases"]["agree"]["up"] == 2 * 12 * 120
+
+
+def test_a_cohort_too_small_for_a_secure_sum_is_said(capsys):
+    options = ["--rounds", "2", "--set", "cohort=2", "noise=1", "epsilon=none", "sampling=fixed"]
+    assert main(["run", "fl-std-dp", *options]) == 1
+    assert "has 2 of the 3 clients that a secure sum needs. Use larger cohorts." in capsys.readouterr().err
 
 
 def test_an_option_that_no_method_has_is_refused(capsys):
@@ -288,9 +304,10 @@ def test_ctrl_c_says_how_to_go_on(whole, workers):
         said = process.stderr.read()
     assert process.returncode == 130
     wait_until_gone(process.pid)
-    assert said.startswith("tacit: Interrupted after ")
+    assert said.splitlines()[-1].startswith("tacit: Interrupted after ")  # a slow run has told of its progress before
     assert said.endswith("of 250 rounds. Go on with: tacit run --resume run\n")
-    assert said.count("\n") == 1
+    assert said.count("Interrupted") == 1
+    assert "Traceback" not in said
     done = checkpoints.read(Path("run") / CHECKPOINT).round
     assert 5 <= done < 250
     assert f" after {done} of" in said

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 
 from tacit import methods
 from tacit.aggregators import WeightedMean
-from tacit.channels import IdealSum
+from tacit.channels import IdealSum, SecureSum
 from tacit.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
 from tacit.core import Method
 from tacit.mechanisms import (
     CentralGaussian,
     DistributedGaussian,
     FixedClip,
+    Grid,
     MedianClip,
     PublicClip,
     QuantileClip,
@@ -114,6 +115,36 @@ SPARE: tuple[Method, ...] = (
             clip=FixedClip(0.3), noise_multiplier=0.5, dropouts=0.2, colluding=0.3, at_once=False
         ),
         channel=IdealSum(),
+    ),
+    Method(name="secure sum", rounds=3, sampler=FixedSize(5), trainer=SGD, channel=SecureSum()),
+    Method(
+        name="secure weights",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=Sgd(lr=0.1, steps=2, sends="weights"),
+        channel=SecureSum(level="semi_honest", bits=24, reach=4.0),
+        server=Replace(),
+    ),
+    Method(
+        name="integer shares",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=Masked(SGD),
+        codec=Select(TOP),
+        mechanism=DistributedGaussian(
+            clip=FixedClip(0.3), noise_multiplier=0.5, colluding=0.2, at_once=False, numbers=Grid(bits=24)
+        ),
+        channel=SecureSum(bits=24),
+    ),
+    Method(
+        name="skellam shares",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=SGD,
+        mechanism=DistributedGaussian(
+            clip=FixedClip(0.3), noise_multiplier=0.5, at_once=False, numbers=Grid(noise="skellam")
+        ),
+        channel=SecureSum(level="semi_honest"),
     ),
 )
 

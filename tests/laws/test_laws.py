@@ -1,8 +1,11 @@
 """Laws: statements over everything registered. A new method stands under them by being in the catalogue."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +14,9 @@ import tacit
 import zoo
 from laws.compositions import SGD, SHARE, everything
 from tacit.aggregators import WeightedMean
-from tacit.channels import IdealSum
+from tacit.channels import IdealSum, SecureSum
+from tacit.channels.secagg import Session
+from tacit.channels.secagg.local import play
 from tacit.codecs import FixedRandom, RandomK, Select, Size, Vote
 from tacit.core import (
     CompositionError,
@@ -34,13 +39,14 @@ from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest, Learner
 from tacit.engine.reference import Reference
 from tacit.engine.waves import Stack
-from tacit.mechanisms import CentralGaussian, DistributedGaussian, FixedClip, MedianClip
+from tacit.mechanisms import CentralGaussian, DistributedGaussian, FixedClip, Grid, MedianClip
 from tacit.samplers import Everyone
 from tacit.servers import Replace
 from tacit.trainers import Masked, Sgd
 
 METHODS = everything()
 ADDITIVE = {name: method for name, method in METHODS.items() if isinstance(method.codec, Identity | Select)}
+SECURE = {name: method for name, method in METHODS.items() if isinstance(method.channel, SecureSum)}
 SIZES = [5, 3, 8, 5, 5, 4, 6, 7]
 POPULATION, PUBLIC = zoo.population(SIZES), zoo.population([6], seed=3)
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -76,22 +82,29 @@ def sent(
     return client_side(method, view_of(method, make), wave, now())
 
 
+def step_of(messages: Messages) -> float:
+    """Where rows are rounded, numbers that differ in their last bit may come to differ by a step."""
+    return 0.0 if messages.step is None else messages.step.size
+
+
 @every_method
 @every_model
 def test_row(method: Method, make: Callable[[], nn.Module]) -> None:
     """`client_side` on a stack is the stack of `client_side` on single rows."""
     clients = [4, 1, 7, 2]
-    together = sent(method, make, clients).rows.dense()
+    stack = sent(method, make, clients)
     alone = torch.cat([sent(method, make, [client]).rows.dense() for client in clients])
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(stack.rows.dense(), alone, rtol=1e-4, atol=1e-6 + step_of(stack))
 
 
 @every_method
 @every_model
 def test_engine(method: Method, make: Callable[[], nn.Module]) -> None:
     """The fastest way through a wave sends what the plain reference sends."""
-    fast, plain = (sent(method, make, [0, 3, 5], way).rows.dense() for way in (Fastest, Reference))
-    assert float((fast - plain).norm() / plain.norm()) < 1e-4
+    one, other = (sent(method, make, [0, 3, 5], way) for way in (Fastest, Reference))
+    fast, plain = one.rows.dense(), other.rows.dense()
+    flips = step_of(one) * (0.01 * fast.numel()) ** 0.5  # of the roundings, one in a hundred may go the other way
+    assert float((fast - plain).norm()) < 1e-4 * float(plain.norm()) + flips
 
 
 @every_method
@@ -111,8 +124,9 @@ def test_engine_folds_to_what_all_messages_at_once_give(method: Method) -> None:
     expected = method.sampler.expected(len(population), 0)
     here = Round(0, len(population), expected, len(cohort), shared.child("round", 0), secret.child("round", 0))
     wave = Stack(cohort, population, Fastest(zoo.mlp(), work.loss))
-    at_once = server_side(method, state, client_side(method, broadcast(method, state, here), wave, here), here)
-    torch.testing.assert_close(folded.weights, at_once.weights, rtol=1e-4, atol=1e-6)
+    messages = client_side(method, broadcast(method, state, here), wave, here)
+    at_once = server_side(method, state, messages, here)
+    torch.testing.assert_close(folded.weights, at_once.weights, rtol=1e-4, atol=1e-6 + step_of(messages))
     assert at_once.memory.keys() <= folded.memory.keys()
     for name, value in at_once.memory.items():
         torch.testing.assert_close(folded.memory[name], value, rtol=1e-4, atol=1e-6)
@@ -136,12 +150,35 @@ def test_codec(method: Method) -> None:
 @every_method
 def test_size(method: Method) -> None:
     """The book's bytes are the length of the bytes really packed, up and down."""
-    messages = sent(method, zoo.cnn, [0, 3, 5])
-    packed = [len(wire.pack(wire.Kind.MESSAGE, 1, messages.parts(i))) for i in range(3)]
-    assert list(method.channel.upload(messages)) == packed
+    messages = sent(method, zoo.cnn, [0, 3, 5, 6, 7])
+    sent_up, asked = packed(method, messages)
+    assert list(method.channel.upload(messages, now())) == sent_up
     view = view_of(method, zoo.cnn)
     for first in (True, False):
-        assert method.channel.download(view, first=first) == len(wire.pack(wire.Kind.VIEW, 1, view.told(first=first)))
+        whole = len(wire.pack(wire.Kind.VIEW, 1, view.told(first=first))) + asked
+        assert method.channel.download(view, now(), first=first) == whole
+
+
+def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
+    """Bytes that each client really sends, and that each is asked with beside the view."""
+    if not isinstance(method.channel, SecureSum):
+        count = messages.rows.count
+        return [len(wire.pack(wire.Kind.MESSAGE, 1, messages.parts(i))) for i in range(count)], 0
+    parameters = method.channel.parameters(messages.rows.dim, now())
+    session = Session(run=bytes(16), round=1, model=bytes(32), config=bytes(32), parameters=parameters)
+    zeros = np.zeros(messages.rows.dim, np.uint32)
+    minutes = play(session, dict.fromkeys(messages.clients.tolist(), zeros)).minutes
+    up = [sum(phase.get(client, 0) for phase in minutes.up.values()) for client in messages.clients.tolist()]
+    (down,) = {sum(phase.get(client, 0) for phase in minutes.down.values()) for client in messages.clients.tolist()}
+    return up, down
+
+
+@pytest.mark.parametrize("method", SECURE.values(), ids=SECURE)
+def test_channel(method: Method) -> None:
+    """Adding up integers gives what the conversation gives, to the last bit, with desks kept as bytes in between."""
+    assert isinstance(method.channel, SecureSum)
+    played = replace(method, channel=replace(method.channel, conversation=True), rounds=2)
+    assert torch.equal(_final(played, 1), _final(replace(method, rounds=2), 2))
 
 
 @every_method
@@ -150,8 +187,11 @@ def test_size_is_what_reports_say(method: Method) -> None:
     state, heard = initial_state(method, _task(), 0), set[int]()
     for after, report in rounds(method, _task(), workers=1):
         up, later, once = _by_hand(method, state)
-        assert report.up == (up,) * len(report.clients)
-        assert report.down == tuple(later + once * (client not in heard) for client in report.clients)
+        own = {name: sum(getattr(phase, name) for phase in report.phases.values()) for name in ("up", "down")}
+        beside = {name: taken // len(report.clients) for name, taken in own.items()}
+        up = up if not report.phases else math.ceil((up - 36) / 4 * method.channel.bits / 8)  # no frame of its own
+        assert report.up == (up + beside["up"],) * len(report.clients)
+        assert report.down == tuple(later + beside["down"] + once * (c not in heard) for c in report.clients)
         heard.update(report.clients if once else ())
         state = after
 
@@ -179,8 +219,9 @@ def _by_hand(method: Method, state: State) -> tuple[int, int, int]:
 def test_determinism(method: Method) -> None:
     """Same seed, same state, whatever the order in which clients are listed in a cohort or come to a wave."""
     assert torch.equal(_final(method, 1), _final(method, 1))
-    one, other = (sent(method, zoo.mlp, order).rows.dense() for order in ([2, 6, 3], [3, 2, 6]))
-    torch.testing.assert_close(one[[2, 0, 1]], other, rtol=1e-5, atol=1e-7)
+    one, other = (sent(method, zoo.mlp, order) for order in ([2, 6, 3], [3, 2, 6]))
+    atol = 1e-7 + step_of(one)
+    torch.testing.assert_close(one.rows.dense()[[2, 0, 1]], other.rows.dense(), rtol=1e-5, atol=atol)
 
 
 @every_method
@@ -206,7 +247,7 @@ COMPLAINTS = [
         {"mechanism": SHARES},
         (
             "x: DistributedGaussian puts only 1/n of the noise on each client, but Plain shows the server every "
-            "message. Use a channel that reveals only the sum, such as IdealSum."
+            "message. Use a channel that reveals only the sum, such as SecureSum."
         ),
     ),
     ({"trainer": Masked(SGD)}, "x: Masked trains only the codec's coordinates, but Identity chooses none."),
@@ -233,8 +274,29 @@ COMPLAINTS = [
         ),
     ),
     (
-        {"aggregator": WeightedMean(), "mechanism": SHARES, "channel": IdealSum()},
-        "x: DistributedGaussian bounds every client alike, but WeightedMean lets some count more. Use Mean.",
+        {"aggregator": WeightedMean(), "channel": SecureSum()},
+        "x: WeightedMean needs every client's number of samples, but SecureSum hides it. Use Mean.",
+    ),
+    (
+        {"mechanism": SHARES, "channel": SecureSum()},
+        (
+            "x: DistributedGaussian blurs with real numbers, but SecureSum adds up integers modulo 2^32. "
+            "Use numbers=Grid(bits=32)."
+        ),
+    ),
+    (
+        {
+            "mechanism": DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=1.0, numbers=Grid(bits=20)),
+            "channel": SecureSum(bits=16),
+        },
+        (
+            "x: DistributedGaussian blurs with integers modulo 2^20, but SecureSum adds up integers modulo 2^16. "
+            "Use numbers=Grid(bits=16)."
+        ),
+    ),
+    (
+        {"mechanism": CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0), "channel": SecureSum()},
+        "x: CentralGaussian reads every message on the server, but SecureSum reveals only their sum.",
     ),
     (
         {"mechanism": CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0), "channel": IdealSum()},

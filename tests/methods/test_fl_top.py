@@ -12,11 +12,12 @@ import zoo
 from tacit import methods
 from tacit.books.events import event_of
 from tacit.cards import card
-from tacit.core import Task, UserError
+from tacit.core import Near, Task, UserError
 from tacit.core.errors import CompositionError
+from tacit.mechanisms.numbers import DISTANCE
 
 SCHEMES = {"fl-std", "fl-basic", "fl-bas-2", "fl-bas-3", "fl-bas-4", "fl-cs", "fl-top-bis", "fl-top"}
-NOISE = ["epsilon", "delta", "noise", "clip", "sampling", "dropouts", "colluding"]
+NOISE = ["epsilon", "delta", "noise", "clip", "sampling", "dropouts", "colluding", "channel"]
 each_scheme = pytest.mark.parametrize("name", sorted(SCHEMES))
 
 
@@ -38,7 +39,9 @@ def test_the_private_form_has_all_arguments_and_all_other_pieces(name: str) -> N
     assert (b.name, b.rounds) == (f"{a.name}-dp", 7)
     assert (b.codec, b.trainer, b.aggregator, b.server) == (a.codec, a.trainer, a.aggregator, a.server)
     assert b.sampler == tacit.Poisson(100.0)
-    assert b.channel == tacit.IdealSum()
+    assert (b.channel, b.mechanism.numbers) == (tacit.SecureSum(), tacit.Grid())
+    ideal = private(channel="ideal")
+    assert (ideal.channel, ideal.mechanism.numbers) == (tacit.IdealSum(), tacit.Reals())
     assert b.budget == tacit.Budget(1.0, 1e-5)
     assert b.mechanism.unsized
     everything = {**{key: p.default for key, p in inspect.signature(private).parameters.items()}, "noise": 1.5}
@@ -99,13 +102,14 @@ def test_bad_arguments(args: dict[str, object], error: type[Exception], words: s
 
 
 def test_fixed_cohorts_are_priced_as_such() -> None:
-    fixed = methods.fl_top_dp(noise=1.54, sampling="fixed")
+    fixed = methods.fl_top_dp(noise=1.54, sampling="fixed", channel="ideal")
     assert fixed.sampler == tacit.FixedSize(100)
     event = event_of(fixed, 6000, 0)
     assert event == dp.SampledWithoutReplacementDpEvent(6000, 100, dp.GaussianDpEvent(1.54))
-    assert event_of(methods.fl_top_dp(noise=1.54), 6000, 0) == dp.PoissonSampledDpEvent(
-        1 / 60, dp.GaussianDpEvent(1.54)
-    )
+    poisson = methods.fl_top_dp(noise=1.54, channel="ideal")
+    assert event_of(poisson, 6000, 0) == dp.PoissonSampledDpEvent(1 / 60, dp.GaussianDpEvent(1.54))
+    near = event_of(methods.fl_top_dp(noise=1.54), 6000, 0)
+    assert near == dp.PoissonSampledDpEvent(1 / 60, Near(dp.GaussianDpEvent(1.54), DISTANCE))
 
 
 @pytest.mark.parametrize("name", ["fl-top-dp", "fl-bas-2-dp", "fl-cs-dp"])
@@ -115,7 +119,7 @@ def test_a_private_run_stays_within_its_budget_for_all_of_its_rounds(name: str) 
     assert run.state.round == 4
     assert run.privacy.proved
     assert 2.99 < run.privacy.epsilon <= 3.0
-    assert any("Secure aggregation" in sentence for sentence in run.privacy.unaccounted)
+    assert any("their shares of the noise" in sentence for sentence in run.privacy.unaccounted)
     most = max(sum(client in report.clients for report in run.history) for client in range(20))
     assert any(f"took part {most} time" in sentence for sentence in run.privacy.unaccounted)
 

@@ -1,10 +1,11 @@
 """What secure aggregation is for, without the cryptography: the server learns the sum and nothing else."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tacit.core import Messages, View
-from tacit.core.pieces import Sees
+from tacit.core import Messages, Round, State, Sum, Traffic, View
+from tacit.core.pieces import Blur, Sees, SumUp
 
 
 @dataclass(frozen=True)
@@ -17,11 +18,30 @@ class IdealSum:
     """
 
     shows: ClassVar[Sees] = "sum"
+    bits: ClassVar[int | None] = None
+    tolerates: ClassVar[str] = ""
+    streams: ClassVar[bool] = True
 
-    def upload(self, messages: Messages) -> tuple[int, ...]:
+    def send(self, messages: Messages, now: Round) -> Messages:
+        """The messages themselves."""
+        return messages
+
+    def meet(self, messages: Messages, state: State, now: Round, add: SumUp) -> Sum:
+        """Where nobody looks: only their sum gets out."""
+        return add(messages)
+
+    def release(self, total: Sum, now: Round, blur: Blur) -> Sum:
+        """The sum, blurred."""
+        return blur(total)
+
+    def upload(self, messages: Messages, now: Round) -> tuple[int, ...]:
         """One frame per message."""
         return messages.sizes()
 
-    def download(self, view: View, *, first: bool) -> int:
+    def download(self, view: View, now: Round, *, first: bool) -> int:
         """One frame with the view's parts."""
         return view.size(first=first)
+
+    def phases(self, now: Round) -> Mapping[str, Traffic]:
+        """None are counted."""
+        return {}

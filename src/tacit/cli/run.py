@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"runs": [_summary(done) for done in runs]}, indent=2, allow_nan=False))
         return 0
     print("\n".join(aligned(_table(runs))))
-    print(*(line for done in runs for line in _privacy(done, alone=len(runs) == 1)), sep="\n")
+    print(*(line for done in runs for line in _privacy(done, alone=len(runs) == 1) + _overhead(done)), sep="\n")
     print(*(f"Results: {done.directory}" for done in runs), sep="\n")
     return 0
 
@@ -210,7 +210,7 @@ def _summary(run: "Run") -> dict[str, object]:
         "seed": run.plan.seed,
         "rounds": run.state.round,
         "metrics": {name: value if abs(value) < float("inf") else None for name, value in run.metrics.items()},
-        "bytes": {"up": run.bytes.up, "down": run.bytes.down},
+        "bytes": {"up": run.bytes.up, "down": run.bytes.down, "phases": _phases(run)},
         "savings": {"up": run.savings.up, "down": run.savings.down},
         "privacy": _spent(run),
         "seconds": run.seconds,
@@ -227,6 +227,32 @@ def _spent(run: "Run") -> dict[str, object]:
     nominal = {"nominal_epsilon": spending.epsilon, "at_delta": spending.delta}
     left = {"delta_at_budget": spending.delta_at_budget, "rounds_left": run.plan.method.rounds - run.state.round}
     return {**told, **nominal, **left}
+
+
+def _phases(run: "Run") -> dict[str, dict[str, int]]:
+    """Bytes of the channel's own protocol."""
+    return {name: {"up": taken.up, "down": taken.down} for name, taken in run.bytes.phases.items()}
+
+
+def _overhead(run: "Run") -> list[str]:
+    """What the channel's own protocol took beside rows and views, and in which phases."""
+    book, method = run.bytes, run.plan.method
+    if not book.phases:
+        return []
+    whole = book.overhead.up + book.overhead.down
+    share = whole / max(book.up + book.down - whole, 1)
+    parts = ", ".join(f"{name} {size(taken.up + taken.down)}" for name, taken in book.phases.items())
+    channel = type(method.channel).__name__
+    return [f"Of these bytes {channel} took {size(whole)}, {share:.2f} of what it carried: {parts}.", *_rounding(run)]
+
+
+def _rounding(run: "Run") -> list[str]:
+    """What sums of integers cost in accuracy."""
+    step, bits = run.history[-1].step if run.history else None, run.plan.method.channel.bits
+    if step is None:
+        return []
+    noise = f", which lengthens bounds, and with them the noise, by {step.longer:.2%}" if step.longer else ""
+    return [f"Sums are of integers modulo 2^{bits}: numbers were rounded to multiples of {step.size:.2g}{noise}."]
 
 
 def _privacy(run: "Run", *, alone: bool) -> list[str]:

@@ -52,7 +52,7 @@ class Method:
     @property
     def streams(self) -> bool:
         """Whether waves can be summed as they come, so that memory does not grow with the cohort."""
-        return self.mechanism.row_wise and self.aggregator.needs == "sum"
+        return self.mechanism.row_wise and self.aggregator.needs == "sum" and self.channel.streams
 
 
 def check_composition(method: Method) -> None:
@@ -89,7 +89,13 @@ def _mechanism_and_channel(m: Method) -> str:
     if m.mechanism.shares and m.channel.shows == "messages":
         return (
             f"{_of(m.mechanism)} puts only 1/n of the noise on each client, but {_of(m.channel)} shows the server "
-            "every message. Use a channel that reveals only the sum, such as IdealSum."
+            "every message. Use a channel that reveals only the sum, such as SecureSum."
+        )
+    if m.mechanism.shares and m.channel.bits is not None and m.mechanism.bits != m.channel.bits:
+        added = "real numbers" if m.mechanism.bits is None else f"integers modulo 2^{m.mechanism.bits}"
+        return (
+            f"{_of(m.mechanism)} blurs with {added}, but {_of(m.channel)} adds up integers modulo 2^{m.channel.bits}. "
+            f"Use numbers=Grid(bits={m.channel.bits})."
         )
     if m.mechanism.reads == "sum" or m.channel.shows == "messages":
         return ""
@@ -97,7 +103,11 @@ def _mechanism_and_channel(m: Method) -> str:
 
 
 def _aggregator_and_channel(m: Method) -> str:
-    if m.aggregator.needs == "sum" or m.channel.shows == "messages":
+    if m.channel.shows == "messages":
+        return ""
+    if not m.aggregator.even:
+        return f"{_of(m.aggregator)} needs every client's number of samples, but {_of(m.channel)} hides it. Use Mean."
+    if m.aggregator.needs == "sum":
         return ""
     return f"{m.aggregator} needs every message, but {_of(m.channel)} reveals only their sum."
 

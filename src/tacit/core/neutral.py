@@ -7,9 +7,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from tacit.core import wire
-from tacit.core.pieces import Rehearsal, Says, Sees, Wave
+from tacit.core.pieces import Blur, Rehearsal, Says, Sees, SumUp, Wave
 from tacit.core.rows import Rows
-from tacit.core.state import Bounded, Messages, Round, State, Sum, Turnout, View
+from tacit.core.state import Bounded, Messages, Round, State, Sum, Traffic, Turnout, View
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class NoNoise:
     shares: ClassVar[bool] = False
     per_layer: ClassVar[bool] = False
     against: ClassVar[str] = "nobody"
+    bits: ClassVar[int | None] = None
     unproved: ClassVar[str] = "nothing is blurred, so what is sent may give away the data it was computed from"
 
     def event(self, index: int, turnout: Turnout | None = None) -> None:
@@ -88,14 +89,33 @@ class Plain:
     """
 
     shows: ClassVar[Sees] = "messages"
+    bits: ClassVar[int | None] = None
+    tolerates: ClassVar[str] = ""
+    streams: ClassVar[bool] = True
 
-    def upload(self, messages: Messages) -> tuple[int, ...]:
+    def send(self, messages: Messages, now: Round) -> Messages:
+        """The messages themselves."""
+        return messages
+
+    def meet(self, messages: Messages, state: State, now: Round, add: SumUp) -> Sum:
+        """On the server, which adds them up."""
+        return add(messages)
+
+    def release(self, total: Sum, now: Round, blur: Blur) -> Sum:
+        """The server blurs what it has."""
+        return blur(total)
+
+    def upload(self, messages: Messages, now: Round) -> tuple[int, ...]:
         """One frame per message."""
         return messages.sizes()
 
-    def download(self, view: View, *, first: bool) -> int:
+    def download(self, view: View, now: Round, *, first: bool) -> int:
         """One frame with the view's parts."""
         return view.size(first=first)
+
+    def phases(self, now: Round) -> Mapping[str, Traffic]:
+        """None: there is nothing but the messages."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -109,7 +129,7 @@ class Mean:
         """The sum of the rows, and their number."""
         rows = bounded.messages.rows
         squares = float(rows.norms().double().square().sum())
-        return Sum(rows.sum(), float(rows.count), bounded.bound, bounded.tally, squares)
+        return Sum(rows.sum(), float(rows.count), bounded.bound, bounded.tally, squares, bounded.messages.step)
 
     def finish(self, total: Sum) -> Tensor:
         """The sum over the number."""

@@ -4,9 +4,9 @@
 
     before   codec.prepare ─► mechanism.prepare ──► what pieces learn from public data
     server   codec.view ─► mechanism.tells ──► what is broadcast
-    client   trainer.train ─► codec.encode ─► mechanism.at_client ──► messages
-    server   refuse what is not finite ─► mechanism.before_sum ─► aggregator.combine ──► a sum per wave
-    server   mechanism.after_sum ─► aggregator.finish ─► codec.decode ─► server.apply ──► next state
+    client   trainer.train ─► codec.encode ─► mechanism.at_client ─► channel.send ──► messages
+    server   channel.meet: refuse what is not finite ─► mechanism.before_sum ─► aggregator.combine ──► a sum per wave
+    server   channel.release: mechanism.after_sum ─► aggregator.finish ─► codec.decode ─► server.apply ──► next state
              mechanism.remember, codec.remember ──► what the next round's bound and mask are made of
 
 `receive` is called once per wave and `close` once per round, so that sums can be folded as waves come back.
@@ -54,7 +54,8 @@ def client_side(method: Method, view: View, data: Wave, now: Round) -> Messages:
     """What these clients send."""
     rows = method.codec.encode(method.trainer.train(view, data, now), view, now)
     samples = None if method.aggregator.even else data.samples
-    return method.mechanism.at_client(Messages(data.clients, rows, samples), view, now)
+    messages = method.mechanism.at_client(Messages(data.clients, rows, samples), view, now)
+    return method.channel.send(messages, now)
 
 
 def refuse(messages: Messages) -> tuple[Messages, Receipt]:
@@ -71,15 +72,19 @@ def refuse(messages: Messages) -> tuple[Messages, Receipt]:
 
 def receive(method: Method, state: State, messages: Messages, now: Round) -> Sum:
     """What these messages contribute to the round's sum."""
-    return method.aggregator.combine(method.mechanism.before_sum(messages, state, now))
+
+    def add(seen: Messages) -> Sum:
+        return method.aggregator.combine(method.mechanism.before_sum(seen, state, now))
+
+    return method.channel.meet(messages, state, now, add)
 
 
 def close(method: Method, state: State, total: Sum, now: Round) -> State:
     """The state after the round; a round to which nobody contributed leaves the model as it is."""
-    blurred = method.mechanism.after_sum(total, now)
+    blurred = method.channel.release(total, now, lambda opened: method.mechanism.after_sum(opened, now))
     after = method.mechanism.remember(state, total, now)
     if blurred.weight > 0:
-        aggregate = method.aggregator.finish(blurred)
+        aggregate = method.aggregator.finish(blurred).to(state.weights.dtype)
         after = method.codec.remember(after, aggregate, now)
         after = method.server.apply(after, method.codec.decode(aggregate, state, now))
     return replace(after, round=state.round + 1)

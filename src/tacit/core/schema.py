@@ -5,6 +5,7 @@ against the function's own parameters, so there is no second description to keep
 missing keys are named with the nearest right one, and plain values are brought to the annotated type.
 """
 
+import dataclasses
 import difflib
 import inspect
 import types
@@ -48,6 +49,38 @@ def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -
         raise UserError(f"Expected {label} to be given {listed(needed)}: there is no default.")
     given = {key: convert(value, known[key].annotation, key, label) for key, value in options.items()}
     return factory(**given)
+
+
+def changed(record: T, changes: Mapping[str, object], label: str) -> T:
+    """A frozen record with some fields changed, of its own or of records within it, all at once.
+
+    Args:
+        record: a dataclass; it is built anew, so that its own checks are made.
+        changes: values as TOML or a command line gives them, by the names of fields with dots between them.
+        label: what the messages call the record.
+
+    Example:
+        >>> from dataclasses import make_dataclass
+        >>> Ring = make_dataclass("Ring", [("bits", int)], frozen=True)
+        >>> changed(Ring(32), {"bits": "16"}, "ring").bits
+        16
+    """
+    known = {f.name for f in dataclasses.fields(record) if f.init} if dataclasses.is_dataclass(record) else set()
+    within: dict[str, dict[str, object]] = {}
+    for path, value in changes.items():
+        name, _, rest = path.partition(".")
+        if name not in known:
+            near = suggestion(name, known)
+            raise UserError(f"Expected fields of {label} in {listed(sorted(known))}, got {name!r}.{near}")
+        within.setdefault(name, {})[rest] = value
+    hints = typing.get_type_hints(type(record))
+    new = {
+        name: convert(inner[""], hints[name], name, label)
+        if "" in inner
+        else changed(getattr(record, name), inner, f"{name} of {label}")
+        for name, inner in within.items()
+    }
+    return dataclasses.replace(record, **new)  # type: ignore[type-var]
 
 
 def convert(value: object, annotation: Any, key: str, label: str) -> object:

@@ -1,8 +1,8 @@
 """What a run is made of over time: the server's state, what it broadcasts, what comes back, what is reported."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from math import hypot
+from dataclasses import dataclass, field, replace
+from math import ceil, hypot, sqrt
 
 import torch
 from torch import Tensor
@@ -55,6 +55,11 @@ class Round:
     shared: Key
     secret: Key
 
+    @property
+    def most(self) -> int:
+        """No cohort is larger, but with probability 10⁻³⁰: twelve standard deviations above the mean."""
+        return min(self.population, ceil(self.expected + 12 * sqrt(self.expected) + 12))
+
 
 @dataclass(frozen=True, eq=False)
 class View:
@@ -83,16 +88,24 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """What clients send: a stack of rows, whose they are, and, only if they are weighed by it, their data's size."""
+    """What clients send: a stack of rows, and whose they are.
+
+    Attributes:
+        clients: their numbers.
+        rows: one for each.
+        samples: the size of each one's data, only if messages are weighed by it.
+        step: that of the grid on which all numbers lie; None: they lie on none.
+    """
 
     clients: Tensor
     rows: Rows
     samples: Tensor | None = None
+    step: "Step | None" = None
 
     def keep(self, which: Tensor) -> "Messages":
         """The messages where the boolean `which` is true."""
         samples = None if self.samples is None else self.samples[which]
-        return Messages(self.clients[which], self.rows.keep(which), samples)
+        return Messages(self.clients[which], self.rows.keep(which), samples, self.step)
 
     def sizes(self) -> tuple[int, ...]:
         """How many bytes each message takes as a frame; all are of one size, so one is measured."""
@@ -157,15 +170,43 @@ class Sum:
     bound: Bound = Bound()
     tally: float = 0.0
     squares: float = 0.0  # of the rows' squared norms, weighted as the rows are; for diagnostics
+    step: "Step | None" = None  # that of the grid on which all numbers lie, if they do
 
     def __add__(self, other: "Sum") -> "Sum":
-        return Sum(
-            self.total.add_(other.total),
-            self.weight + other.weight,
-            self.bound,
-            self.tally + other.tally,
-            self.squares + other.squares,
+        return replace(
+            self,
+            total=self.total.add_(other.total),
+            weight=self.weight + other.weight,
+            tally=self.tally + other.tally,
+            squares=self.squares + other.squares,
         )
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of a grid of numbers that are rounded alike, so that they are added up exactly, in float64 or as integers.
+
+    Attributes:
+        size: all numbers are multiples of this power of two.
+        longer: by how much rounding may lengthen a row, relative to its bound: so much more noise is needed.
+    """
+
+    size: float
+    longer: float = 0.0
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes both ways: from clients to the server, and back."""
+
+    up: int = 0
+    down: int = 0
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(self.up + other.up, self.down + other.down)
+
+    def __mul__(self, times: int) -> "Traffic":
+        return Traffic(self.up * times, self.down * times)
 
 
 @dataclass(frozen=True)
@@ -200,6 +241,8 @@ class Report:
         refused: clients whose message was not finite; the others' work is kept.
         up: bytes each client of the cohort sent.
         down: bytes each client of the cohort received.
+        phases: the part of these bytes that the channel's own protocol takes beside rows and views, by its phases.
+        step: that of the grid on which rows were added up, if they were on one.
         norm: mean L2 norm of the messages that were delivered.
         variance: between clients, of their rows as they were summed, per coordinate (V_c of Geyer et al.).
         scale: mean square of their mean, per coordinate (U_s of Geyer et al.); like the two above, not private.
@@ -219,6 +262,8 @@ class Report:
     metrics: Mapping[str, float]
     seconds: float
     epsilon: float | None = None
+    phases: Mapping[str, Traffic] = field(default_factory=dict)
+    step: Step | None = None
 
     @property
     def turnout(self) -> Turnout:

@@ -6,18 +6,20 @@ The same object works in the parent process (one worker) and, inherited by fork,
 import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.core import Bound, Method, Receipt, Round, State, Sum, Task
+from tacit.core import Method, Receipt, Round, State, Sum, Task
 from tacit.core.rounds import broadcast, client_side, receive, refuse
 from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest
 from tacit.engine.waves import LARGEST, Stack
+
+WIDEST = 8  # bytes of a number: sums on a grid are in float64 whatever the model is in
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +50,7 @@ class Trained:
 
     receipt: Receipt
     up: tuple[int, ...]
-    shape: tuple[int, ...]
-    weight: float
-    bound: Bound
-    tally: float
-    squares: float
+    part: Sum  # without its numbers, which lie in the slot
 
 
 class Crew:
@@ -67,7 +65,8 @@ class Crew:
         start = self.layout.flatten(model)
         self.weights = shared(start.numel(), start)
         rows = 1 if method.streams else max_rows(task)
-        self.slots = [shared(rows * start.numel(), start) for _ in range(slots)]
+        room = rows * start.numel() * WIDEST
+        self.slots = [shared(room, torch.empty(0, dtype=torch.uint8, device=start.device)) for _ in range(slots)]
         self.loaded = -1
 
     def do(self, job: Job) -> "Trained | NDArray[np.generic]":
@@ -81,11 +80,16 @@ class Crew:
         state = State(now.index, self.weights, self.memory, self.layout.sizes)
         wave = Stack(torch.from_numpy(job.clients), self.task.population, self.learner)
         messages = client_side(method, broadcast(method, state, now), wave, now)
-        up = method.channel.upload(messages)
+        up = method.channel.upload(messages, now)
         kept, receipt = refuse(messages)
-        part = receive(method, state, kept, now) if method.streams else Sum(kept.rows.dense(), 0.0)
-        self.slots[job.slot][: part.total.numel()].copy_(part.total.reshape(-1))
-        return Trained(receipt, up, tuple(part.total.shape), part.weight, part.bound, part.tally, part.squares)
+        part = receive(method, state, kept, now) if method.streams else Sum(kept.rows.dense(), 0.0, step=kept.step)
+        self.slots[job.slot].view(part.total.dtype)[: part.total.numel()].copy_(part.total.reshape(-1))
+        return Trained(receipt, up, replace(part, total=part.total.to("meta")))
+
+    def left(self, slot: int, result: Trained) -> Sum:
+        """What a wave left in its slot: its sum, or its rows."""
+        like = result.part.total
+        return replace(result.part, total=self.slots[slot].view(like.dtype)[: like.numel()].view(like.shape))
 
     def _learn(self, news: Mapping[str, NDArray[np.generic]]) -> None:
         """Take over what changed; what did not stays the same tensor, by which kernels know a mask again."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tacit.core import TacitError, UserError, WorkerError
+from tacit.core import TacitError, WorkerError
 from tacit.core.errors import expect
 from tacit.engine.crew import Crew, Job
 
@@ -196,7 +196,7 @@ def _keep_memory() -> None:
 def _answer(crew: Crew, job: Job) -> tuple[bool, Any]:
     try:
         return True, crew.do(job)
-    except UserError as error:
+    except TacitError as error:
         return False, error
     except Exception:
         return False, TacitError(f"A worker failed:\n{traceback.format_exc()}")

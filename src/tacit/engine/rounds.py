@@ -6,8 +6,8 @@ The engine knows of pieces and waves; it has never heard of Gaussian noise.
 import time
 from collections.abc import Generator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from math import prod
 
 import numpy as np
 import torch
@@ -146,9 +146,11 @@ class Engine:
             variance, scale = _diagnostics(total)
             state_after = close(self.method, state, total, now)
         report = _report(state_after.round, waves, results)
-        down, told = self._told(state, report.clients, view)
+        down, told = self._told(state, report.clients, view, now)
         memory = state_after.memory if told is None else state_after.remember(TOLD, told)
-        return replace(state_after, memory=memory), replace(report, down=down, variance=variance, scale=scale)
+        phases = {name: each * now.cohort for name, each in self.method.channel.phases(now).items()}
+        report = replace(report, down=down, variance=variance, scale=scale, phases=phases, step=total.step)
+        return replace(state_after, memory=memory), report
 
     def evaluate(self, state: State) -> dict[str, float]:
         """Metrics on the test data, measured by all workers."""
@@ -169,13 +171,15 @@ class Engine:
             return divide(cohort, population, view.weights.numel(), least)
         return divide(cohort, population, mask.numel(), least, FEWEST_MASKED)
 
-    def _told(self, state: State, clients: tuple[int, ...], view: View) -> tuple[tuple[int, ...], Tensor | None]:
-        """How many bytes the view took to each client, and who has heard by now what is said only once."""
-        download = self.method.channel.download
-        if not view.once:
-            return (download(view, first=False),) * len(clients), None
+    def _told(
+        self, state: State, clients: tuple[int, ...], view: View, now: Round
+    ) -> tuple[tuple[int, ...], Tensor | None]:
+        """How many bytes each client received, and who has heard by now what is said only once."""
+        download = partial(self.method.channel.download, view, now)
+        if not view.once or not clients:
+            return tuple(download(first=False) for _ in clients[:1]) * len(clients), None
         told = state.memory.get(TOLD, torch.zeros(len(self.task.population), dtype=torch.bool)).clone()
-        sizes = {first: download(view, first=first) for first in (True, False)}
+        sizes = {first: download(first=first) for first in (True, False)}
         mine = torch.tensor(clients, dtype=torch.int64)
         down = tuple(sizes[not heard] for heard in told[mine].tolist())
         told[mine] = True
@@ -198,12 +202,11 @@ class Engine:
         total, results, rows = None, [], _Rows(now.cohort)
         for job, result in zip(jobs, self.pool.run(jobs, self.ahead), strict=True):
             results.append(result)
-            values = self.crew.slots[job.slot][: prod(result.shape)].view(result.shape)
+            part = self.crew.left(job.slot, result)
             if not self.method.streams:
-                rows.add(values)
+                rows.add(part.total)
                 continue
-            part = Sum(values, result.weight, result.bound, result.tally, result.squares)
-            total = replace(part, total=values.clone()) if total is None else total + part
+            total = replace(part, total=part.total.clone()) if total is None else total + part
         _check_delivered(state, results)
         if not self.method.streams:
             total = self._together(rows, results, state, now)
@@ -222,8 +225,9 @@ class Engine:
         if len(clients) == 0:
             return None
         samples = None if self.method.aggregator.even else self.task.population.sizes[clients]
+        messages = Messages(clients, DenseRows(rows.all()), samples, results[0].part.step)
         with single_thread():
-            return receive(self.method, state, Messages(clients, DenseRows(rows.all()), samples), now)
+            return receive(self.method, state, messages, now)
 
 
 class _Rows:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tacit.core import Method
-from tacit.core.schema import call, choose, suggestion
+from tacit.core.schema import call, changed, choose, suggestion
 
 Factory = Callable[..., Method]
 
@@ -34,11 +34,16 @@ def find(name: str) -> Factory:
 def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Method:
     """The method of this name with arguments that come from outside, checked against the factory's signature.
 
+    An argument with dots in its name is a field of one of the method's pieces.
+
     Example:
-        >>> make("fl-std", {"rounds": "3"}).rounds
-        3
+        >>> made = make("fl-std", {"rounds": "3", "server.rate": "1/2"})
+        >>> made.rounds, made.server
+        (3, Add(rate=0.5))
     """
-    return call(find(name), f"method {name}", args)
+    label = f"method {name}"
+    method = call(find(name), label, {key: value for key, value in args.items() if "." not in key})
+    return changed(method, {key: value for key, value in args.items() if "." in key}, label)
 
 
 def _discover() -> Mapping[str, Factory]:

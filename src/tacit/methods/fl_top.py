@@ -12,7 +12,7 @@
 | FL-TOP | largest gradients on public data, fixed | those sent | those |
 
 The forms with differential privacy add a bound and noise: clients clip, and add their shares of the noise, and only the
-sum is seen. What differs from the paper, and why:
+sum is seen, through secure aggregation. What differs from the paper, and why:
 
 - Cohorts are Poisson samples, the sampling that its accountant assumes; the paper draws a fixed number, and so does
   `sampling=fixed`, at the price that this really has.
@@ -27,14 +27,15 @@ from dataclasses import replace
 from functools import wraps
 from typing import Literal
 
-from tacit.channels import IdealSum
+from tacit.channels import IdealSum, SecureSum
 from tacit.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.codecs.select import Selection
 from tacit.core import Budget, Method
 from tacit.core.errors import expect
-from tacit.core.pieces import Sampler
+from tacit.core.pieces import Channel, Sampler
 from tacit.core.schema import choose
-from tacit.mechanisms import DistributedGaussian, FixedClip, PublicClip
+from tacit.mechanisms import DistributedGaussian, FixedClip, Grid, PublicClip, Reals
+from tacit.mechanisms.numbers import Numbers
 from tacit.samplers import FixedSize, Poisson
 from tacit.servers import Momentum
 from tacit.trainers import Masked, Sgd
@@ -42,6 +43,8 @@ from tacit.trainers import Masked, Sgd
 Scheme = Callable[..., Method]
 Sampling = Literal["poisson", "fixed"]
 Choice = Literal["public", "vote"]
+Way = Literal["secure", "ideal"]
+WAYS: dict[str, tuple[Channel, Numbers]] = {"secure": (SecureSum(), Grid()), "ideal": (IdealSum(), Reals())}
 DRAWS = 100  # of random coordinates, whose median length is the bound (Section 4)
 
 
@@ -191,6 +194,7 @@ def with_noise(
     sampling: Sampling = "poisson",
     dropouts: float = 0.0,
     colluding: float = 0.0,
+    channel: Way = "secure",
 ) -> Method:
     """A scheme whose clients clip what they send and add their shares of the noise; only the sum is seen.
 
@@ -204,18 +208,23 @@ def with_noise(
         sampling: `poisson`, or `fixed` cohorts as in the paper, which cost far more privacy.
         dropouts: the part of a cohort that may fail to deliver its noise.
         colluding: the part of a cohort that may tell the adversary its noise.
+        channel: `secure`: integer noise under secure aggregation; `ideal`: real numbers, added up by a trusted party,
+            as papers have it, whose own bytes are not counted.
     """
     expect(noise is None or noise > 0, f"noise={noise} > 0", "Without noise nothing is proved.")
     assert isinstance(method.sampler, FixedSize)  # as all schemes have it
     random = isinstance(method.codec, Select) and not method.codec.which.fixed
     bound = PublicClip(draws=DRAWS if random else 1) if clip is None else FixedClip(clip)
+    way, numbers = choose(WAYS, channel, "channel")
     samplers: dict[str, Sampler] = {"poisson": Poisson(float(method.sampler.size)), "fixed": method.sampler}
     return replace(
         method,
         name=f"{method.name}-dp",
         sampler=choose(samplers, sampling, "sampling"),
-        mechanism=DistributedGaussian(clip=bound, noise_multiplier=noise, dropouts=dropouts, colluding=colluding),
-        channel=IdealSum(),
+        mechanism=DistributedGaussian(
+            clip=bound, noise_multiplier=noise, dropouts=dropouts, colluding=colluding, numbers=numbers
+        ),
+        channel=way,
         budget=None if epsilon is None else Budget(epsilon, delta),
     )
 
