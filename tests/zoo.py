@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Descent, Key, Population
+from tacit.core import CrossEntropy, Descent, Key, Population
+from tacit.engine.learners import Fastest
+from tacit.engine.waves import Stack
 
 
 def mlp() -> nn.Module:
@@ -116,6 +118,12 @@ def population(sizes: Sequence[int], *, dtype: torch.dtype = torch.float32, seed
     return Population.of(
         [(torch.randn(n, 1, 8, 8, generator=g, dtype=dtype), torch.randint(0, 10, (n,), generator=g)) for n in sizes]
     )
+
+
+def wave(sizes: Sequence[int] = (5, 3), make: Callable[[], nn.Module] = mlp) -> Stack:
+    """Clients with such data in one wave."""
+    torch.manual_seed(0)
+    return Stack(torch.arange(len(sizes)), population(sizes), Fastest(make(), CrossEntropy()))
 
 
 def descent(

@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+import zoo
 from tacit.channels import IdealSum
 from tacit.core import Bound, DenseRows, Key, MaskedRows, Messages, Method, Near, Round, State, Sum, UserError, View
 from tacit.core.rounds import broadcast, close, receive, refuse
@@ -31,6 +32,7 @@ from tacit.trainers import Sgd
 
 DIM, CLIP, DECLARED = 6000, 0.5, 1.2
 STATE = State(0, torch.zeros(DIM), layers=(DIM,))
+DATA = zoo.wave()  # which nobody looks at
 PARTS = [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.3, 0.2)]
 every_parts = pytest.mark.parametrize(("dropouts", "colluding"), PARTS)
 each_way = pytest.mark.parametrize("at_once", [True, False], ids=["at once", "own shares"])
@@ -58,7 +60,7 @@ def messages(rows: Tensor) -> Messages:
 def released(mechanism: DistributedGaussian, cohort: int, delivered: int) -> Tensor:
     """The sum of empty rows after a round in which only the first so many of a cohort delivered: nothing but noise."""
     playing, here = method(mechanism), now(cohort)
-    sent = mechanism.at_client(messages(torch.zeros(cohort, DIM)), broadcast(playing, STATE, here), here)
+    sent = mechanism.at_client(messages(torch.zeros(cohort, DIM)), broadcast(playing, STATE, here), DATA, here)
     survivors = sent.keep(torch.arange(cohort) < delivered)
     return mechanism.after_sum(receive(playing, STATE, survivors, here), here).total
 
@@ -92,7 +94,9 @@ def test_what_honest_survivors_give_is_the_declared_event(numbers: Numbers, drop
     cohort, mechanism = 20, gaussian(dropouts=dropouts, colluding=colluding, at_once=False, numbers=numbers)
     delivered, honest = round(cohort * (1 - dropouts)), round(cohort * mechanism.honest)
     here = now(cohort)
-    shares = mechanism.at_client(messages(torch.zeros(cohort, DIM)), broadcast(method(mechanism), STATE, here), here)
+    shares = mechanism.at_client(
+        messages(torch.zeros(cohort, DIM)), broadcast(method(mechanism), STATE, here), DATA, here
+    )
     seen = shares.rows.dense()[:delivered].sum(0) - shares.rows.dense()[honest:delivered].sum(0)
     promised = mechanism.event(0)
     assert promised == mechanism.event(0, Turnout(cohort, delivered))
@@ -106,7 +110,7 @@ def test_what_honest_survivors_give_is_the_declared_event(numbers: Numbers, drop
 def test_the_event_of_a_turnout_is_the_noise_that_is_left(delivered: int, colluding: float) -> None:
     mechanism = gaussian(dropouts=0.1, colluding=colluding, at_once=False)
     here, colluders = now(20), round(20 * colluding)
-    shares = mechanism.at_client(messages(torch.zeros(20, DIM)), broadcast(method(mechanism), STATE, here), here)
+    shares = mechanism.at_client(messages(torch.zeros(20, DIM)), broadcast(method(mechanism), STATE, here), DATA, here)
     left = shares.rows.dense()[colluders:delivered].sum(0)
     event = mechanism.event(0, Turnout(20, delivered))
     assert isinstance(event, dp_accounting.GaussianDpEvent)
@@ -150,17 +154,17 @@ def test_a_share_is_its_part_of_the_noise_and_nobody_else_s(dropouts: float, col
     mechanism = gaussian(dropouts=dropouts, colluding=colluding, at_once=False)
     here = now(20)
     view = broadcast(method(mechanism), STATE, here)
-    shares = mechanism.at_client(messages(torch.zeros(20, DIM)), view, here).rows.dense()
+    shares = mechanism.at_client(messages(torch.zeros(20, DIM)), view, DATA, here).rows.dense()
     one = CLIP * DECLARED / sqrt(mechanism.honest * 20)
     assert all(fits_only(share, one) for share in shares[:5])
     assert float(torch.corrcoef(shares).fill_diagonal_(0).abs().max()) < 5 / sqrt(DIM)
-    again = mechanism.at_client(messages(torch.zeros(20, DIM)), view, replace(here, secret=Key.from_seed(9)))
+    again = mechanism.at_client(messages(torch.zeros(20, DIM)), view, DATA, replace(here, secret=Key.from_seed(9)))
     assert not torch.equal(shares, again.rows.dense())
 
 
 def test_drawn_at_once_no_client_adds_any() -> None:
     mechanism, rows = gaussian(), torch.full((2, DIM), 1e-4)
-    sent = mechanism.at_client(messages(rows), broadcast(method(mechanism), STATE, now(2)), now(2))
+    sent = mechanism.at_client(messages(rows), broadcast(method(mechanism), STATE, now(2)), DATA, now(2))
     assert torch.equal(sent.rows.dense(), rows)
 
 
@@ -173,7 +177,7 @@ def test_no_row_exceeds_its_bound(clip: type, value: float) -> None:
     state = replace(STATE, memory={BOUND: torch.tensor(value, dtype=torch.float64)} if public else {})
     view = broadcast(method(mechanism), state, now(8))
     assert float(view.parts[Part.BOUND]) == value
-    kept, receipt = refuse(mechanism.at_client(messages(_hostile()), view, now(8)))
+    kept, receipt = refuse(mechanism.at_client(messages(_hostile()), view, DATA, now(8)))
     assert receipt.refused == (6, 7)
     assert float(kept.rows.dense().double().norm(dim=1).max()) <= value * (1 + 1e-6)
     if value >= 1e-3:
@@ -197,7 +201,7 @@ def test_a_million_weights_are_clipped_as_exactly_as_a_thousand() -> None:
     rows = torch.randn(1, 1_500_000, generator=torch.Generator().manual_seed(0))
     mechanism = gaussian(clip=FixedClip(1.0))
     view = View(torch.zeros(1), mechanism.tells(STATE))
-    clipped = mechanism.at_client(messages(rows), view, now(1)).rows.dense()
+    clipped = mechanism.at_client(messages(rows), view, DATA, now(1)).rows.dense()
     assert float(clipped.double().norm()) == pytest.approx(1.0, abs=1e-6)
 
 
@@ -205,7 +209,7 @@ def test_rows_at_a_mask_are_clipped_there() -> None:
     rows = MaskedRows(torch.tensor([[3.0, 4.0], [0.3, 0.0]]), torch.tensor([1, 4]), 6)
     mechanism, whose = gaussian(clip=FixedClip(1.0)), torch.arange(2)
     view = View(torch.zeros(6), mechanism.tells(STATE))
-    sent = mechanism.at_client(Messages(whose, rows), view, now(2)).rows
+    sent = mechanism.at_client(Messages(whose, rows), view, DATA, now(2)).rows
     torch.testing.assert_close(sent.dense()[:, [1, 4]], torch.tensor([[0.6, 0.8], [0.3, 0.0]]))
 
 

@@ -64,7 +64,7 @@ class NoNoise:
         """Nothing."""
         return {}
 
-    def at_client(self, messages: Messages, view: View, now: Round) -> Messages:
+    def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
         """The messages themselves."""
         return messages
 

@@ -212,8 +212,8 @@ class Mechanism(Protocol):
         """What clients must be told for their half, beside what the codec says."""
         ...
 
-    def at_client(self, messages: Messages, view: View, now: Round) -> Messages:
-        """The client's half: clip and blur before anything is sent."""
+    def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
+        """The client's half: clip and blur before anything is sent; `data` are those of the same clients."""
         ...
 
     def before_sum(self, messages: Messages, state: State, now: Round) -> Bounded:

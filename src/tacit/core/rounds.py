@@ -54,7 +54,7 @@ def client_side(method: Method, view: View, data: Wave, now: Round) -> Messages:
     """What these clients send."""
     rows = method.codec.encode(method.trainer.train(view, data, now), view, now)
     samples = None if method.aggregator.even else data.samples
-    messages = method.mechanism.at_client(Messages(data.clients, rows, samples), view, now)
+    messages = method.mechanism.at_client(Messages(data.clients, rows, samples), view, data, now)
     return method.channel.send(messages, now)
 
 

@@ -12,7 +12,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tacit.core import Bound, Bounded, DenseRows, Event, Key, Messages, Round, State, Sum, Turnout, UserError, View
+from tacit.core import (
+    Bound,
+    Bounded,
+    DenseRows,
+    Event,
+    Key,
+    Messages,
+    Round,
+    State,
+    Sum,
+    Turnout,
+    UserError,
+    View,
+    Wave,
+)
 from tacit.core.errors import expect
 from tacit.core.pieces import Rehearsal, Sees
 from tacit.core.wire import Part
@@ -85,7 +99,7 @@ class CentralGaussian:
         """Nothing: clients do not clip."""
         return {}
 
-    def at_client(self, messages: Messages, view: View, now: Round) -> Messages:
+    def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
         """Nothing: clients trust the server."""
         return messages
 
@@ -191,7 +205,7 @@ class DistributedGaussian:
         """The bound."""
         return {Part.BOUND: torch.tensor([self._bound(state).whole], dtype=torch.float64)}
 
-    def at_client(self, messages: Messages, view: View, now: Round) -> Messages:
+    def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
         """Rows within the bound that was told, each with its own share of the noise unless all are drawn at once."""
         how = self._how(Bound((float(view.parts[Part.BOUND]),)))
         put = self.numbers.put(messages, how, now)
