@@ -35,6 +35,22 @@ class Descent:
     weight_decay: float
     key: Key  # shuffling; client i uses key.child("client", i)
     mask: Tensor | None = None  # the coordinates that move, in ascending order; None: all of them
+    clip: float | None = None  # longer gradients are scaled down to this length, as a whole; None: never
+
+
+@dataclass(frozen=True, eq=False)
+class Nudge:
+    """What if all weights of one group were larger by so much? It is asked of every group by itself.
+
+    Attributes:
+        groups: each coordinate's group, from 0; -1 for those that never move.
+        count: how many groups there are.
+        amount: by how much a group's weights are raised.
+    """
+
+    groups: Tensor
+    count: int
+    amount: float
 
 
 class Wave(Protocol):
@@ -50,8 +66,21 @@ class Wave(Protocol):
         """How many samples each has."""
         ...
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the model's parameters, in the order in which they make up a row."""
+        ...
+
     def descend(self, weights: Tensor, how: Descent) -> Rows:
         """Every client descends from `weights` on its own data; the updates (trained minus received)."""
+        ...
+
+    def nudged(self, weights: Tensor, nudge: Nudge) -> Tensor:
+        """How well every client's own weights, (clients, dim), do on its own data, (clients, 1 + groups).
+
+        First as they are, then with each of the groups nudged. It is the accuracy of a classifier, and minus the mean
+        loss of anything else, in float64.
+        """
         ...
 
 

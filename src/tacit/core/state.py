@@ -24,12 +24,14 @@ class State:
         weights: the trainable parameters as one flat vector.
         memory: what pieces remember, by name: `server/momentum`, for example.
         layers: how many numbers each parameter has, in the order in which they make up the vector.
+        shapes: the shapes of these parameters.
     """
 
     round: int
     weights: Tensor
     memory: Mapping[str, Tensor] = field(default_factory=dict)
     layers: tuple[int, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def dim(self) -> int:

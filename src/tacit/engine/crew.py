@@ -77,7 +77,7 @@ class Crew:
     def _train(self, job: TrainJob) -> Trained:
         method, now = self.method, job.now
         self._learn(job.memory)
-        state = State(now.index, self.weights, self.memory, self.layout.sizes)
+        state = State(now.index, self.weights, self.memory, self.layout.sizes, self.layout.shapes)
         wave = Stack(torch.from_numpy(job.clients), self.task.population, self.learner)
         messages = client_side(method, broadcast(method, state, now), wave, now)
         up = method.channel.upload(messages, now)

@@ -6,9 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from tacit.core import DenseRows, Descent, Loss, MaskedRows
+from tacit.core import DenseRows, Descent, Loss, MaskedRows, Nudge, Samples
+from tacit.core.losses import scores
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout, Received
+
+AT_ONCE = 16  # candidates whose outputs are computed together
 
 
 class Functional:
@@ -32,6 +35,18 @@ class Functional:
             received.restore(trained)
         return received.updates(trained)
 
+    @torch.no_grad()
+    def nudged(self, weights: Tensor, data: Samples, nudge: Nudge) -> Tensor:
+        """How well one client's weights do on its data; a few groups at once."""
+        (x, y), model = data, copy.deepcopy(self.model).eval()
+        outputs = vmap(lambda parameters: functional_call(model, parameters, (x,)))
+        found = []
+        for some in torch.split(torch.arange(-1, nudge.count), AT_ONCE):  # -1: nothing is nudged
+            moves = (nudge.groups == some[:, None]) & (some >= 0)[:, None]
+            candidates = self.layout.views(weights + nudge.amount * moves)
+            found += [scores(self.loss, output, y).mean() for output in outputs(candidates)]
+        return torch.stack(found)
+
     def _weighted_loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         outputs = functional_call(self.model, parameters, (x,))
         return (self.loss.per_sample(outputs, y) * weight).sum()
@@ -46,6 +61,8 @@ class Functional:
     ) -> None:
         """One step in place; a client that is done stands still, whatever momentum or decay would do."""
         done = None if bool(active.all()) else ~active
+        if how.clip is not None:
+            gradients = _clipped(gradients, how.clip)
         for name, parameter in parameters.items():
             move = gradients[name]
             if how.weight_decay:
@@ -55,3 +72,10 @@ class Functional:
             if done is not None:
                 move = move.masked_fill(done.view(-1, *[1] * (move.dim() - 1)), 0.0)
             parameter.add_(move, alpha=-how.lr)
+
+
+def _clipped(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
+    """Every client's gradient, scaled down as a whole if it is longer than that."""
+    norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients.values()]).norm(dim=0)
+    factors = (clip / norms).clamp(max=1)
+    return {name: g * factors.view(-1, *[1] * (g.dim() - 1)) for name, g in gradients.items()}

@@ -6,11 +6,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Descent, Key, Loss, Population, Rows, Samples
+from tacit.core import Descent, Key, Loss, Nudge, Population, Rows, Samples
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.functional import Functional
 from tacit.engine.kernels import Kernels, kernels_for
-from tacit.engine.layout import draws_randomness, has_slow_mapping, mixes_samples
+from tacit.engine.layout import Layout, draws_randomness, has_slow_mapping, mixes_samples
 from tacit.engine.reference import Reference
 
 _ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, Key.from_seed(0))
@@ -19,8 +19,17 @@ _ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, Key.from_seed(0))
 class Learner(Protocol):
     """A way through a wave."""
 
+    @property
+    def layout(self) -> Layout:
+        """Where the model's parameters lie in a row."""
+        ...
+
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> Rows:
         """The update of every client."""
+        ...
+
+    def nudged(self, weights: Tensor, data: Samples, nudge: Nudge) -> Tensor:
+        """How well one client's weights do on its data, (1 + groups,): as they are, and with each group nudged."""
         ...
 
 
@@ -36,6 +45,7 @@ class Fastest:
     """
 
     def __init__(self, model: nn.Module, loss: Loss, like: Samples | None = None) -> None:
+        self.layout = Layout.of(model)
         self.kernels: Kernels | None = kernels_for(model, loss)
         one_by_one = draws_randomness(model) or mixes_samples(model) or has_slow_mapping(model)
         functional = None if one_by_one else Functional(model, loss)
@@ -52,6 +62,11 @@ class Fastest:
         """The update of every client."""
         learner = self.kernels if self.kernels is not None and self.kernels.takes(how) else self.general
         return learner.descend(weights, batches, how, clients)
+
+    def nudged(self, weights: Tensor, data: Samples, nudge: Nudge) -> Tensor:
+        """How well one client's weights do on its data, as they are and with each group nudged."""
+        fast = None if self.kernels is None else self.kernels.nudged(weights, data, nudge)
+        return self.general.nudged(weights, data, nudge) if fast is None else fast
 
 
 def _can_map(functional: Functional, like: Samples) -> bool:

@@ -10,7 +10,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from tacit.core import DenseRows, Descent, Key, Loss, MaskedRows
+from tacit.core import DenseRows, Descent, Key, Loss, MaskedRows, Nudge, Samples
+from tacit.core.losses import scores
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout, Received, draws_randomness
 
@@ -37,6 +38,17 @@ class Reference:
                 self._train(trained[row], batches, how, row, received)
         return received.updates(trained)
 
+    @torch.no_grad()
+    def nudged(self, weights: Tensor, data: Samples, nudge: Nudge) -> Tensor:
+        """How well one client's weights do on its data, one group after the other."""
+        x, y = data
+        model, found = copy.deepcopy(self.model).eval(), []
+        for group in (None, *range(nudge.count)):
+            moved = weights if group is None else weights + nudge.amount * (nudge.groups == group)
+            self.layout.load(model, moved)
+            found.append(scores(self.loss, model(x), y).mean())
+        return torch.stack(found)
+
     def _train(self, flat: Tensor, batches: Batches, how: Descent, row: int, received: Received) -> None:
         """Descend in place: the module's parameters are views of `flat`."""
         for parameter, view in zip(self.parameters, self.layout.views(flat).values(), strict=True):
@@ -53,6 +65,9 @@ class Reference:
                 received.restore(flat)
 
     def _step(self, gradients: list[Tensor], velocity: list[Tensor] | None, how: Descent) -> None:
+        if how.clip is not None:
+            norm = torch.stack([g.norm() for g in gradients]).norm()
+            torch._foreach_mul_(gradients, (how.clip / norm).clamp(max=1))
         if how.weight_decay:
             torch._foreach_add_(gradients, self.parameters, alpha=how.weight_decay)
         if velocity is not None:

@@ -72,7 +72,8 @@ def rounds(
     learner = Fastest(model, task.loss, like=task.population[0])
     if state is None:
         state = _prepared(method, task, seed, model, learner)
-    state = replace(state, layers=Layout.of(model).sizes)
+    layout = Layout.of(model)
+    state = replace(state, layers=layout.sizes, shapes=layout.shapes)
     crew = Crew(method, task, model, learner, 2 * count_workers(workers, device), state.memory)
     return _play(crew, seed, count_workers(workers, device), state, evaluate_every)
 
@@ -98,7 +99,7 @@ def module_at(task: Task, seed: int, weights: Tensor) -> nn.Module:
 
 def _prepared(method: Method, task: Task, seed: int, model: nn.Module, learner: Fastest) -> State:
     layout = Layout.of(model)
-    state = State(0, layout.flatten(model), layers=layout.sizes)
+    state = State(0, layout.flatten(model), layers=layout.sizes, shapes=layout.shapes)
     everyone = len(task.population)
     keys = (Key.from_seed(seed, name).child("before") for name in ("shared", "secret"))
     now = Round(0, everyone, method.sampler.expected(everyone, 0), 1, *keys)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.core import Descent, Population, Rows
+from tacit.core import Descent, Nudge, Population, Rows
 from tacit.engine.batches import plan_batches
 from tacit.engine.learners import Learner
 
@@ -34,10 +34,20 @@ class Stack:
         """How many samples each has."""
         return self.population.sizes[self.clients]
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the model's parameters."""
+        return self.learner.layout.shapes
+
     def descend(self, weights: Tensor, how: Descent) -> Rows:
         """Every client descends on its own data."""
         batches = plan_batches(self.population, self.clients, how, weights.dtype)
         return self.learner.descend(weights, batches, how, self.clients)
+
+    def nudged(self, weights: Tensor, nudge: Nudge) -> Tensor:
+        """How well every client's weights do on its own data, as they are and with each group nudged."""
+        pairs = zip(weights, self.clients.tolist(), strict=True)
+        return torch.stack([self.learner.nudged(own, self.population[client], nudge) for own, client in pairs])
 
 
 def divide(cohort: Tensor, population: Population, owned: int, least: int, fewest: int = FEWEST_WAVES) -> list[Tensor]:

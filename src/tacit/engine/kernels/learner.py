@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Descent, Loss, MaskedRows
+from tacit.core import Descent, Loss, MaskedRows, Nudge, Samples
 from tacit.engine.batches import Batches
 from tacit.engine.kernels.chain import TRAINED, Link, chain_of
 from tacit.engine.kernels.conv import PATCH_LIMIT, Filters, LoopConv, PatchConv
@@ -14,6 +14,7 @@ from tacit.engine.kernels.linear import WINDOW, DenseLinear, FactoredLinear, Gra
 from tacit.engine.kernels.losses import GRADIENTS, has_gradient
 from tacit.engine.kernels.masked_conv import FrozenConv, MaskedConv, MaskedPatchConv
 from tacit.engine.kernels.masked_linear import BlockLinear, Corrected, OpenedLinear, OwnLinear, ScatteredLinear
+from tacit.engine.kernels.nudges import Nudged
 from tacit.engine.kernels.plain import AvgPool, Flatten, MaxPool, Relu, Sigmoid, Tanh
 from tacit.engine.kernels.plans import Plan
 from tacit.engine.kernels.rows import BlockRows
@@ -32,13 +33,13 @@ class Kernels:
     """Trains all clients of a wave at once, by plain SGD, through a chain of known layers."""
 
     def __init__(self, links: tuple[Link, ...], layout: Layout, loss: Loss) -> None:
-        self.links, self.layout = links, layout
+        self.links, self.layout, self.loss = links, layout, loss
         self.gradient = GRADIENTS[type(loss)]
         self.plan: Plan | None = None  # of the mask seen last: it stays for many waves, and often for all rounds
 
     def takes(self, how: Descent) -> bool:
         """Whether the descent is plain SGD."""
-        return not how.momentum and not how.weight_decay
+        return not how.momentum and not how.weight_decay and how.clip is None
 
     @torch.no_grad()
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> BlockRows | MaskedRows:
@@ -58,6 +59,12 @@ class Kernels:
             return BlockRows(tuple(blocks), len(clients), self.layout.dim, weights.dtype)
         values = [weights.new_zeros(len(clients), 0), *(block.dense() for _, _, block in blocks)]  # the mask ascends
         return MaskedRows(torch.cat(values, dim=1), how.mask, self.layout.dim)
+
+    @torch.no_grad()
+    def nudged(self, weights: Tensor, data: Samples, nudge: Nudge) -> Tensor | None:
+        """How well one client's weights do on its data with each group nudged; None if groups are not of inputs."""
+        nudged = Nudged.of(self.links, self.layout, nudge)
+        return None if nudged is None else nudged.scores(self.loss, self.layout.views(weights), data)
 
     def _same_batch(self, layers: list[Layer], batches: Batches, *, begin: int) -> None:
         """Every step sees the same samples: the layers before `begin`, where nothing moves, see them once."""
