@@ -134,5 +134,6 @@ def descent(
     batch_size: int | None = None,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
+    clip: float | None = None,
 ) -> Descent:
-    return Descent(lr, steps, epochs, batch_size, momentum, weight_decay, Key.from_seed(7))
+    return Descent(lr, steps, epochs, batch_size, momentum, weight_decay, Key.from_seed(7), clip=clip)

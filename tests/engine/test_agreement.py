@@ -68,6 +68,25 @@ def test_functional(make: Callable[[], nn.Module], momentum: float, sizes: tuple
     assert_same(trained(functional, model, clients, how), trained(reference, model, clients, how), TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("make", [zoo.mlp, zoo.Residual])
+def test_clipped_gradients(make: Callable[[], nn.Module]) -> None:
+    """Some are clipped and some are not; kernels leave it to the general way."""
+    torch.manual_seed(0)
+    model, clients = make().double(), zoo.population(RAGGED, dtype=torch.float64)
+    free, how, tight = (zoo.descent(epochs=2, batch_size=4, clip=clip) for clip in (None, 1.5, 1e-3))
+    functional, reference = (way(model, CrossEntropy()) for way in (Functional, Reference))
+    assert_same(trained(functional, model, clients, how), trained(reference, model, clients, how), 1e-10)
+    kernels = kernels_for(model, CrossEntropy())
+    assert kernels is None or (kernels.takes(free) and not kernels.takes(how))
+    assert (
+        relative(trained(reference, model, clients, how).dense(), trained(reference, model, clients, free).dense())
+        > 0.1
+    )
+    one_step = trained(reference, model, clients, zoo.descent(steps=1, clip=1e-3, lr=0.5))
+    torch.testing.assert_close(one_step.norms(), torch.full((4,), 0.5e-3, dtype=torch.float64))
+    assert float(trained(reference, model, clients, tight).norms().max()) <= 0.1 * 1e-3 * 6 * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("loss", [MeanSquared(), BinaryCrossEntropy()], ids=repr)
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_losses_on_real_targets(loss: Loss, outputs: int) -> None:

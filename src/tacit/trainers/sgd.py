@@ -20,6 +20,7 @@ class Sgd:
         decay: the learning rate of round t is `lr * decay**t`.
         momentum: classical momentum within a round; the buffer starts at zero in each.
         weight_decay: L2 penalty.
+        clip: gradients longer than this are scaled down to it at every step. It bounds no update, and proves nothing.
         sends: `updates` (trained minus received weights) or the trained `weights`.
     """
 
@@ -30,6 +31,7 @@ class Sgd:
     decay: float = 1.0
     momentum: float = 0.0
     weight_decay: float = 0.0
+    clip: float | None = None
     sends: Says = "updates"
     masked: ClassVar[bool] = False
 
@@ -41,6 +43,7 @@ class Sgd:
         expect(0 < self.decay <= 1, f"decay={self.decay} in (0, 1]")
         expect(0 <= self.momentum < 1, f"momentum={self.momentum} in [0, 1)")
         expect(self.weight_decay >= 0, f"weight_decay={self.weight_decay} >= 0")
+        expect(self.clip is None or self.clip > 0, f"clip={self.clip} > 0")
         expect(self.sends in ("updates", "weights"), f"sends={self.sends!r} to be 'updates' or 'weights'")
 
     def train(self, view: View, data: Wave, now: Round) -> Rows:
@@ -58,4 +61,5 @@ class Sgd:
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             key=now.secret.child("batches"),
+            clip=self.clip,
         )
