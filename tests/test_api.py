@@ -4,11 +4,12 @@ import sys
 import tacit
 
 PUBLIC = """
-Add Bandwidth BinaryCrossEntropy Budget Card CentralGaussian CompositionError CrossEntropy DataError
-DistributedGaussian Everyone Experiment FixedClip FixedRandom FixedSize Grid Growing IdealSum Identity Key Loss Masked
-Mean MeanSquared MedianClip Method ModelError Momentum NoNoise Plain Poisson Population PublicClip QuantileClip
-RandomK Reals Replace Report Run RunError SecureSum Select Sense Sgd Size State StorageError TacitError Task TopK
-TrainingError UserError Vote WeightedMean WireError WorkerError card methods rounds tasks train
+Add Bandwidth BinaryCrossEntropy Budget ByImportance Card CentralGaussian CompositionError CrossEntropy DataError
+DistributedGaussian EachWeight EllipsoidClip Everyone Experiment FixedClip FixedRandom FixedSize Graded Grid Growing
+IdealSum Identity Inputs Key Loss Masked Mean MeanSquared MedianClip Method ModelError Momentum NbaflGaussian NoNoise
+Plain Poisson Population PublicClip PublicMovement QuantileClip RandomK Reals ReleasedMovement Replace Report Run
+RunError SecureSum Select Sense Sensitivity Sgd Share Size State StorageError TacitError Task TopK TrainingError
+UserError Variance Vote WeightedMean WireError WorkerError card methods rounds tasks train
 """
 
 

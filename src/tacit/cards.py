@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from tacit import methods
 from tacit.core import Method
+from tacit.core.pieces import nominal
 
 SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")
 
@@ -29,6 +30,7 @@ class Card:
         sees: who sees what.
         event: what one round releases, as the privacy books price it; `none` if there is nothing to price.
         guarantee: what is proved about privacy; `none`, with the reason, if nothing is.
+        nominal: figures of the method's paper that are no guarantee, by their names.
         uncovered: what the guarantee does not cover.
         reference: the paper.
         run: the command that runs it.
@@ -43,6 +45,7 @@ class Card:
     sees: Mapping[str, str]
     event: str
     guarantee: str
+    nominal: Mapping[str, float]
     uncovered: tuple[str, ...]
     reference: str
     run: str
@@ -66,6 +69,7 @@ def card(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Card:
         sees=_sees(method),
         event=_event(method),
         guarantee=_guarantee(method),
+        nominal=dict(nominal(method.mechanism)),
         uncovered=_uncovered(method),
         reference=section(factory, "Reference") or "none given",
         run=" ".join(["tacit run", name, *(f"--set {key}={value}" for key, value in args.items())]),

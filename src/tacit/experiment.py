@@ -1,7 +1,8 @@
 """An experiment as data: a method and a task by name, their arguments, and seeds.
 
-The task is one of the catalogue, or `FILE.py:FUNCTION`: a function of the user's own that returns a `Task`, whose
-parameters are then the task's arguments.
+Left out, the task is the one that the method is at home on, set up for it; arguments are added to that. A task is one
+of the catalogue, or `FILE.py:FUNCTION`: a function of the user's own that returns a `Task`, whose parameters are then
+the task's arguments.
 
 ::
 
@@ -146,13 +147,21 @@ def parse(table: Mapping[str, Any], label: str) -> Experiment:
             raise UserError(f"Expected keys of {label} in {listed(_KEYS)}, got {key!r}.{suggestion(key, _KEYS)}")
     if "method" not in table:
         raise UserError(f"Expected {label} to say which method, for example method = 'fedavg'.")
+    method = _expect(table["method"], str, "method", label)
+    home = methods.home(method)
+    task = _expect(table.get("task", home.task), str, "task", label)
     return Experiment(
-        method=_expect(table["method"], str, "method", label),
-        task=_expect(table.get("task", "digits"), str, "task", label),
+        method=method,
+        task=task,
         args=_flat(_expect(table.get("args", {}), dict, "args", label)),
-        task_args=_expect(table.get("task-args", {}), dict, "task-args", label),
+        task_args={**at_home(home, task), **_expect(table.get("task-args", {}), dict, "task-args", label)},
         seeds=_seeds(table, label),
     )
+
+
+def at_home(home: methods.Home, task: str) -> dict[str, object]:
+    """How a task is set up for a method that is at home there."""
+    return dict(home.args) if task == home.task else {}
 
 
 def _flat(table: Options, before: str = "") -> dict[str, object]:

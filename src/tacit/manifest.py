@@ -5,7 +5,7 @@ import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -21,11 +21,15 @@ Options = Mapping[str, object]
 
 @dataclass(frozen=True, kw_only=True)
 class MethodEntry:
-    """A method in print; `args` are those of its factory, None if it was not made by name."""
+    """A method in print; `args` are those of its factory, None if it was not made by name.
+
+    `nominal` are figures of its paper that are no guarantee.
+    """
 
     name: str
     args: Options | None
     repr: str
+    nominal: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

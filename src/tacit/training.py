@@ -17,6 +17,7 @@ from torch import nn
 from tacit.books.bandwidth import Bandwidth, Savings
 from tacit.core import BudgetError, Method, Report, State, StorageError, Task, UserError
 from tacit.core.errors import expect
+from tacit.core.pieces import nominal
 from tacit.engine import first_weights, initial_state, module_at, rounds
 from tacit.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
 from tacit.results import RunDirectory
@@ -50,7 +51,12 @@ class Plan:
     def manifest(self) -> Manifest:
         """The plan in print; made once, because it has a digest of all data."""
         return Manifest(
-            method=MethodEntry(name=self.method.name, args=self.args, repr=repr(self.method)),
+            method=MethodEntry(
+                name=self.method.name,
+                args=self.args,
+                repr=repr(self.method),
+                nominal=dict(nominal(self.method.mechanism)),
+            ),
             task=TaskEntry.of(self.task, self.task_args, first_weights(self.task, self.seed).numel()),
             seed=self.seed,
             device=self.device,

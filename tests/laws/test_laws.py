@@ -262,15 +262,15 @@ COMPLAINTS = [
     (
         {"mechanism": CentralGaussian(clip=FixedClip(1.0, per_layer=True), noise_multiplier=1.0), "codec": SOME},
         (
-            "x: CentralGaussian bounds every layer by itself, but what Select sends has no layers. "
-            "Use a bound for whole rows."
+            "x: CentralGaussian needs the model's layers, but what Select sends has none. "
+            "Use Identity, or a bound for whole rows."
         ),
     ),
     (
         {"mechanism": CentralGaussian(clip=MedianClip(per_layer=True), noise_multiplier=1.0), "codec": SENSED},
         (
-            "x: CentralGaussian bounds every layer by itself, but what Sense sends has no layers. "
-            "Use a bound for whole rows."
+            "x: CentralGaussian needs the model's layers, but what Sense sends has none. "
+            "Use Identity, or a bound for whole rows."
         ),
     ),
     (

@@ -1,6 +1,6 @@
 """Plain text: columns that line up, and bytes in words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -17,6 +17,16 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _cell(column: int, text: str, width: int) -> str:
     return text.ljust(width) if column < 2 else text.rjust(width)
+
+
+def figures(named: Mapping[str, float]) -> list[str]:
+    """Named figures, a line each.
+
+    Example:
+        >>> figures({"nominal epsilon": 0.50001})
+        ['nominal epsilon: 0.5']
+    """
+    return [f"{name}: {value:.4g}" for name, value in named.items()]
 
 
 def size(count: float) -> str:

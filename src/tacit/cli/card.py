@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from tacit.cli._options import add_options, to_dict
+from tacit.cli._text import figures
 
 if TYPE_CHECKING:
     from tacit.cards import Card
@@ -42,6 +43,8 @@ def _lines(card: "Card") -> Iterator[str]:
         yield from ("", title, *(f"  {key:<{width}}  {value}" for key, value in table.items()))
     yield from ("", "What a round releases", f"  {card.event}")
     yield from ("", "Guarantee", f"  {card.guarantee}")
+    if card.nominal:
+        yield from ("", "Figures that are no guarantee", *(f"  {line}" for line in figures(card.nominal)))
     if card.uncovered:
         yield from ("", "Not covered, or only as said", *(f"  {sentence}" for sentence in card.uncovered))
     yield from ("", "Rounds", f"  {card.rounds}")

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tacit.cli._options import add_options, to_dict
-from tacit.cli._text import aligned, size
+from tacit.cli._text import aligned, figures, size
 
 if TYPE_CHECKING:
     from tacit.experiment import Experiment
@@ -46,7 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("what", nargs="*", metavar="METHOD|FILE.toml", help="methods, or an experiment's file")
     parser.add_argument("--resume", metavar="RUN", type=Path, help="go on with the run in this directory")
-    parser.add_argument("--task", help="what to learn (default: digits): of tacit data list, or FILE.py:FUNCTION")
+    parser.add_argument(
+        "--task", help="what to learn: of tacit data list, or FILE.py:FUNCTION (default: digits, or the method's own)"
+    )
     parser.add_argument("--rounds", metavar="N", help="how many rounds; short for --set rounds=N")
     add_options(parser, "--set", "method; tacit card METHOD shows them")
     add_options(parser, "--task-set", "task")
@@ -98,23 +100,25 @@ def _start(args: argparse.Namespace) -> "list[Run]":
 
 
 def _experiments(args: argparse.Namespace) -> "list[Experiment]":
-    """What the file or the methods' names say, and over it what the command line says."""
+    """What the file or the methods' names say, and over it what the command line says; the first one's task for all."""
+    from tacit import methods
     from tacit.core import UserError
-    from tacit.experiment import Experiment, read, shared_out
+    from tacit.experiment import Experiment, at_home, read, shared_out
 
     if not args.what:
         raise UserError("Expected a method's name, an experiment's file, or --resume RUN. See tacit run --help.")
     files = [what for what in args.what if what.endswith(".toml")]
     if files and len(args.what) > 1:
         raise UserError(f"Expected {files[0]} to stand alone: an experiment's file has its own task.")
-    bases = [read(Path(what)) if files else Experiment(method=what) for what in args.what]
+    home = methods.home(args.what[0]) if not files else methods.Home()
+    bases = [read(Path(what)) if files else Experiment(method=what, task=home.task) for what in args.what]
     given = {**to_dict(args.set), **({} if args.rounds is None else {"rounds": args.rounds})}
     return [
         replace(
             base,
             task=args.task or base.task,
             args={**base.args, **own},
-            task_args={**base.task_args, **to_dict(args.task_set)},
+            task_args={**base.task_args, **at_home(home, args.task or base.task), **to_dict(args.task_set)},
             seeds=base.seeds if args.seed is None else (args.seed,),
         )
         for base, own in zip(bases, shared_out(given, [base.method for base in bases]), strict=True)
@@ -220,13 +224,14 @@ def _summary(run: "Run") -> dict[str, object]:
 
 def _spent(run: "Run") -> dict[str, object]:
     """The guarantee, and of a run with a budget how far it is used up."""
-    told = run.privacy.to_json()
+    nominal = run.plan.manifest.method.nominal
+    told = run.privacy.to_json() | ({"nominal": dict(nominal)} if nominal else {})
     spending = run.spending
     if spending is None:
         return told
-    nominal = {"nominal_epsilon": spending.epsilon, "at_delta": spending.delta}
+    accounted = {"nominal_epsilon": spending.epsilon, "at_delta": spending.delta}
     left = {"delta_at_budget": spending.delta_at_budget, "rounds_left": run.plan.method.rounds - run.state.round}
-    return {**told, **nominal, **left}
+    return {**told, **accounted, **left}
 
 
 def _phases(run: "Run") -> dict[str, dict[str, int]]:
@@ -259,6 +264,7 @@ def _privacy(run: "Run", *, alone: bool) -> list[str]:
     """What a person should know about the run's privacy."""
     spending, method = run.spending, run.plan.method
     lines = [f"Guarantee{'' if alone else f' of {method.name}'}: {run.privacy}"]
+    lines += figures(run.plan.manifest.method.nominal)
     if spending is not None and method.budget is not None:
         lines.append(
             f"Spent: ε = {spending.epsilon:.4g} at δ = {spending.delta:g}, or δ = {spending.delta_at_budget:.3g} at "

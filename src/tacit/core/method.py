@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tacit.core.budget import Budget
 from tacit.core.errors import CompositionError, expect
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.pieces import Aggregator, Channel, Codec, Mechanism, Sampler, ServerUpdate, Trainer
+from tacit.core.pieces import Aggregator, Channel, Codec, Mechanism, Sampler, ServerUpdate, Takes, Trainer
 
 DELTA = 1e-5  # at which ε is told if there is no budget
 
@@ -80,8 +80,17 @@ def _mechanism_and_codec(m: Method) -> str:
     if isinstance(m.codec, Identity) or not m.mechanism.per_layer:
         return ""
     return (
-        f"{_of(m.mechanism)} bounds every layer by itself, but what {_of(m.codec)} sends has no layers. "
-        "Use a bound for whole rows."
+        f"{_of(m.mechanism)} needs the model's layers, but what {_of(m.codec)} sends has none. "
+        "Use Identity, or a bound for whole rows."
+    )
+
+
+def _trainer_and_mechanism(m: Method) -> str:
+    if not isinstance(m.mechanism, Takes) or m.mechanism.takes == m.trainer.sends:
+        return ""
+    return (
+        f"{_of(m.trainer)} sends {m.trainer.sends}, but {_of(m.mechanism)} takes {m.mechanism.takes}. "
+        f"Set takes={m.trainer.sends!r}."
     )
 
 
@@ -130,6 +139,7 @@ def _budget(m: Method) -> str:
 _PAIRS = (
     _says_and_takes,
     _trainer_and_codec,
+    _trainer_and_mechanism,
     _mechanism_and_codec,
     _mechanism_and_channel,
     _aggregator_and_channel,

@@ -6,7 +6,7 @@ randomness comes from the keys in `Round`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -208,7 +208,7 @@ class Mechanism(Protocol):
 
     @property
     def per_layer(self) -> bool:
-        """Whether it bounds every layer of the model by itself."""
+        """Whether it needs rows with the model's layers, as a bound for every layer does."""
         ...
 
     @property
@@ -260,6 +260,31 @@ class Mechanism(Protocol):
 
 SumUp = Callable[[Messages], Sum]
 Blur = Callable[[Sum], Sum]
+
+
+@runtime_checkable
+class Nominal(Protocol):
+    """A mechanism that comes with figures of its paper, which are no guarantee."""
+
+    @property
+    def nominal(self) -> Mapping[str, float]:
+        """The figures by their names."""
+        ...
+
+
+def nominal(mechanism: Mechanism) -> Mapping[str, float]:
+    """The figures of a mechanism that are no guarantee; most have none."""
+    return mechanism.nominal if isinstance(mechanism, Nominal) else {}
+
+
+@runtime_checkable
+class Takes(Protocol):
+    """A mechanism that must know whether rows are updates or weights."""
+
+    @property
+    def takes(self) -> Says:
+        """Which of them."""
+        ...
 
 
 class Channel(Protocol):

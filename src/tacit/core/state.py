@@ -124,24 +124,34 @@ class Messages:
 
 @dataclass(frozen=True)
 class Bound:
-    """The L2 bound that every row respects: one for the whole row, or one for each layer of it.
+    """The L2 bound that every row respects: one for the whole row, one for each layer of it, or an ellipsoid.
+
+    Within an ellipsoid, ‖row / axes‖ is at most the one value.
 
     Example:
         >>> Bound((3.0, 4.0), layers=(10, 20)).whole
         5.0
+        >>> Bound((2.0,), axes=torch.tensor([0.5, 3.0])).whole
+        6.0
     """
 
     values: tuple[float, ...] = (float("inf"),)
     layers: tuple[int, ...] = ()  # the layers' sizes, if there is one bound for each
+    axes: Tensor | None = field(default=None, compare=False)  # of an ellipsoid, one per coordinate
+    ball: bool = False  # whether rows even respect the largest ball inside the ellipsoid
 
     @property
     def whole(self) -> float:
         """What the norm of a whole row cannot exceed."""
-        return hypot(*self.values)
+        if self.axes is None:
+            return hypot(*self.values)
+        return self.values[0] * float(self.axes.min() if self.ball else self.axes.max())
 
     def per_coordinate(self, like: Tensor) -> Tensor:
         """Each coordinate's bound, as a tensor that can be multiplied with a row."""
         values = like.new_tensor(self.values)
+        if self.axes is not None:
+            return values * self.axes.to(like)
         return values.repeat_interleave(torch.tensor(self.layers)) if self.layers else values
 
 

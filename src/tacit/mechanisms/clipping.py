@@ -5,6 +5,7 @@
 | `FixedClip` | chosen before the run | yes, if it was chosen without looking at the data |
 | `PublicClip` | the length of an update on public data (Kerkouche et al. 2021) | yes: no client's data are used |
 | `QuantileClip` | follows a quantile of the clients' norms (Andrew et al. 2021) | yes, with noise of its own |
+| `EllipsoidClip` | more room, and noise, for some coordinates (`tacit.mechanisms.ellipsoid`) | yes: it is public |
 | `MedianClip` | the median of the cohort's norms (Geyer et al. 2017) | no: it is private data as it is |
 
 A bound is for the whole row, or shared out over its layers.
@@ -17,7 +18,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from tacit.core import Bound, Round, Rows, State, Sum, UserError
+from tacit.core import Bound, DenseRows, Round, Rows, State, Sum, UserError
 from tacit.core.errors import expect
 from tacit.core.pieces import Rehearsal
 
@@ -63,7 +64,7 @@ class Clip(Protocol):
         ...
 
 
-class _Unprepared:
+class Unprepared:
     """A clip that needs no public data."""
 
     def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
@@ -71,7 +72,7 @@ class _Unprepared:
         return state
 
 
-class _LearnsNothing:
+class LearnsNothing:
     """A clip whose next bound does not depend on this round."""
 
     def tally(self, rows: Rows, bound: Bound) -> float:
@@ -88,7 +89,7 @@ class _LearnsNothing:
 
 
 @dataclass(frozen=True)
-class FixedClip(_LearnsNothing, _Unprepared):
+class FixedClip(LearnsNothing, Unprepared):
     """The same public bound in every round.
 
     Args:
@@ -113,7 +114,7 @@ class FixedClip(_LearnsNothing, _Unprepared):
 
 
 @dataclass(frozen=True)
-class PublicClip(_LearnsNothing):
+class PublicClip(LearnsNothing):
     """The length of the update that one local round on the public data gives, in the coordinates that travel.
 
     It is found once, before the first round, with the weights everybody starts from.
@@ -155,7 +156,7 @@ class PublicClip(_LearnsNothing):
 
 
 @dataclass(frozen=True)
-class MedianClip(_LearnsNothing, _Unprepared):
+class MedianClip(LearnsNothing, Unprepared):
     """The median of the cohort's norms, of whole rows or layer by layer (Geyer et al., Algorithm 1).
 
     Formal guarantees: none. The median depends on private data and scales both the rows and the noise.
@@ -175,7 +176,7 @@ class MedianClip(_LearnsNothing, _Unprepared):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantileClip(_Unprepared):
+class QuantileClip(Unprepared):
     """A bound that moves towards a quantile of the clients' norms (Andrew et al. 2021, Algorithm 1).
 
     Each client adds +½ to a count if its row is within the bound and −½ if not. The count gets noise of its own, and
@@ -232,6 +233,9 @@ class QuantileClip(_Unprepared):
 
 def within(rows: Rows, bound: Bound) -> Rows:
     """Every row, or every layer of it, scaled by min(1, bound / norm)."""
+    if bound.axes is not None and not bound.ball:
+        lengths = DenseRows(rows.dense() / bound.axes).norms()
+        return rows.scaled(_factors(bound.values[0] / lengths, rows.dtype))
     if not bound.layers:
         return rows.scaled(_factors(bound.whole / rows.norms(), rows.dtype))
     limits = torch.tensor(bound.values, dtype=torch.float64)

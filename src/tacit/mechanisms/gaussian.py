@@ -190,6 +190,10 @@ class DistributedGaussian:
         """Why nothing can be claimed; empty if something can."""
         return self.clip.unproved if self.noise_multiplier != 0 else "no noise is added"
 
+    def deviation(self, view: View, now: Round) -> float:
+        """The standard deviation of a client's own share of the noise."""
+        return float(view.parts[Part.BOUND]) * self._share(now)
+
     def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
         """A Gaussian mechanism with the honest noise that is promised, or that was delivered."""
         delivered = self.honest if turnout is None else max(turnout.share - self.colluding, 0.0)

@@ -4,6 +4,7 @@
 |---|---|
 | `best_round` | the first round in which the main metric was best, of those that were measured |
 | `<metric>_at_best` | another metric in that round |
+| `first_<metric>`, `mean_<metric>` | a metric after the first round that was measured, and the mean of all that were |
 | `cost_down`, `cost_up` | kilobytes per client up to that round by the usual formula, `tacit.books.bandwidth.cost` |
 | `kilobytes_down`, `kilobytes_up` | the same as measured: every byte of every frame, over all clients |
 | `epsilon_classic` | ε up to that round as papers have it: the moments accountant, as if cohorts were Poisson |
@@ -14,6 +15,7 @@ A message's values follow from its measured length: a frame without its headers 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from pathlib import Path
 
 import torch
@@ -72,7 +74,20 @@ def derived(run: Finished, columns: Sequence[str]) -> dict[str, float | None]:
     found = {name: DERIVED[name](run) for name in columns if name in DERIVED}
     best = run.best()
     metrics = best.metrics if best else {}
-    return found | {name: metrics.get(name.removesuffix(AT_BEST)) for name in columns if name.endswith(AT_BEST)}
+    found |= {name: metrics.get(name.removesuffix(AT_BEST)) for name in columns if name.endswith(AT_BEST)}
+    return found | {name: OVER_ROUNDS[name](run) for name in columns if name in OVER_ROUNDS}
+
+
+def _first(metric: str) -> Callable[[Finished], float | None]:
+    return lambda run: next((report.metrics[metric] for report in run.reports if metric in report.metrics), None)
+
+
+def _mean(metric: str) -> Callable[[Finished], float | None]:
+    def quantity(run: Finished) -> float | None:
+        measured = [report.metrics[metric] for report in run.reports if metric in report.metrics]
+        return fsum(measured) / len(measured) if measured else None
+
+    return quantity
 
 
 def values_up(run: Finished) -> int:
@@ -136,4 +151,6 @@ DERIVED: dict[str, Callable[[Finished], float | None]] = {
     "epsilon_classic": _epsilon_classic,
     "bound": _bound,
 }
-KNOWN = (*METRICS, *(f"best_{name}" for name in METRICS), *(name + AT_BEST for name in METRICS), *ALWAYS, *DERIVED)
+OVER_ROUNDS = {f"first_{name}": _first(name) for name in METRICS} | {f"mean_{name}": _mean(name) for name in METRICS}
+BEST = (*(f"best_{name}" for name in METRICS), *(name + AT_BEST for name in METRICS))
+KNOWN = (*METRICS, *BEST, *ALWAYS, *OVER_ROUNDS, *DERIVED)

@@ -72,6 +72,9 @@ def mnist(
     samples: int | None = None,
     alpha: float = 0.5,
     features: Features = "pixels",
+    pool: int | None = None,
+    held_out: int | None = None,
+    public: int = 0,
     model: str = "mcmahan-cnn",
     seed: int = 0,
 ) -> Task:
@@ -80,14 +83,19 @@ def mnist(
     Args:
         clients: number of clients.
         partition: `iid`; `shards`, two per client; or `dirichlet`.
-        samples: images per client for `iid` and `shards`; left out, all 60,000 are dealt, except that
+        samples: images per client for `iid` and `shards`; left out, all there are are dealt, except that
             `shards` gives 600 to each of more than 100 clients, so that they share images (Geyer et al.).
         alpha: concentration of `dirichlet`.
         features: `pixels`, or `oriented-gradients`, 392 numbers that everybody computes alike from an image.
+        pool: work with so many of the 60,000 training images, drawn at random; left out, with all.
+        held_out: so many of these are the test images; left out, the 10,000 that come with MNIST are.
+        public: so many of these everybody may see, and no client owns.
         model: name of a model for (1, 28, 28) inputs, or for as many inputs as there are features.
         seed: of the split.
     """
-    (x, y), test = _idx_images(MNIST, "train"), _idx_images(MNIST, "t10k")
+    aside = (public, held_out or 0)
+    shown, own_test, (x, y) = _set_aside(_idx_images(MNIST, "train"), aside, pool, _key(seed).child("pool"))
+    test = own_test if held_out else _idx_images(MNIST, "t10k")
     if partition == "shards" and samples is None and clients > 100:
         samples = 600
     parts = _deal(y, clients, partition, alpha, samples, _key(seed))
@@ -96,8 +104,10 @@ def mnist(
         advice = "Take softmax-regression or mlp, or pixels."
         expect("inputs" in inspect.signature(make).parameters, f"model={model!r} to take features as inputs", advice)
         x, test = oriented_gradients(x), (oriented_gradients(test[0]), test[1])
+        shown = oriented_gradients(shown[0]), shown[1]
         make = partial(make, inputs=x.shape[1])
-    return Task(model=make, clients=Population.split(x, y, parts), test=test, name="mnist")
+    known = shown if public else None
+    return Task(model=make, clients=Population.split(x, y, parts), test=test, public=known, name="mnist")
 
 
 def mnist_writers(model: str = "mcmahan-cnn") -> Task:
@@ -188,6 +198,19 @@ def _deal(y: Tensor, clients: int, partition: str, alpha: float, samples: int | 
         "dirichlet": lambda: split.dirichlet(y, clients, key, alpha=alpha),
     }
     return choose(ways, partition, "partition")()
+
+
+def _set_aside(samples: Samples, counts: tuple[int, ...], pool: int | None, key: Key) -> list[Samples]:
+    """So many samples for each count, then the rest of the pool; in their own order if nothing is left out."""
+    x, y = samples
+    for count in counts:
+        expect(count >= 0, f"public and held_out of {count} >= 0")
+    size = len(y) if pool is None else pool
+    expect(sum(counts) < size <= len(y), f"public + held_out = {sum(counts)} < pool = {size} <= {len(y)}")
+    order = torch.arange(len(y))
+    if size < len(y) or any(counts):
+        order = torch.randperm(len(y), generator=key.torch())[:size]
+    return [(x[part], y[part]) for part in torch.split(order, [*counts, size - sum(counts)])]
 
 
 def _key(seed: int) -> Key:

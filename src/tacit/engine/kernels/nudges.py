@@ -67,8 +67,8 @@ class Nudged:
     def _raised(self, x: Tensor) -> Tensor:
         """By how much each group raises every hidden unit, (samples, groups)."""
         moving = (self.members >= 0).nonzero().flatten()
-        sums = x.new_zeros(len(x), self.nudge.count).index_add_(1, self.members[moving], x[:, moving])
-        return sums.mul_(self.nudge.amount)
+        sums = x.new_zeros(self.nudge.count, len(x)).index_add_(0, self.members[moving], x.t()[moving])
+        return sums.mul_(self.nudge.amount).t()
 
     def _needed(self, loss: Loss, parameters: Mapping[str, Tensor], outputs: Tensor, y: Tensor) -> Tensor:
         """By how much every sample's hidden units must at least be raised before its score can change."""
