@@ -33,7 +33,7 @@ from tacit.core import (
     WireError,
     WorkerError,
 )
-from tacit.engine import rounds
+from tacit.engine import Glimpse, glimpses, rounds
 from tacit.experiment import Experiment
 from tacit.mechanisms import (
     ByImportance,
@@ -80,6 +80,7 @@ __all__ = [
     "FixedClip",
     "FixedRandom",
     "FixedSize",
+    "Glimpse",
     "Graded",
     "Grid",
     "Growing",
@@ -130,6 +131,7 @@ __all__ = [
     "WireError",
     "WorkerError",
     "card",
+    "glimpses",
     "methods",
     "rounds",
     "tasks",

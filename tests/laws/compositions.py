@@ -9,13 +9,22 @@ from tacit.channels import IdealSum, SecureSum
 from tacit.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
 from tacit.core import Method
 from tacit.mechanisms import (
+    ByImportance,
     CentralGaussian,
     DistributedGaussian,
+    EachWeight,
+    EllipsoidClip,
     FixedClip,
+    Graded,
     Grid,
     MedianClip,
+    NbaflGaussian,
     PublicClip,
     QuantileClip,
+    ReleasedMovement,
+    Sensitivity,
+    Share,
+    Variance,
 )
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Momentum, Replace
@@ -104,6 +113,41 @@ SPARE: tuple[Method, ...] = (
         codec=Select(TOP),
         mechanism=DistributedGaussian(clip=PublicClip(factor=0.5), noise_multiplier=0.5, at_once=False),
         channel=IdealSum(),
+    ),
+    Method(
+        name="released ellipsoid",
+        rounds=3,
+        sampler=Poisson(5),
+        trainer=SGD,
+        mechanism=CentralGaussian(
+            clip=EllipsoidClip(value=0.3, importance=ReleasedMovement(), power=-0.5, ball=True), noise_multiplier=0.5
+        ),
+    ),
+    Method(
+        name="shares by sensitivity",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=SGD,
+        mechanism=ByImportance(
+            base=DistributedGaussian(clip=FixedClip(0.3), noise_multiplier=0.5, at_once=False),
+            importance=Sensitivity(),
+            allocation=Graded(3.0, "most"),
+            takes="updates",
+        ),
+        channel=IdealSum(),
+    ),
+    Method(
+        name="single weights by variance",
+        rounds=3,
+        sampler=Everyone(),
+        trainer=Sgd(lr=0.1, epochs=1, batch_size=3, clip=0.5, sends="weights"),
+        mechanism=ByImportance(
+            base=NbaflGaussian(epsilon=50.0, delta=0.01, samples=3, rounds=3, exposures=1),
+            importance=Variance(),
+            allocation=Share(3.0, 0.3, "most"),
+            groups=EachWeight(),
+        ),
+        server=Replace(),
     ),
     Method(
         name="oversized shares",

@@ -39,7 +39,17 @@ from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest, Learner
 from tacit.engine.reference import Reference
 from tacit.engine.waves import Stack
-from tacit.mechanisms import CentralGaussian, DistributedGaussian, FixedClip, Grid, MedianClip
+from tacit.mechanisms import (
+    ByImportance,
+    CentralGaussian,
+    DistributedGaussian,
+    FixedClip,
+    Grid,
+    MedianClip,
+    NbaflGaussian,
+    Share,
+    Variance,
+)
 from tacit.samplers import Everyone
 from tacit.servers import Replace
 from tacit.trainers import Masked, Sgd
@@ -68,7 +78,8 @@ def prepared(method: Method, make: Callable[[], nn.Module]) -> State:
     """The state before the first round."""
     layout, model = Layout.of(module(make)), module(make)
     wave = Stack(torch.tensor([0]), PUBLIC, Fastest(model, CrossEntropy()))
-    return prepare(method, State(0, layout.flatten(model), layers=layout.sizes), wave, now(0))
+    state = State(0, layout.flatten(model), layers=layout.sizes, shapes=layout.shapes)
+    return prepare(method, state, wave, now(0))
 
 
 def view_of(method: Method, make: Callable[[], nn.Module]) -> View:
@@ -210,7 +221,8 @@ def _by_hand(method: Method, state: State) -> tuple[int, int, int]:
         down = whole if isinstance(codec.which, RandomK) else up
         told = not isinstance(codec.which, RandomK | FixedRandom)
         once = 12 + len(indices.pack(state.memory["codec/mask"], dim)) if told else 0
-    bound = 12 + 8 if isinstance(method.mechanism, DistributedGaussian) else 0
+    inner = getattr(method.mechanism, "base", method.mechanism)
+    bound = 12 + 8 if isinstance(inner, DistributedGaussian) else 0
     samples = 12 + 8 if isinstance(method.aggregator, WeightedMean) else 0
     return 24 + up + samples, 24 + down + bound, once
 
@@ -233,6 +245,8 @@ def test_card_rebuilds_the_method(method: Method) -> None:
 SHARES = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)
 SOME = Select(FixedRandom(size=Size(number=1)))
 SENSED = tacit.Sense(ratio=0.5)
+NBAFL = NbaflGaussian(epsilon=1.0, delta=0.01, samples=1, rounds=1, exposures=1)
+BY_IMPORTANCE = ByImportance(base=NBAFL, importance=Variance(), allocation=Share(2.0))
 COMPLAINTS = [
     (
         {"trainer": Sgd(lr=0.1, steps=1, sends="weights")},
@@ -297,6 +311,21 @@ COMPLAINTS = [
     (
         {"mechanism": CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0), "channel": SecureSum()},
         "x: CentralGaussian reads every message on the server, but SecureSum reveals only their sum.",
+    ),
+    (
+        {"mechanism": BY_IMPORTANCE},
+        "x: Sgd sends updates, but ByImportance takes weights. Set takes='updates'.",
+    ),
+    (
+        {"mechanism": replace(BY_IMPORTANCE, takes="updates"), "codec": SOME},
+        (
+            "x: ByImportance needs the model's layers, but what Select sends has none. "
+            "Use Identity, or a bound for whole rows."
+        ),
+    ),
+    (
+        {"aggregator": WeightedMean(), "mechanism": SHARES, "channel": IdealSum()},
+        "x: DistributedGaussian bounds every client alike, but WeightedMean lets some count more. Use Mean.",
     ),
     (
         {"mechanism": CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0), "channel": IdealSum()},

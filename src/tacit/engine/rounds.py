@@ -97,6 +97,15 @@ def module_at(task: Task, seed: int, weights: Tensor) -> nn.Module:
     return model.eval()
 
 
+def draw(method: Method, population: int, seed: int, index: int) -> tuple[Tensor, Round]:
+    """Who takes part in round `index`, and the round itself."""
+    shared, secret = Key.from_seed(seed, "shared"), Key.from_seed(seed, "secret")
+    cohort = method.sampler.cohort(population, index, secret.child("cohort", index))
+    expected = method.sampler.expected(population, index)
+    keys = (key.child("round", index) for key in (shared, secret))
+    return cohort, Round(index, population, expected, len(cohort), *keys)
+
+
 def _prepared(method: Method, task: Task, seed: int, model: nn.Module, learner: Fastest) -> State:
     layout = Layout.of(model)
     state = State(0, layout.flatten(model), layers=layout.sizes, shapes=layout.shapes)
@@ -130,14 +139,12 @@ class Engine:
 
     def __init__(self, crew: Crew, seed: int, pool: Pool) -> None:
         self.crew, self.method, self.task, self.pool = crew, crew.method, crew.task, pool
-        self.shared, self.secret = Key.from_seed(seed, "shared"), Key.from_seed(seed, "secret")
+        self.seed = seed
         self.ahead = len(crew.slots)
 
     def round(self, state: State) -> tuple[State, Report]:
         """The next state, and the report without metrics."""
-        population = self.task.population
-        cohort = self.method.sampler.cohort(len(population), state.round, self.secret.child("cohort", state.round))
-        now = self._now(state.round, len(cohort))
+        cohort, now = draw(self.method, len(self.task.population), self.seed, state.round)
         self.crew.weights.copy_(state.weights)
         view = broadcast(self.method, state, now)
         waves = self._waves(cohort, view)
@@ -185,12 +192,6 @@ class Engine:
         down = tuple(sizes[not heard] for heard in told[mine].tolist())
         told[mine] = True
         return down, told
-
-    def _now(self, index: int, cohort: int) -> Round:
-        size = len(self.task.population)
-        expected = self.method.sampler.expected(size, index)
-        keys = (key.child("round", index) for key in (self.shared, self.secret))
-        return Round(index, size, expected, cohort, *keys)
 
     def _jobs(self, state: State, waves: list[Tensor], now: Round) -> list[TrainJob]:
         known = self.crew.memory

@@ -65,6 +65,9 @@ class Sensitivity:
         return (scores[:, 1:] - scores[:, :1]).abs()
 
 
+MEASURES: Mapping[str, Importance] = {"variance": Variance(), "sensitivity": Sensitivity()}
+
+
 class Allocation(Protocol):
     """How many times the base's noise each group gets."""
 

@@ -27,13 +27,11 @@ from tacit.mechanisms import (
     NbaflGaussian,
     PublicMovement,
     ReleasedMovement,
-    Sensitivity,
     Share,
-    Variance,
 )
 from tacit.mechanisms.ellipsoid import PublicImportance
 from tacit.mechanisms.groups import Grouping
-from tacit.mechanisms.importance import Allocation, Importance
+from tacit.mechanisms.importance import MEASURES, Allocation
 from tacit.samplers import Everyone, Poisson
 from tacit.servers import Replace
 from tacit.trainers import Sgd
@@ -135,7 +133,6 @@ def priority(
     """
     expect(epsilon_low <= epsilon_high, f"epsilon_low={epsilon_low:g} <= epsilon_high={epsilon_high:g}")
     base = nbafl(epsilon_high, delta, rounds, exposures, clip, clipping, samples, lr, epochs, batch_size)
-    measures: dict[str, Importance] = {"variance": Variance(), "sensitivity": Sensitivity()}
     groupings: dict[str, Grouping] = {"inputs": Inputs(), "weights": EachWeight()}
     factor = epsilon_high / epsilon_low
     allocation: Allocation = Graded(factor, which) if share is None else Share(factor, share, which)
@@ -146,7 +143,7 @@ def priority(
         trainer=base.trainer,
         mechanism=ByImportance(
             base=base.mechanism,
-            importance=choose(measures, method, "method"),
+            importance=choose(MEASURES, method, "method"),
             allocation=allocation,
             groups=choose(groupings, groups, "groups"),
         ),

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 from tacit.core.errors import UserError
-from tacit.report.plots import Histogram, Plot, read_plot
+from tacit.report.plots import Drawn, read_plot
 
 FORMAT = 1
 LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds"}
@@ -31,7 +31,8 @@ class Trial:
         values: what came out: the metrics of the released model, the best of any round, rounds, cost (messages that
             clients sent), ε, δ, bytes and seconds; and whatever else the columns ask for.
         curves: quantities over some of the rounds, at most a hundred; `round` tells which. Of a histogram, the
-            `density` between each two edges of `weight`.
+            `density` between each two edges of `weight`. Of maps, all inputs' values by measure and round, and the
+            `shape` in which they lie.
     """
 
     seed: int
@@ -121,7 +122,7 @@ class Comparison:
     fast: bool
     versions: Mapping[str, str]
     rows: tuple[Row, ...]
-    plot: Plot | Histogram | None = None
+    plot: Drawn | None = None
     columns: tuple[str, ...] = ()
     stand_in: str = ""
 

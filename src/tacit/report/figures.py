@@ -1,4 +1,4 @@
-"""A comparison as a picture: quantities over the rounds, a line per row; or histograms."""
+"""A comparison as a picture: quantities over the rounds, a line per row; or histograms, or maps."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.core.errors import UserError
-from tacit.report import histograms
+from tacit.report import histograms, maps
 from tacit.report.comparison import Comparison, Row
 from tacit.report.looks import ABOVE, BELOW, COLOURS, INK, ONE, WIDTH, caption, plain
-from tacit.report.plots import Histogram, Plot
+from tacit.report.plots import Histogram, Maps, Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,8 +47,13 @@ def render(comparison: Comparison) -> bytes:
     require()
     if comparison.plot is None:
         raise UserError(f"Expected a figure, but {comparison.name} is a table.")
-    plot = comparison.plot
-    figure = histograms.draw(comparison, plot) if isinstance(plot, Histogram) else _figure(comparison, plot)
+    match comparison.plot:
+        case Histogram() as plot:
+            figure = histograms.draw(comparison, plot)
+        case Maps() as plot:
+            figure = maps.draw(comparison, plot)
+        case plot:
+            figure = _figure(comparison, plot)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=160, metadata={"Software": None})
     return content.getvalue()

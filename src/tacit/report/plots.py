@@ -1,4 +1,4 @@
-"""What is drawn of a comparison: quantities over the rounds, or how weights are distributed."""
+"""What is drawn of a comparison: quantities over the rounds, distributions of weights, or what matters to a client."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,10 +48,32 @@ class Histogram:
     bins: int = 60
 
 
-def read_plot(table: dict[str, Any] | None) -> Plot | Histogram | None:
+@dataclass(frozen=True, kw_only=True)
+class Maps:
+    """What matters to one client, input by input, as pictures: a line per measure, in it some rounds; its mean sample.
+
+    Attributes:
+        client: whose importance it is.
+        at: in which rounds.
+        importance: by which measures, from top to bottom.
+        noise: the standard deviation of the noise that measures are to reckon with.
+    """
+
+    client: int
+    at: tuple[int, ...]
+    importance: tuple[str, ...]
+    noise: float
+
+
+Drawn = Plot | Histogram | Maps
+
+
+def read_plot(table: dict[str, Any] | None) -> Drawn | None:
     """What `dataclasses.asdict` made of it, read again."""
     if table is None:
         return None
+    if "client" in table:
+        return Maps(**{**table, "at": tuple(table["at"]), "importance": tuple(table["importance"])})
     if "panels" not in table:
         return Plot(y=tuple(table["y"]), labels=table["labels"], log=tuple(table["log"]))
     panels = tuple(Panel(title=p["title"], rows=tuple(p["rows"]), mask=p["mask"]) for p in table["panels"])

@@ -1,4 +1,4 @@
-"""What finished runs come to, set beside the paper's numbers. It needs the runs' files, and not the data."""
+"""What finished runs come to, set beside the paper's numbers. It needs the runs' files, and for maps the data."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,9 +8,10 @@ from tacit.books.guarantee import Guarantee
 from tacit.core import BudgetError, Report
 from tacit.manifest import versions
 from tacit.report.comparison import Comparison, Curves, Row, Trial
-from tacit.report.plots import Histogram, Plot
+from tacit.report.plots import Histogram, Maps, Plot
 from tacit.reproduction.histograms import with_histograms
 from tacit.reproduction.jobs import Job
+from tacit.reproduction.maps import with_maps
 from tacit.reproduction.quantities import AT_BEST, Finished, derived
 from tacit.reproduction.studies import Study
 from tacit.results import read_manifest, read_rounds
@@ -31,11 +32,18 @@ def compare(study: Study, jobs: Iterable[Sequence[Job]], *, fast: bool) -> Compa
         title=study.title,
         fast=fast,
         versions=versions(),
-        rows=with_histograms(rows, groups, study.plot) if isinstance(study.plot, Histogram) else rows,
+        rows=_drawn(rows, groups, study),
         plot=study.plot,
         columns=study.columns,
         stand_in=study.stand_in,
     )
+
+
+def _drawn(rows: tuple[Row, ...], groups: Sequence[Sequence[Job]], study: Study) -> tuple[Row, ...]:
+    """The rows with what only a picture needs."""
+    if isinstance(study.plot, Histogram):
+        return with_histograms(rows, groups, study.plot)
+    return with_maps(rows, groups, study.plot) if isinstance(study.plot, Maps) else rows
 
 
 def thinned(reports: Sequence[Report], most: int = MOST_POINTS) -> list[Report]:

@@ -4,23 +4,26 @@ from collections.abc import Callable, Sequence
 
 from tacit.core import UserError
 from tacit.core.schema import choose, listed, suggestion
-from tacit.report.plots import Histogram, Panel, Plot
+from tacit.mechanisms.importance import MEASURES
+from tacit.report.plots import Drawn, Histogram, Maps, Panel, Plot
 from tacit.reproduction.files import Table, check_keys, count, entries, text, texts
 from tacit.reproduction.quantities import KNOWN
 
 FIGURE = "figure"
 _LINES, _HISTOGRAM = ("kind", "y", "labels", "log"), ("kind", "bins", "panels")
+_MAPS = ("kind", "client", "at", "importance", "noise")
 
 
-def read_plot(study: Table, rows: Sequence[str], label: str) -> Plot | Histogram | None:
+def read_plot(study: Table, rows: Sequence[str], label: str) -> Drawn | None:
     """The picture of a study that has these rows; None if it is a table."""
     if FIGURE not in study:
         return None
     figure, label = study[FIGURE], f"figure of {label}"
-    check_keys(figure, tuple(dict.fromkeys((*_LINES, *_HISTOGRAM))), label)
-    kinds: dict[str, Callable[[], Plot | Histogram]] = {
+    check_keys(figure, tuple(dict.fromkeys((*_LINES, *_HISTOGRAM, *_MAPS))), label)
+    kinds: dict[str, Callable[[], Drawn]] = {
         "lines": lambda: _lines(figure, label),
         "histogram": lambda: _histogram(figure, rows, label),
+        "maps": lambda: _maps(figure, label),
     }
     return choose(kinds, str(figure.get("kind", "lines")), f"kind of {label}")()
 
@@ -46,6 +49,21 @@ def _histogram(figure: Table, rows: Sequence[str], label: str) -> Histogram:
     check_keys(figure, _HISTOGRAM, label)
     panels = tuple(_panel(panel, rows, label) for panel in entries(figure, "figure.panels", label))
     return Histogram(panels=panels, bins=count(figure, "bins", 60, label))
+
+
+def _maps(figure: Table, label: str) -> Maps:
+    check_keys(figure, _MAPS, label)
+    measures = texts(figure, "importance", label, "measures, for example ['variance']")
+    for name in measures:
+        choose(MEASURES, name, f"importance of {label}")
+    at, noise, client = figure.get("at"), figure.get("noise"), figure.get("client", 0)
+    if not isinstance(at, list) or not at or not all(isinstance(number, int) and number >= 1 for number in at):
+        raise UserError(f"Expected at of {label} to be a list of rounds, for example [1, 5], got {at!r}.")
+    if not isinstance(noise, int | float) or noise <= 0:
+        raise UserError(f"Expected noise of {label} to be a number > 0, got {noise!r}.")
+    if isinstance(client, bool) or not isinstance(client, int) or client < 0:
+        raise UserError(f"Expected client of {label} to be a client's number, got {client!r}.")
+    return Maps(client=client, at=tuple(at), importance=measures, noise=float(noise))
 
 
 def _panel(panel: Table, rows: Sequence[str], label: str) -> Panel:

@@ -39,6 +39,13 @@ Also, for a whole study::
     title = "Fashion-MNIST"
     rows = ["FL-TOP", "FL-STD"]           # rows of this file
     mask = "FL-TOP"                       # whose coordinates are counted, in the run with the same seed
+
+    [figure]
+    kind = "maps"                         # of what matters to a client, by playing the first row again; needs the data
+    client = 0
+    at = [1, 5, 25]                       # rounds
+    importance = ["sensitivity", "variance"]
+    noise = 0.0028                        # the standard deviation that measures reckon with
 """
 
 import re
@@ -50,7 +57,7 @@ from typing import Any
 from tacit.core import UserError
 from tacit.core.schema import choose
 from tacit.experiment import Experiment, parse
-from tacit.report.plots import Histogram, Plot
+from tacit.report.plots import Drawn
 from tacit.reproduction.files import Table, check_different, check_keys, count, entries, read, text
 from tacit.reproduction.plots import FIGURE, read_columns, read_plot
 
@@ -105,7 +112,7 @@ class Study:
     name: str
     title: str
     rows: tuple[Row, ...]
-    plot: Plot | Histogram | None = None
+    plot: Drawn | None = None
     columns: tuple[str, ...] = ()
     stand_in: str = ""
 
