@@ -7,13 +7,15 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, Nudge, Samples
+from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, Nudge, Population, Samples
+from tacit.engine.batches import plan_batches
 from tacit.engine.functional import Functional
 from tacit.engine.kernels import kernels_for
 from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest
 from tacit.engine.reference import Reference
 
+HOW = zoo.descent(lr=0.3, steps=30)
 LINEAR = {name: zoo.CHAINS[name] for name in ("mlp", "wide", "softmax", "biasless", "pooled_inputs")}
 
 
@@ -36,31 +38,55 @@ def some_together(inputs: int) -> Tensor:
     return torch.where(torch.arange(inputs) < 3, -1, (torch.arange(inputs) - 3) // 5)
 
 
-def samples(*, zeros: bool = True) -> Samples:
+def samples(*, positive: bool = False) -> Samples:
     """Half of the pixels are zero, and two of them in every image."""
     (x, y), g = zoo.population([40], dtype=torch.float64)[0], torch.Generator().manual_seed(1)
-    x = x * (torch.rand(x.shape, generator=g) < 0.5) if zeros else x
+    x = x * (torch.rand(x.shape, generator=g) < 0.5)
     x[:, :, 0, :2] = 0
-    return x, y
+    return x.abs() if positive else x, y
 
 
 def weights_of(model: nn.Module) -> Tensor:
     return Layout.of(model).flatten(model)
 
 
+@pytest.mark.parametrize("positive", [True, False], ids=["positive", "any sign"])
 @pytest.mark.parametrize("amount", [-0.3, 0.003, 0.03, 1.0])
 @pytest.mark.parametrize("members", [each, some_together])
 @pytest.mark.parametrize("make", LINEAR.values(), ids=LINEAR)
-def test_kernels(make: Callable[[], nn.Module], members: Callable[[int], Tensor], amount: float) -> None:
+def test_kernels(
+    make: Callable[[], nn.Module], members: Callable[[int], Tensor], amount: float, positive: bool
+) -> None:
     torch.manual_seed(0)
-    model = make().double()
+    model, data = make().double(), samples(positive=positive)
     nudge = Nudge(*of_inputs(model, members), amount)
     kernels = kernels_for(model, CrossEntropy())
     assert kernels is not None
-    fast = kernels.nudged(weights_of(model), samples(), nudge)
+    fast = kernels.nudged(weights_of(model), data, nudge)
     assert fast is not None
-    assert torch.equal(fast, Reference(model, CrossEntropy()).nudged(weights_of(model), samples(), nudge))
-    assert amount < 1 or make is zoo.softmax or fast.unique().numel() > 2  # there is something to compare
+    assert torch.equal(fast, Reference(model, CrossEntropy()).nudged(weights_of(model), data, nudge))
+    assert amount < 1 or positive or make is zoo.softmax or fast.unique().numel() > 2  # there is something to compare
+
+
+@pytest.mark.parametrize("amount", [1e-3, 0.01, 0.1, 1.0])
+def test_only_classes_that_cannot_change_are_left_out(amount: float) -> None:
+    """The paper's kind of model, partly trained, on enough samples that some are about to change."""
+    torch.manual_seed(0)
+    model = zoo.biasless().double()
+    x, y = zoo.population([200], dtype=torch.float64)[0]
+    data = x.abs(), y
+    clients = Population.of([data])
+    start = weights_of(model)
+    trained = (
+        start
+        + Reference(model, CrossEntropy())
+        .descend(start, plan_batches(clients, torch.tensor([0]), HOW, start.dtype), HOW, torch.tensor([0]))
+        .dense()[0]
+    )
+    nudge = Nudge(*of_inputs(model, each), amount)
+    fast = Fastest(model, CrossEntropy()).nudged(trained, data, nudge)
+    assert torch.equal(fast, Reference(model, CrossEntropy()).nudged(trained, data, nudge))
+    assert amount < 0.1 or fast.unique().numel() > 3
 
 
 @pytest.mark.parametrize("make", [zoo.cnn, zoo.Residual, zoo.mlp])

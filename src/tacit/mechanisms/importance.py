@@ -56,12 +56,21 @@ class Variance:
 class Sensitivity:
     """What a client's own accuracy loses or wins when a group's weights grow by the noise to be expected, σ·√(2/π).
 
-    Many groups may come out equal; an input that is always zero has no importance at all.
+    Many groups may come out equal; an input that is always zero has no importance at all. With too little noise to
+    change any accuracy all groups are equal, and chance decides.
+
+    Args:
+        times: σ is so many times the noise of the base.
     """
+
+    times: float = 1.0
+
+    def __post_init__(self) -> None:
+        expect(0 < self.times < float("inf"), f"times={self.times} > 0 and finite")
 
     def of(self, weights: Tensor, received: Tensor, data: Wave, groups: Groups, deviation: float) -> Tensor:
         """One question to the engine for all groups."""
-        scores = data.nudged(weights, Nudge(groups.of, groups.count, deviation * sqrt(2 / pi)))
+        scores = data.nudged(weights, Nudge(groups.of, groups.count, self.times * deviation * sqrt(2 / pi)))
         return (scores[:, 1:] - scores[:, :1]).abs()
 
 

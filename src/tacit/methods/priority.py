@@ -27,6 +27,7 @@ from tacit.mechanisms import (
     NbaflGaussian,
     PublicMovement,
     ReleasedMovement,
+    Sensitivity,
     Share,
 )
 from tacit.mechanisms.ellipsoid import PublicImportance
@@ -40,6 +41,7 @@ Clipping = Literal["weights", "gradients", "none"]
 By = Literal["variance", "sensitivity"]
 Which = Literal["least", "most"]
 Group = Literal["inputs", "weights"]
+Nudge = Literal["low", "high"]
 Source = Literal["released", "public"]
 Shape = Literal["ellipsoid", "ball"]
 
@@ -99,6 +101,7 @@ def priority(
     epsilon_low: float = 0.5,
     epsilon_high: float = 10.0,
     groups: Group = "inputs",
+    nudge: Nudge = "low",
     delta: float = 0.01,
     rounds: int = 25,
     exposures: int | None = None,
@@ -118,6 +121,7 @@ def priority(
         epsilon_low: ε of the formula for these.
         epsilon_high: ε of the formula for all other weights.
         groups: `inputs`: all weights of an input matter together; `weights`: each by itself, in all layers.
+        nudge: by the noise of which ε the sensitivity method moves weights, the `low` or the `high` one.
         delta: δ of the formula.
         rounds: how many rounds, T.
         exposures: how often a client's upload may be seen, L; none: in every round, and 1 counts a single one.
@@ -135,6 +139,7 @@ def priority(
     base = nbafl(epsilon_high, delta, rounds, exposures, clip, clipping, samples, lr, epochs, batch_size)
     groupings: dict[str, Grouping] = {"inputs": Inputs(), "weights": EachWeight()}
     factor = epsilon_high / epsilon_low
+    measures = {**MEASURES, "sensitivity": Sensitivity(choose({"low": factor, "high": 1.0}, nudge, "nudge"))}
     allocation: Allocation = Graded(factor, which) if share is None else Share(factor, share, which)
     return Method(
         name="priority",
@@ -143,7 +148,7 @@ def priority(
         trainer=base.trainer,
         mechanism=ByImportance(
             base=base.mechanism,
-            importance=choose(MEASURES, method, "method"),
+            importance=choose(measures, method, "method"),
             allocation=allocation,
             groups=choose(groupings, groups, "groups"),
         ),

@@ -3,8 +3,7 @@
 If each weight of the first fully connected layer that belongs to input i grows by r, every hidden unit's sum grows by
 the same `r·x_i`. So the layer's product is taken once, and a sample goes through the rest of the chain only for those
 inputs that are not zero in it: of 784 pixels of a handwritten digit, some 150. Of these, only the few are left by which
-a class can change at all: how far outputs can move follows from the weights, as no activation moves more than its
-input does.
+its class can change at all: how fast outputs move follows from the weights.
 """
 
 from collections.abc import Mapping
@@ -55,7 +54,8 @@ class Nudged:
         outputs = _through(self.after, parameters, z)
         here = scores(loss, outputs, y)
         raised = self._raised(x)
-        told = raised.abs() > self._needed(loss, parameters, outputs, y)[:, None]
+        rates = Rates.of(self.after, parameters, z, raised) if isinstance(loss, CrossEntropy) else None
+        told = raised.abs() > self._needed(rates, outputs, y)
         change = here.new_zeros(self.nudge.count)
         for pairs in torch.split(told.nonzero(), AT_ONCE):
             sample, group = pairs.unbind(1)
@@ -70,33 +70,57 @@ class Nudged:
         sums = x.new_zeros(self.nudge.count, len(x)).index_add_(0, self.members[moving], x.t()[moving])
         return sums.mul_(self.nudge.amount).t()
 
-    def _needed(self, loss: Loss, parameters: Mapping[str, Tensor], outputs: Tensor, y: Tensor) -> Tensor:
-        """By how much every sample's hidden units must at least be raised before its score can change."""
-        reach = _reach(self.after, parameters) if isinstance(loss, CrossEntropy) else None
-        if reach is None:
-            return outputs.new_zeros(len(y))
-        said, truth = outputs.argmax(1), outputs.gather(1, y[:, None])
-        lead = truth - outputs  # of the true class over each other; negative where another one leads
-        slack = ROUNDING * outputs.abs().amax(1)
-        right = (lead.sub(slack[:, None]) / reach[y]).scatter(1, y[:, None], torch.inf).amin(1)
-        wrong = (-lead.gather(1, said[:, None])[:, 0] - slack) / reach[y, said]
-        return torch.where(said == y, right, wrong).clamp(min=0)
+    def _needed(self, rates: "Rates | None", outputs: Tensor, y: Tensor) -> Tensor:
+        """By how much every sample's hidden units must at least be raised before its class can change."""
+        if rates is None:
+            return outputs.new_zeros(len(y), 1)
+        said, true = outputs.argmax(1)[:, None], y[:, None]
+        rounding = ROUNDING * outputs.abs().amax(1, keepdim=True)
+        overtaken = _time(outputs.gather(1, true) - outputs - rounding, rates.of_any(over=true))
+        overtaken = overtaken.scatter(1, true, torch.inf).amin(1, keepdim=True)
+        lag = outputs.gather(1, said) - outputs.gather(1, true) - rounding
+        overtaking = _time(lag, rates.of_any(over=said).gather(1, true))
+        return torch.where(said == true, overtaken, overtaking)
 
 
-def _reach(links: tuple[Link, ...], parameters: Mapping[str, Tensor]) -> Tensor | None:
-    """How far any two outputs can part per unit by which all hidden units are raised; None if that is not known."""
-    if not links or not isinstance(links[-1].module, nn.Linear):
-        return None
-    moved: Tensor | None = None
-    for link in links[:-1]:
-        if isinstance(link.module, nn.Linear):
-            weight = parameters[_named(link, "weight")].abs()
-            moved = weight.sum(1) if moved is None else weight @ moved
-        elif not isinstance(link.module, nn.ReLU | nn.Tanh | nn.Sigmoid):
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """How fast outputs move while all hidden units are raised, (samples, classes): by `sure`, give or take `unsure`."""
+
+    sure: Tensor
+    unsure: Tensor
+
+    @classmethod
+    def of(cls, links: tuple[Link, ...], parameters: Mapping[str, Tensor], z: Tensor, raised: Tensor) -> Self | None:
+        """None if some layer's behaviour is not known.
+
+        A rectified unit that is on moves as it is raised; one that stays off does not; only one that may be switched on
+        is unsure. Through other layers no more is known than that no activation moves by more than its input.
+        """
+        if not links or not isinstance(links[-1].module, nn.Linear):
             return None
-    last = parameters[_named(links[-1], "weight")]
-    last = last if moved is None else last * moved
-    return torch.cdist(last, last, p=1)
+        last = parameters[_named(links[-1], "weight")]
+        if len(links) == 2 and isinstance(links[0].module, nn.ReLU) and bool((raised >= 0).all()):
+            on, most = z > 0, raised.amax(1, keepdim=True)
+            maybe = ~on & (z > -most)
+            return cls(on.to(z.dtype) @ last.t(), maybe.to(z.dtype) @ last.abs().t())
+        moved = torch.ones_like(z[0])
+        for link in links[:-1]:
+            if isinstance(link.module, nn.Linear):
+                moved = parameters[_named(link, "weight")].abs() @ moved
+            elif not isinstance(link.module, nn.ReLU | nn.Tanh | nn.Sigmoid):
+                return None
+        unsure = (last.abs() @ moved).expand(len(z), -1)
+        return cls(torch.zeros_like(unsure), unsure)
+
+    def of_any(self, over: Tensor) -> Tensor:
+        """How fast each class can at most gain on one class per sample, (samples, 1)."""
+        return self.sure - self.sure.gather(1, over) + self.unsure + self.unsure.gather(1, over)
+
+
+def _time(way: Tensor, rate: Tensor) -> Tensor:
+    """The least that it takes to make up the way; for ever where nothing is gained."""
+    return torch.where(rate > 0, way.clamp(min=0) / rate, torch.inf)
 
 
 def _through(links: tuple[Link, ...], parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
