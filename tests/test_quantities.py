@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tacit
 from tacit import checkpoints
 from tacit.books.accountants import RdpClassic
 from tacit.books.bandwidth import cost
@@ -160,3 +161,51 @@ def test_the_first_of_equally_good_rounds_is_the_best_and_losses_are_better_when
         ]
         run = Finished(method=fl_std(), clients=6000, parameters=9, reports=reports, directory=tmp_path)
         assert derived(run, ["best_round"]) == {"best_round": best}
+
+
+MAPS = """
+title = "Tiny"
+columns = ["first_accuracy", "mean_accuracy", "accuracy"]
+[[rows]]
+name = "one"
+method = "{method}"
+task = "digits"
+args = {args}
+task-args = {{ clients = 5 }}
+[figure]
+kind = "maps"
+client = 2
+at = [1, 3]
+importance = ["variance", "sensitivity"]
+noise = 0.3
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "args"),
+    [("fedavg", "{ cohort = 5, rounds = 3, epochs = 1 }"), ("nbafl", "{ rounds = 3, samples = 300, epsilon = 1e9 }")],
+)
+def test_maps_are_what_mattered_to_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, args: str
+) -> None:
+    """Weights or updates: the pixels at the edge, which are nearly always dark, matter least."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "maps.toml").write_text(MAPS.format(method=method, args=args))
+    study = read_study(tmp_path, "tiny/maps")
+    jobs = jobs_of(study, Choice())
+    for job in jobs[0]:
+        list(job.steps(job.experiment.build_task(), 1))
+    comparison = compare(study, jobs, fast=False)
+    (trial,) = comparison.rows[0].trials
+    names = ["variance, round 1", "variance, round 3", "sensitivity, round 1", "sensitivity, round 3"]
+    assert set(trial.curves) == {"shape", "mean", *names}
+    assert trial.curves["shape"] == (8.0, 8.0)
+    task = tacit.tasks.make_task("digits", clients=5)
+    assert np.allclose(trial.curves["mean"], task.population[2][0].mean(0).flatten(), atol=1e-5)
+    variance = np.array(trial.curves["variance, round 1"]).reshape(8, 8)
+    assert variance[:, 0].max() < 0.1 * variance[:, 2:6].mean()
+    reports = read_rounds(jobs[0][0].directory)
+    accuracies = [report.metrics["accuracy"] for report in reports]
+    assert trial.values["first_accuracy"] == pytest.approx(accuracies[0])
+    assert trial.values["mean_accuracy"] == pytest.approx(np.mean(accuracies))

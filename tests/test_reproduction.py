@@ -18,6 +18,7 @@ KNOWN = {"accuracy", "rounds", "cost", "epsilon", "delta"}
 KNOWN |= {"best_accuracy", "best_round", "cost_down", "cost_up", "epsilon_classic", "bound"}
 KNOWN |= {"best_balanced_accuracy", "auroc_at_best"}
 PANEL = '[figure]\nkind = "histogram"\nbins = 5\n[[figure.panels]]\ntitle = "P"\nrows = ["one"]\nmask = "one"\n'
+MAPS = '[figure]\nkind = "maps"\nclient = 2\nat = [1, 3]\nimportance = ["variance", "sensitivity"]\nnoise = 0.1\n'
 ROW = '[[rows]]\nname = "one"\nmethod = "fedavg"\n'
 
 
@@ -117,6 +118,11 @@ BAD = [
     ('title = "T"\n' + ROW + PANEL.replace('mask = "one"', 'mask = "own"'), ["mask of panel 'P'", "'own'"]),
     ('title = "T"\n' + ROW + PANEL.replace('mask = "one"', ""), ["panel 'P'", "a mask"]),
     ('title = "T"\n' + ROW + PANEL.replace("bins = 5", "bins = 0"), ["bins of figure", "at least 1"]),
+    ('title = "T"\n' + ROW + MAPS.replace("variance", "varience"), ["importance of", "Did you mean 'variance'?"]),
+    ('title = "T"\n' + ROW + MAPS.replace("[1, 3]", "[0]"), ["at of", "a list of rounds"]),
+    ('title = "T"\n' + ROW + MAPS.replace("0.1", "0"), ["noise of", "> 0"]),
+    ('title = "T"\n' + ROW + MAPS.replace("client = 2", "client = -1"), ["client of", "-1"]),
+    ('title = "T"\n' + ROW + MAPS + "bins = 3\n", ["figure of", "'bins'"]),
     ('title = "T"\ncolumns = 1\n' + ROW, ["columns of", "list of quantities"]),
     ('title = "T"\ncolumns = ["cost_pu"]\n' + ROW, ["columns of", "'cost_pu'", "Did you mean 'cost_up'?"]),
     ('title = "T"\ncolumns = ["cost_up", "cost_up"]\n' + ROW, ["columns of", "'cost_up' twice"]),

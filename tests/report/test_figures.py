@@ -7,9 +7,9 @@ import pytest
 
 from report.comparisons import make, row
 from tacit.core import UserError
-from tacit.report import figures, histograms
+from tacit.report import figures, histograms, maps
 from tacit.report.comparison import Comparison, Row, Trial
-from tacit.report.plots import Histogram, Panel
+from tacit.report.plots import Histogram, Maps, Panel
 
 ROWS = (row({}, {}, name="one"), row({}, name="two", length=9), row({}, name="three", length=1))
 
@@ -37,6 +37,29 @@ def test_a_histogram_is_drawn_from_the_document_alone():
     two, one = histograms.shapes(rows, panel)
     assert (two.name, one.name) == ("two", "one")
     assert [list(values) for values in (one.mean, one.least, one.most)] == [[0.5, 0.5], [0.25, 0.25], [0.75, 0.75]]
+
+
+def mapped(**curves: tuple[float, ...]) -> Row:
+    found = {
+        "shape": (2.0, 3.0),
+        "mean": (0.0,) * 6,
+        **{name.replace("_", ", round "): v for name, v in curves.items()},
+    }
+    return replace(row(), trials=(Trial(seed=0, values={}, curves=found),))
+
+
+def test_maps_are_drawn_from_the_document_alone():
+    plot = Maps(client=4, at=(1, 5), importance=("variance", "sensitivity"), noise=0.1)
+    some = mapped(variance_1=(0, 1, 2, 3, 4, 5), variance_5=(5, 4, 3, 2, 1, 0), sensitivity_1=(0,) * 6)
+    made = replace(make(some), plot=plot)
+    picture = figures.render(made)
+    assert picture.startswith(b"\x89PNG")
+    saved = Comparison.from_bytes(made.to_bytes(), "saved")
+    assert saved.plot == plot
+    assert figures.render(saved) == picture
+    assert maps.pictures(made)["variance, round 1"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(UserError, match="to have maps"):
+        figures.render(replace(make(row({})), plot=plot))
 
 
 def test_lines_are_means_of_seeds_without_what_was_not_measured():

@@ -75,6 +75,29 @@ def test_mnist_from_files(tiny_mnist):
     assert task.population.y.tolist() == [i % 10 for i in range(40)]
 
 
+def test_mnist_can_be_cut_to_a_pool_with_images_held_out_and_public(tiny_mnist):
+    task, whole = images.mnist(clients=4, pool=30, held_out=6, public=4), images.mnist(clients=4)
+    assert task.test is not None
+    assert task.public is not None
+    assert [len(y) for y in (task.population.y, task.test[1], task.public[1])] == [20, 6, 4]
+    parts = torch.cat([x for x, _ in (task.test, task.public, (task.population.x, None))]).flatten(1)
+    everything = {image.numpy().tobytes() for image in whole.population.x.flatten(1)}
+    assert {image.numpy().tobytes() for image in parts} <= everything
+    again = images.mnist(clients=4, pool=30, held_out=6, public=4)
+    assert torch.equal(again.population.y, task.population.y)
+    assert not torch.equal(images.mnist(clients=4, pool=30, seed=1).population.y, images.mnist(4, pool=30).population.y)
+    assert whole.public is None
+    features = images.mnist(clients=4, public=4, features="oriented-gradients", model="mlp")
+    assert features.public is not None
+    assert features.public[0].shape == (4, 392)
+
+
+@pytest.mark.parametrize("wrong", [{"pool": 41}, {"pool": 5, "held_out": 5}, {"public": -1}, {"public": 40}])
+def test_mnist_refuses_a_pool_that_cannot_be(tiny_mnist, wrong):
+    with pytest.raises(UserError, match="held_out"):
+        images.mnist(clients=2, **wrong)
+
+
 def test_mnist_clients_share_images_when_there_are_many(tiny_mnist):
     people = images.mnist(clients=101, partition="shards").population
     assert set(people.sizes.tolist()) == {600}

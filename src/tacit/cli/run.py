@@ -14,6 +14,7 @@ Examples:
   tacit run fl-top --set ratio=0.005                    few of the weights are ever trained or sent
   tacit run fl-top-dp --set ratio=0.005 epsilon=1 delta=1e-5 --task fashion-mnist --rounds 200
   tacit run fl-std fl-top-dp --set ratio=0.1            side by side; an option goes to those that have it
+  tacit run nbafl --set epsilon=1 delta=0.01            on its paper's task; --task mnist --task-set says otherwise
 
 An experiment's file:
   method = "fl-std"

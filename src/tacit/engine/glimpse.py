@@ -48,7 +48,7 @@ def glimpses(
         >>> (seen,) = glimpses(nbafl, task, client=3, at=[2], workers=1)
         >>> noise = nbafl.mechanism.deviations(seen.messages, seen.view, seen.data, seen.now)
         >>> noise.shape, noise.unique().numel()
-        (torch.Size([1, 34186]), 2)
+        (torch.Size([1, 4810]), 2)
     """
     wanted = sorted(set(at))
     expect(bool(wanted) and wanted[0] >= 1, f"rounds from 1 on, got {[*at]}")

@@ -178,7 +178,7 @@ def exact_epsilon(noise_multiplier: float, delta: float) -> float:
 
     Example:
         >>> [round(exact_epsilon(3.1075 / nominal, 0.01), 2) for nominal in (1, 5, 10)]
-        [0.51, 4.43, 11.9]
+        [0.51, 4.43, 11.92]
     """
     low, high = 0.0, 1.0
     if _delta(low, noise_multiplier) <= delta:

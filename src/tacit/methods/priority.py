@@ -163,7 +163,7 @@ def priority_dp(
     epsilon: float | None = 8.0,
     delta: float = 1e-4,
     noise: float | None = None,
-    clip: float = 1.0,
+    clip: float = 0.4,
     floor: float = 0.1,
     rounds: int = 50,
     cohort: int = 100,
