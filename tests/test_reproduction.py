@@ -6,6 +6,7 @@ import pytest
 
 from tacit.core import Report, UserError
 from tacit.core.schema import choose
+from tacit.report.orders import Order
 from tacit.reproduction.jobs import Choice, jobs_of
 from tacit.reproduction.outcomes import thinned
 from tacit.reproduction.studies import EXPECTED, catalog, experiments_folder, read_study
@@ -147,6 +148,29 @@ def test_numbers_of_the_paper_are_numbers_and_have_a_place(line, words):
     put("tiny/expected.toml", f'["table-1".one]\n{line}\n')
     with pytest.raises(UserError, match=words):
         read_study(put("tiny/table-1.toml", 'title = "T"\n' + ROW), "tiny/table-1")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('rows = ["one", "tow"]\nplace = "P"', "Did you mean 'two'"),
+        ('rows = ["one"]\nplace = "P"', "two rows"),
+        ('rows = ["one", "two"]', "a place"),
+        ('rows = ["one", "two"]\nplace = "P"\nwithin = "x"', "a number"),
+        ('rows = ["one", "two"]\nplace = "P"\nwitin = 1', "Did you mean 'within'"),
+    ],
+)
+def test_bad_orders_get_one_clear_sentence(line, words):
+    put("tiny/expected.toml", f'[["table-1".orders]]\n{line}\n')
+    with pytest.raises(UserError, match=words):
+        read_study(put("tiny/table-1.toml", 'title = "T"\n' + ROW + ROW.replace("one", "two")), "tiny/table-1")
+
+
+def test_orders_stand_beside_the_numbers():
+    put("tiny/expected.toml", '[["table-1".orders]]\nrows = ["one", "two"]\nplace = "P"\nwithin = 0.1\n')
+    study = read_study(put("tiny/table-1.toml", 'title = "T"\n' + ROW + ROW.replace("one", "two")), "tiny/table-1")
+    assert study.orders == (Order(rows=("one", "two"), place="P", within=0.1),)
+    assert study.rows[0].paper == {}
 
 
 def test_there_is_a_directory_per_row_and_seed():

@@ -6,6 +6,7 @@ import pytest
 from report.comparisons import make, row
 from tacit.core import UserError
 from tacit.report.comparison import Comparison
+from tacit.report.orders import Order
 from tacit.report.tables import remarks, table
 
 
@@ -102,3 +103,25 @@ def test_the_remarks_tell_the_guarantee_and_the_bytes():
     assert "550 messages" in words
     assert "2.5 MB up and 1.0 MB down" in words
     assert "fedavg rounds=2" in words
+
+
+def test_orders_are_told_with_their_numbers():
+    """Two seeds that both rows have; one says so, the other does not."""
+    low, high = (
+        row({"accuracy": 0.5}, {"accuracy": 0.9}, name="low"),
+        row({"accuracy": 0.6}, {"accuracy": 0.86}, name="high"),
+    )
+    below, near = Order(rows=("low", "high"), place="Figure 9"), Order(rows=("low", "high"), place="P", within=0.05)
+    assert below.told((low, high)) == (
+        "Figure 9: low < high in accuracy: reached, 0.7000 and 0.7300; so in 1 of 2 seeds"
+    )
+    assert below.told((replace(high, name="low"), replace(low, name="high"))).startswith(
+        "Figure 9: low < high in accuracy: missed"
+    )
+    assert "P: low ≈ high in accuracy: reached" in near.told((low, high))
+    assert replace(near, within=0.01).told((low, high)).endswith("missed, 0.7000 and 0.7300; so in 0 of 2 seeds")
+    assert below.told((low,)) == "Figure 9: low < high in accuracy: not measured"
+    made = replace(make(low, high), orders=(below, near))
+    assert any(line.startswith("Figure 9: low < high") for line in remarks(made))
+    assert not any(line.startswith("Figure 9") for line in remarks(replace(made, fast=True)))
+    assert Comparison.from_bytes(made.to_bytes(), "saved").orders == (below, near)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 from tacit.core.errors import UserError
+from tacit.report.orders import Order, read_order
 from tacit.report.plots import Drawn, read_plot
 
 FORMAT = 1
@@ -80,6 +81,11 @@ class Row:
         """Everything that was measured or that the paper tells, in order."""
         return list(dict.fromkeys([*(name for trial in self.trials for name in trial.values), *self.paper]))
 
+    def by_seed(self, quantity: str) -> dict[int, float]:
+        """What came out for each seed that measured it."""
+        values = {trial.seed: trial.values.get(quantity) for trial in self.trials}
+        return {seed: value for seed, value in values.items() if value is not None}
+
     def ours(self, quantity: str) -> Spread | None:
         """What came out over all seeds; None if some run did not measure it."""
         values = [trial.values.get(quantity) for trial in self.trials]
@@ -115,6 +121,7 @@ class Comparison:
         plot: what is drawn, if this is a figure.
         columns: the quantities of the table, a column each; empty: all there are, a line each.
         stand_in: why ours and the paper's numbers are not of the same data; empty if they are.
+        orders: which rows the paper has in front, where it prints no numbers.
     """
 
     name: str
@@ -125,6 +132,7 @@ class Comparison:
     plot: Drawn | None = None
     columns: tuple[str, ...] = ()
     stand_in: str = ""
+    orders: tuple[Order, ...] = ()
 
     def verdict(self, row: Row, quantity: str) -> Verdict:
         """That of the row; a short version is not compared, nor are other data."""
@@ -165,6 +173,7 @@ class Comparison:
             plot=read_plot(table["plot"]),
             columns=tuple(table.get("columns", ())),
             stand_in=table.get("stand_in", ""),
+            orders=tuple(map(read_order, table.get("orders", ()))),
         )
 
     def _compared(self, row: Row, quantity: str) -> dict[str, object]:

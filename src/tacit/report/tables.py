@@ -66,6 +66,8 @@ def remarks(comparison: Comparison) -> Iterator[str]:
     yield from notes(comparison.columns)
     if comparison.columns:
         yield "Ours are means over the seeds; ± is half the way from the least to the most."
+    if not comparison.fast:
+        yield from (order.told(comparison.rows) for order in comparison.orders)
     for row in comparison.rows:
         yield row.name
         yield from (f"  {line}" for line in f"Guarantee: {row.guarantee}".splitlines())

@@ -36,6 +36,7 @@ def compare(study: Study, jobs: Iterable[Sequence[Job]], *, fast: bool) -> Compa
         plot=study.plot,
         columns=study.columns,
         stand_in=study.stand_in,
+        orders=study.orders,
     )
 
 

@@ -46,10 +46,17 @@ Also, for a whole study::
     at = [1, 5, 25]                       # rounds
     importance = ["sensitivity", "variance"]
     noise = 0.0028                        # the standard deviation that measures reckon with
+
+In expected.toml, where a figure prints no numbers::
+
+    [["figure-6".orders]]
+    rows = ["20 % most", "40 % least"]    # the first has less accuracy than the second
+    place = "Figure 6"
+    within = 0.01                         # or, with this, about as much
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -57,12 +64,13 @@ from typing import Any
 from tacit.core import UserError
 from tacit.core.schema import choose
 from tacit.experiment import Experiment, parse
+from tacit.report.orders import Order
 from tacit.report.plots import Drawn
-from tacit.reproduction.files import Table, check_different, check_keys, count, entries, read, text
+from tacit.reproduction.files import Table, check_different, check_keys, count, entries, read, text, texts
 from tacit.reproduction.plots import FIGURE, read_columns, read_plot
 
 EXPECTED = "expected.toml"
-FAST = "fast"
+FAST, ORDERS = "fast", "orders"
 _EVERY = "evaluate-every"
 _STUDY, _OWN, _BORROWED = (
     ("title", _EVERY, "columns", "stand-in", "rows", FIGURE),
@@ -107,6 +115,7 @@ class Study:
         plot: what is drawn of them, if anything.
         columns: the quantities of the table, a column each; empty: all there are, a line each.
         stand_in: why the data are not the paper's; empty if they are.
+        orders: which rows the paper has in front, where it prints no numbers.
     """
 
     name: str
@@ -115,6 +124,7 @@ class Study:
     plot: Drawn | None = None
     columns: tuple[str, ...] = ()
     stand_in: str = ""
+    orders: tuple[Order, ...] = ()
 
 
 def experiments_folder() -> Path:
@@ -149,6 +159,7 @@ def read_study(folder: Path, name: str) -> Study:
         plot=read_plot(table, [row.name for row in rows], str(file)),
         columns=read_columns(table, str(file)),
         stand_in=text(table, "stand-in", str(file)) if "stand-in" in table else "",
+        orders=_orders(file, [row.name for row in rows]),
     )
 
 
@@ -197,10 +208,30 @@ def _fast(experiment: Experiment, changes: Any, label: str) -> Experiment:
     )
 
 
+def _orders(file: Path, rows: Sequence[str]) -> tuple[Order, ...]:
+    """Which rows are in front of which, from [[<what>.orders]] of the paper's numbers."""
+    book = file.with_name(EXPECTED)
+    told = read(book).get(file.stem, {}).get(ORDERS, []) if book.exists() else []
+    return tuple(_order(table, rows, f"orders of {file.stem} in {book}") for table in told)
+
+
+def _order(table: Table, rows: Sequence[str], label: str) -> Order:
+    check_keys(table, ("rows", "place", "quantity", "within"), label)
+    known = {name: name for name in rows}
+    named = [choose(known, name, f"rows of {label}") for name in texts(table, "rows", label, "two rows")]
+    within = table.get("within")
+    if len(named) != 2 or not (within is None or isinstance(within, int | float)):
+        raise UserError(f"Expected {label} to have two rows, and within to be a number if it is there.")
+    quantity = text(table, "quantity", label) if "quantity" in table else "accuracy"
+    return Order(rows=(named[0], named[1]), place=text(table, "place", label), quantity=quantity, within=within)
+
+
 def _expected(file: Path, entry: Table, name: str, label: str) -> tuple[dict[str, float], str]:
     """The paper's numbers for a row, and their place in it."""
     book = file.with_name(EXPECTED)
-    known = read(book).get(file.stem, {}) if book.exists() else {}
+    known = (
+        {key: value for key, value in read(book).get(file.stem, {}).items() if key != ORDERS} if book.exists() else {}
+    )
     if "expected" in entry:
         found = choose(known, text(entry, "expected", label), f"expected of {label}")
     else:
