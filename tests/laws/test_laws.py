@@ -324,10 +324,6 @@ COMPLAINTS = [
         ),
     ),
     (
-        {"aggregator": WeightedMean(), "mechanism": SHARES, "channel": IdealSum()},
-        "x: DistributedGaussian bounds every client alike, but WeightedMean lets some count more. Use Mean.",
-    ),
-    (
         {"mechanism": CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0), "channel": IdealSum()},
         "x: CentralGaussian reads every message on the server, but IdealSum reveals only their sum.",
     ),

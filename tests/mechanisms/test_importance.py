@@ -35,6 +35,7 @@ from tacit.mechanisms import (
     EachWeight,
     FixedClip,
     Graded,
+    Grid,
     Inputs,
     NbaflGaussian,
     Sensitivity,
@@ -214,6 +215,8 @@ def test_bases_without_clients_noise_are_refused() -> None:
     for base in (central, at_once):
         with pytest.raises(UserError, match="a base whose clients add their own noise"):
             replace(FIFTH, base=base)
+    with pytest.raises(UserError, match="blurs with real numbers"):
+        replace(FIFTH, base=replace(at_once, at_once=False, numbers=Grid()))
     with pytest.raises(UserError, match="with its noise given"):
         replace(FIFTH, base=DistributedGaussian(clip=FixedClip(1.0), at_once=False))
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import sqrt
 
+import dp_accounting
 import pytest
 import torch
 from scipy import stats
@@ -15,7 +16,6 @@ from tacit.core import DenseRows, Key, Messages, Method, Round, State, Sum, User
 from tacit.core.pieces import nominal
 from tacit.core.rounds import broadcast, close, receive, refuse
 from tacit.mechanisms import CentralGaussian, FixedClip, NbaflGaussian
-from tacit.mechanisms.gaussian import _gaussian
 from tacit.mechanisms.nbafl import NOMINAL, exact_epsilon
 from tacit.samplers import Everyone
 from tacit.servers import Replace
@@ -90,9 +90,7 @@ def test_the_exact_epsilon_of_the_true_sensitivity() -> None:
 
 @pytest.mark.parametrize("multiplier", [0.6, 1.0, 3.0])
 def test_exact_epsilon_is_what_the_accountant_finds(multiplier: float) -> None:
-    event = _gaussian(multiplier)
-    assert event is not None
-    found = PrivacyBook.of(Pld(), [event]).epsilon(1e-3)
+    found = PrivacyBook.of(Pld(), [dp_accounting.GaussianDpEvent(multiplier)]).epsilon(1e-3)
     assert exact_epsilon(multiplier, 1e-3) == pytest.approx(found, rel=1e-3)
 
 

@@ -192,7 +192,8 @@ class DistributedGaussian:
 
     def deviation(self, view: View, now: Round) -> float:
         """The standard deviation of a client's own share of the noise."""
-        return float(view.parts[Part.BOUND]) * self._share(now)
+        how = self._how(Bound((float(view.parts[Part.BOUND]),)))
+        return how.bound.whole * how.multiplier / sqrt(how.of(now))
 
     def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
         """A Gaussian mechanism with the honest noise that is promised, or that was delivered."""

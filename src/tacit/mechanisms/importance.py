@@ -199,6 +199,7 @@ class ByImportance:
     noisy: ClassVar[bool] = True
     unsized: ClassVar[bool] = False
     per_layer: ClassVar[bool] = True
+    bits: ClassVar[int | None] = None
     against: ClassVar[str] = "nobody"
 
     def __post_init__(self) -> None:
@@ -207,6 +208,7 @@ class ByImportance:
                 f"Expected a base whose clients add their own noise, got {self.base}. Use NbaflGaussian, or "
                 "DistributedGaussian(at_once=False)."
             )
+        expect(self.base.bits is None, f"a base that blurs with real numbers, got {self.base}", "Use Reals().")
         expect(not self.base.unsized, "a base with its noise given: a budget cannot size it, as nothing is proved")
         if isinstance(self.importance, Sensitivity) and isinstance(self.groups, EachWeight):
             raise UserError("Expected Variance for single weights: Sensitivity would try every one. Or use Inputs.")

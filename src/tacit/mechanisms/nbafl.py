@@ -64,6 +64,7 @@ class NbaflGaussian:
     noisy: ClassVar[bool] = True
     unsized: ClassVar[bool] = False
     shares: ClassVar[bool] = False
+    bits: ClassVar[int | None] = None
     per_layer: ClassVar[bool] = False
     against: ClassVar[str] = "nobody"
 
