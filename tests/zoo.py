@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Descent, Key, Population
+from tacit.core import Descent, Key, Population, Pull
 
 
 def mlp() -> nn.Module:
@@ -126,5 +126,6 @@ def descent(
     batch_size: int | None = None,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
+    pull: Pull | None = None,
 ) -> Descent:
-    return Descent(lr, steps, epochs, batch_size, momentum, weight_decay, Key.from_seed(7))
+    return Descent(lr, steps, epochs, batch_size, momentum, weight_decay, Key.from_seed(7), pull=pull)

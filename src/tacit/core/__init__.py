@@ -19,7 +19,7 @@ from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared
 from tacit.core.method import Method
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.pieces import Descent, Event, Near, Wave
+from tacit.core.pieces import Descent, Event, Near, Pull, Wave
 from tacit.core.rows import DenseRows, MaskedRows, Rows
 from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Step, Sum, Traffic, Turnout, View
 from tacit.core.task import Population, Samples, Task
@@ -51,6 +51,7 @@ __all__ = [
     "NoNoise",
     "Plain",
     "Population",
+    "Pull",
     "Receipt",
     "Report",
     "Round",

@@ -19,6 +19,19 @@ Says = Literal["updates", "weights"]
 Sees = Literal["messages", "sum"]
 
 
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """A proximal term: each client's loss plus Σ (strength / 2)·‖w − target‖², over the parameters of the model.
+
+    Attributes:
+        target: where the client's weights are pulled to, (clients, dim): a row for every client of the wave.
+        strengths: one for every parameter of the model, in the order of a row; 0: not pulled.
+    """
+
+    target: Tensor
+    strengths: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class Descent:
     """Stochastic gradient descent on a client, spelled out for the engine.
@@ -35,6 +48,7 @@ class Descent:
     weight_decay: float
     key: Key  # shuffling; client i uses key.child("client", i)
     mask: Tensor | None = None  # the coordinates that move, in ascending order; None: all of them
+    pull: Pull | None = None  # towards targets of the clients' own
 
 
 class Wave(Protocol):
@@ -50,8 +64,16 @@ class Wave(Protocol):
         """How many samples each has."""
         ...
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the model's parameters, in the order in which they make up a row."""
+        ...
+
     def descend(self, weights: Tensor, how: Descent) -> Rows:
-        """Every client descends from `weights` on its own data; the updates (trained minus received)."""
+        """Every client descends on its own data; the updates (trained minus received).
+
+        They all start from one vector, or each from its own row of `weights`, (clients, dim).
+        """
         ...
 
 

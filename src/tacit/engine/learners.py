@@ -10,7 +10,7 @@ from tacit.core import Descent, Key, Loss, Population, Rows, Samples
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.functional import Functional
 from tacit.engine.kernels import Kernels, kernels_for
-from tacit.engine.layout import draws_randomness, has_slow_mapping, mixes_samples
+from tacit.engine.layout import Layout, draws_randomness, has_slow_mapping, mixes_samples
 from tacit.engine.reference import Reference
 
 _ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, Key.from_seed(0))
@@ -19,8 +19,13 @@ _ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, Key.from_seed(0))
 class Learner(Protocol):
     """A way through a wave."""
 
+    @property
+    def layout(self) -> Layout:
+        """The model's parameters."""
+        ...
+
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> Rows:
-        """The update of every client."""
+        """The update of every client, all from one vector of weights or each from its own row."""
         ...
 
 
@@ -36,6 +41,7 @@ class Fastest:
     """
 
     def __init__(self, model: nn.Module, loss: Loss, like: Samples | None = None) -> None:
+        self.layout = Layout.of(model)
         self.kernels: Kernels | None = kernels_for(model, loss)
         one_by_one = draws_randomness(model) or mixes_samples(model) or has_slow_mapping(model)
         functional = None if one_by_one else Functional(model, loss)
@@ -50,7 +56,8 @@ class Fastest:
 
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> Rows:
         """The update of every client."""
-        learner = self.kernels if self.kernels is not None and self.kernels.takes(how) else self.general
+        kernels = self.kernels
+        learner = self.general if kernels is None or not kernels.takes(weights, batches, how) else kernels
         return learner.descend(weights, batches, how, clients)
 
 

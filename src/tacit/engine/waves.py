@@ -34,6 +34,11 @@ class Stack:
         """How many samples each has."""
         return self.population.sizes[self.clients]
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the model's parameters."""
+        return self.learner.layout.shapes
+
     def descend(self, weights: Tensor, how: Descent) -> Rows:
         """Every client descends on its own data."""
         batches = plan_batches(self.population, self.clients, how, weights.dtype)

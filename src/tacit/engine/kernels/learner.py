@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Descent, Loss, MaskedRows
+from tacit.core import Descent, Loss, MaskedRows, Pull
 from tacit.engine.batches import Batches
 from tacit.engine.kernels.chain import TRAINED, Link, chain_of
 from tacit.engine.kernels.conv import PATCH_LIMIT, Filters, LoopConv, PatchConv
@@ -17,7 +17,7 @@ from tacit.engine.kernels.masked_linear import BlockLinear, Corrected, OpenedLin
 from tacit.engine.kernels.plain import AvgPool, Flatten, MaxPool, Relu, Sigmoid, Tanh
 from tacit.engine.kernels.plans import Plan
 from tacit.engine.kernels.rows import BlockRows
-from tacit.engine.kernels.shape import Layer, Slot
+from tacit.engine.kernels.shape import Layer, Owner, Slot, Tug
 from tacit.engine.kernels.shares import Share
 from tacit.engine.layout import Layout
 
@@ -36,9 +36,11 @@ class Kernels:
         self.gradient = GRADIENTS[type(loss)]
         self.plan: Plan | None = None  # of the mask seen last: it stays for many waves, and often for all rounds
 
-    def takes(self, how: Descent) -> bool:
-        """Whether the descent is plain SGD."""
-        return not how.momentum and not how.weight_decay
+    def takes(self, weights: Tensor, batches: Batches, how: Descent) -> bool:
+        """Whether it is plain SGD, under a mask from shared weights without a pull, under a pull in as many steps."""
+        if how.momentum or how.weight_decay or (how.pull is not None and not batches.even):
+            return False
+        return how.mask is None or (how.pull is None and weights.dim() == 1)
 
     @torch.no_grad()
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> BlockRows | MaskedRows:
@@ -110,7 +112,34 @@ class _Builder:
 
     def layers(self) -> list[Layer]:
         """The chain's layers; flattening of the inputs is left to the caller."""
-        return [self._layer(link, i) for i, link in enumerate(self.links)]
+        layers = [self._layer(link, i) for i, link in enumerate(self.links)]
+        if self.how.pull is not None:
+            for link, layer in zip(self.links, layers, strict=True):
+                if isinstance(layer, DenseLinear | PatchConv | LoopConv):
+                    layer.tugs = self._tugs(link, layer, self.how.pull)
+        return layers
+
+    @property
+    def apart(self) -> bool:
+        """Whether every client must own its weights: they start or are pulled apart."""
+        return self.weights.dim() > 1 or self.how.pull is not None
+
+    def _tugs(self, link: Link, layer: Owner, pull: Pull) -> tuple[Tug, ...]:
+        targets, strengths = (
+            self.learner.layout.views(pull.target),
+            dict(zip(self.learner.layout.names, pull.strengths, strict=True)),
+        )
+        pairs = zip(self._names(link), layer.owned, strict=True)
+        return tuple(
+            Tug(owned, targets[name].view_as(owned), self.how.lr * strengths[name])
+            for name, owned in pairs
+            if strengths[name]
+        )
+
+    def _names(self, link: Link) -> list[str]:
+        """Of the link's parameters, in the order of its slots."""
+        prefix = f"{link.name}." if link.name else ""
+        return [name for name in (f"{prefix}weight", f"{prefix}bias") if name in self.learner.layout.names]
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
@@ -163,14 +192,14 @@ class _Builder:
                 return Flatten()
 
     def _parameters(self, link: Link) -> tuple[Tensor, Tensor | None, tuple[Slot, ...]]:
-        layout, prefix = self.learner.layout, f"{link.name}." if link.name else ""
-        views = layout.views(self.weights)
-        names = [name for name in (f"{prefix}weight", f"{prefix}bias") if name in views]
-        slots = tuple((layout.start(n), layout.start(n) + views[n].numel()) for n in names)
+        names, views = self._names(link), self.learner.layout.views(self.weights)
+        slots = tuple(self.learner.layout.slot(name) for name in names)
         return views[names[0]], views[names[1]] if len(names) > 1 else None, slots
 
     def _linear(self, weights: Weights, lowest: bool, place: int) -> Layer:
         batches, lr = self.batches, self.how.lr
+        if self.apart:
+            return DenseLinear(weights, lr, batches.clients, lowest=lowest)
         outputs, inputs = weights.matrix.shape
         if lowest and batches.constant and batches.size <= 2 * batches.steps * outputs:
             return GramLinear(weights, lr)
