@@ -21,6 +21,7 @@ from tacit.core.method import Method
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
 from tacit.core.pieces import Descent, Event, Near, Pull, Wave
 from tacit.core.rows import DenseRows, MaskedRows, Rows
+from tacit.core.sparse import Compact, Csr
 from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Step, Sum, Traffic, Turnout, View
 from tacit.core.task import Population, Samples, Task
 
@@ -31,8 +32,10 @@ __all__ = [
     "Bounded",
     "Budget",
     "BudgetError",
+    "Compact",
     "CompositionError",
     "CrossEntropy",
+    "Csr",
     "DataError",
     "DenseRows",
     "Descent",
