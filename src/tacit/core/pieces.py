@@ -6,7 +6,7 @@ randomness comes from the keys in `Round`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from tacit.core.wire import Part
 
 Says = Literal["updates", "weights"]
 Sees = Literal["messages", "sum"]
+Shapes = tuple[tuple[int, ...], ...]  # of a model's parameters, in the order in which they make up a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +66,8 @@ class Wave(Protocol):
         ...
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the model's parameters, in the order in which they make up a row."""
+    def shapes(self) -> Shapes:
+        """The shapes of the model's parameters."""
         ...
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:
@@ -136,6 +137,19 @@ class Trainer(Protocol):
 
     def train(self, view: View, data: Wave, now: Round) -> Rows:
         """One row per client."""
+        ...
+
+
+@runtime_checkable
+class Examined(Protocol):
+    """A trainer whose model is worth a second look when it is measured. Most trainers are not."""
+
+    def forms(self, state: State, shapes: Shapes) -> Mapping[str, Tensor]:
+        """Other forms of the model, whose metrics are told beside its own under their names."""
+        ...
+
+    def figures(self, state: State, shapes: Shapes) -> Mapping[str, float]:
+        """Figures that can be read off the weights."""
         ...
 
 

@@ -28,6 +28,7 @@ from tacit.core import (
     View,
 )
 from tacit.core.errors import expect
+from tacit.core.pieces import Examined
 from tacit.core.rounds import broadcast, close, prepare, receive
 from tacit.core.state import SERVER
 from tacit.engine.crew import Crew, EvaluateJob, Trained, TrainJob, single_thread
@@ -131,6 +132,7 @@ class Engine:
         self.crew, self.method, self.task, self.pool = crew, crew.method, crew.task, pool
         self.shared, self.secret = Key.from_seed(seed, "shared"), Key.from_seed(seed, "secret")
         self.ahead = len(crew.slots)
+        self.measured = 0  # how often weights were, by which workers know them
 
     def round(self, state: State) -> tuple[State, Report]:
         """The next state, and the report without metrics."""
@@ -153,13 +155,24 @@ class Engine:
         return replace(state_after, memory=memory), report
 
     def evaluate(self, state: State) -> dict[str, float]:
-        """Metrics on the test data, measured by all workers."""
+        """Metrics on the test data, of the model and of other forms of it that the trainer wants examined."""
         if self.task.test is None:
             return {}
+        trainer, shapes, metrics = self.method.trainer, self.crew.layout.shapes, self._metrics(state.weights)
+        if isinstance(trainer, Examined):
+            for name, weights in trainer.forms(state, shapes).items():
+                metrics |= {f"{name}_{metric}": value for metric, value in self._metrics(weights).items()}
+            metrics |= trainer.figures(state, shapes)
+        return metrics
+
+    def _metrics(self, weights: Tensor) -> dict[str, float]:
+        """Metrics of these weights, measured by all workers."""
+        assert self.task.test is not None
+        self.crew.weights.copy_(weights)
+        self.measured += 1
         y = self.task.test[1]
-        self.crew.weights.copy_(state.weights)
         begins = range(0, len(y), EVALUATED_AT_ONCE)
-        jobs = [EvaluateJob(state.round, b, min(b + EVALUATED_AT_ONCE, len(y))) for b in begins]
+        jobs = [EvaluateJob(self.measured, b, min(b + EVALUATED_AT_ONCE, len(y))) for b in begins]
         outputs = np.concatenate(list(self.pool.run(jobs, ahead=len(jobs))))
         return self.task.loss.metrics(torch.from_numpy(outputs), y.cpu())
 
