@@ -4,11 +4,11 @@ import sys
 import tacit
 
 PUBLIC = """
-Add Bandwidth BinaryCrossEntropy Budget Card CentralGaussian CompositionError CrossEntropy DataError
-DistributedGaussian Everyone Experiment FixedClip FixedRandom FixedSize Grid Growing IdealSum Identity Key Loss Masked
-Mean MeanSquared MedianClip Method ModelError Momentum NoNoise Plain Poisson Population PublicClip QuantileClip
-RandomK Reals Replace Report Run RunError SecureSum Select Sense Sgd Size State StorageError TacitError Task TopK
-TrainingError UserError Vote WeightedMean WireError WorkerError card methods rounds tasks train
+Add AdmmPrune Bandwidth BinaryCrossEntropy Budget Card CentralGaussian Compact CompositionError CrossEntropy Csr
+DataError DistributedGaussian Everyone Experiment FixedClip FixedRandom FixedSize Grid Growing IdealSum Identity Keep
+Key Loss MagnitudePrune Masked Mean MeanSquared MedianClip Method ModelError Momentum NoNoise Plain Poisson Population
+PublicClip QuantileClip RandomK Reals Replace Report Run RunError SecureSum Select Sense Sgd Size State StorageError
+TacitError Task TopK TrainingError UserError Vote WeightedMean WireError WorkerError card methods rounds tasks train
 """
 
 

@@ -10,8 +10,10 @@ from tacit.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.core import (
     BinaryCrossEntropy,
     Budget,
+    Compact,
     CompositionError,
     CrossEntropy,
+    Csr,
     DataError,
     Identity,
     Key,
@@ -47,18 +49,21 @@ from tacit.mechanisms import (
 )
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Add, Momentum, Replace
-from tacit.trainers import Masked, Sgd
+from tacit.trainers import AdmmPrune, Keep, MagnitudePrune, Masked, Sgd
 from tacit.training import Run, train
 
 __all__ = [
     "Add",
+    "AdmmPrune",
     "Bandwidth",
     "BinaryCrossEntropy",
     "Budget",
     "Card",
     "CentralGaussian",
+    "Compact",
     "CompositionError",
     "CrossEntropy",
+    "Csr",
     "DataError",
     "DistributedGaussian",
     "Everyone",
@@ -70,8 +75,10 @@ __all__ = [
     "Growing",
     "IdealSum",
     "Identity",
+    "Keep",
     "Key",
     "Loss",
+    "MagnitudePrune",
     "Masked",
     "Mean",
     "MeanSquared",

@@ -155,15 +155,16 @@ def test_size(method: Method) -> None:
     assert list(method.channel.upload(messages, now())) == sent_up
     view = view_of(method, zoo.cnn)
     for first in (True, False):
-        whole = len(wire.pack(wire.Kind.VIEW, 1, view.told(first=first))) + asked
+        told = view.told(first=first, form=getattr(method.channel, "down", None))
+        whole = len(wire.pack(wire.Kind.VIEW, 1, told)) + asked
         assert method.channel.download(view, now(), first=first) == whole
 
 
 def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
     """Bytes that each client really sends, and that each is asked with beside the view."""
     if not isinstance(method.channel, SecureSum):
-        count = messages.rows.count
-        return [len(wire.pack(wire.Kind.MESSAGE, 1, messages.parts(i))) for i in range(count)], 0
+        count, form = messages.rows.count, getattr(method.channel, "wire", None)
+        return [len(wire.pack(wire.Kind.MESSAGE, 1, messages.parts(i, form))) for i in range(count)], 0
     parameters = method.channel.parameters(messages.rows.dim, now())
     session = Session(run=bytes(16), round=1, model=bytes(32), config=bytes(32), parameters=parameters)
     zeros = np.zeros(messages.rows.dim, np.uint32)
