@@ -36,7 +36,7 @@ def by_hand(trainer: AdmmPrune, net: nn.Module, clients: Population, client: int
     z, u = KEEP.project(w, layout.shapes), torch.zeros_like(w)
     strengths = tuple(rho if len(shape) > 1 else 0.0 for shape in layout.shapes)
     for epoch in range(trainer.sgd.epochs or 0):
-        key = now().secret.child("batches").child("epoch", epoch)
+        key = now().secret.child("batches").child("update", epoch)
         how = Descent(trainer.sgd.lr, None, 1, 4, trainer.sgd.momentum, 0.0, key, pull=Pull((z - u)[None], strengths))
         w = w + learner.descend(w, plan_batches(clients, mine, how, w.dtype), how, mine).dense()[0]
         z = KEEP.project(w + u, layout.shapes)
@@ -81,6 +81,19 @@ def test_warm_up_is_plain_training() -> None:
     assert trainer.train(view, wave, now(5)).dense().count_nonzero(dim=1).tolist() == [186, 186]
 
 
+def test_updates_share_out_the_descent() -> None:
+    """Three epochs with three updates are the default; six steps with three updates are two steps before each."""
+    net, clients = model(), zoo.population((8, 8), dtype=torch.float64)
+    wave, view = Stack(torch.arange(2), clients, Fastest(net, CrossEntropy())), View(Layout.of(net).flatten(net), {})
+
+    def rows(updates: int | None, **how: object) -> Tensor:
+        return AdmmPrune(sgd=sgd(**how), keep=KEEP, updates=updates).train(view, wave, now()).dense()
+
+    assert torch.equal(rows(3, epochs=3), rows(None, epochs=3))
+    torch.testing.assert_close(rows(3, epochs=None, steps=6), rows(3, epochs=3))  # an epoch is two steps of four
+    assert not torch.equal(rows(1, epochs=3), rows(3, epochs=3))
+
+
 def test_the_penalty_s_rule() -> None:
     """ρ·lr/(1 − momentum) is the share, whatever the learning rate: with momentum m, steps add up to 1/(1 − m)."""
     for lr in (0.01, 0.3):
@@ -93,7 +106,9 @@ def test_the_penalty_s_rule() -> None:
     ("changes", "words"),
     [
         ({"sgd": sgd(sends="updates")}, "sgd to send weights"),
-        ({"sgd": sgd(epochs=None, steps=3)}, "sgd in epochs"),
+        ({"sgd": sgd(epochs=None, steps=3)}, "updates to be given for a descent in steps"),
+        ({"updates": 2}, "updates=2 to divide the descent of 3"),
+        ({"updates": 0}, "updates=0 to divide"),
         ({"pull": 0.0}, "pull=0.0 in (0, 1)"),
         ({"pull": 1.0}, "pull=1.0 in (0, 1)"),
         ({"warm_up": -1}, "warm_up=-1 >= 0"),

@@ -11,7 +11,7 @@ from tacit.engine.learners import Fastest
 from tacit.engine.waves import Stack
 from tacit.tasks.models import lenet, mobilenet_v2
 from tacit.trainers import Keep, MagnitudePrune, Sgd
-from tacit.trainers.pruning import density, spread_out
+from tacit.trainers.pruning import spread_out
 
 SGD = Sgd(lr=0.1, epochs=2, batch_size=4, sends="weights")
 LENET = Layout.of(lenet()).shapes
@@ -81,14 +81,14 @@ def test_clients_send_exactly_so_many() -> None:
     assert torch.equal(pruned[pruned != 0], whole[pruned != 0])
 
 
-def test_the_aggregated_model_is_examined_once_pruning_has_begun() -> None:
+def test_the_aggregated_model_is_pruned_once_pruning_has_begun() -> None:
     trainer, shapes = MagnitudePrune(sgd=SGD, keep=Keep(counts=(2,)), warm_up=3), ((2, 3), (2,))
     weights = torch.tensor([0.0, 1.0, -2.0, 0.0, 3.0, 0.5, 7.0, 0.0])
-    assert trainer.forms(State(3, weights), shapes) == {}
-    forms = trainer.forms(State(4, weights), shapes)
-    assert forms["pruned"].tolist() == [0.0, 0.0, -2.0, 0.0, 3.0, 0.0, 7.0, 0.0]
-    assert trainer.figures(State(4, weights), shapes) == {"density": 4 / 6}
-    assert density(torch.ones(2), ((2,),)) == 0.0
+    assert trainer.kept(shapes) == (2, None)
+    assert trainer.pruned(State(3, weights), shapes) is None
+    pruned = trainer.pruned(State(4, weights), shapes)
+    assert pruned is not None
+    assert pruned.tolist() == [0.0, 0.0, -2.0, 0.0, 3.0, 0.0, 7.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -141,15 +141,15 @@ class Trainer(Protocol):
 
 
 @runtime_checkable
-class Examined(Protocol):
-    """A trainer whose model is worth a second look when it is measured. Most trainers are not."""
+class Prunes(Protocol):
+    """A trainer that sends few of the weights, so that the aggregated model is worth a second look. Most are not."""
 
-    def forms(self, state: State, shapes: Shapes) -> Mapping[str, Tensor]:
-        """Other forms of the model, whose metrics are told beside its own under their names."""
+    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
+        """How many numbers of each parameter a client sends; None: all, because it is not pruned."""
         ...
 
-    def figures(self, state: State, shapes: Shapes) -> Mapping[str, float]:
-        """Figures that can be read off the weights."""
+    def pruned(self, state: State, shapes: Shapes) -> Tensor | None:
+        """The model with as few weights as a client sends; None: pruning has not begun."""
         ...
 
 

@@ -28,7 +28,7 @@ from tacit.core import (
     View,
 )
 from tacit.core.errors import expect
-from tacit.core.pieces import Examined
+from tacit.core.pieces import Prunes
 from tacit.core.rounds import broadcast, close, prepare, receive
 from tacit.core.state import SERVER
 from tacit.engine.crew import Crew, EvaluateJob, Trained, TrainJob, single_thread
@@ -155,14 +155,15 @@ class Engine:
         return replace(state_after, memory=memory), report
 
     def evaluate(self, state: State) -> dict[str, float]:
-        """Metrics on the test data, of the model and of other forms of it that the trainer wants examined."""
+        """Metrics on the test data; of a pruning trainer's model also after it is pruned, and how dense it is."""
         if self.task.test is None:
             return {}
-        trainer, shapes, metrics = self.method.trainer, self.crew.layout.shapes, self._metrics(state.weights)
-        if isinstance(trainer, Examined):
-            for name, weights in trainer.forms(state, shapes).items():
-                metrics |= {f"{name}_{metric}": value for metric, value in self._metrics(weights).items()}
-            metrics |= trainer.figures(state, shapes)
+        trainer, layout, metrics = self.method.trainer, self.crew.layout, self._metrics(state.weights)
+        if isinstance(trainer, Prunes):
+            metrics["density"] = _density(state.weights, layout.sizes, trainer.kept(layout.shapes))
+            pruned = trainer.pruned(state, layout.shapes)
+            if pruned is not None:
+                metrics |= {f"pruned_{name}": value for name, value in self._metrics(pruned).items()}
         return metrics
 
     def _metrics(self, weights: Tensor) -> dict[str, float]:
@@ -290,6 +291,13 @@ def _diagnostics(total: Sum) -> tuple[float, float]:
     square = float(torch.linalg.vector_norm(total.total, dtype=torch.float64) / total.weight) ** 2
     dim = total.total.numel()
     return max(total.squares / total.weight - square, 0.0) / dim, square / dim
+
+
+def _density(weights: Tensor, sizes: tuple[int, ...], kept: tuple[int | None, ...]) -> float:
+    """The share of the weights in pruned parameters that are not zero."""
+    parts = zip(torch.split(weights, list(sizes)), kept, strict=True)
+    layers = [part for part, count in parts if count is not None]
+    return sum(int(part.count_nonzero()) for part in layers) / max(sum(map(torch.numel, layers)), 1)
 
 
 def _check_delivered(state: State, results: list[Trained]) -> None:

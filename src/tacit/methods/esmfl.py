@@ -32,8 +32,10 @@ def esmfl(
     compression: float = 10.0,
     keep: tuple[int, ...] = (),
     pull: float = 0.01,
+    updates: int | None = None,
     lr: float = 0.05,
     epochs: int = 5,
+    steps: int | None = None,
     batch_size: int | None = 10,
     wire: Form = "compact",
     down: Form = "dense",
@@ -47,8 +49,10 @@ def esmfl(
         compression: how many times fewer weights a client sends, biases and norms not counted.
         keep: instead, how many weights of each layer a client sends, in the model's order.
         pull: the share of the way to the nearest pruned model that weights go with every step.
+        updates: how often in a round that model is found anew; none: after every epoch.
         lr: the clients' learning rate.
-        epochs: passes over a client's data per round; after each the pruned model is found anew.
+        epochs: passes over a client's data per round.
+        steps: instead, gradient steps per round.
         batch_size: samples per gradient step; none: all of a client's.
         wire: the form in which clients send: `compact`, `csr` (compressed sparse rows) or `dense`.
         down: the form in which the server sends the aggregated model, exactly: of the same names.
@@ -56,8 +60,13 @@ def esmfl(
     Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
     workshop, arXiv 2009.01867.
     """
-    sgd = Sgd(lr=lr, epochs=epochs, batch_size=batch_size, sends="weights")
-    trainer = AdmmPrune(sgd=sgd, keep=_keep(compression, keep), warm_up=_warm_up(rounds, warm_up), pull=pull)
+    trainer = AdmmPrune(
+        sgd=_sgd(lr, epochs, steps, batch_size),
+        keep=_keep(compression, keep),
+        warm_up=_warm_up(rounds, warm_up),
+        pull=pull,
+        updates=updates,
+    )
     return _method("esmfl", trainer, rounds, cohort, _channel(wire, down))
 
 
@@ -69,6 +78,7 @@ def masked_pruning(
     keep: tuple[int, ...] = (),
     lr: float = 0.05,
     epochs: int = 5,
+    steps: int | None = None,
     batch_size: int | None = 10,
     wire: Form = "compact",
     down: Form = "dense",
@@ -83,6 +93,7 @@ def masked_pruning(
         keep: instead, how many weights of each layer a client sends, in the model's order.
         lr: the clients' learning rate.
         epochs: passes over a client's data per round.
+        steps: instead, gradient steps per round.
         batch_size: samples per gradient step; none: all of a client's.
         wire: the form in which clients send: `compact`, `csr` (compressed sparse rows) or `dense`.
         down: the form in which the server sends the aggregated model, exactly: of the same names.
@@ -90,8 +101,11 @@ def masked_pruning(
     Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
     workshop, Section 2.3.
     """
-    sgd = Sgd(lr=lr, epochs=epochs, batch_size=batch_size, sends="weights")
-    trainer = MagnitudePrune(sgd=sgd, keep=_keep(compression, keep), warm_up=_warm_up(rounds, warm_up))
+    trainer = MagnitudePrune(
+        sgd=_sgd(lr, epochs, steps, batch_size),
+        keep=_keep(compression, keep),
+        warm_up=_warm_up(rounds, warm_up),
+    )
     return _method("masked-pruning", trainer, rounds, cohort, _channel(wire, down))
 
 
@@ -104,6 +118,11 @@ def _method(name: str, trainer: AdmmPrune | MagnitudePrune, rounds: int, cohort:
         channel=channel,
         server=Replace(),
     )
+
+
+def _sgd(lr: float, epochs: int, steps: int | None, batch_size: int | None) -> Sgd:
+    length = {"epochs": epochs} if steps is None else {"steps": steps}
+    return Sgd(lr=lr, batch_size=batch_size, sends="weights", **length)
 
 
 def _warm_up(rounds: int, given: int | None) -> int:

@@ -14,7 +14,7 @@ from tacit.core.errors import UserError
 from tacit.report.plots import Histogram, Plot, read_plot
 
 FORMAT = 1
-LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds"}
+LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "volume", "uploads"}
 PRIVACY = {"epsilon", "delta"}
 UNJUDGED = {"best_round", "cost_down", "cost_up", "epsilon_classic", "bound"}  # they follow from the best round, or S
 Verdict = Literal["reached", "missed", "not measured", "no guarantee", ""]

@@ -3,7 +3,7 @@
 Reference: Lin et al., ESMFL, 2020, Section 2.3, where this is the baseline (federated average masked pruning).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, Literal
@@ -121,36 +121,19 @@ class MagnitudePrune:
         rows = self.sgd.train(view, data, now)
         return rows if now.index < self.warm_up else DenseRows(self.keep.project(rows.dense(), data.shapes))
 
-    def forms(self, state: State, shapes: Shapes) -> Mapping[str, Tensor]:
-        """The aggregated model pruned like a client's, once pruning has begun."""
-        return pruned_form(self.keep, self.warm_up, state, shapes)
+    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
+        """As `keep` says."""
+        return self.keep.of(shapes)
 
-    def figures(self, state: State, shapes: Shapes) -> Mapping[str, float]:
-        """The share of the aggregated model's weights that are not zero."""
-        return {"density": density(state.weights, shapes)}
+    def pruned(self, state: State, shapes: Shapes) -> Tensor | None:
+        """The aggregated model pruned like a client's."""
+        return self.keep.project(state.weights, shapes) if state.round > self.warm_up else None
 
 
 def check_pruning(sgd: Sgd, warm_up: int) -> None:
     """What every pruning trainer expects."""
     expect(sgd.sends == "weights", "sgd to send weights: an update is not sparse where weights are")
     expect(warm_up >= 0, f"warm_up={warm_up} >= 0")
-
-
-def pruned_form(keep: Keep, warm_up: int, state: State, shapes: Shapes) -> Mapping[str, Tensor]:
-    """The server's model with as few weights as a client's row, by name; none before the first pruned round."""
-    return {"pruned": keep.project(state.weights, shapes)} if state.round > warm_up else {}
-
-
-def density(weights: Tensor, shapes: Shapes) -> float:
-    """The share of all layers' weights that are not zero.
-
-    Example:
-        >>> density(torch.tensor([1.0, 0.0, 0.0, 2.0, 3.0]), ((2, 2), (1,)))
-        0.5
-    """
-    parts = torch.split(weights, [prod(shape) for shape in shapes])
-    layers = [part for part, shape in zip(parts, shapes, strict=True) if len(shape) > 1]
-    return sum(int(part.count_nonzero()) for part in layers) / max(sum(part.numel() for part in layers), 1)
 
 
 def _largest(part: Tensor, count: int | None) -> Tensor:
