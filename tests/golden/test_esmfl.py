@@ -1,12 +1,16 @@
 """The numbers of the ESMFL paper that need no training: parameter counts, volumes, the length of uploads."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from tacit.books.bandwidth import csr_cost, volume
 from tacit.core.sparse import Compact, Csr
+from tacit.reproduction.studies import read_study
+from tacit.samplers import FixedSize
 from tacit.tasks.models import lenet, mobilenet_v2
-from tacit.trainers import Keep
+from tacit.trainers import AdmmPrune, Keep, MagnitudePrune
 
 LENET, MOBILENET = 430_000, 2_280_000  # weights, as the paper rounds them
 UPLOADS = {9.99: 521_156, 87.0: 42_040}  # bytes, from Table 3's data sizes: 52.12 and 4.20 MB for 100 clients
@@ -101,3 +105,34 @@ def test_table_3_s_totals_have_the_attestation_in_them() -> None:
         assert sum(parts) == pytest.approx(total, abs=1e-9)
     last = (2.2790, 1.9331, 15.0892, 5.6256, 5.3021, 22.1206, 0.3461)
     assert sum(last) == pytest.approx(52.6957)  # printed: 52.6757
+
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+
+
+@pytest.mark.parametrize("what", ["table-1", "table-2", "table-3", "figure-2", "figure-3"])
+def test_every_row_is_a_method_and_has_the_paper_s_setting(what: str) -> None:
+    study = read_study(EXPERIMENTS, f"esmfl/{what}")
+    for row in study.rows:
+        method, short = row.experiment.build_method(), row.fast.build_method()
+        assert isinstance(method.trainer, AdmmPrune | MagnitudePrune)
+        assert short.rounds <= 3
+        if what != "table-3":
+            pruning = {"mnist": 50, "cifar-10": 100}[row.experiment.task]
+            assert (method.sampler, method.rounds - method.trainer.warm_up) == (FixedSize(10), pruning)
+            assert row.source
+
+
+def test_the_printed_numbers() -> None:
+    rows = {row.name: row.paper for row in read_study(EXPERIMENTS, "esmfl/table-1").rows}
+    assert [
+        rows[f"LeNet {where} ESMFL"]["accuracy"] for where in ("IID 9.99x", "IID 87x", "shards 9.99x", "shards 87x")
+    ] == [
+        0.9878,
+        0.9826,
+        0.9760,
+        0.9453,
+    ]
+    for name, paper in rows.items():
+        printed = {"9.99x": 1120.58, "87x": 881.02, "4.95x": 15_380, "8.7x": 12_530}
+        assert paper["volume"] == printed[name.split()[2]]
