@@ -180,9 +180,10 @@ def compact(*, kinds: int = 1, support: int = 3, span: int = 1, rest: bytes) -> 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (compact(kinds=257, rest=bytes(300)), "cannot hold"),
+        (compact(kinds=257, rest=bytes(10)), "cannot hold"),
+        (compact(rest=bytes(300)), "at most 41 bytes"),
         (compact(support=2**62, rest=b"\x7f"), "cannot hold"),
-        (compact(rest=b"\x7f\0\xff\x03" + bytes(30)), "to span at most"),
+        (compact(rest=b"\x7f\0\xff\x03" + bytes(3)), "values behind"),
         (compact(span=2**62, rest=b"\x7f\0\x01\x00\0\x01" + bytes(3)), "to span at most"),
         (compact(kinds=2, span=2, rest=b"\x7f\x80\0\x01\x00\0\x01" + bytes(3)), "exponents of 1 values"),
         (compact(kinds=2, span=1, rest=b"\x7f\x80\0\x01\x00\0\x01" + bytes(3)), "shortest form"),

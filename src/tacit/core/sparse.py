@@ -3,7 +3,7 @@
 Both are exact, bit for bit. A number is left out if all its bits are zero, so that -0.0 travels like any other. What is
 read is checked before it is used: bytes that are cut, extended or do not say a row of the expected length in the one
 way in which it is said (coordinates in range, ascending, each once; values finite, none of them zero) raise
-`WireError`, and nothing larger than that row is ever allocated.
+`WireError`. Lengths are checked before anything is allocated, so that no bytes take more than a few times the row's own.
 
 ::
 
@@ -156,6 +156,8 @@ class Compact:
     def decode(self, data: bytes, dim: int) -> Tensor:
         """The row, if these bytes are the ones that say it."""
         expect(dim >= 0, f"dim={dim} >= 0")
+        if len(data) > 1 + 4 * dim:
+            raise WireError(f"Expected a row of at most {1 + 4 * dim} bytes, got {len(data)}.")
         dense = data[:1] == bytes([_DENSE])
         row = _decode_dense(data, dim) if dense else _row(*_decode_compact(data, dim), dim)
         if self.encode(row) != data:
