@@ -52,8 +52,9 @@ def made(make: Callable[[], nn.Module]) -> nn.Module:
 @every_descent
 @pytest.mark.parametrize("start", ["shared", "own"])
 @pytest.mark.parametrize("pull", [False, True], ids=["free", "pulled"])
-def test_kernels(make: Callable[[], nn.Module], how: Descent, start: str, pull: bool) -> None:
-    model, clients = made(make), zoo.population(EQUAL, dtype=torch.float64)
+@pytest.mark.parametrize("decay", [0.0, 0.2])
+def test_kernels(make: Callable[[], nn.Module], how: Descent, start: str, pull: bool, decay: float) -> None:
+    model, clients, how = made(make), zoo.population(EQUAL, dtype=torch.float64), replace(how, weight_decay=decay)
     weights = Layout.of(model).flatten(model) if start == "shared" else rows(model, 3, 1)
     how = pulled(how, model, 3) if pull else how
     kernels = kernels_for(model, CrossEntropy())

@@ -3,7 +3,7 @@
 Both are exact, bit for bit. A number is left out if all its bits are zero, so that -0.0 travels like any other. What is
 read is checked before it is used: bytes that are cut, extended or do not say a row of the expected length in the one
 way in which it is said (coordinates in range, ascending, each once; values finite, none of them zero) raise
-`WireError`. Lengths are checked before anything is allocated, so that no bytes take more than a few times the row's own.
+`WireError`. Lengths are checked before anything is allocated: nothing takes more than a few times the row's own bytes.
 
 ::
 

@@ -37,6 +37,7 @@ def esmfl(
     epochs: int = 5,
     steps: int | None = None,
     batch_size: int | None = 10,
+    weight_decay: float = 0.0,
     wire: Form = "compact",
     down: Form = "dense",
 ) -> Method:
@@ -54,6 +55,7 @@ def esmfl(
         epochs: passes over a client's data per round.
         steps: instead, gradient steps per round.
         batch_size: samples per gradient step; none: all of a client's.
+        weight_decay: L2 penalty, by which weights that are not needed make room for others.
         wire: the form in which clients send: `compact`, `csr` (compressed sparse rows) or `dense`.
         down: the form in which the server sends the aggregated model, exactly: of the same names.
 
@@ -61,7 +63,7 @@ def esmfl(
     workshop, arXiv 2009.01867.
     """
     trainer = AdmmPrune(
-        sgd=_sgd(lr, epochs, steps, batch_size),
+        sgd=_sgd(lr, epochs, steps, batch_size, weight_decay),
         keep=_keep(compression, keep),
         warm_up=_warm_up(rounds, warm_up),
         pull=pull,
@@ -80,6 +82,7 @@ def masked_pruning(
     epochs: int = 5,
     steps: int | None = None,
     batch_size: int | None = 10,
+    weight_decay: float = 0.0,
     wire: Form = "compact",
     down: Form = "dense",
 ) -> Method:
@@ -95,6 +98,7 @@ def masked_pruning(
         epochs: passes over a client's data per round.
         steps: instead, gradient steps per round.
         batch_size: samples per gradient step; none: all of a client's.
+        weight_decay: L2 penalty, by which weights that are not needed make room for others.
         wire: the form in which clients send: `compact`, `csr` (compressed sparse rows) or `dense`.
         down: the form in which the server sends the aggregated model, exactly: of the same names.
 
@@ -102,7 +106,7 @@ def masked_pruning(
     workshop, Section 2.3.
     """
     trainer = MagnitudePrune(
-        sgd=_sgd(lr, epochs, steps, batch_size),
+        sgd=_sgd(lr, epochs, steps, batch_size, weight_decay),
         keep=_keep(compression, keep),
         warm_up=_warm_up(rounds, warm_up),
     )
@@ -120,9 +124,9 @@ def _method(name: str, trainer: AdmmPrune | MagnitudePrune, rounds: int, cohort:
     )
 
 
-def _sgd(lr: float, epochs: int, steps: int | None, batch_size: int | None) -> Sgd:
+def _sgd(lr: float, epochs: int, steps: int | None, batch_size: int | None, decay: float) -> Sgd:
     length = {"epochs": epochs} if steps is None else {"steps": steps}
-    return Sgd(lr=lr, batch_size=batch_size, sends="weights", **length)
+    return Sgd(lr=lr, batch_size=batch_size, weight_decay=decay, sends="weights", **length)
 
 
 def _warm_up(rounds: int, given: int | None) -> int:

@@ -1,12 +1,13 @@
 """Trains a wave with hand-batched layers: builds each layer in the form that fits, runs the steps, gathers blocks."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Descent, Loss, MaskedRows, Pull
+from tacit.core import Descent, Loss, MaskedRows
 from tacit.engine.batches import Batches
 from tacit.engine.kernels.chain import TRAINED, Link, chain_of
 from tacit.engine.kernels.conv import PATCH_LIMIT, Filters, LoopConv, PatchConv
@@ -29,7 +30,7 @@ def kernels_for(model: nn.Module, loss: Loss) -> "Kernels | None":
 
 
 class Kernels:
-    """Trains all clients of a wave at once, by plain SGD, through a chain of known layers."""
+    """Trains all clients of a wave at once, by SGD without momentum, through a chain of known layers."""
 
     def __init__(self, links: tuple[Link, ...], layout: Layout, loss: Loss) -> None:
         self.links, self.layout = links, layout
@@ -37,10 +38,11 @@ class Kernels:
         self.plan: Plan | None = None  # of the mask seen last: it stays for many waves, and often for all rounds
 
     def takes(self, weights: Tensor, batches: Batches, how: Descent) -> bool:
-        """Whether it is plain SGD, under a mask from shared weights without a pull, under a pull in as many steps."""
-        if how.momentum or how.weight_decay or (how.pull is not None and not batches.even):
+        """Whether it is SGD without momentum; pulls need equal numbers of steps, masks shared weights and no pull."""
+        pulled = how.pull is not None or how.weight_decay > 0
+        if how.momentum or (pulled and not batches.even):
             return False
-        return how.mask is None or (how.pull is None and weights.dim() == 1)
+        return how.mask is None or not (pulled or weights.dim() > 1)
 
     @torch.no_grad()
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> BlockRows | MaskedRows:
@@ -113,28 +115,32 @@ class _Builder:
     def layers(self) -> list[Layer]:
         """The chain's layers; flattening of the inputs is left to the caller."""
         layers = [self._layer(link, i) for i, link in enumerate(self.links)]
-        if self.how.pull is not None:
-            for link, layer in zip(self.links, layers, strict=True):
-                if isinstance(layer, DenseLinear | PatchConv | LoopConv):
-                    layer.tugs = self._tugs(link, layer, self.how.pull)
+        for link, layer in zip(self.links, layers, strict=True):
+            if self.pulled and isinstance(layer, DenseLinear | PatchConv | LoopConv):
+                layer.tugs = tuple(self._tugs(link, layer))
         return layers
+
+    @property
+    def pulled(self) -> bool:
+        """Whether weights are pulled towards targets, or towards zero."""
+        return self.how.pull is not None or self.how.weight_decay > 0
 
     @property
     def apart(self) -> bool:
         """Whether every client must own its weights: they start or are pulled apart."""
-        return self.weights.dim() > 1 or self.how.pull is not None
+        return self.weights.dim() > 1 or self.pulled
 
-    def _tugs(self, link: Link, layer: Owner, pull: Pull) -> tuple[Tug, ...]:
-        targets, strengths = (
-            self.learner.layout.views(pull.target),
-            dict(zip(self.learner.layout.names, pull.strengths, strict=True)),
-        )
-        pairs = zip(self._names(link), layer.owned, strict=True)
-        return tuple(
-            Tug(owned, targets[name].view_as(owned), self.how.lr * strengths[name])
-            for name, owned in pairs
-            if strengths[name]
-        )
+    def _tugs(self, link: Link, layer: Owner) -> Iterator[Tug]:
+        """A pull by s to t and decay by d are together a pull by s + d to t·s/(s + d)."""
+        lr, decay, pull, layout = self.how.lr, self.how.weight_decay, self.how.pull, self.learner.layout
+        for name, owned in zip(self._names(link), layer.owned, strict=True):
+            strength = 0.0 if pull is None else pull.strengths[layout.names.index(name)]
+            if pull is not None and strength:
+                target = layout.views(pull.target)[name].view_as(owned)
+                scaled = target * (strength / (strength + decay)) if decay else target
+                yield Tug(owned, scaled, lr * (strength + decay))
+            elif decay:
+                yield Tug(owned, None, lr * decay)
 
     def _names(self, link: Link) -> list[str]:
         """Of the link's parameters, in the order of its slots."""

@@ -20,12 +20,15 @@ class Tug:
     """
 
     owned: Tensor  # (clients, ...), as the layer holds it
-    target: Tensor
+    target: Tensor | None  # None: zero
     share: float
 
     def take(self, client: int | slice = slice(None)) -> None:
         """Go that share in place, all clients or one."""
-        self.owned[client].lerp_(self.target[client], self.share)
+        if self.target is None:
+            self.owned[client].mul_(1 - self.share)
+        else:
+            self.owned[client].lerp_(self.target[client], self.share)
 
 
 class Owner(Protocol):
