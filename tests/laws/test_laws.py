@@ -215,7 +215,8 @@ def _by_hand(method: Method, state: State) -> tuple[int, int, int]:
     elif isinstance(method.trainer, AdmmPrune | MagnitudePrune) and state.round >= method.trainer.warm_up:
         shapes = Layout.of(zoo.mlp()).shapes
         sent = sum(
-            math.prod(shape) if n is None else n for n, shape in zip(method.trainer.keep.of(shapes), shapes, strict=True)
+            math.prod(shape) if n is None else n
+            for n, shape in zip(method.trainer.keep.of(shapes), shapes, strict=True)
         )
         up = 12 + 19 + 2 * 4 + 8 * sent  # compressed sparse rows
     bound = 12 + 8 if isinstance(method.mechanism, DistributedGaussian) else 0

@@ -7,13 +7,14 @@ import torch
 
 import zoo
 from tacit import methods
-from tacit.core import Compact, Csr, Messages, Method, Plain, Task, UserError, View, wire
+from tacit.core import Compact, Csr, Key, Messages, Method, Plain, Round, Task, UserError, View, wire
 from tacit.core.rows import DenseRows
 from tacit.core.wire import Part
 from tacit.trainers import AdmmPrune, Keep, MagnitudePrune
 from tacit.training import train
 
 SMALL = {"rounds": 4, "warm_up": 2, "cohort": 3, "compression": 10, "epochs": 2, "batch_size": 4}
+NOW = Round(0, 3, 3.0, 3, Key.from_seed(0), Key.from_seed(1))
 BOTH = [methods.esmfl, methods.masked_pruning]
 both = pytest.mark.parametrize("factory", BOTH, ids=["esmfl", "masked-pruning"])
 
@@ -86,15 +87,15 @@ def test_the_channel_packs_what_it_counts() -> None:
     rows = torch.randn(3, 500, generator=g).where(torch.rand(3, 500, generator=g) < chance, 0.0)
     messages = Messages(torch.arange(3), DenseRows(rows))
     for form in (Csr(), Compact()):
-        sizes = Plain(wire=form).upload(messages)
+        sizes = Plain(wire=form).upload(messages, NOW)
         assert sizes == tuple(36 + min(len(form.encode(row)), 2000) for row in rows)
         data = wire.pack(wire.Kind.MESSAGE, 7, messages.parts(0, form))
         assert len(data) == sizes[0]
         part = wire.unpack(data, wire.Kind.MESSAGE).parts[Part.ROW]
         assert torch.equal(form.decode(part.numpy().tobytes(), 500), rows[0])
-    assert Plain(wire=Csr()).upload(messages)[1:] == (2036, 2036)
+    assert Plain(wire=Csr()).upload(messages, NOW)[1:] == (2036, 2036)
     view = View(rows[0], {Part.WEIGHTS: rows[0], Part.BOUND: torch.zeros(1)})
-    assert Plain(down=Compact()).download(view, first=False) == 36 + len(Compact().encode(rows[0])) + 12 + 4
+    assert Plain(down=Compact()).download(view, NOW, first=False) == 36 + len(Compact().encode(rows[0])) + 12 + 4
 
 
 @both
