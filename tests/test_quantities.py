@@ -143,6 +143,35 @@ def test_a_row_without_a_mask_lends_none(tiny):
         run(tiny[2], FIGURE.format(mask="std"), "figure-1")
 
 
+PRUNING = """
+title = "Tiny"
+evaluate-every = 3
+columns = ["accuracy", "pruned_accuracy", "density", "volume", "volume_up", "volume_down", "uploads"]
+[[rows]]
+name = "pruned"
+method = "esmfl"
+args = { cohort = 5, rounds = 3, warm_up = 1, epochs = 1, compression = 20 }
+task-args = { clients = 20 }
+[[rows]]
+from = "table-1"
+name = "std"
+"""
+
+
+def test_volumes_are_the_bytes_of_the_rounds_after_the_warm_up(tiny):
+    told, place = run(tiny[2], PRUNING, "table-2")
+    found = dict(told.rows[0].trials[0].values)
+    reports = read_rounds(place.with_name("table-2") / "pruned" / "seed-0")
+    up, down = (sum(sum(getattr(report, way)) for report in reports[1:]) for way in ("up", "down"))
+    assert (found["volume_up"], found["volume_down"], found["volume"]) == (up / 1e6, down / 1e6, (up + down) / 1e6)
+    assert found["uploads"] == up / 2 / 1e6
+    last = reports[-1].metrics
+    for name in ("pruned_accuracy", "density"):
+        assert found[name] == pytest.approx(last[name], rel=1e-5)
+    assert told.rows[1].trials[0].values["volume"] is None
+    assert told.rows[1].trials[0].values["uploads"] is None
+
+
 def test_a_run_that_was_never_measured_or_never_met_a_client_has_no_best_round(tmp_path):
     silent = Report(1, (), (), (), (), 0.0, 0.0, 0.0, {}, 0.0)
     alone = Report(1, (), (), (), (), 0.0, 0.0, 0.0, {"accuracy": 0.1}, 0.0)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from tacit.core import CrossEntropy, Descent, Key, Population
+from tacit.core import CrossEntropy, Descent, Key, Population, Pull
 from tacit.engine.learners import Fastest
 from tacit.engine.waves import Stack
 
@@ -135,5 +135,6 @@ def descent(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     clip: float | None = None,
+    pull: Pull | None = None,
 ) -> Descent:
-    return Descent(lr, steps, epochs, batch_size, momentum, weight_decay, Key.from_seed(7), clip=clip)
+    return Descent(lr, steps, epochs, batch_size, momentum, weight_decay, Key.from_seed(7), clip=clip, pull=pull)

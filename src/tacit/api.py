@@ -10,8 +10,10 @@ from tacit.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.core import (
     BinaryCrossEntropy,
     Budget,
+    Compact,
     CompositionError,
     CrossEntropy,
+    Csr,
     DataError,
     Identity,
     Key,
@@ -58,19 +60,22 @@ from tacit.mechanisms import (
 )
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Add, Momentum, Replace
-from tacit.trainers import Masked, Sgd
+from tacit.trainers import AdmmPrune, Keep, MagnitudePrune, Masked, Sgd
 from tacit.training import Run, train
 
 __all__ = [
     "Add",
+    "AdmmPrune",
     "Bandwidth",
     "BinaryCrossEntropy",
     "Budget",
     "ByImportance",
     "Card",
     "CentralGaussian",
+    "Compact",
     "CompositionError",
     "CrossEntropy",
+    "Csr",
     "DataError",
     "DistributedGaussian",
     "EachWeight",
@@ -87,8 +92,10 @@ __all__ = [
     "IdealSum",
     "Identity",
     "Inputs",
+    "Keep",
     "Key",
     "Loss",
+    "MagnitudePrune",
     "Masked",
     "Mean",
     "MeanSquared",

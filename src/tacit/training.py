@@ -4,7 +4,7 @@
 """
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +17,7 @@ from torch import nn
 from tacit.books.bandwidth import Bandwidth, Savings
 from tacit.core import BudgetError, Method, Report, State, StorageError, Task, UserError
 from tacit.core.errors import expect
-from tacit.core.pieces import nominal
+from tacit.core.pieces import Prunes, nominal
 from tacit.engine import first_weights, initial_state, module_at, rounds
 from tacit.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
 from tacit.results import RunDirectory
@@ -63,6 +63,15 @@ class Plan:
             evaluate_every=self.evaluate_every,
             versions=versions(),
         )
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """How many weights a layer has, how many of them a client sends, and how many the model has that are not zero."""
+
+    weights: int
+    sent: int
+    held: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,6 +121,19 @@ class Run:
     def rounds(self) -> int:
         """How many rounds there will be, as far as the method and its budget say."""
         return self.plan.method.rounds if self.spending is None else self.spending.allowed
+
+    @cached_property
+    def sparsity(self) -> Mapping[str, "Sparsity"]:
+        """Of every layer that is pruned, by name: what clients send of it, and what the model has."""
+        trainer, parameters = self.plan.method.trainer, dict(self.model.named_parameters())
+        if not isinstance(trainer, Prunes):
+            return {}
+        kept = trainer.kept(tuple(tuple(parameter.shape) for parameter in parameters.values()))
+        return {
+            name: Sparsity(parameter.numel(), count, int(parameter.count_nonzero()))
+            for (name, parameter), count in zip(parameters.items(), kept, strict=True)
+            if count is not None
+        }
 
     @property
     def metrics(self) -> dict[str, float]:

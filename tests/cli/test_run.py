@@ -82,6 +82,21 @@ def test_a_cohort_too_small_for_a_secure_sum_is_said(capsys):
     assert "has 2 of the 3 clients that a secure sum needs. Use larger cohorts." in capsys.readouterr().err
 
 
+def test_a_pruning_method_tells_every_layer(capsys):
+    options = ["--rounds", "2", "--set", "cohort=2", "epochs=1", "compression=10", "--workers", "1"]
+    assert main(["run", "esmfl", *options]) == 0
+    names, _, first, second, guarantee, _ = capsys.readouterr().out.splitlines()
+    assert names.split()[4:9] == ["accuracy", "loss", "density", "pruned_accuracy", "pruned_loss"]
+    assert first.startswith("Sparsity: of 1.weight's 4096 weights clients send 340 (91.70% zeros), the model has ")
+    assert second.startswith("Sparsity: of 3.weight's 640 weights clients send 134 (79.06% zeros), the model has ")
+    assert guarantee.startswith("Guarantee: none: ")
+    assert main(["run", "esmfl", "masked-pruning", *options, "--json"]) == 0
+    for told in json.loads(capsys.readouterr().out)["runs"]:
+        layers = told["sparsity"]
+        assert [layer["sent"] for layer in layers.values()] == [340, 134]
+        assert all(layer["sent"] <= layer["held"] <= 2 * layer["sent"] for layer in layers.values())
+
+
 def test_an_option_that_no_method_has_is_refused(capsys):
     assert main(["run", "fl-std", "fl-top", "--set", "ration=0.1"]) == 2
     assert "got 'ration'" in capsys.readouterr().err

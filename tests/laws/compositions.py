@@ -2,12 +2,13 @@
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tacit import methods
 from tacit.aggregators import WeightedMean
 from tacit.channels import IdealSum, SecureSum
 from tacit.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
-from tacit.core import Method
+from tacit.core import Compact, Method, Plain
 from tacit.mechanisms import (
     ByImportance,
     CentralGaussian,
@@ -28,12 +29,12 @@ from tacit.mechanisms import (
 )
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Momentum, Replace
-from tacit.trainers import Masked, Sgd
+from tacit.trainers import AdmmPrune, Keep, Masked, Sgd
 
 SGD = Sgd(lr=0.1, epochs=1, batch_size=3)
 SHARE = 0.05  # of the coordinates, where a codec selects some
 SOME = Size(ratio=SHARE)
-SMALL = {"rounds": 3, "cohort": 6, "ratio": SHARE, "chunks": 10, "samples": 3}
+SMALL = {"rounds": 3, "cohort": 6, "ratio": SHARE, "chunks": 10, "samples": 3, "warm_up": 1, "epochs": 2, "wire": "csr"}
 NOISE = {"noise": 0.5, "epsilon": None}
 TOP = TopK(size=SOME, lr=0.1, steps=2, batch_size=4)
 SPARE: tuple[Method, ...] = (
@@ -47,6 +48,15 @@ SPARE: tuple[Method, ...] = (
     ),
     Method(
         name="weights", rounds=3, sampler=FixedSize(4), trainer=Sgd(lr=0.1, steps=2, sends="weights"), server=Replace()
+    ),
+    Method(
+        name="pruned",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=AdmmPrune(sgd=replace(SGD, epochs=2, sends="weights"), keep=Keep(compression=20), warm_up=1),
+        channel=Plain(wire=Compact(), down=Compact()),
+        aggregator=WeightedMean(),
+        server=Replace(),
     ),
     Method(name="weighted", rounds=3, sampler=FixedSize(5), trainer=SGD, aggregator=WeightedMean()),
     Method(

@@ -52,11 +52,12 @@ from tacit.mechanisms import (
 )
 from tacit.samplers import Everyone
 from tacit.servers import Replace
-from tacit.trainers import Masked, Sgd
+from tacit.trainers import AdmmPrune, MagnitudePrune, Masked, Sgd
 
 METHODS = everything()
 ADDITIVE = {name: method for name, method in METHODS.items() if isinstance(method.codec, Identity | Select)}
 SECURE = {name: method for name, method in METHODS.items() if isinstance(method.channel, SecureSum)}
+COUNTABLE = {name: method for name, method in METHODS.items() if getattr(method.channel, "down", None) is None}
 SIZES = [5, 3, 8, 5, 5, 4, 6, 7]
 POPULATION, PUBLIC = zoo.population(SIZES), zoo.population([6], seed=3)
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -166,15 +167,16 @@ def test_size(method: Method) -> None:
     assert list(method.channel.upload(messages, now())) == sent_up
     view = view_of(method, zoo.cnn)
     for first in (True, False):
-        whole = len(wire.pack(wire.Kind.VIEW, 1, view.told(first=first))) + asked
+        told = view.told(first=first, form=getattr(method.channel, "down", None))
+        whole = len(wire.pack(wire.Kind.VIEW, 1, told)) + asked
         assert method.channel.download(view, now(), first=first) == whole
 
 
 def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
     """Bytes that each client really sends, and that each is asked with beside the view."""
     if not isinstance(method.channel, SecureSum):
-        count = messages.rows.count
-        return [len(wire.pack(wire.Kind.MESSAGE, 1, messages.parts(i))) for i in range(count)], 0
+        count, form = messages.rows.count, getattr(method.channel, "wire", None)
+        return [len(wire.pack(wire.Kind.MESSAGE, 1, messages.parts(i, form))) for i in range(count)], 0
     parameters = method.channel.parameters(messages.rows.dim, now())
     session = Session(run=bytes(16), round=1, model=bytes(32), config=bytes(32), parameters=parameters)
     zeros = np.zeros(messages.rows.dim, np.uint32)
@@ -192,7 +194,7 @@ def test_channel(method: Method) -> None:
     assert torch.equal(_final(played, 1), _final(replace(method, rounds=2), 2))
 
 
-@every_method
+@pytest.mark.parametrize("method", COUNTABLE.values(), ids=COUNTABLE)
 def test_size_is_what_reports_say(method: Method) -> None:
     """Three rounds against a hand count: masks go to a client once, bounds and values every time."""
     state, heard = initial_state(method, _task(), 0), set[int]()
@@ -221,6 +223,13 @@ def _by_hand(method: Method, state: State) -> tuple[int, int, int]:
         down = whole if isinstance(codec.which, RandomK) else up
         told = not isinstance(codec.which, RandomK | FixedRandom)
         once = 12 + len(indices.pack(state.memory["codec/mask"], dim)) if told else 0
+    elif isinstance(method.trainer, AdmmPrune | MagnitudePrune) and state.round >= method.trainer.warm_up:
+        shapes = Layout.of(zoo.mlp()).shapes
+        sent = sum(
+            math.prod(shape) if n is None else n
+            for n, shape in zip(method.trainer.keep.of(shapes), shapes, strict=True)
+        )
+        up = 12 + 19 + 2 * 4 + 8 * sent  # compressed sparse rows
     inner = getattr(method.mechanism, "base", method.mechanism)
     bound = 12 + 8 if isinstance(inner, DistributedGaussian) else 0
     samples = 12 + 8 if isinstance(method.aggregator, WeightedMean) else 0

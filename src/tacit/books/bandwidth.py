@@ -91,6 +91,39 @@ def cost(values: int, rounds: int, rate: float) -> float:
     return values * 4 * rounds * rate / 1000
 
 
+def csr_cost(nonzero: int, pointers: int, index: int = 4) -> int:
+    """What compressed sparse rows take without a header: a float32 and a column for every value, and row pointers.
+
+    Args:
+        nonzero: how many values there are.
+        pointers: how many row pointers.
+        index: bytes of a column or a pointer.
+
+    Returns:
+        Bytes.
+
+    Example:
+        >>> csr_cost(nonzero=43_043, pointers=580, index=8)
+        521156
+    """
+    return (4 + index) * nonzero + index * pointers
+
+
+def volume(up: float, down: float, rounds: int, cohort: int) -> float:
+    """All that travels if every client of every cohort sends `up` bytes and receives `down`.
+
+    Returns:
+        Megabytes of 1,000,000 bytes.
+
+    Example:
+        >>> volume(up=4 * 430_000, down=4 * 430_000, rounds=50, cohort=10)
+        1720.0
+
+    Reference: Lin et al., ESMFL, 2020, Table 2, where sparse models go up and dense ones down.
+    """
+    return (up + down) * rounds * cohort / 1e6
+
+
 @dataclass(frozen=True)
 class Savings:
     """How many times fewer bytes than standard federated learning, which sends whole models both ways."""

@@ -13,6 +13,7 @@ Examples:
   tacit run geyer --set epsilon=8 delta=1e-3            stops when the privacy budget is spent
   tacit run fl-top --set ratio=0.005                    few of the weights are ever trained or sent
   tacit run fl-top-dp --set ratio=0.005 epsilon=1 delta=1e-5 --task fashion-mnist --rounds 200
+  tacit run esmfl --set compression=87                  clients train towards few weights, and send only these
   tacit run fl-std fl-top-dp --set ratio=0.1            side by side; an option goes to those that have it
   tacit run nbafl --set epsilon=1 delta=0.01            on its paper's task; --task mnist --task-set says otherwise
 
@@ -30,7 +31,7 @@ import argparse
 import json
 import sys
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"runs": [_summary(done) for done in runs]}, indent=2, allow_nan=False))
         return 0
     print("\n".join(aligned(_table(runs))))
-    print(*(line for done in runs for line in _privacy(done, alone=len(runs) == 1) + _overhead(done)), sep="\n")
+    print(*(line for done in runs for line in _notes(done, alone=len(runs) == 1)), sep="\n")
     print(*(f"Results: {done.directory}" for done in runs), sep="\n")
     return 0
 
@@ -217,10 +218,26 @@ def _summary(run: "Run") -> dict[str, object]:
         "metrics": {name: value if abs(value) < float("inf") else None for name, value in run.metrics.items()},
         "bytes": {"up": run.bytes.up, "down": run.bytes.down, "phases": _phases(run)},
         "savings": {"up": run.savings.up, "down": run.savings.down},
+        "sparsity": {name: asdict(layer) for name, layer in run.sparsity.items()},
         "privacy": _spent(run),
         "seconds": run.seconds,
         "directory": str(run.directory),
     }
+
+
+def _notes(run: "Run", *, alone: bool) -> list[str]:
+    """What a person should know beside the table."""
+    return _sparsity(run, alone=alone) + _privacy(run, alone=alone) + _overhead(run)
+
+
+def _sparsity(run: "Run", *, alone: bool) -> list[str]:
+    """Layer by layer, what a pruning method leaves."""
+    whose = "" if alone else f" of {run.plan.method.name}"
+    return [
+        f"Sparsity{whose}: of {name}'s {layer.weights} weights clients send {layer.sent} "
+        f"({1 - layer.sent / layer.weights:.2%} zeros), the model has {layer.held}."
+        for name, layer in run.sparsity.items()
+    ]
 
 
 def _spent(run: "Run") -> dict[str, object]:

@@ -19,8 +19,9 @@ from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared
 from tacit.core.method import Method
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.pieces import Descent, Event, Near, Nudge, Wave
+from tacit.core.pieces import Descent, Event, Near, Nudge, Pull, Wave
 from tacit.core.rows import DenseRows, MaskedRows, Rows
+from tacit.core.sparse import Compact, Csr
 from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Step, Sum, Traffic, Turnout, View
 from tacit.core.task import Population, Samples, Task
 
@@ -31,8 +32,10 @@ __all__ = [
     "Bounded",
     "Budget",
     "BudgetError",
+    "Compact",
     "CompositionError",
     "CrossEntropy",
+    "Csr",
     "DataError",
     "DenseRows",
     "Descent",
@@ -52,6 +55,7 @@ __all__ = [
     "Nudge",
     "Plain",
     "Population",
+    "Pull",
     "Receipt",
     "Report",
     "Round",

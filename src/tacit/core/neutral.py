@@ -9,6 +9,7 @@ from torch import Tensor
 from tacit.core import wire
 from tacit.core.pieces import Blur, Rehearsal, Says, Sees, SumUp, Wave
 from tacit.core.rows import Rows
+from tacit.core.sparse import Wire
 from tacit.core.state import Bounded, Messages, Round, State, Sum, Traffic, Turnout, View
 
 
@@ -85,9 +86,15 @@ class NoNoise:
 class Plain:
     """Send messages as they are: the server sees every one of them.
 
+    Args:
+        wire: the form in which clients send rows, where it is shorter than four bytes a number: `Csr()`, `Compact()`.
+        down: the form in which the server sends whole models, where it is shorter.
+
     Sees: the server, every message; whoever reads the network too, unless the transport is encrypted.
     """
 
+    wire: Wire | None = None
+    down: Wire | None = None
     shows: ClassVar[Sees] = "messages"
     bits: ClassVar[int | None] = None
     tolerates: ClassVar[str] = ""
@@ -107,11 +114,11 @@ class Plain:
 
     def upload(self, messages: Messages, now: Round) -> tuple[int, ...]:
         """One frame per message."""
-        return messages.sizes()
+        return messages.sizes(self.wire)
 
     def download(self, view: View, now: Round, *, first: bool) -> int:
         """One frame with the view's parts."""
-        return view.size(first=first)
+        return view.size(first=first, form=self.down)
 
     def phases(self, now: Round) -> Mapping[str, Traffic]:
         """None: there is nothing but the messages."""

@@ -17,6 +17,20 @@ from tacit.core.wire import Part
 
 Says = Literal["updates", "weights"]
 Sees = Literal["messages", "sum"]
+Shapes = tuple[tuple[int, ...], ...]  # of a model's parameters, in the order in which they make up a row
+
+
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """A proximal term: each client's loss plus Σ (strength / 2)·‖w − target‖², over the parameters of the model.
+
+    Attributes:
+        target: where the client's weights are pulled to, (clients, dim): a row for every client of the wave.
+        strengths: one for every parameter of the model, in the order of a row; 0: not pulled.
+    """
+
+    target: Tensor
+    strengths: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,7 @@ class Descent:
     key: Key  # shuffling; client i uses key.child("client", i)
     mask: Tensor | None = None  # the coordinates that move, in ascending order; None: all of them
     clip: float | None = None  # longer gradients are scaled down to this length, as a whole; None: never
+    pull: Pull | None = None  # towards targets of the clients' own
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +82,15 @@ class Wave(Protocol):
         ...
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
+    def shapes(self) -> Shapes:
         """The shapes of the model's parameters, in the order in which they make up a row."""
         ...
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:
-        """Every client descends from `weights` on its own data; the updates (trained minus received)."""
+        """Every client descends on its own data; the updates (trained minus received).
+
+        They all start from one vector, or each from its own row of `weights`, (clients, dim).
+        """
         ...
 
     def nudged(self, weights: Tensor, nudge: Nudge) -> Tensor:
@@ -143,6 +161,19 @@ class Trainer(Protocol):
 
     def train(self, view: View, data: Wave, now: Round) -> Rows:
         """One row per client."""
+        ...
+
+
+@runtime_checkable
+class Prunes(Protocol):
+    """A trainer that sends few of the weights, so that the aggregated model is worth a second look. Most are not."""
+
+    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
+        """How many numbers of each parameter a client sends; None: all, because it is not pruned."""
+        ...
+
+    def pruned(self, state: State, shapes: Shapes) -> Tensor | None:
+        """The model with as few weights as a client sends; None: pruning has not begun."""
         ...
 
 

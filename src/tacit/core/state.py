@@ -10,7 +10,8 @@ from torch import Tensor
 from tacit.core import wire
 from tacit.core.keys import Key
 from tacit.core.rows import Rows
-from tacit.core.wire import Part
+from tacit.core.sparse import Wire
+from tacit.core.wire import Part, Parts
 
 SERVER = "server/"  # memory under this prefix never leaves the server's process
 
@@ -79,13 +80,14 @@ class View:
     once: Mapping[Part, Tensor] = field(default_factory=dict)
     mask: Tensor | None = None
 
-    def told(self, *, first: bool) -> Mapping[Part, Tensor]:
-        """All that goes to a client, whose first view it is or not."""
-        return {**self.parts, **self.once} if first else self.parts
+    def told(self, *, first: bool, form: Wire | None = None) -> Parts:
+        """All that goes to a client, whose first view it is or not; a whole model in a shorter form, if it is one."""
+        parts = {**self.parts, **self.once} if first else self.parts
+        return shortened(parts, Part.WEIGHTS, form) if Part.WEIGHTS in parts else parts
 
-    def size(self, *, first: bool) -> int:
+    def size(self, *, first: bool, form: Wire | None = None) -> int:
         """How many bytes that takes as one frame."""
-        return wire.size(self.told(first=first))
+        return wire.size(self.told(first=first, form=form))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,17 +111,29 @@ class Messages:
         samples = None if self.samples is None else self.samples[which]
         return Messages(self.clients[which], self.rows.keep(which), samples, self.step)
 
-    def sizes(self) -> tuple[int, ...]:
-        """How many bytes each message takes as a frame; all are of one size, so one is measured."""
+    def sizes(self, form: Wire | None = None) -> tuple[int, ...]:
+        """How many bytes each message takes as a frame; in a form for rows all differ, as numbers they are alike."""
+        if form is not None:
+            return tuple(wire.size(self.parts(i, form)) for i in range(self.rows.count))
         parts = {Part.ROW: torch.empty(self.rows.dim, dtype=self.rows.dtype, device="meta")}
         if self.samples is not None:
             parts[Part.SAMPLES] = self.samples[0]
         return (wire.size(parts),) * self.rows.count if self.rows.count else ()
 
-    def parts(self, i: int) -> dict[Part, Tensor]:
-        """What message i says on the wire."""
-        parts = {Part.ROW: self.rows.dense()[i]}
+    def parts(self, i: int, form: Wire | None = None) -> Parts:
+        """What message i says on the wire; its row in a shorter form, if it is one."""
+        parts = shortened({Part.ROW: self.rows.dense()[i]}, Part.ROW, form)
         return parts if self.samples is None else {**parts, Part.SAMPLES: self.samples[i]}
+
+
+def shortened(parts: Parts, which: Part, form: Wire | None) -> Parts:
+    """The parts with one of them as bytes in a form for rows, where that is shorter than its numbers."""
+    if form is None:
+        return parts
+    data = form.encode(parts[which])
+    if len(data) >= parts[which].numel() * parts[which].element_size():
+        return parts
+    return {**parts, which: torch.frombuffer(bytearray(data), dtype=torch.uint8)}
 
 
 @dataclass(frozen=True)

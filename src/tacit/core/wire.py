@@ -40,8 +40,8 @@ class Kind(IntEnum):
 class Part(IntEnum):
     """What a part of a frame holds."""
 
-    WEIGHTS = 1  # a whole model
-    ROW = 2  # a client's row after codec and mechanism
+    WEIGHTS = 1  # a whole model; as bytes, in a form of `tacit.core.sparse`
+    ROW = 2  # a client's row after codec and mechanism; as bytes, in such a form
     SAMPLES = 3  # how many samples stand behind it, for a weighted mean
     VALUES = 4  # a model's weights at the mask's coordinates
     MASK = 5  # those coordinates, packed by `tacit.core.indices`

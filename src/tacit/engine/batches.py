@@ -44,6 +44,11 @@ class Batches:
         """Whether every step sees the same samples."""
         return self.index.shape[1] == 1
 
+    @property
+    def even(self) -> bool:
+        """Whether all clients take as many steps."""
+        return bool((self.weight[:, :, 0] > 0).all())
+
     def x(self, begin: int, end: int) -> Tensor:
         """The inputs of steps begin to end, (clients, (end - begin) · batch, ...)."""
         return self._take(self.population.x, begin, end)

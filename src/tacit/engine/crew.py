@@ -34,9 +34,9 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class EvaluateJob:
-    """A piece of the test data, under the weights of a round."""
+    """A piece of the test data, under the weights that are measured."""
 
-    round: int
+    number: int  # of the measurement
     begin: int
     end: int
 
@@ -101,9 +101,9 @@ class Crew:
     @torch.no_grad()
     def _evaluate(self, job: EvaluateJob) -> NDArray[np.generic]:
         assert self.task.test is not None
-        if self.loaded != job.round:
+        if self.loaded != job.number:
             self.layout.load(self.model, self.weights)
-            self.loaded = job.round
+            self.loaded = job.number
         outputs: Tensor = self.model.eval()(self.task.test[0][job.begin : job.end])
         return outputs.cpu().numpy()
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from tacit.core import DenseRows, Descent, Loss, MaskedRows, Nudge, Samples
+from tacit.core import DenseRows, Descent, Loss, MaskedRows, Nudge, Pull, Samples
 from tacit.core.losses import scores
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout, Received
@@ -25,12 +25,15 @@ class Functional:
 
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> DenseRows | MaskedRows:
         """The update of every client."""
-        trained, received = weights.repeat(len(clients), 1), Received(weights, how.mask)
+        received = Received(weights, how.mask)
+        trained = received.copies(len(clients))
         parameters = self.layout.views(trained)
         velocity = {name: torch.zeros_like(p) for name, p in parameters.items()} if how.momentum else None
         for step in range(batches.steps):
             x, y = batches.x(step, step + 1), batches.y(step, step + 1)
             gradients = self.gradient(parameters, x, y, batches.weights(step))
+            if how.pull is not None:
+                self._pull(parameters, gradients, how.pull)
             self._step(parameters, gradients, velocity, how, batches.active(step))
             received.restore(trained)
         return received.updates(trained)
@@ -50,6 +53,13 @@ class Functional:
     def _weighted_loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         outputs = functional_call(self.model, parameters, (x,))
         return (self.loss.per_sample(outputs, y) * weight).sum()
+
+    def _pull(self, parameters: dict[str, Tensor], gradients: dict[str, Tensor], pull: Pull) -> None:
+        """Add the gradient of the proximal term."""
+        targets = self.layout.views(pull.target)
+        for name, strength in zip(parameters, pull.strengths, strict=True):
+            if strength:
+                gradients[name] = gradients[name].add(parameters[name] - targets[name], alpha=strength)
 
     def _step(
         self,

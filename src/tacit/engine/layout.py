@@ -44,9 +44,11 @@ class Layout:
         """How many numbers there are in all."""
         return sum(self.sizes)
 
-    def start(self, name: str) -> int:
-        """Where a parameter begins."""
-        return sum(self.sizes[: self.names.index(name)])
+    def slot(self, name: str) -> tuple[int, int]:
+        """Where a parameter begins and ends."""
+        place = self.names.index(name)
+        start = sum(self.sizes[:place])
+        return start, start + self.sizes[place]
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """The parameters as views of a flat vector, or of a stack of them (leading dimensions stay in front)."""
@@ -67,10 +69,18 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """The weights a descent starts from, and which of them it may not move."""
+    """The weights a descent starts from, of all clients or of each, and which of them it may not move."""
 
     weights: Tensor
     mask: Tensor | None
+
+    def copies(self, clients: int) -> Tensor:
+        """A row of weights for every client, to be trained in place."""
+        return per_client(self.weights, clients, dims=1)
+
+    def of(self, row: int) -> "Received":
+        """What one client received."""
+        return self if self.weights.dim() == 1 else Received(self.weights[row], self.mask)
 
     def restore(self, trained: Tensor) -> None:
         """Undo in place what a step did outside the mask; coordinates do not mix, so that this is a masked step."""
@@ -81,12 +91,18 @@ class Received:
         """Trained minus received weights, under a mask only at its coordinates; `trained` may be overwritten."""
         if self.mask is None:
             return DenseRows(trained.sub_(self.weights))
-        return MaskedRows(trained[:, self.mask].sub_(self.weights[self.mask]), self.mask, self.weights.numel())
+        moved = trained[:, self.mask].sub_(self.weights[..., self.mask])
+        return MaskedRows(moved, self.mask, self.weights.shape[-1])
 
     @cached_property
     def _frozen(self) -> Tensor:
         assert self.mask is not None
-        return torch.ones_like(self.weights, dtype=torch.bool).index_fill_(0, self.mask, False)
+        return torch.ones_like(self.weights, dtype=torch.bool).index_fill_(-1, self.mask, False)
+
+
+def per_client(tensor: Tensor, clients: int, *, dims: int) -> Tensor:
+    """A copy for every client: of what they share, which has `dims` dimensions, or of what each has already."""
+    return tensor.clone() if tensor.dim() > dims else tensor.repeat(clients, *[1] * dims)
 
 
 def make_model(task: Task, seed: int) -> nn.Module:

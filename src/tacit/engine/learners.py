@@ -25,7 +25,7 @@ class Learner(Protocol):
         ...
 
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> Rows:
-        """The update of every client."""
+        """The update of every client, all from one vector of weights or each from its own row."""
         ...
 
     def nudged(self, weights: Tensor, data: Samples, nudge: Nudge) -> Tensor:
@@ -60,7 +60,8 @@ class Fastest:
 
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> Rows:
         """The update of every client."""
-        learner = self.kernels if self.kernels is not None and self.kernels.takes(how) else self.general
+        kernels = self.kernels
+        learner = self.general if kernels is None or not kernels.takes(weights, batches, how) else kernels
         return learner.descend(weights, batches, how, clients)
 
     def nudged(self, weights: Tensor, data: Samples, nudge: Nudge) -> Tensor:

@@ -10,7 +10,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from tacit.core import DenseRows, Descent, Key, Loss, MaskedRows, Nudge, Samples
+from tacit.core import DenseRows, Descent, Key, Loss, MaskedRows, Nudge, Pull, Samples
 from tacit.core.losses import scores
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout, Received, draws_randomness
@@ -28,14 +28,15 @@ class Reference:
 
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> DenseRows | MaskedRows:
         """The update of every client."""
-        trained, received = weights.repeat(len(clients), 1), Received(weights, how.mask)
+        received = Received(weights, how.mask)
+        trained = received.copies(len(clients))
         for row, client in enumerate(clients.tolist()):
             if self.random:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(dropout_key(how, client).integer())
-                    self._train(trained[row], batches, how, row, received)
+                    self._train(trained[row], batches, how, row, received.of(row))
             else:
-                self._train(trained[row], batches, how, row, received)
+                self._train(trained[row], batches, how, row, received.of(row))
         return received.updates(trained)
 
     @torch.no_grad()
@@ -54,6 +55,7 @@ class Reference:
         for parameter, view in zip(self.parameters, self.layout.views(flat).values(), strict=True):
             parameter.data = view
         velocity = [torch.zeros_like(p) for p in self.parameters] if how.momentum else None
+        targets = None if how.pull is None else self.layout.views(how.pull.target[row])
         for step in range(batches.steps):
             x, y = batches.single(row, step)
             if len(x) == 0:
@@ -61,8 +63,17 @@ class Reference:
             loss = self.loss.per_sample(self.model(x), y).mean()
             gradients = list(torch.autograd.grad(loss, self.parameters))
             with torch.no_grad():
+                if how.pull is not None and targets is not None:
+                    self._pull(gradients, targets, how.pull)
                 self._step(gradients, velocity, how)
                 received.restore(flat)
+
+    def _pull(self, gradients: list[Tensor], targets: dict[str, Tensor], pull: Pull) -> None:
+        """Add the gradient of the proximal term."""
+        pairs = zip(gradients, self.parameters, targets.values(), pull.strengths, strict=True)
+        for gradient, parameter, target, strength in pairs:
+            if strength:
+                gradient.add_(parameter - target, alpha=strength)
 
     def _step(self, gradients: list[Tensor], velocity: list[Tensor] | None, how: Descent) -> None:
         if how.clip is not None:

@@ -28,6 +28,7 @@ from tacit.core import (
     View,
 )
 from tacit.core.errors import expect
+from tacit.core.pieces import Prunes
 from tacit.core.rounds import broadcast, close, prepare, receive
 from tacit.core.state import SERVER
 from tacit.engine.crew import Crew, EvaluateJob, Trained, TrainJob, single_thread
@@ -141,6 +142,7 @@ class Engine:
         self.crew, self.method, self.task, self.pool = crew, crew.method, crew.task, pool
         self.seed = seed
         self.ahead = len(crew.slots)
+        self.measured = 0  # how often weights were, by which workers know them
 
     def round(self, state: State) -> tuple[State, Report]:
         """The next state, and the report without metrics."""
@@ -161,13 +163,25 @@ class Engine:
         return replace(state_after, memory=memory), report
 
     def evaluate(self, state: State) -> dict[str, float]:
-        """Metrics on the test data, measured by all workers."""
+        """Metrics on the test data; of a pruning trainer's model also after it is pruned, and how dense it is."""
         if self.task.test is None:
             return {}
+        trainer, layout, metrics = self.method.trainer, self.crew.layout, self._metrics(state.weights)
+        if isinstance(trainer, Prunes):
+            metrics["density"] = _density(state.weights, layout.sizes, trainer.kept(layout.shapes))
+            pruned = trainer.pruned(state, layout.shapes)
+            if pruned is not None:
+                metrics |= {f"pruned_{name}": value for name, value in self._metrics(pruned).items()}
+        return metrics
+
+    def _metrics(self, weights: Tensor) -> dict[str, float]:
+        """Metrics of these weights, measured by all workers."""
+        assert self.task.test is not None
+        self.crew.weights.copy_(weights)
+        self.measured += 1
         y = self.task.test[1]
-        self.crew.weights.copy_(state.weights)
         begins = range(0, len(y), EVALUATED_AT_ONCE)
-        jobs = [EvaluateJob(state.round, b, min(b + EVALUATED_AT_ONCE, len(y))) for b in begins]
+        jobs = [EvaluateJob(self.measured, b, min(b + EVALUATED_AT_ONCE, len(y))) for b in begins]
         outputs = np.concatenate(list(self.pool.run(jobs, ahead=len(jobs))))
         return self.task.loss.metrics(torch.from_numpy(outputs), y.cpu())
 
@@ -279,6 +293,13 @@ def _diagnostics(total: Sum) -> tuple[float, float]:
     square = float(torch.linalg.vector_norm(total.total, dtype=torch.float64) / total.weight) ** 2
     dim = total.total.numel()
     return max(total.squares / total.weight - square, 0.0) / dim, square / dim
+
+
+def _density(weights: Tensor, sizes: tuple[int, ...], kept: tuple[int | None, ...]) -> float:
+    """The share of the weights in pruned parameters that are not zero."""
+    parts = zip(torch.split(weights, list(sizes)), kept, strict=True)
+    layers = [part for part, count in parts if count is not None]
+    return sum(int(part.count_nonzero()) for part in layers) / max(sum(map(torch.numel, layers)), 1)
 
 
 def _check_delivered(state: State, results: list[Trained]) -> None:

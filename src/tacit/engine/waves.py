@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import Descent, Nudge, Population, Rows
+from tacit.core.pieces import Shapes
 from tacit.engine.batches import plan_batches
 from tacit.engine.learners import Learner
 
@@ -35,7 +36,7 @@ class Stack:
         return self.population.sizes[self.clients]
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
+    def shapes(self) -> Shapes:
         """The shapes of the model's parameters."""
         return self.learner.layout.shapes
 

@@ -15,7 +15,7 @@ from tacit.report.orders import Order, read_order
 from tacit.report.plots import Drawn, read_plot
 
 FORMAT = 1
-LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds"}
+LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "volume", "uploads"}
 PRIVACY = {"epsilon", "delta"}
 UNJUDGED = {"best_round", "cost_down", "cost_up", "epsilon_classic", "bound"}  # they follow from the best round, or S
 Verdict = Literal["reached", "missed", "not measured", "no guarantee", ""]

@@ -14,6 +14,10 @@ NAMES = {
     "epsilon_classic": "ε, paper column",
     "bound": "bound S",
     "magnitude": "mean absolute weight at the mask",
+    "volume": "volume of pruning, MB",
+    "volume_up": "volume of pruning up, MB",
+    "volume_down": "volume of pruning down, MB",
+    "uploads": "uploads of a round, MB",
 }
 HEADS = {
     "best_round": "at round",
@@ -24,9 +28,14 @@ HEADS = {
     "epsilon_classic": "ε classic",
     "bound": "bound",
     "magnitude": "mean |weight|",
+    "volume": "MB",
+    "volume_up": "MB up",
+    "volume_down": "MB down",
+    "uploads": "MB up a round",
 }
 _BEST = "the best of all rounds that were measured, chosen on the test data"
 _FORMULA = "values · 4 bytes · rounds · cohort / clients up to the best round, in kilobytes of 1000 bytes"
+_PRUNING = "megabytes of all messages of all clients, as measured, in the rounds after the warm-up"
 _MEASURED = "bytes per client up to the best round, with headers, bound and mask; the mean over all clients"
 NOTES = {
     "best_round": _BEST,
@@ -38,6 +47,12 @@ NOTES = {
     "epsilon": "the guarantee: all rounds that were played, tight accountant",
     "bound": "the clipping bound, found on public data",
     "magnitude": "the mean absolute weight at the mask when training ended",
+    "volume": _PRUNING,
+    "volume_up": _PRUNING,
+    "volume_down": _PRUNING,
+    "uploads": "megabytes that all clients of a round sent, as measured, the mean of the rounds after the warm-up",
+    "pruned_accuracy": "of the aggregated model with as few weights in each layer as a client sends",
+    "density": "the share of the aggregated model's weights that are not zero",
 }
 
 

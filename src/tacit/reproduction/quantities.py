@@ -9,6 +9,8 @@
 | `kilobytes_down`, `kilobytes_up` | the same as measured: every byte of every frame, over all clients |
 | `epsilon_classic` | ε up to that round as papers have it: the moments accountant, as if cohorts were Poisson |
 | `bound` | the bound that clients clip to, where it came from public data |
+| `volume`, `volume_up`, `volume_down` | megabytes of all messages, as measured, in the rounds after the warm-up |
+| `uploads` | megabytes that all clients of one of these rounds sent, on average |
 
 A message's values follow from its measured length: a frame without its headers is four bytes for each of them.
 """
@@ -27,9 +29,10 @@ from tacit.mechanisms.clipping import BOUND
 from tacit.report.comparison import LOWER_IS_BETTER
 from tacit.results import CHECKPOINT
 from tacit.samplers import Poisson
+from tacit.trainers import AdmmPrune, MagnitudePrune
 
 AT_BEST = "_at_best"
-METRICS = ("accuracy", "balanced_accuracy", "auroc", "rmse", "loss")
+METRICS = ("accuracy", "balanced_accuracy", "auroc", "rmse", "loss", "pruned_accuracy", "density")
 ALWAYS = ("rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "magnitude")  # the last one in histograms only
 HEADERS = wire.size({wire.Part.ROW: torch.empty(0)})  # of a frame with one part: 36 bytes
 
@@ -121,6 +124,24 @@ def _kilobytes(way: Callable[[Bandwidth], int]) -> Callable[[Finished], float]:
     return lambda run: way(Bandwidth.of(run.until_best())) / run.clients / 1000
 
 
+def _volume(way: Callable[[Bandwidth], int]) -> Callable[[Finished], float | None]:
+    def quantity(run: Finished) -> float | None:
+        trainer = run.method.trainer
+        if not isinstance(trainer, AdmmPrune | MagnitudePrune):
+            return None
+        return way(Bandwidth.of(run.reports[trainer.warm_up :])) / 1e6
+
+    return quantity
+
+
+def _uploads(run: Finished) -> float | None:
+    whole = _volume(lambda book: book.up)(run)
+    trainer = run.method.trainer
+    if whole is None or not isinstance(trainer, AdmmPrune | MagnitudePrune):
+        return None
+    return whole / max(len(run.reports) - trainer.warm_up, 1)
+
+
 def _epsilon_classic(run: Finished) -> float | None:
     """Without noise there is none."""
     method, rounds = run.method, len(run.until_best())
@@ -150,6 +171,10 @@ DERIVED: dict[str, Callable[[Finished], float | None]] = {
     "kilobytes_up": _kilobytes(lambda book: book.up),
     "epsilon_classic": _epsilon_classic,
     "bound": _bound,
+    "volume": _volume(lambda book: book.up + book.down),
+    "volume_up": _volume(lambda book: book.up),
+    "volume_down": _volume(lambda book: book.down),
+    "uploads": _uploads,
 }
 OVER_ROUNDS = {f"first_{name}": _first(name) for name in METRICS} | {f"mean_{name}": _mean(name) for name in METRICS}
 BEST = (*(f"best_{name}" for name in METRICS), *(name + AT_BEST for name in METRICS))

@@ -162,6 +162,7 @@ def cifar_10(
     clients: int = 100,
     partition: Partition = "iid",
     samples: int | None = None,
+    shards: int = 2,
     alpha: float = 0.5,
     model: str = "mobilenet-v2",
     seed: int = 0,
@@ -174,6 +175,7 @@ def cifar_10(
         clients: number of clients.
         partition: `iid`, `shards` or `dirichlet`.
         samples: images per client for `iid` and `shards`; left out, all are dealt.
+        shards: per client, each mostly of one class.
         alpha: concentration of `dirichlet`.
         model: name of a model for (3, 32, 32) inputs.
         seed: of the split.
@@ -181,7 +183,7 @@ def cifar_10(
     train = [file for file in CIFAR_10.files if "data_batch" in file.name and locate(file)]
     batches = [_batch(file.name) for file in train] or [_batch("data_batch_1.npz")]
     x, y = (torch.cat(column) for column in zip(*batches, strict=True))
-    parts = _deal(y, clients, partition, alpha, samples, _key(seed))
+    parts = _deal(y, clients, partition, alpha, samples, _key(seed), shards)
     return Task(
         model=find_model(model),
         clients=Population.split(x, y, parts),
@@ -190,11 +192,13 @@ def cifar_10(
     )
 
 
-def _deal(y: Tensor, clients: int, partition: str, alpha: float, samples: int | None, key: Key) -> split.Parts:
+def _deal(
+    y: Tensor, clients: int, partition: str, alpha: float, samples: int | None, key: Key, shards: int = 2
+) -> split.Parts:
     """Split by one of the three ways."""
     ways: dict[str, Callable[[], split.Parts]] = {
         "iid": lambda: split.iid(len(y), clients, key, samples=samples),
-        "shards": lambda: split.label_shards(y, clients, key, samples=samples),
+        "shards": lambda: split.label_shards(y, clients, key, shards=shards, samples=samples),
         "dirichlet": lambda: split.dirichlet(y, clients, key, alpha=alpha),
     }
     return choose(ways, partition, "partition")()

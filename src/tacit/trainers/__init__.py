@@ -1,6 +1,8 @@
 """What a client learns."""
 
+from tacit.trainers.admm import AdmmPrune
 from tacit.trainers.masked import Masked
+from tacit.trainers.pruning import Keep, MagnitudePrune
 from tacit.trainers.sgd import Sgd
 
-__all__ = ["Masked", "Sgd"]
+__all__ = ["AdmmPrune", "Keep", "MagnitudePrune", "Masked", "Sgd"]

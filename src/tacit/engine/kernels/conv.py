@@ -12,16 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.engine.kernels.rows import DenseBlock
-from tacit.engine.kernels.shape import Blocks, Slot
+from tacit.engine.kernels.shape import Blocks, Slot, Tug
+from tacit.engine.layout import per_client
 
 PATCH_LIMIT = 128  # inputs per output; unfolding wins clearly at 25 and loses at 800
 
 
 @dataclass(frozen=True, eq=False)
 class Filters:
-    """A convolution as broadcast: weights, bias or none, where they lie in a row, and its geometry."""
+    """A convolution as received: weights, bias or none, where they lie in a row, and its geometry."""
 
-    weight: Tensor  # (outputs, inputs / groups, height, width)
+    weight: Tensor  # (outputs, inputs / groups, height, width), or one of them for each client
     bias: Tensor | None
     slots: tuple[Slot, ...]
     stride: tuple[int, int]
@@ -38,11 +39,11 @@ class Filters:
     @property
     def patch(self) -> int:
         """How many inputs an output depends on."""
-        return self.weight[0].numel()
+        return self.weight.shape[-3:].numel()
 
     def outputs(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the output."""
-        sides = zip((height, width), self.weight.shape[2:], self.stride, self.padding, self.dilation, strict=True)
+        sides = zip((height, width), self.weight.shape[-2:], self.stride, self.padding, self.dilation, strict=True)
         rows, columns = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
         return rows, columns
 
@@ -70,12 +71,20 @@ class PatchConv:
     A bias is the weight of one more input that is always 1.
     """
 
+    tugs: tuple[Tug, ...] = ()
+
     def __init__(self, filters: Filters, lr: float, clients: int, *, constant: bool) -> None:
         self.filters, self.lr, self.constant = filters, lr, constant
-        columns = [filters.weight.flatten(1)] + ([] if filters.bias is None else [filters.bias[:, None]])
-        self.start = torch.cat(columns, dim=1)
-        self.matrix = self.start.repeat(clients, 1, 1)
+        columns = [filters.weight.flatten(-3)] + ([] if filters.bias is None else [filters.bias[..., None]])
+        self.start = torch.cat(columns, dim=-1)
+        self.matrix = per_client(self.start, clients, dims=2)
         self.patches: Tensor | None = None
+
+    @property
+    def owned(self) -> tuple[Tensor, ...]:
+        """Filters and bias."""
+        filters, bias = self.matrix[:, :, : self.filters.patch], self.matrix[:, :, self.filters.patch :]
+        return (filters,) if self.filters.bias is None else (filters, bias[:, :, 0])
 
     def forward(self, x: Tensor) -> Tensor:
         """(clients, batch, channels, height, width), with the channels innermost in memory."""
@@ -89,6 +98,8 @@ class PatchConv:
         """The step in place; nothing lies below."""
         assert self.patches is not None
         flat = g.permute(0, 1, 3, 4, 2).reshape(g.shape[0], -1, g.shape[2])
+        for tug in self.tugs:
+            tug.take()
         self.matrix.baddbmm_(flat.transpose(1, 2), self.patches, alpha=-self.lr)
 
     def blocks(self) -> Blocks:
@@ -99,7 +110,7 @@ class PatchConv:
 
     def _unfold(self, x: Tensor) -> Tensor:
         f = self.filters
-        kernel = (f.weight.shape[2], f.weight.shape[3])
+        kernel = (f.weight.shape[-2], f.weight.shape[-1])
         columns = F.unfold(x.flatten(0, 1), kernel, f.dilation, f.padding, f.stride)
         if f.bias is not None:
             columns = F.pad(columns, (0, 0, 0, 1), value=1.0)
@@ -109,10 +120,17 @@ class PatchConv:
 class LoopConv:
     """A convolution with filters per client, computed client by client."""
 
+    tugs: tuple[Tug, ...] = ()
+
     def __init__(self, filters: Filters, lr: float, clients: int, *, lowest: bool) -> None:
         self.filters, self.lr, self.lowest = filters, lr, lowest
-        self.weight = filters.weight.repeat(clients, 1, 1, 1, 1)
-        self.bias = None if filters.bias is None else filters.bias.repeat(clients, 1)
+        self.weight = per_client(filters.weight, clients, dims=4)
+        self.bias = None if filters.bias is None else per_client(filters.bias, clients, dims=1)
+
+    @property
+    def owned(self) -> tuple[Tensor, ...]:
+        """Filters and bias."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Every client's batch through its own filters."""
@@ -134,6 +152,8 @@ class LoopConv:
                 gw = self.filters.weight_gradient(*here)
             else:
                 below[client], gw = self.filters.gradients(*here)
+            for tug in self.tugs:
+                tug.take(client)
             self.weight[client].sub_(gw, alpha=self.lr)
         if self.bias is not None:
             self.bias.sub_(g.sum((1, 3, 4)), alpha=self.lr)

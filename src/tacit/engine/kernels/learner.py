@@ -1,5 +1,6 @@
 """Trains a wave with hand-batched layers: builds each layer in the form that fits, runs the steps, gathers blocks."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +19,7 @@ from tacit.engine.kernels.nudges import Nudged
 from tacit.engine.kernels.plain import AvgPool, Flatten, MaxPool, Relu, Sigmoid, Tanh
 from tacit.engine.kernels.plans import Plan
 from tacit.engine.kernels.rows import BlockRows
-from tacit.engine.kernels.shape import Layer, Slot
+from tacit.engine.kernels.shape import Layer, Owner, Slot, Tug
 from tacit.engine.kernels.shares import Share
 from tacit.engine.layout import Layout
 
@@ -30,16 +31,19 @@ def kernels_for(model: nn.Module, loss: Loss) -> "Kernels | None":
 
 
 class Kernels:
-    """Trains all clients of a wave at once, by plain SGD, through a chain of known layers."""
+    """Trains all clients of a wave at once, by SGD without momentum, through a chain of known layers."""
 
     def __init__(self, links: tuple[Link, ...], layout: Layout, loss: Loss) -> None:
         self.links, self.layout, self.loss = links, layout, loss
         self.gradient = GRADIENTS[type(loss)]
         self.plan: Plan | None = None  # of the mask seen last: it stays for many waves, and often for all rounds
 
-    def takes(self, how: Descent) -> bool:
-        """Whether the descent is plain SGD."""
-        return not how.momentum and not how.weight_decay and how.clip is None
+    def takes(self, weights: Tensor, batches: Batches, how: Descent) -> bool:
+        """Whether it is SGD without momentum; pulls need equal numbers of steps, masks shared weights and no pull."""
+        pulled = how.pull is not None or how.weight_decay > 0
+        if how.momentum or how.clip is not None or (pulled and not batches.even):
+            return False
+        return how.mask is None or not (pulled or weights.dim() > 1)
 
     @torch.no_grad()
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> BlockRows | MaskedRows:
@@ -117,7 +121,38 @@ class _Builder:
 
     def layers(self) -> list[Layer]:
         """The chain's layers; flattening of the inputs is left to the caller."""
-        return [self._layer(link, i) for i, link in enumerate(self.links)]
+        layers = [self._layer(link, i) for i, link in enumerate(self.links)]
+        for link, layer in zip(self.links, layers, strict=True):
+            if self.pulled and isinstance(layer, DenseLinear | PatchConv | LoopConv):
+                layer.tugs = tuple(self._tugs(link, layer))
+        return layers
+
+    @property
+    def pulled(self) -> bool:
+        """Whether weights are pulled towards targets, or towards zero."""
+        return self.how.pull is not None or self.how.weight_decay > 0
+
+    @property
+    def apart(self) -> bool:
+        """Whether every client must own its weights: they start or are pulled apart."""
+        return self.weights.dim() > 1 or self.pulled
+
+    def _tugs(self, link: Link, layer: Owner) -> Iterator[Tug]:
+        """A pull by s to t and decay by d are together a pull by s + d to t·s/(s + d)."""
+        lr, decay, pull, layout = self.how.lr, self.how.weight_decay, self.how.pull, self.learner.layout
+        for name, owned in zip(self._names(link), layer.owned, strict=True):
+            strength = 0.0 if pull is None else pull.strengths[layout.names.index(name)]
+            if pull is not None and strength:
+                target = layout.views(pull.target)[name].view_as(owned)
+                scaled = target * (strength / (strength + decay)) if decay else target
+                yield Tug(owned, scaled, lr * (strength + decay))
+            elif decay:
+                yield Tug(owned, None, lr * decay)
+
+    def _names(self, link: Link) -> list[str]:
+        """Of the link's parameters, in the order of its slots."""
+        prefix = f"{link.name}." if link.name else ""
+        return [name for name in (f"{prefix}weight", f"{prefix}bias") if name in self.learner.layout.names]
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
@@ -170,14 +205,14 @@ class _Builder:
                 return Flatten()
 
     def _parameters(self, link: Link) -> tuple[Tensor, Tensor | None, tuple[Slot, ...]]:
-        layout, prefix = self.learner.layout, f"{link.name}." if link.name else ""
-        views = layout.views(self.weights)
-        names = [name for name in (f"{prefix}weight", f"{prefix}bias") if name in views]
-        slots = tuple((layout.start(n), layout.start(n) + views[n].numel()) for n in names)
+        names, views = self._names(link), self.learner.layout.views(self.weights)
+        slots = tuple(self.learner.layout.slot(name) for name in names)
         return views[names[0]], views[names[1]] if len(names) > 1 else None, slots
 
     def _linear(self, weights: Weights, lowest: bool, place: int) -> Layer:
         batches, lr = self.batches, self.how.lr
+        if self.apart:
+            return DenseLinear(weights, lr, batches.clients, lowest=lowest)
         outputs, inputs = weights.matrix.shape
         if lowest and batches.constant and batches.size <= 2 * batches.steps * outputs:
             return GramLinear(weights, lr)

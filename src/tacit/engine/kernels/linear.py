@@ -17,16 +17,17 @@ import torch
 from torch import Tensor
 
 from tacit.engine.kernels.rows import DenseBlock, FactoredBlock
-from tacit.engine.kernels.shape import Blocks, Slot
+from tacit.engine.kernels.shape import Blocks, Slot, Tug
+from tacit.engine.layout import per_client
 
 WINDOW = 4  # steps that share one pass over the weights; 3 and 6 were some 4 % slower on the MLP of the benchmarks
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """A fully connected layer as broadcast: matrix, bias or none, and where they lie in a row."""
+    """A fully connected layer as received: matrix, bias or none, and where they lie in a row."""
 
-    matrix: Tensor  # (outputs, inputs)
+    matrix: Tensor  # (outputs, inputs), or one of them for each client
     bias: Tensor | None
     slots: tuple[Slot, ...]
 
@@ -162,10 +163,17 @@ class WindowLinear:
 class DenseLinear:
     """A layer with weights per client; the step is added to them in the backward pass."""
 
+    tugs: tuple[Tug, ...] = ()
+
     def __init__(self, weights: Weights, lr: float, clients: int, *, lowest: bool) -> None:
         self.weights, self.lr, self.lowest = weights, lr, lowest
-        self.matrix = weights.matrix.repeat(clients, 1, 1)
-        self.bias = None if weights.bias is None else weights.bias.repeat(clients, 1, 1)
+        self.matrix = per_client(weights.matrix, clients, dims=2)
+        self.bias = None if weights.bias is None else per_client(weights.bias, clients, dims=1)[:, None]
+
+    @property
+    def owned(self) -> tuple[Tensor, ...]:
+        """Matrix and bias."""
+        return (self.matrix,) if self.bias is None else (self.matrix, self.bias[:, 0])
 
     def forward(self, x: Tensor) -> Tensor:
         """Every client's batch through its own weights."""
@@ -176,6 +184,8 @@ class DenseLinear:
     def backward(self, g: Tensor) -> Tensor | None:
         """The gradient at the inputs, then the step in place."""
         below = None if self.lowest else torch.bmm(g, self.matrix)
+        for tug in self.tugs:
+            tug.take()
         self.matrix.baddbmm_(g.transpose(1, 2), self.x, alpha=-self.lr)
         if self.bias is not None:
             self.bias.sub_(g.sum(1, keepdim=True), alpha=self.lr)
@@ -192,5 +202,5 @@ def _differences(weights: Weights, matrix: Tensor, bias: Tensor | None) -> Block
     ]
     if bias is not None:
         assert weights.bias is not None
-        blocks.append((weights.slots[1], DenseBlock(bias.sub_(weights.bias))))
+        blocks.append((weights.slots[1], DenseBlock(bias.sub_(weights.bias.unsqueeze(-2)))))
     return blocks

@@ -1,0 +1,146 @@
+"""Pruned models in few bytes (ESMFL, Lin et al. 2020): ADMM pruning on the clients, its baseline, and a sparse wire.
+
+After some rounds of warm-up every client sends a model of few weights, so that what travels upwards shrinks with them.
+What differs from the paper, and why:
+
+- The penalty coefficient follows from one number, `pull` (see `tacit.trainers.admm`); the paper prints none.
+- Averaging models that kept different weights gives a model of more weights than any of them. Its density is measured
+  in every round, and so are its figures after it has been pruned like a client's (`pruned_accuracy`).
+- The form on the wire is our own by default (`compact`); the paper's, compressed sparse rows, is there as `csr`.
+- Models go down dense, as in the paper's volumes, unless `down` says otherwise.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from tacit.core import Compact, Csr, Method, Plain
+from tacit.core.errors import expect
+from tacit.core.schema import choose
+from tacit.core.sparse import Wire
+from tacit.samplers import FixedSize
+from tacit.servers import Replace
+from tacit.trainers import AdmmPrune, Keep, MagnitudePrune, Sgd
+
+Form = Literal["dense", "csr", "compact"]
+_FORMS: dict[str, Callable[[], Wire | None]] = {"dense": lambda: None, "csr": Csr, "compact": Compact}
+
+
+def esmfl(
+    rounds: int = 60,
+    warm_up: int | None = None,
+    cohort: int = 10,
+    compression: float = 10.0,
+    keep: tuple[int, ...] = (),
+    pull: float = 0.01,
+    updates: int | None = None,
+    lr: float = 0.05,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch_size: int | None = 10,
+    weight_decay: float = 0.0,
+    wire: Form = "compact",
+    down: Form = "dense",
+) -> Method:
+    """ADMM pruning on the clients: after a warm-up, they train towards few weights and send only these.
+
+    Args:
+        rounds: how many rounds, with those of the warm-up.
+        warm_up: rounds before pruning begins, in which whole models are trained and sent; none: a sixth of all.
+        cohort: how many clients take part in each round.
+        compression: how many times fewer weights a client sends, biases and norms not counted.
+        keep: instead, how many weights of each layer a client sends, in the model's order.
+        pull: the share of the way to the nearest pruned model that weights go with every step.
+        updates: how often in a round that model is found anew; none: after every epoch.
+        lr: the clients' learning rate.
+        epochs: passes over a client's data per round.
+        steps: instead, gradient steps per round.
+        batch_size: samples per gradient step; none: all of a client's.
+        weight_decay: L2 penalty, by which weights that are not needed make room for others.
+        wire: the form in which clients send: `compact`, `csr` (compressed sparse rows) or `dense`.
+        down: the form in which the server sends the aggregated model, exactly: of the same names.
+
+    Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
+    workshop, arXiv 2009.01867.
+    """
+    trainer = AdmmPrune(
+        sgd=_sgd(lr, epochs, steps, batch_size, weight_decay),
+        keep=_keep(compression, keep),
+        warm_up=_warm_up(rounds, warm_up),
+        pull=pull,
+        updates=updates,
+    )
+    return _method("esmfl", trainer, rounds, cohort, _channel(wire, down))
+
+
+def masked_pruning(
+    rounds: int = 60,
+    warm_up: int | None = None,
+    cohort: int = 10,
+    compression: float = 10.0,
+    keep: tuple[int, ...] = (),
+    lr: float = 0.05,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch_size: int | None = 10,
+    weight_decay: float = 0.0,
+    wire: Form = "compact",
+    down: Form = "dense",
+) -> Method:
+    """The baseline of ESMFL: after a warm-up, clients train all weights and send the largest of each layer.
+
+    Args:
+        rounds: how many rounds, with those of the warm-up.
+        warm_up: rounds before pruning begins, in which whole models are sent; none: a sixth of all.
+        cohort: how many clients take part in each round.
+        compression: how many times fewer weights a client sends, biases and norms not counted.
+        keep: instead, how many weights of each layer a client sends, in the model's order.
+        lr: the clients' learning rate.
+        epochs: passes over a client's data per round.
+        steps: instead, gradient steps per round.
+        batch_size: samples per gradient step; none: all of a client's.
+        weight_decay: L2 penalty, by which weights that are not needed make room for others.
+        wire: the form in which clients send: `compact`, `csr` (compressed sparse rows) or `dense`.
+        down: the form in which the server sends the aggregated model, exactly: of the same names.
+
+    Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
+    workshop, Section 2.3.
+    """
+    trainer = MagnitudePrune(
+        sgd=_sgd(lr, epochs, steps, batch_size, weight_decay),
+        keep=_keep(compression, keep),
+        warm_up=_warm_up(rounds, warm_up),
+    )
+    return _method("masked-pruning", trainer, rounds, cohort, _channel(wire, down))
+
+
+def _method(name: str, trainer: AdmmPrune | MagnitudePrune, rounds: int, cohort: int, channel: Plain) -> Method:
+    return Method(
+        name=name,
+        rounds=rounds,
+        sampler=FixedSize(cohort),
+        trainer=trainer,
+        channel=channel,
+        server=Replace(),
+    )
+
+
+def _sgd(lr: float, epochs: int, steps: int | None, batch_size: int | None, decay: float) -> Sgd:
+    length = {"epochs": epochs} if steps is None else {"steps": steps}
+    return Sgd(lr=lr, batch_size=batch_size, weight_decay=decay, sends="weights", **length)
+
+
+def _warm_up(rounds: int, given: int | None) -> int:
+    expect(given is None or given < rounds, f"warm_up={given} < rounds={rounds}", "Pruning comes after the warm-up.")
+    return rounds // 6 if given is None else given
+
+
+def _keep(compression: float, counts: tuple[int, ...]) -> Keep:
+    return Keep(counts=counts) if counts else Keep(compression=compression)
+
+
+def _channel(wire: Form, down: Form) -> Plain:
+    up, back = (choose(_FORMS, form, "wire")() for form in (wire, down))
+    return Plain(wire=up, down=back)
+
+
+METHODS = (esmfl, masked_pruning)
