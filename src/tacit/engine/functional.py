@@ -34,7 +34,7 @@ class Functional:
 
     def _weighted_loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         outputs = functional_call(self.model, parameters, (x,))
-        return (self.loss.per_sample(outputs, y) * weight).sum()
+        return self.loss.of_mean((self.loss.per_sample(outputs, y) * weight).sum())
 
     def _step(
         self,
