@@ -16,10 +16,10 @@ from tacit.core.errors import (
     WorkerError,
 )
 from tacit.core.keys import Key
-from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared
+from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
 from tacit.core.method import Method
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.pieces import Descent, Event, Near, Wave
+from tacit.core.pieces import Chooser, Descent, Event, Metric, Near, Wave
 from tacit.core.rows import DenseRows, MaskedRows, Rows
 from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Step, Sum, Traffic, Turnout, View
 from tacit.core.task import Population, Samples, Task
@@ -31,6 +31,7 @@ __all__ = [
     "Bounded",
     "Budget",
     "BudgetError",
+    "Chooser",
     "CompositionError",
     "CrossEntropy",
     "DataError",
@@ -46,6 +47,7 @@ __all__ = [
     "MeanSquared",
     "Messages",
     "Method",
+    "Metric",
     "ModelError",
     "Near",
     "NoNoise",
@@ -53,6 +55,8 @@ __all__ = [
     "Population",
     "Receipt",
     "Report",
+    "RootBrier",
+    "RootMeanSquared",
     "Round",
     "Rows",
     "RunError",

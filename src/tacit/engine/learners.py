@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from tacit.core import Descent, Key, Loss, Population, Rows, Samples
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.functional import Functional
+from tacit.engine.hypotheses import Judge
 from tacit.engine.kernels import Kernels, kernels_for
 from tacit.engine.layout import draws_randomness, has_slow_mapping, mixes_samples
 from tacit.engine.reference import Reference
@@ -18,6 +19,8 @@ _ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, Key.from_seed(0))
 
 class Learner(Protocol):
     """A way through a wave."""
+
+    judge: Judge
 
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> Rows:
         """The update of every client."""
@@ -37,11 +40,12 @@ class Fastest:
 
     def __init__(self, model: nn.Module, loss: Loss, like: Samples | None = None) -> None:
         self.kernels: Kernels | None = kernels_for(model, loss)
+        self.judge = Judge(model, loss)
         one_by_one = draws_randomness(model) or mixes_samples(model) or has_slow_mapping(model)
         functional = None if one_by_one else Functional(model, loss)
         if functional is not None and like is not None and not _can_map(functional, like):
             functional = None
-        self.general: Learner = functional or Reference(model, loss)
+        self.general: Functional | Reference = functional or Reference(model, loss)
 
     @property
     def least(self) -> int:
@@ -50,8 +54,10 @@ class Fastest:
 
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> Rows:
         """The update of every client."""
-        learner = self.kernels if self.kernels is not None and self.kernels.takes(how) else self.general
-        return learner.descend(weights, batches, how, clients)
+        kernels = self.kernels
+        if kernels is not None and kernels.takes(how):
+            return kernels.descend(weights, batches, how, clients)
+        return self.general.descend(weights, batches, how, clients)
 
 
 def _can_map(functional: Functional, like: Samples) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tacit.core import DenseRows, Descent, Key, Loss, MaskedRows
 from tacit.engine.batches import Batches
+from tacit.engine.hypotheses import Judge
 from tacit.engine.layout import Layout, Received, draws_randomness
 
 
@@ -21,6 +22,7 @@ class Reference:
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.model = copy.deepcopy(model).train()
         self.loss = loss
+        self.judge = Judge(model, loss)
         self.layout = Layout.of(model)
         self.random = draws_randomness(model)
         self.parameters: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
@@ -46,7 +48,7 @@ class Reference:
             x, y = batches.single(row, step)
             if len(x) == 0:
                 break
-            loss = self.loss.per_sample(self.model(x), y).mean()
+            loss = self.loss.of_mean(self.loss.per_sample(self.model(x), y).mean())
             gradients = list(torch.autograd.grad(loss, self.parameters))
             with torch.no_grad():
                 self._step(gradients, velocity, how)

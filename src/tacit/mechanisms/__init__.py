@@ -2,6 +2,7 @@
 
 from tacit.mechanisms.clipping import FixedClip, MedianClip, PublicClip, QuantileClip
 from tacit.mechanisms.gaussian import CentralGaussian, DistributedGaussian
+from tacit.mechanisms.laplace import MetricLaplace
 from tacit.mechanisms.numbers import Grid, Reals
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "FixedClip",
     "Grid",
     "MedianClip",
+    "MetricLaplace",
     "PublicClip",
     "QuantileClip",
     "Reals",
