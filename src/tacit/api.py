@@ -2,7 +2,7 @@
 
 import tacit.methods as methods
 import tacit.tasks as tasks
-from tacit.aggregators import Mean, WeightedMean
+from tacit.aggregators import KMeans, Mean, WeightedMean
 from tacit.books.bandwidth import Bandwidth
 from tacit.cards import Card, card
 from tacit.channels import IdealSum, SecureSum
@@ -23,6 +23,8 @@ from tacit.core import (
     Plain,
     Population,
     Report,
+    RootBrier,
+    RootMeanSquared,
     RunError,
     State,
     StorageError,
@@ -41,18 +43,20 @@ from tacit.mechanisms import (
     FixedClip,
     Grid,
     MedianClip,
+    MetricLaplace,
     PublicClip,
     QuantileClip,
     Reals,
 )
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Add, Momentum, Replace
-from tacit.trainers import Masked, Sgd
+from tacit.trainers import BestOf, Masked, Sgd
 from tacit.training import Run, train
 
 __all__ = [
     "Add",
     "Bandwidth",
+    "BestOf",
     "BinaryCrossEntropy",
     "Budget",
     "Card",
@@ -70,6 +74,7 @@ __all__ = [
     "Growing",
     "IdealSum",
     "Identity",
+    "KMeans",
     "Key",
     "Loss",
     "Masked",
@@ -77,6 +82,7 @@ __all__ = [
     "MeanSquared",
     "MedianClip",
     "Method",
+    "MetricLaplace",
     "ModelError",
     "Momentum",
     "NoNoise",
@@ -89,6 +95,8 @@ __all__ = [
     "Reals",
     "Replace",
     "Report",
+    "RootBrier",
+    "RootMeanSquared",
     "Run",
     "RunError",
     "SecureSum",
