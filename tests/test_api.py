@@ -4,11 +4,12 @@ import sys
 import tacit
 
 PUBLIC = """
-Add Bandwidth BinaryCrossEntropy Budget Card CentralGaussian CompositionError CrossEntropy DataError
-DistributedGaussian Everyone Experiment FixedClip FixedRandom FixedSize Grid Growing IdealSum Identity Key Loss Masked
-Mean MeanSquared MedianClip Method ModelError Momentum NoNoise Plain Poisson Population PublicClip QuantileClip
-RandomK Reals Replace Report Run RunError SecureSum Select Sense Sgd Size State StorageError TacitError Task TopK
-TrainingError UserError Vote WeightedMean WireError WorkerError card methods rounds tasks train
+Add Bandwidth BestOf BinaryCrossEntropy Budget Card CentralGaussian CompositionError CrossEntropy DataError
+DistributedGaussian Everyone Experiment FixedClip FixedRandom FixedSize Grid Growing IdealSum Identity KMeans Key Loss
+Masked Mean MeanSquared MedianClip Method MetricLaplace ModelError Momentum NoNoise Plain Poisson Population
+PublicClip QuantileClip RandomK Reals Replace Report RootBrier RootMeanSquared Run RunError SecureSum Select Sense Sgd
+Size State StorageError TacitError Task TopK TrainingError UserError Vote WeightedMean WireError WorkerError card
+methods rounds tasks train
 """
 
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 
 from tacit import methods
-from tacit.aggregators import WeightedMean
+from tacit.aggregators import KMeans, WeightedMean
 from tacit.channels import IdealSum, SecureSum
 from tacit.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
 from tacit.core import Method
@@ -14,12 +14,13 @@ from tacit.mechanisms import (
     FixedClip,
     Grid,
     MedianClip,
+    MetricLaplace,
     PublicClip,
     QuantileClip,
 )
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Momentum, Replace
-from tacit.trainers import Masked, Sgd
+from tacit.trainers import BestOf, Masked, Sgd
 
 SGD = Sgd(lr=0.1, epochs=1, batch_size=3)
 SHARE = 0.05  # of the coordinates, where a codec selects some
@@ -145,6 +146,22 @@ SPARE: tuple[Method, ...] = (
             clip=FixedClip(0.3), noise_multiplier=0.5, at_once=False, numbers=Grid(noise="skellam")
         ),
         channel=SecureSum(level="semi_honest"),
+    ),
+    Method(
+        name="groups with a start of ours",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=BestOf(Sgd(lr=0.1, steps=2, sends="weights")),
+        mechanism=MetricLaplace(noise_multiplier=0.5, radius=None, per_layer=True, limit=1e9),
+        aggregator=KMeans(models=3, warm_up=2),
+        server=Replace(),
+    ),
+    Method(
+        name="blurred updates",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=SGD,
+        mechanism=MetricLaplace(noise_multiplier=2.0, radius=0.1, per_layer=True, of="updates"),
     ),
 )
 
