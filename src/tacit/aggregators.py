@@ -74,9 +74,7 @@ class KMeans:
             return Sum(state.weights, 0.0)
         centres = self._centres(rows, state)
         apart = float(_distances(rows, centres).min(1).values.double().square().mean())
-        squares = (
-            float(centres.double().square().sum()) + len(centres) * apart
-        )  # so that the variance is within clusters
+        squares = float(centres.double().square().sum()) + len(centres) * apart  # the variance is that within clusters
         return Sum(centres.view_as(state.weights), 1.0, squares=squares)
 
     def finish(self, total: Sum) -> Tensor:

@@ -104,9 +104,7 @@ def _event(method: Method) -> str:
     if method.mechanism.unsized:
         return f"a Gaussian sum with as much noise as the budget needs, amplified by {method.sampler}"
     if isinstance(method.mechanism, Metric):
-        return (
-            f"every message of the cohort, each blurred by its client ({method.mechanism}); sampling amplifies nothing"
-        )
+        return f"every message, each blurred by its client ({method.mechanism}); sampling amplifies nothing"
     event = method.mechanism.event(0)
     return "none" if event is None else f"{event}, amplified by {method.sampler}"
 
@@ -127,11 +125,7 @@ def _guarantee(method: Method) -> str:
 def _metric(mechanism: Metric, against: str) -> str:
     """What which distance costs; the model's size is not known here."""
     prices = ", ".join(f"{mechanism.leakage(dim):.3g} for {dim:,}" for dim in (2, 11, 1_000_000))
-    limit = (
-        ""
-        if mechanism.limit is None
-        else f" A client declines before it would have leaked more than {mechanism.limit:g}."
-    )
+    limit = "" if mechanism.limit is None else f" A client declines before it would leak more than {mechanism.limit:g}."
     return (
         f"d-privacy for every client, against {against}, in each round in which it takes part: two models within the "
         f"public radius {mechanism.radius:g} can be told apart by at most n·{mechanism.leakage(1):g} for n weights "

@@ -49,8 +49,8 @@ class Plan:
         _check_device(self.device)
         if self.method.patience is not None and self.task.test is None:
             raise UserError(
-                f"Expected held-out data for {self.method.name}: its patience={self.method.patience} is with the loss on "
-                "them. Give the task test data, or patience=None."
+                f"Expected held-out data for {self.method.name}, whose patience={self.method.patience} is with the "
+                "loss on them. Give the task test data, or leave patience out."
             )
         object.__setattr__(self, "method", fitted(self.method, len(self.task.population)))
 

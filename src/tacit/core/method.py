@@ -19,8 +19,8 @@ DELTA = 1e-5  # at which ε is told if there is no budget
 class Method:
     """Seven named pieces, a name, and for how long. The last five pieces' defaults make federated averaging.
 
-    A method with a budget stops before the round that would pass it, and after `rounds` at the latest. One with patience
-    stops when so many measurements in a row brought no smaller loss on held-out data, and its model is the best.
+    A method with a budget stops before the round that would pass it, and after `rounds` at the latest. One with
+    patience stops when so many measurements in a row brought no smaller loss on held-out data; it keeps the best model.
 
     Built only if the pieces fit together; otherwise `CompositionError` says who, what, and what instead.
     """
@@ -145,7 +145,8 @@ def _metric(m: Method) -> str:
     if not isinstance(m.mechanism, Metric):
         return ""
     if not isinstance(m.codec, Identity):
-        return f"{_of(m.mechanism)} is priced by distances between models, which {_of(m.codec)} does not send. Use Identity."
+        unlike = f"which {_of(m.codec)} does not send. Use Identity."
+        return f"{_of(m.mechanism)} is priced by distances between models, {unlike}"
     if m.mechanism.of == m.trainer.sends:
         return ""
     instead = f'Use {_of(m.mechanism)}(of="{m.trainer.sends}").'

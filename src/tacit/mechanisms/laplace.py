@@ -136,7 +136,7 @@ def laplace(dim: int, scale: float, key: Key) -> Tensor:
 
 
 def _nearest(rows: Tensor, weights: Tensor) -> Tensor:
-    """The hypothesis nearest to each row: where it came from, unless they are closer together than an update is long."""
+    """The hypothesis nearest to each row: where it came from, unless two are closer together than an update is long."""
     hypotheses = weights.view(-1, weights.shape[-1])
     distances = torch.cdist(rows, hypotheses, compute_mode="donot_use_mm_for_euclid_dist")
     return hypotheses[distances.argmin(1)]

@@ -1,14 +1,14 @@
 """Models that fit groups of clients, and d-privacy for each client (Galli et al. 2023), after IFCA (Ghosh et al. 2020).
 
-The server broadcasts k hypotheses. A client chooses the one that loses least on its own data, trains it, blurs the whole
-trained model and sends it. Which one it chose is never sent: the server finds out by k-means, started at the hypotheses,
-and averages every cluster. In the end a client's model is the hypothesis that fits it.
+The server broadcasts k hypotheses. A client chooses the one that loses least on its own data, trains it, blurs the
+whole trained model and sends it. Which one it chose is never sent: the server finds out by k-means, started at the
+hypotheses, and averages every cluster. In the end a client's model is the hypothesis that fits it.
 
 What differs from the paper, and why:
 
-- The radius that the noise is scaled by is public and fixed (`scale=public`). The paper takes the length of each client's
-  own update (`scale=paper`): then the noise itself depends on the data, and nothing is proved.
-- The model that is kept is the best on held-out clients, if there is patience, and not that of the round that ran out of it.
+- The radius that the noise is scaled by is public and fixed (`scale=public`). The paper takes the length of each
+  client's own update (`scale=paper`): then the noise itself depends on the data, and nothing is proved.
+- With patience, the model that is kept is the best on held-out clients, not that of the round in which it ran out.
 - `warm_up` spreads the hypotheses over the groups, instead of leaving it to chance whether each group catches one.
 """
 

@@ -11,12 +11,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 from tacit.core.errors import UserError
-from tacit.report.plots import Histogram, Plot, read_plot
+from tacit.report.plots import Picture, read_plot
 
 FORMAT = 1
 LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds"}
 PRIVACY = {"epsilon", "delta"}
-UNJUDGED = {"best_round", "cost_down", "cost_up", "epsilon_classic", "bound"}  # they follow from the best round, or S
+UNJUDGED = {
+    "best_round",
+    "cost_down",
+    "cost_up",
+    "epsilon_classic",
+    "bound",
+    "leakage",
+}  # they follow from the best round, or S
 Verdict = Literal["reached", "missed", "not measured", "no guarantee", ""]
 Values = Mapping[str, float | None]
 Curves = Mapping[str, tuple[float | None, ...]]
@@ -121,7 +128,7 @@ class Comparison:
     fast: bool
     versions: Mapping[str, str]
     rows: tuple[Row, ...]
-    plot: Plot | Histogram | None = None
+    plot: Picture | None = None
     columns: tuple[str, ...] = ()
     stand_in: str = ""
 

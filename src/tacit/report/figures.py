@@ -1,4 +1,4 @@
-"""A comparison as a picture: quantities over the rounds, a line per row; or histograms."""
+"""A comparison as a picture: quantities over the rounds, a line per row; points over an argument; or histograms."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.core.errors import UserError
-from tacit.report import histograms
+from tacit.report import histograms, points
 from tacit.report.comparison import Comparison, Row
 from tacit.report.looks import ABOVE, BELOW, COLOURS, INK, ONE, WIDTH, caption, plain
-from tacit.report.plots import Histogram, Plot
+from tacit.report.plots import Histogram, Picture, Plot, Points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,11 +47,20 @@ def render(comparison: Comparison) -> bytes:
     require()
     if comparison.plot is None:
         raise UserError(f"Expected a figure, but {comparison.name} is a table.")
-    plot = comparison.plot
-    figure = histograms.draw(comparison, plot) if isinstance(plot, Histogram) else _figure(comparison, plot)
+    figure = _drawn(comparison, comparison.plot)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=160, metadata={"Software": None})
     return content.getvalue()
+
+
+def _drawn(comparison: Comparison, plot: Picture) -> "Figure":
+    match plot:
+        case Histogram():
+            return histograms.draw(comparison, plot)
+        case Points():
+            return points.draw(comparison, plot)
+        case Plot():
+            return _figure(comparison, plot)
 
 
 def _figure(comparison: Comparison, plot: Plot) -> "Figure":

@@ -1,4 +1,4 @@
-"""What is drawn of a comparison: quantities over the rounds, or how weights are distributed."""
+"""What is drawn of a comparison: quantities over the rounds or over an argument, or how weights are distributed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,10 +48,32 @@ class Histogram:
     bins: int = 60
 
 
-def read_plot(table: dict[str, Any] | None) -> Plot | Histogram | None:
+@dataclass(frozen=True, kw_only=True)
+class Points:
+    """What came out over an argument of the method: a point per row with its deviation, joined where another agrees.
+
+    Attributes:
+        x: the argument; a row whose method lacks it stands at 0.
+        y: the quantity.
+        lines: the argument that rows of a line have in common.
+        labels: what `x`, `y` and `lines` are called, if not by their names.
+    """
+
+    x: str
+    y: str
+    lines: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+Picture = Plot | Histogram | Points
+
+
+def read_plot(table: dict[str, Any] | None) -> Picture | None:
     """What `dataclasses.asdict` made of it, read again."""
     if table is None:
         return None
+    if "lines" in table:
+        return Points(**table)
     if "panels" not in table:
         return Plot(y=tuple(table["y"]), labels=table["labels"], log=tuple(table["log"]))
     panels = tuple(Panel(title=p["title"], rows=tuple(p["rows"]), mask=p["mask"]) for p in table["panels"])
