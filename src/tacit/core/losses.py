@@ -147,7 +147,8 @@ class RootBrier:
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Squared distance between the probabilities and the unit vector of the right class."""
-        return (torch.softmax(outputs, -1) - F.one_hot(y, outputs.shape[-1])).square().sum(-1)
+        p = torch.softmax(outputs, -1)
+        return p.square().sum(-1) - 2 * p.gather(-1, y[..., None])[..., 0] + 1
 
     def of_mean(self, mean: Tensor) -> Tensor:
         """Its root."""

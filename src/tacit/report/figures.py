@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tacit.core.errors import UserError
 from tacit.report import histograms, points
-from tacit.report.comparison import Comparison, Row
+from tacit.report.comparison import Comparison, Curves, Row
 from tacit.report.looks import ABOVE, BELOW, COLOURS, INK, ONE, WIDTH, caption, plain
 from tacit.report.plots import Histogram, Picture, Plot, Points
 
@@ -87,13 +87,19 @@ def _lines(rows: Sequence[Row], quantity: str) -> Iterator[Line]:
         curves = [trial.curves for trial in row.trials if trial.curves.get(quantity)]
         if not curves:
             continue
-        length = min(len(curve[quantity]) for curve in curves)
-        y = np.array([curve[quantity][:length] for curve in curves], dtype=np.float64)  # None becomes NaN
-        x = np.array(curves[0]["round"][:length], dtype=np.float64)
+        points = [_measured(curve, quantity) for curve in curves]
+        x = np.unique(np.concatenate([rounds for rounds, _ in points]))
+        y = np.array([np.interp(x, *both, left=np.nan) if len(both[0]) else x * np.nan for both in points])
         seen = ~np.isnan(y).any(axis=0)
         x, y = x[seen], y[:, seen]
         if len(x):
             yield Line(row, COLOURS[index % len(COLOURS)], x, y.mean(0), y.min(0), y.max(0))
+
+
+def _measured(curve: Curves, quantity: str) -> tuple[Numbers, Numbers]:
+    """The rounds in which a quantity was measured, and what it was; a run that stops stays at its last value."""
+    x, y = (np.array(curve[name], dtype=np.float64) for name in ("round", quantity))  # None becomes NaN
+    return x[~np.isnan(y)], y[~np.isnan(y)]
 
 
 def _draw(panel: "Axes", lines: Sequence[Line]) -> None:
