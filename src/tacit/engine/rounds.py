@@ -141,11 +141,7 @@ class Engine:
 
     def round(self, state: State) -> tuple[State, Report]:
         """The next state, and the report without metrics."""
-        population = self.task.population
-        asked = self.method.sampler.cohort(len(population), state.round, self.secret.child("cohort", state.round))
-        taken = state.memory.get(TAKEN, torch.zeros(len(population), dtype=torch.int64))
-        fine = willing(self.method, taken[asked], state.dim)
-        cohort, declined = asked[fine], asked[~fine]
+        cohort, declined = self._cohort(state)
         now = self._now(state.round, len(cohort))
         self.crew.weights.copy_(state.weights)
         view = broadcast(self.method, state, now)
@@ -157,7 +153,7 @@ class Engine:
             state_after = close(self.method, state, total, now)
         report = _report(state_after.round, waves, results)
         down, told = self._told(state, report.clients, view, now)
-        news = {TOLD: told, TAKEN: self._taken(taken, cohort)}
+        news = {TOLD: told, TAKEN: self._taken(state, cohort)}
         known = {name: value for name, value in news.items() if value is not None}
         state_after = replace(state_after, memory={**state_after.memory, **known})
         phases = {name: each * now.cohort for name, each in self.method.channel.phases(now).items()}
@@ -199,11 +195,20 @@ class Engine:
         told[mine] = True
         return down, told
 
-    def _taken(self, taken: Tensor, cohort: Tensor) -> Tensor | None:
+    def _cohort(self, state: State) -> tuple[Tensor, Tensor]:
+        """Who takes part in the next round, and who was asked and declines."""
+        everyone = len(self.task.population)
+        asked = self.method.sampler.cohort(everyone, state.round, self.secret.child("cohort", state.round))
+        taken = state.memory.get(TAKEN, torch.zeros(everyone, dtype=torch.int64))
+        fine = willing(self.method, taken[asked], state.dim)
+        return asked[fine], asked[~fine]
+
+    def _taken(self, state: State, cohort: Tensor) -> Tensor | None:
         """In how many rounds each client has taken part by now, if there is a limit to it."""
         mechanism = self.method.mechanism
         if not isinstance(mechanism, Metric) or mechanism.limit is None:
             return None
+        taken = state.memory.get(TAKEN, torch.zeros(len(self.task.population), dtype=torch.int64))
         return taken.index_add(0, cohort, torch.ones_like(cohort))
 
     def _now(self, index: int, cohort: int) -> Round:

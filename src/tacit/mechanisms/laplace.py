@@ -56,6 +56,7 @@ class MetricLaplace:
     noisy: ClassVar[bool] = True
     unsized: ClassVar[bool] = False
     shares: ClassVar[bool] = False
+    bits: ClassVar[int | None] = None
     against: ClassVar[str] = "the server and whoever else sees a message"
 
     def __post_init__(self) -> None:
