@@ -12,6 +12,7 @@ from tacit.books.accountants import RdpClassic
 from tacit.books.bandwidth import cost
 from tacit.books.planning import Cohorts
 from tacit.core import Report, RunError
+from tacit.core.patience import kept
 from tacit.methods import fl_std
 from tacit.report.comparison import Comparison
 from tacit.reproduction.jobs import Choice, jobs_of
@@ -20,6 +21,7 @@ from tacit.reproduction.quantities import Finished, derived
 from tacit.reproduction.studies import read_study
 from tacit.results import CHECKPOINT, read_rounds
 from tacit.samplers import Poisson
+from tacit.tasks.synthetic import THETA
 
 N = 8 * 8 * 64 + 64 + 64 * 10 + 10  # weights of digits-net
 K = int(0.05 * N)
@@ -238,3 +240,26 @@ def test_maps_are_what_mattered_to_the_client(
     accuracies = [report.metrics["accuracy"] for report in reports]
     assert trial.values["first_accuracy"] == pytest.approx(accuracies[0])
     assert trial.values["mean_accuracy"] == pytest.approx(np.mean(accuracies))
+
+
+def test_groups_that_were_found_and_what_clients_leaked(tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    columns = ("rmse", "leakage", "miss", "found", "right")
+    args = "rounds = 5, cohort = 4, scale = 'paper', patience = 3"
+    (folder / "figure-1.toml").write_text(
+        f'title = "Tiny"\ncolumns = [{", ".join(map(repr, columns))}]\n[[rows]]\nname = "groups"\n'
+        f'method = "ifca-dp"\ntask = "synthetic"\nargs = {{ {args} }}\ntask-args = {{ clients = 10 }}\n'
+    )
+    study = read_study(tmp_path, "tiny/figure-1")
+    ((job,),) = groups = jobs_of(study, Choice(out=tmp_path / "runs"))
+    *_, run = job.steps(job.experiment.build_task(), 1)
+    (row,) = compare(study, groups, fast=False).rows
+    values, hypotheses = row.trials[0].values, kept(run.state)
+    distances = [min(float((theta - own).norm()) for own in hypotheses) for theta in THETA]
+    assert values["miss"] == pytest.approx(max(distances))
+    assert values["found"] == float(max(distances) <= 0.6)
+    assert 0 <= values["right"] <= 1
+    assert values["leakage"] == run.leakage.most == pytest.approx(0.4 * max(run.leakage.taken.values()))
+    assert values["rmse"] == pytest.approx(run.metrics["rmse"], rel=1e-5)
+    assert row.guarantee.startswith("none: the noise is scaled by the length of the client's own update")

@@ -2,7 +2,7 @@
 
 import tacit.methods as methods
 import tacit.tasks as tasks
-from tacit.aggregators import Mean, WeightedMean
+from tacit.aggregators import KMeans, Mean, WeightedMean
 from tacit.books.bandwidth import Bandwidth
 from tacit.cards import Card, card
 from tacit.channels import IdealSum, SecureSum
@@ -25,6 +25,8 @@ from tacit.core import (
     Plain,
     Population,
     Report,
+    RootBrier,
+    RootMeanSquared,
     RunError,
     State,
     StorageError,
@@ -48,6 +50,7 @@ from tacit.mechanisms import (
     Grid,
     Inputs,
     MedianClip,
+    MetricLaplace,
     NbaflGaussian,
     PublicClip,
     PublicMovement,
@@ -60,13 +63,14 @@ from tacit.mechanisms import (
 )
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Add, Momentum, Replace
-from tacit.trainers import AdmmPrune, Keep, MagnitudePrune, Masked, Sgd
+from tacit.trainers import AdmmPrune, BestOf, Keep, MagnitudePrune, Masked, Sgd
 from tacit.training import Run, train
 
 __all__ = [
     "Add",
     "AdmmPrune",
     "Bandwidth",
+    "BestOf",
     "BinaryCrossEntropy",
     "Budget",
     "ByImportance",
@@ -92,6 +96,7 @@ __all__ = [
     "IdealSum",
     "Identity",
     "Inputs",
+    "KMeans",
     "Keep",
     "Key",
     "Loss",
@@ -101,6 +106,7 @@ __all__ = [
     "MeanSquared",
     "MedianClip",
     "Method",
+    "MetricLaplace",
     "ModelError",
     "Momentum",
     "NbaflGaussian",
@@ -116,6 +122,8 @@ __all__ = [
     "ReleasedMovement",
     "Replace",
     "Report",
+    "RootBrier",
+    "RootMeanSquared",
     "Run",
     "RunError",
     "SecureSum",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tacit import methods
-from tacit.core import Method
+from tacit.core import Method, Metric
 from tacit.core.pieces import nominal
 
 SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")
@@ -107,6 +107,8 @@ def _sees(method: Method) -> dict[str, str]:
 def _event(method: Method) -> str:
     if method.mechanism.unsized:
         return f"a Gaussian sum with as much noise as the budget needs, amplified by {method.sampler}"
+    if isinstance(method.mechanism, Metric):
+        return f"every message, each blurred by its client ({method.mechanism}); sampling amplifies nothing"
     event = method.mechanism.event(0)
     return "none" if event is None else f"{event}, amplified by {method.sampler}"
 
@@ -114,11 +116,24 @@ def _event(method: Method) -> str:
 def _guarantee(method: Method) -> str:
     if method.mechanism.unproved:
         return f"none: {method.mechanism.unproved}."
+    if isinstance(method.mechanism, Metric):
+        return _metric(method.mechanism, method.mechanism.against)
     if method.budget is None:
         return "(ε, δ)-differential privacy for every client, as the run's own report tells: ε grows with the rounds."
     return (
         f"at most {method.budget} for every client (add-or-remove), against {method.mechanism.against}. Training stops "
         "before the round that would pass it."
+    )
+
+
+def _metric(mechanism: Metric, against: str) -> str:
+    """What which distance costs; the model's size is not known here."""
+    prices = ", ".join(f"{mechanism.leakage(dim):.3g} for {dim:,}" for dim in (2, 11, 1_000_000))
+    limit = "" if mechanism.limit is None else f" A client declines before it would leak more than {mechanism.limit:g}."
+    return (
+        f"d-privacy for every client, against {against}, in each round in which it takes part: two models within the "
+        f"public radius {mechanism.radius:g} can be told apart by at most n·{mechanism.leakage(1):g} for n weights "
+        f"({prices}), two at a distance d by d / {mechanism.radius:g} times as much. A client's rounds add up.{limit}"
     )
 
 

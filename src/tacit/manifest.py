@@ -42,12 +42,13 @@ class TaskEntry:
     samples: int
     parameters: int
     loss: str
-    data: str  # a digest of all samples and of who owns them
+    data: str  # a digest of all samples, held-out ones too, and of who owns them
 
     @classmethod
     def of(cls, task: Task, args: Options | None, parameters: int) -> Self:
         """What there is to say about a task."""
         population = task.population
+        others = [*(task.public or ()), *(task.test or ()), *([] if task.owners is None else [task.owners])]
         return cls(
             name=task.name,
             args=args,
@@ -55,7 +56,7 @@ class TaskEntry:
             samples=len(population.owned),
             parameters=parameters,
             loss=repr(task.loss),
-            data=_digest(population.x, population.y, population.owned, population.start, *(task.public or ())),
+            data=_digest(population.x, population.y, population.owned, population.start, *others),
         )
 
 

@@ -5,7 +5,9 @@
     manifest.json            what was run: versions, seed, method, task; and its status
     rounds.jsonl             one line per round
     checkpoint.safetensors   where to go on: the server's state, with a checksum over it
-    model.safetensors        the trained model's named tensors, once the run is finished
+    model.safetensors        the trained model's named tensors, once the run is finished; of several models, each
+                             name behind the model's number
+    leakage.json             what each client has leaked, if that is how privacy is counted (d-privacy)
     ledger.db                what was spent of the privacy budget, if there is one and no shared ledger
 
 The checkpoint is the truth. A kill may leave lines behind it, the last one torn; they are cut off when the run
@@ -26,11 +28,12 @@ import safetensors.torch
 from torch import Tensor
 
 from tacit import checkpoints, storage
+from tacit.books.metric import MetricBook
 from tacit.core import Method, Report, RunError, State, Step, Traffic
 from tacit.manifest import Manifest, Status
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
-LEDGER = "ledger.db"
+LEDGER, LEAKAGE = "ledger.db", "leakage.json"
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
 
 
@@ -94,14 +97,16 @@ class RunDirectory:
         checkpoints.write(self.path / CHECKPOINT, state)
         self.state, self._written = state, time.monotonic()
 
-    def stop(self, state: State, status: Status) -> None:
+    def stop(self, state: State, status: Status, leakage: MetricBook | None = None) -> None:
         """The run ends here, but may go on."""
         self.checkpoint(state)
+        self._leaked(leakage)
         self._mark(status)
 
-    def finish(self, state: State, model: Mapping[str, Tensor]) -> None:
-        """The run is done: its last state, its model, its status."""
+    def finish(self, state: State, model: Mapping[str, Tensor], leakage: MetricBook | None = None) -> None:
+        """The run is done: its last state, its model, what clients leaked, its status."""
         self.checkpoint(state)
+        self._leaked(leakage)
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
         storage.write(self.path / MODEL, safetensors.torch.save(tensors))
         self._mark("finished")
@@ -120,6 +125,10 @@ class RunDirectory:
         """Let go of the files."""
         with suppress(OSError):
             self._rounds.close()
+
+    def _leaked(self, leakage: MetricBook | None) -> None:
+        if leakage is not None:
+            storage.write(self.path / LEAKAGE, (json.dumps(leakage.to_json(), indent=2) + "\n").encode())
 
     def _mark(self, status: Status) -> None:
         self.manifest = replace(self.manifest, status=status)
@@ -189,7 +198,7 @@ def read_rounds(path: Path) -> tuple[Report, ...]:
 def _remove(path: Path, made: Iterable[Path]) -> None:
     """Remove a run's files, and of the directories made for it those that are empty."""
     with suppress(OSError):
-        for name in (MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER):
+        for name in (MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER, LEAKAGE):
             (path / name).unlink(missing_ok=True)
         for place in made:
             place.rmdir()
@@ -223,6 +232,8 @@ def _to_report(row: dict[str, Any]) -> Report:
         epsilon=None if row["epsilon"] is None else float(row["epsilon"]),
         step=None if row["step"] is None else Step(float(row["step"]["size"]), float(row["step"]["longer"])),
         phases={name: Traffic(int(taken["up"]), int(taken["down"])) for name, taken in row["phases"].items()},
+        declined=tuple(map(int, row["declined"])),
+        leakage=None if row["leakage"] is None else float(row["leakage"]),
     )
 
 

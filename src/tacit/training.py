@@ -9,14 +9,16 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tacit.books.bandwidth import Bandwidth, Savings
-from tacit.core import BudgetError, Method, Report, State, StorageError, Task, UserError
+from tacit.books.metric import MetricBook
+from tacit.core import BudgetError, Method, Metric, Report, Samples, State, StorageError, Task, UserError
 from tacit.core.errors import expect
+from tacit.core.patience import kept, stopped
 from tacit.core.pieces import Prunes, nominal
 from tacit.engine import first_weights, initial_state, module_at, rounds
 from tacit.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
@@ -24,6 +26,7 @@ from tacit.results import RunDirectory
 
 if TYPE_CHECKING:
     from tacit.books.guarantee import Guarantee
+    from tacit.books.metric import MetricGuarantee
     from tacit.spending import Spending
 
 
@@ -45,6 +48,11 @@ class Plan:
     def __post_init__(self) -> None:
         expect(self.evaluate_every >= 1, f"evaluate_every={self.evaluate_every} >= 1")
         _check_device(self.device)
+        if self.method.patience is not None and self.task.test is None:
+            raise UserError(
+                f"Expected held-out data for {self.method.name}, whose patience={self.method.patience} is with the "
+                "loss on them. Give the task test data, or leave patience out."
+            )
         object.__setattr__(self, "method", fitted(self.method, len(self.task.population)))
 
     @cached_property
@@ -83,7 +91,8 @@ class Run:
         state: where the server stands.
         history: one report per round.
         directory: where the run's files lie, if it has any.
-        spending: what it has spent on privacy; None if its method adds no noise.
+        spending: what it has spent on privacy; None if its method is not priced in (ε, δ).
+        leakage: what each client has leaked in the sense of d-privacy; None if its method is not priced that way.
     """
 
     plan: Plan
@@ -91,11 +100,35 @@ class Run:
     history: tuple[Report, ...] = ()
     directory: Path | None = None
     spending: "Spending | None" = None
+    leakage: MetricBook | None = None
+
+    @classmethod
+    def begin(cls, plan: Plan, state: State, history: tuple[Report, ...] = (), directory: Path | None = None) -> Self:
+        """The run after these rounds, before anything is charged."""
+        leakage = MetricBook.of(plan.method, state.dim, len(plan.task.population), history)
+        return cls(plan=plan, state=state, history=history, directory=directory, leakage=leakage)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that the run leaves, ready to be used; of several hypotheses, `models` has all."""
+        if len(self.models) > 1:
+            raise UserError(
+                f"Expected one model, but {self.plan.method.name} leaves {len(self.models)}. Use run.models, or "
+                "run.model_for((x, y)) for the one that fits these samples best."
+            )
+        return self.models[0]
 
     @cached_property
-    def model(self) -> nn.Module:
-        """The model at these weights, ready to be used."""
-        return module_at(self.plan.task, self.plan.seed, self.state.weights)
+    def models(self) -> tuple[nn.Module, ...]:
+        """All hypotheses that the run leaves; with patience the best on held-out data, otherwise the last."""
+        task, seed, dim = self.plan.task, self.plan.seed, self.state.dim
+        return tuple(module_at(task, seed, weights) for weights in kept(self.state).view(-1, dim))
+
+    @torch.no_grad()
+    def model_for(self, samples: Samples) -> nn.Module:
+        """The hypothesis that loses least on these samples: the model of a client that has them."""
+        (x, y), loss = samples, self.plan.task.loss
+        return min(self.models, key=lambda model: float(loss.of_mean(loss.per_sample(model(x), y).double().mean())))
 
     @cached_property
     def bytes(self) -> Bandwidth:
@@ -106,13 +139,15 @@ class Run:
     def savings(self) -> Savings:
         """How many times fewer bytes travelled than if whole models had been sent both ways, as in FL-STD."""
         asked = sum(len(report.clients) for report in self.history)
-        return Savings.of(self.bytes, messages=asked, weights=self.state.weights)
+        return Savings.of(self.bytes, messages=asked, weights=self.state.weights.view(-1, self.state.dim)[0])
 
     @cached_property
-    def privacy(self) -> "Guarantee":
-        """What is proved about privacy: unit, adjacency, sampling, accountant, ε, δ, against whom; or none, and why."""
+    def privacy(self) -> "Guarantee | MetricGuarantee":
+        """What is proved about privacy: (ε, δ) or d-privacy with all it rests on, against whom; or none, and why."""
         from tacit.books.guarantee import Guarantee
 
+        if self.leakage is not None:
+            return self.leakage.guarantee(stops=self.plan.method.patience is not None)
         if self.spending is None:
             return Guarantee.none(self.plan.method.mechanism.unproved, rounds=self.state.round)
         return self.spending.guarantee(self.history)
@@ -137,8 +172,17 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The held-out figures that were measured last."""
-        return next((dict(report.metrics) for report in reversed(self.history) if report.metrics), {})
+        """The held-out figures of the model that the run leaves: measured last or, with patience, the best."""
+        measured = [report.metrics for report in self.history if report.metrics]
+        if measured and self.plan.method.patience is not None:
+            return dict(min(measured, key=lambda metrics: metrics["loss"]))
+        return dict(measured[-1]) if measured else {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to play: all rounds are, patience is at its end, or everybody declines."""
+        done = self.state.round >= self.rounds or stopped(self.plan.method, self.state)
+        return done or (self.leakage is not None and self.leakage.exhausted)
 
     @property
     def seconds(self) -> float:
@@ -149,7 +193,10 @@ class Run:
         """The run one round later."""
         if spending is not None:
             report = replace(report, epsilon=spending.epsilon)
-        return replace(self, state=state, history=(*self.history, report), spending=spending)
+        leakage = None if self.leakage is None else self.leakage.after(report)
+        if leakage is not None:
+            report = replace(report, leakage=leakage.most)
+        return replace(self, state=state, history=(*self.history, report), spending=spending, leakage=leakage)
 
 
 def train(
@@ -210,7 +257,7 @@ def follow(
     if out is None:
         if resume:
             raise UserError("Expected the directory of the run to resume. Give it as out.")
-        start = Run(plan=plan, state=initial_state(plan.method, plan.task, plan.seed))
+        start = Run.begin(plan, initial_state(plan.method, plan.task, plan.seed))
         with spending_of(plan, (), ledger) as spending:
             yield from _steps(replace(start, spending=spending), workers)
         return
@@ -224,6 +271,8 @@ def spending_of(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "Ite
     """What a run spends, with its ledger held open; None for a method without noise."""
     method, population = plan.method, len(plan.task.population)
     if not method.priced:
+        if ledger is not None and isinstance(method.mechanism, Metric):
+            raise UserError(f"Expected no ledger for {method.name}: d-privacy is kept in each client's own book.")
         if ledger is not None:
             raise UserError(f"Expected no ledger for {method.name}: it adds no noise, so there is nothing to charge.")
         yield None
@@ -272,7 +321,7 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
     """The run as it starts, and after every round that is left; each is charged before it is played."""
     yield run
     plan, spending = run.plan, run.spending
-    if run.state.round >= run.rounds:
+    if run.ended:
         return
     steps = rounds(
         replace(plan.method, rounds=run.rounds),
@@ -284,7 +333,7 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
         evaluate_every=plan.evaluate_every,
     )
     with closing(steps):
-        while run.state.round < run.rounds:
+        while not run.ended:
             try:
                 spending = None if spending is None else spending.reserve()
             except BudgetError:  # a shared ledger may be spent before this run's own budget is
@@ -306,7 +355,7 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
 
 def _kept(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path | None) -> Generator[Run]:
     """The same, with every round noted in the directory."""
-    run = Run(plan=plan, state=_start(plan, directory), history=directory.history, directory=directory.path)
+    run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
     try:
         with spending_of(plan, run.history, ledger or directory.ledger_for(plan.method)) as spending:
             run = replace(run, spending=spending)
@@ -315,9 +364,9 @@ def _kept(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path
                     directory.record(step.state, step.history[-1])
                 run = step  # only now: a state is written only behind the round that led to it
                 yield run
-            directory.finish(run.state, run.model.state_dict())
+            directory.finish(run.state, _tensors(run.models), run.leakage)
     except (KeyboardInterrupt, GeneratorExit):
-        directory.stop(run.state, "interrupted")
+        directory.stop(run.state, "interrupted", run.leakage)
         raise
     except Exception:
         _give_up(directory, run)
@@ -341,4 +390,9 @@ def _give_up(directory: RunDirectory, run: Run) -> None:
         directory.discard()
         return
     with suppress(StorageError):
-        directory.stop(run.state, "failed")
+        directory.stop(run.state, "failed", run.leakage)
+
+
+def _tensors(models: tuple[nn.Module, ...]) -> dict[str, Tensor]:
+    """The named tensors of a model; of several, each name behind the model's number."""
+    return models[0].state_dict() if len(models) == 1 else nn.ModuleList(models).state_dict()

@@ -15,7 +15,7 @@ import torch
 
 from tacit import checkpoints
 from tacit.cli import _progress, main
-from tacit.results import CHECKPOINT, MANIFEST, MODEL, ROUNDS, read_manifest, read_rounds
+from tacit.results import CHECKPOINT, LEAKAGE, MANIFEST, MODEL, ROUNDS, read_manifest, read_rounds
 
 SMALL = ["--set", "cohort=2", "epochs=1", "--workers", "1"]
 LONG = ["run", "fedavg", "--rounds", "250", "--set", "cohort=10", "epochs=2", "--seed", "4"]
@@ -49,6 +49,29 @@ def test_a_run_prints_a_table_and_where_its_files_lie(capsys):
     assert where == "Results: runs/fedavg-digits-0"
     assert said.err.startswith("fedavg: round 2/2 accuracy ")
     assert {path.name for path in Path("runs/fedavg-digits-0").iterdir()} == {MANIFEST, ROUNDS, CHECKPOINT, MODEL}
+
+
+def test_what_clients_leak_stands_in_the_table_in_json_and_in_the_directory(capsys):
+    groups = ["run", "ifca-dp", "--task", "synthetic", "--task-set", "clients=12", "--workers", "1"]
+    assert main([*groups, "--set", "rounds=99", "limit=0.4", "--out", "here"]) == 0
+    names, figures, *said = capsys.readouterr().out.splitlines()
+    assert figures.split()[names.split().index("leakage")] == "0.4"
+    assert said[0].startswith("Guarantee: d-privacy for every client")
+    assert any(re.fullmatch(r"Clients declined \d+ times to leak more than 0\.4\.", line) for line in said)
+    assert any(re.fullmatch(r"Every client would decline; \d+ more rounds were planned\.", line) for line in said)
+    assert main([*groups, "--set", "rounds=2", "--json", "--out", "there"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["runs"]
+    assert told["privacy"]["kind"] == "d-privacy"
+    assert told["leakage"] == json.loads((Path("there") / LEAKAGE).read_text())
+    assert sum(told["leakage"]["clients"].values()) == pytest.approx(14 * 0.4)
+
+
+def test_patience_says_why_a_run_stopped(capsys):
+    assert (
+        main(["run", "ifca", "--task", "synthetic", "--set", "models=1", "lr=5", "patience=2", "--workers", "1"]) == 0
+    )
+    said = capsys.readouterr().out
+    assert "Stopped: no smaller loss on held-out data in 2 measurements; the best is kept." in said
 
 
 def test_methods_stand_side_by_side_with_what_they_save(capsys):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from tacit.core import BinaryCrossEntropy, CrossEntropy, DataError, Loss, MeanSquared
+from tacit.core import BinaryCrossEntropy, CrossEntropy, DataError, Loss, MeanSquared, RootBrier, RootMeanSquared
 from tacit.core.losses import auroc
 
 
@@ -33,6 +33,18 @@ def test_accuracy_and_rmse() -> None:
     assert MeanSquared().metrics(torch.tensor([[1.0], [2.0]]), torch.tensor([[0.0], [5.0]]))["rmse"] == pytest.approx(
         5**0.5
     )
+
+
+def test_roots() -> None:
+    """The loss of a batch is a root, by Eq. 10 of Galli et al.; on classes it is the distance from a unit vector."""
+    outputs, y = torch.tensor([[1.0], [2.0]]), torch.tensor([[0.0], [5.0]])
+    lost = RootMeanSquared().of_mean(RootMeanSquared().per_sample(outputs, y).mean())
+    assert float(lost) == pytest.approx(5**0.5) == pytest.approx(RootMeanSquared().metrics(outputs, y)["loss"])
+    logits, labels = torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1])
+    assert RootBrier().per_sample(logits, labels).tolist() == [0.5, 0.5]
+    assert RootBrier().metrics(logits, labels) == pytest.approx({"accuracy": 0.5, "loss": 0.5**0.5})
+    with pytest.raises(DataError, match=r"labels in 0\.\.1"):
+        RootBrier().check(torch.tensor([2]), logits)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,17 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import BinaryCrossEntropy, CrossEntropy, Descent, Loss, MeanSquared, Population, Rows
+from tacit.core import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Descent,
+    Loss,
+    MeanSquared,
+    Population,
+    RootBrier,
+    RootMeanSquared,
+    Rows,
+)
 from tacit.engine.batches import plan_batches
 from tacit.engine.functional import Functional
 from tacit.engine.kernels import kernels_for
@@ -77,7 +87,9 @@ def test_clipped_gradients(make: Callable[[], nn.Module]) -> None:
     functional, reference = (way(model, CrossEntropy()) for way in (Functional, Reference))
     assert_same(trained(functional, model, clients, how), trained(reference, model, clients, how), 1e-10)
     kernels = kernels_for(model, CrossEntropy())
-    assert kernels is None or (kernels.takes(free) and not kernels.takes(how))
+    weights, everyone = Layout.of(model).flatten(model), torch.arange(len(RAGGED))
+    batches = plan_batches(clients, everyone, how, weights.dtype)
+    assert kernels is None or (kernels.takes(weights, batches, free) and not kernels.takes(weights, batches, how))
     assert (
         relative(trained(reference, model, clients, how).dense(), trained(reference, model, clients, free).dense())
         > 0.1
@@ -87,7 +99,7 @@ def test_clipped_gradients(make: Callable[[], nn.Module]) -> None:
     assert float(trained(reference, model, clients, tight).norms().max()) <= 0.1 * 1e-3 * 6 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("loss", [MeanSquared(), BinaryCrossEntropy()], ids=repr)
+@pytest.mark.parametrize("loss", [MeanSquared(), BinaryCrossEntropy(), RootMeanSquared()], ids=repr)
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_losses_on_real_targets(loss: Loss, outputs: int) -> None:
     model = nn.Sequential(nn.Linear(5, 7), nn.Sigmoid(), nn.Linear(7, outputs)).double()
@@ -97,6 +109,27 @@ def test_losses_on_real_targets(loss: Loss, outputs: int) -> None:
     kernels = kernels_for(model, loss)
     assert kernels is not None
     assert_same(trained(kernels, model, clients, how), trained(Reference(model, loss), model, clients, how), 1e-10)
+
+
+@pytest.mark.parametrize("how", [zoo.descent(epochs=2, batch_size=4), zoo.descent(steps=3)], ids=["batches", "whole"])
+def test_root_brier(how: Descent) -> None:
+    torch.manual_seed(0)
+    model, clients, loss = zoo.mlp().double(), zoo.population(RAGGED, dtype=torch.float64), RootBrier()
+    kernels, functional = kernels_for(model, loss), Functional(model, loss)
+    assert kernels is not None
+    plain = trained(Reference(model, loss), model, clients, how)
+    assert_same(trained(kernels, model, clients, how), plain, 1e-10)
+    assert_same(trained(functional, model, clients, how), plain, 1e-10)
+
+
+def test_a_perfect_fit_does_not_move() -> None:
+    """The root has no gradient at zero; every way takes none."""
+    model = nn.Sequential(nn.Linear(2, 1)).double()
+    x = torch.randn(4, 2).double()
+    clients, loss = Population.of([(x, model(x).detach())]), RootMeanSquared()
+    for way in (Reference, Functional, kernels_for):
+        rows = trained(way(model, loss), model, clients, zoo.descent(steps=2)).dense()
+        assert float(rows.abs().max()) == 0.0
 
 
 def test_reference_is_plain_torch_sgd() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tacit import methods
-from tacit.aggregators import WeightedMean
+from tacit.aggregators import KMeans, WeightedMean
 from tacit.channels import IdealSum, SecureSum
 from tacit.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
 from tacit.core import Compact, Method, Plain
@@ -19,6 +19,7 @@ from tacit.mechanisms import (
     Graded,
     Grid,
     MedianClip,
+    MetricLaplace,
     NbaflGaussian,
     PublicClip,
     QuantileClip,
@@ -29,7 +30,7 @@ from tacit.mechanisms import (
 )
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Momentum, Replace
-from tacit.trainers import AdmmPrune, Keep, Masked, Sgd
+from tacit.trainers import AdmmPrune, BestOf, Keep, Masked, Sgd
 
 SGD = Sgd(lr=0.1, epochs=1, batch_size=3)
 SHARE = 0.05  # of the coordinates, where a codec selects some
@@ -199,6 +200,22 @@ SPARE: tuple[Method, ...] = (
             clip=FixedClip(0.3), noise_multiplier=0.5, at_once=False, numbers=Grid(noise="skellam")
         ),
         channel=SecureSum(level="semi_honest"),
+    ),
+    Method(
+        name="groups with a start of ours",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=BestOf(Sgd(lr=0.1, steps=2, sends="weights")),
+        mechanism=MetricLaplace(noise_multiplier=0.5, radius=None, per_layer=True, limit=1e9),
+        aggregator=KMeans(models=3, warm_up=2),
+        server=Replace(),
+    ),
+    Method(
+        name="blurred updates",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=SGD,
+        mechanism=MetricLaplace(noise_multiplier=2.0, radius=0.1, per_layer=True, of="updates"),
     ),
 )
 

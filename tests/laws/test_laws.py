@@ -13,12 +13,14 @@ from torch import Tensor, nn
 import tacit
 import zoo
 from laws.compositions import SGD, SHARE, everything
-from tacit.aggregators import WeightedMean
+from tacit.aggregators import KMeans, WeightedMean
 from tacit.channels import IdealSum, SecureSum
 from tacit.channels.secagg import Session
 from tacit.channels.secagg.local import play
 from tacit.codecs import FixedRandom, RandomK, Select, Size, Vote
 from tacit.core import (
+    Add,
+    Budget,
     CompositionError,
     CrossEntropy,
     DenseRows,
@@ -35,7 +37,7 @@ from tacit.core import (
 from tacit.core.rounds import broadcast, client_side, prepare, server_side
 from tacit.core.state import View
 from tacit.engine import initial_state, rounds
-from tacit.engine.layout import Layout
+from tacit.engine.layout import Layout, make_hypotheses
 from tacit.engine.learners import Fastest, Learner
 from tacit.engine.reference import Reference
 from tacit.engine.waves import Stack
@@ -46,13 +48,14 @@ from tacit.mechanisms import (
     FixedClip,
     Grid,
     MedianClip,
+    MetricLaplace,
     NbaflGaussian,
     Share,
     Variance,
 )
 from tacit.samplers import Everyone
 from tacit.servers import Replace
-from tacit.trainers import AdmmPrune, MagnitudePrune, Masked, Sgd
+from tacit.trainers import AdmmPrune, BestOf, MagnitudePrune, Masked, Sgd
 
 METHODS = everything()
 ADDITIVE = {name: method for name, method in METHODS.items() if isinstance(method.codec, Identity | Select)}
@@ -79,7 +82,8 @@ def prepared(method: Method, make: Callable[[], nn.Module]) -> State:
     """The state before the first round."""
     layout, model = Layout.of(module(make)), module(make)
     wave = Stack(torch.tensor([0]), PUBLIC, Fastest(model, CrossEntropy()))
-    state = State(0, layout.flatten(model), layers=layout.sizes, shapes=layout.shapes)
+    weights = make_hypotheses(Task(model=make, clients=POPULATION), 0, method.aggregator.models)
+    state = State(0, weights, layers=layout.sizes, shapes=layout.shapes)
     return prepare(method, state, wave, now(0))
 
 
@@ -213,7 +217,7 @@ def _by_hand(method: Method, state: State) -> tuple[int, int, int]:
     """Bytes of a message, of a view, and of what a client's first view has beside it: headers of 24 + 12 per part."""
     dim, codec = state.dim, method.codec
     whole, some = 12 + 4 * dim, 12 + 4 * int(SHARE * dim)
-    up, down, once = whole, whole, 0
+    up, down, once = whole, 12 + 4 * dim * method.aggregator.models, 0
     if isinstance(codec, tacit.Sense):
         up = 12 + 4 * codec.encode(DenseRows(torch.zeros(1, dim)), View(state.weights, {}), now()).dim
     elif isinstance(codec, Select) and isinstance(codec.which, Vote) and "codec/mask" not in state.memory:
@@ -256,6 +260,8 @@ SOME = Select(FixedRandom(size=Size(number=1)))
 SENSED = tacit.Sense(ratio=0.5)
 NBAFL = NbaflGaussian(epsilon=1.0, delta=0.01, samples=1, rounds=1, exposures=1)
 BY_IMPORTANCE = ByImportance(base=NBAFL, importance=Variance(), allocation=Share(2.0))
+SENT = Sgd(lr=0.1, steps=1, sends="weights")
+GROUPS = {"trainer": BestOf(SENT), "aggregator": KMeans(models=2), "server": Replace()}
 COMPLAINTS = [
     (
         {"trainer": Sgd(lr=0.1, steps=1, sends="weights")},
@@ -336,6 +342,41 @@ COMPLAINTS = [
         {"mechanism": CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0), "channel": IdealSum()},
         "x: CentralGaussian reads every message on the server, but IdealSum reveals only their sum.",
     ),
+    (
+        {**GROUPS, "channel": IdealSum()},
+        "x: KMeans(models=2, warm_up=0) needs every message, but IdealSum reveals only their sum.",
+    ),
+    (
+        {**GROUPS, "trainer": SENT},
+        "x: KMeans(models=2, warm_up=0) makes several models, but Sgd chooses none of them. Use BestOf.",
+    ),
+    (
+        {**GROUPS, "trainer": BestOf(SGD), "server": Add()},
+        "x: KMeans(models=2, warm_up=0) tells models apart by their weights, but BestOf sends updates. Send weights.",
+    ),
+    (
+        {**GROUPS, "codec": SOME},
+        "x: KMeans(models=2, warm_up=0) makes several models, but Select is made for one. Use Identity.",
+    ),
+    (
+        {**GROUPS, "mechanism": CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)},
+        (
+            "x: CentralGaussian is made for one sum of all messages, but KMeans(models=2, warm_up=0) makes several. "
+            "Use MetricLaplace."
+        ),
+    ),
+    (
+        {"mechanism": MetricLaplace(noise_multiplier=1.0, radius=0.1)},
+        'x: MetricLaplace blurs weights, but Sgd sends updates. Use MetricLaplace(of="updates").',
+    ),
+    (
+        {"mechanism": MetricLaplace(noise_multiplier=1.0, radius=0.1, of="updates"), "codec": SOME},
+        "x: MetricLaplace is priced by distances between models, which Select does not send. Use Identity.",
+    ),
+    (
+        {"mechanism": MetricLaplace(noise_multiplier=1.0, radius=0.1, of="updates"), "budget": Budget(1.0, 1e-5)},
+        "x: a budget of ε = 1 at δ = 1e-05 is not what MetricLaplace is priced in. Set its limit instead.",
+    ),
 ]
 
 
@@ -345,21 +386,6 @@ def test_composition(pieces: dict[str, object], sentence: str) -> None:
     with pytest.raises(CompositionError) as error:
         Method(**{"name": "x", "rounds": 1, "sampler": Everyone(), "trainer": SGD, **pieces})
     assert str(error.value) == sentence
-
-
-class EveryMessage:
-    """An aggregator that needs every message."""
-
-    needs, even = "messages", True
-
-    def __repr__(self) -> str:
-        return "EveryMessage()"
-
-
-def test_composition_of_aggregator_and_channel() -> None:
-    with pytest.raises(CompositionError) as error:
-        Method(name="x", rounds=1, sampler=Everyone(), trainer=SGD, aggregator=EveryMessage(), channel=IdealSum())
-    assert str(error.value) == "x: EveryMessage() needs every message, but IdealSum reveals only their sum."
 
 
 def test_a_bound_for_every_layer_goes_with_whole_rows() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from report.comparisons import make, row
 from tacit.core import UserError
-from tacit.report import figures, histograms, maps
+from tacit.report import figures, histograms, looks, maps, points
 from tacit.report.comparison import Comparison, Row, Trial
-from tacit.report.plots import Histogram, Maps, Panel
+from tacit.report.plots import Histogram, Maps, Panel, Points
 
 ROWS = (row({}, {}, name="one"), row({}, name="two", length=9), row({}, name="three", length=1))
 
@@ -70,6 +70,38 @@ def test_lines_are_means_of_seeds_without_what_was_not_measured():
     scales = {line.row.name: list(line.x) for line in figures._lines(ROWS, "scale")}
     assert scales == {"one": [2, 3, 4, 5], "two": [2, 3, 4, 5, 6, 7, 8, 9]}
     assert list(figures._lines(ROWS, "nothing")) == []
+
+
+def test_a_run_that_stops_earlier_stays_at_its_last_value():
+    def trial(seed: int, rounds: tuple[int, ...], values: tuple[float, ...]) -> Trial:
+        return Trial(seed=seed, values={"rounds": rounds[-1]}, curves={"round": rounds, "rmse": values})
+
+    stopped = replace(row(name="r"), trials=(trial(0, (1, 2, 3, 4), (4, 3, 2, 1)), trial(1, (1, 3), (6, 4))))
+    (line,) = figures._lines((stopped,), "rmse")
+    assert list(line.x) == [1, 2, 3, 4]
+    assert list(line.mean) == [5, 4, 3, 2.5]
+    assert "stays at its last value" in looks.caption(make(stopped, y=("rmse",)), "Line", "band")
+
+
+def test_points_are_means_over_an_argument_with_their_deviation():
+    plot = Points(x="noise", y="rmse", lines="models", labels={"models": "hypotheses:"})
+
+    def of(models: int, noise: float | None, *values: float | None) -> Row:
+        args = {"models": models} | ({} if noise is None else {"noise": noise})
+        trials = tuple(Trial(seed=seed, values={"rmse": value}) for seed, value in enumerate(values))
+        return replace(row(name=f"{models} {noise}"), args=args, trials=trials)
+
+    rows = (of(3, 2.0, 0.5, 0.7), of(3, None, 0.1, 0.3), of(1, 2.0, 0.9, 0.9), of(1, 5.0, 0.9, None))
+    one, three = points.series(rows, plot)
+    assert (one.name, three.name) == ("hypotheses: 1", "hypotheses: 3")
+    assert list(three.x) == [0.0, 2.0]
+    assert list(three.mean) == pytest.approx([0.2, 0.6])
+    assert list(three.deviation) == pytest.approx([0.2 / 2**0.5, 0.2 / 2**0.5])
+    assert (list(one.x), list(one.deviation)) == ([2.0], [0.0])
+    made = replace(make(*rows), plot=plot)
+    picture = figures.render(made)
+    assert picture.startswith(b"\x89PNG")
+    assert figures.render(Comparison.from_bytes(made.to_bytes(), "saved")) == picture
 
 
 @pytest.mark.parametrize("heights", [[0.9, 0.9, 0.9, 0.2], [0.1], [0.3, 0.29, 0.31, 0.3, 0.8]])

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from tacit.core.errors import UserError
+from tacit.core.losses import MeanSquared, RootMeanSquared
 from tacit.tasks.synthetic import THETA, synthetic
 
 
@@ -19,6 +20,10 @@ def test_held_out_clients_are_others():
     assert task.test is not None
     assert task.test[0].shape == task.population.x.shape
     assert not torch.equal(task.test[0], task.population.x)
+    assert task.owners is not None
+    assert task.owners.bincount().tolist() == [10] * 100
+    assert task.loss == RootMeanSquared()
+    assert synthetic(loss="mean-squared").loss == MeanSquared()
 
 
 def test_wrong_sizes():

@@ -16,6 +16,7 @@ Examples:
   tacit run esmfl --set compression=87                  clients train towards few weights, and send only these
   tacit run fl-std fl-top-dp --set ratio=0.1            side by side; an option goes to those that have it
   tacit run nbafl --set epsilon=1 delta=0.01            on its paper's task; --task mnist --task-set says otherwise
+  tacit run ifca-dp --set models=2 noise=5 limit=2 --task synthetic    a model per group, d-privacy per client
 
 An experiment's file:
   method = "fl-std"
@@ -220,6 +221,7 @@ def _summary(run: "Run") -> dict[str, object]:
         "savings": {"up": run.savings.up, "down": run.savings.down},
         "sparsity": {name: asdict(layer) for name, layer in run.sparsity.items()},
         "privacy": _spent(run),
+        "leakage": None if run.leakage is None else run.leakage.to_json(),
         "seconds": run.seconds,
         "directory": str(run.directory),
     }
@@ -290,18 +292,33 @@ def _privacy(run: "Run", *, alone: bool) -> list[str]:
         )
         if run.state.round < method.rounds:
             lines.append(f"The budget allows no further round; {method.rounds - run.state.round} more were planned.")
+    return [*lines, *_ended(run)]
+
+
+def _ended(run: "Run") -> list[str]:
+    """Why a run stopped before its last round, if held-out clients or the clients themselves wanted it."""
+    method, book = run.plan.method, run.leakage
+    lines = []
+    if book is not None and book.limit is not None:
+        lines.append(f"Clients declined {book.declined} times to leak more than {book.limit:g}.")
+    if run.state.round < method.rounds and book is not None and book.exhausted:
+        lines.append(f"Every client would decline; {method.rounds - run.state.round} more rounds were planned.")
+    elif run.state.round < method.rounds and method.patience is not None:
+        lines.append(f"Stopped: no smaller loss on held-out data in {method.patience} measurements; the best is kept.")
     return lines
 
 
 def _table(runs: "list[Run]") -> list[list[str]]:
     """The finished runs side by side, under a line of names."""
     names = list(dict.fromkeys(name for run in runs for name in run.metrics))
-    lines = [["method", "task", "seed", "rounds", *names, "ε", "up", "down", "seconds"]]
+    leaking = ["leakage"] * any(run.leakage is not None for run in runs)
+    lines = [["method", "task", "seed", "rounds", *names, "ε", *leaking, "up", "down", "seconds"]]
     for run in runs:
         head = [run.plan.method.name, run.plan.task.name, str(run.plan.seed), str(run.state.round)]
         metrics = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
         epsilon = "-" if run.spending is None else f"{run.spending.epsilon:.3g}"
-        lines.append([*head, *metrics, epsilon, *_travelled(run), f"{run.seconds:.1f}"])
+        leaked = ["-" if run.leakage is None else f"{run.leakage.most:.3g}"] * bool(leaking)
+        lines.append([*head, *metrics, epsilon, *leaked, *_travelled(run), f"{run.seconds:.1f}"])
     return lines
 
 

@@ -16,10 +16,10 @@ from tacit.core.errors import (
     WorkerError,
 )
 from tacit.core.keys import Key
-from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared
+from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
 from tacit.core.method import Method
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.pieces import Descent, Event, Near, Nudge, Pull, Wave
+from tacit.core.pieces import Chooser, Descent, Event, Metric, Near, Nudge, Pull, Wave
 from tacit.core.rows import DenseRows, MaskedRows, Rows
 from tacit.core.sparse import Compact, Csr
 from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Step, Sum, Traffic, Turnout, View
@@ -32,6 +32,7 @@ __all__ = [
     "Bounded",
     "Budget",
     "BudgetError",
+    "Chooser",
     "Compact",
     "CompositionError",
     "CrossEntropy",
@@ -49,6 +50,7 @@ __all__ = [
     "MeanSquared",
     "Messages",
     "Method",
+    "Metric",
     "ModelError",
     "Near",
     "NoNoise",
@@ -58,6 +60,8 @@ __all__ = [
     "Pull",
     "Receipt",
     "Report",
+    "RootBrier",
+    "RootMeanSquared",
     "Round",
     "Rows",
     "RunError",

@@ -1,6 +1,7 @@
 """What a client minimises, and what is measured on held-out data.
 
-A loss answers per sample, so that padded samples can be given weight zero.
+A loss answers per sample, so that padded samples can be given weight zero; what a batch loses is a function of their
+mean, which is mostly the mean itself.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ class Loss(Protocol):
         """The loss of every sample; both arguments have the samples in their first dimension."""
         ...
 
+    def of_mean(self, mean: Tensor) -> Tensor:
+        """What a batch loses, or a client, whose samples' losses have this mean."""
+        ...
+
     def check(self, y: Tensor, outputs: Tensor) -> None:
         """Raise `DataError` if these targets cannot be learnt with outputs of this shape."""
         ...
@@ -36,6 +41,10 @@ class CrossEntropy:
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Negative log-likelihood of the right class."""
         return F.cross_entropy(outputs, y, reduction="none")
+
+    def of_mean(self, mean: Tensor) -> Tensor:
+        """The mean itself."""
+        return mean
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
         """Labels are int64 class numbers below the number of outputs."""
@@ -65,6 +74,10 @@ class MeanSquared:
         """Squared error, averaged over a sample's outputs."""
         return (outputs - y).square().flatten(1).mean(1)
 
+    def of_mean(self, mean: Tensor) -> Tensor:
+        """The mean itself."""
+        return mean
+
     def check(self, y: Tensor, outputs: Tensor) -> None:
         """Targets are finite floats of the outputs' shape."""
         _check_real("regression targets", y, outputs)
@@ -83,6 +96,10 @@ class BinaryCrossEntropy:
         """Negative log-likelihood, averaged over a sample's outputs."""
         return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").flatten(1).mean(1)
 
+    def of_mean(self, mean: Tensor) -> Tensor:
+        """The mean itself."""
+        return mean
+
     def check(self, y: Tensor, outputs: Tensor) -> None:
         """Targets are floats in [0, 1] of the outputs' shape."""
         _check_real("binary targets", y, outputs)
@@ -98,6 +115,55 @@ class BinaryCrossEntropy:
         return {"balanced_accuracy": balanced, "auroc": auroc(outputs.flatten(), positive), "loss": loss}
 
 
+@dataclass(frozen=True)
+class RootMeanSquared:
+    """Regression by the root of the mean squared error of a batch (Galli et al. 2023, Eq. 10).
+
+    Its gradient is that of `MeanSquared` over twice the root: about as long wherever the model is, so that a step of
+    descent goes equally far from near and from afar.
+    """
+
+    def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Squared error, averaged over a sample's outputs."""
+        return (outputs - y).square().flatten(1).mean(1)
+
+    def of_mean(self, mean: Tensor) -> Tensor:
+        """Its root."""
+        return _root(mean)
+
+    def check(self, y: Tensor, outputs: Tensor) -> None:
+        """Targets are finite floats of the outputs' shape."""
+        _check_real("regression targets", y, outputs)
+
+    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        """Root mean squared error, which is the loss."""
+        rmse = float(self.per_sample(outputs, y).double().mean().sqrt())
+        return {"rmse": rmse, "loss": rmse}
+
+
+@dataclass(frozen=True)
+class RootBrier:
+    """Classification by the root of the Brier score: the RMSE between softmax and the right class as a unit vector."""
+
+    def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Squared distance between the probabilities and the unit vector of the right class."""
+        p = torch.softmax(outputs, -1)
+        return p.square().sum(-1) - 2 * p.gather(-1, y[..., None])[..., 0] + 1
+
+    def of_mean(self, mean: Tensor) -> Tensor:
+        """Its root."""
+        return _root(mean)
+
+    def check(self, y: Tensor, outputs: Tensor) -> None:
+        """Labels are int64 class numbers below the number of outputs."""
+        CrossEntropy().check(y, outputs)
+
+    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        """Accuracy and loss."""
+        right = (outputs.argmax(-1) == y).float().mean()
+        return {"accuracy": float(right), "loss": float(self.per_sample(outputs, y).double().mean().sqrt())}
+
+
 def scores(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
     """How good every sample's outputs are: 1 where the class is right and 0 where not, or minus the loss; float64.
 
@@ -105,7 +171,7 @@ def scores(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
         >>> scores(CrossEntropy(), torch.tensor([[2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 1])).tolist()
         [1.0, 0.0]
     """
-    if isinstance(loss, CrossEntropy):
+    if isinstance(loss, CrossEntropy | RootBrier):
         return (outputs.argmax(-1) == y).double()
     if isinstance(loss, BinaryCrossEntropy):
         return ((outputs > 0) == (y > 0.5)).double().flatten(1).mean(1)
@@ -135,3 +201,8 @@ def _check_real(what: str, y: Tensor, outputs: Tensor) -> None:
 
 def _mean_or_nan(hits: Tensor) -> float:
     return float(hits.double().mean()) if len(hits) else float("nan")
+
+
+def _root(mean: Tensor) -> Tensor:
+    """The square root, with a gradient of zero at zero."""
+    return mean.clamp(min=torch.finfo(mean.dtype).tiny).sqrt()

@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from tacit.core.budget import Budget
 from tacit.core.errors import CompositionError, expect
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.pieces import Aggregator, Channel, Codec, Mechanism, Sampler, ServerUpdate, Takes, Trainer
+from tacit.core.pieces import (
+    Aggregator,
+    Channel,
+    Chooser,
+    Codec,
+    Mechanism,
+    Metric,
+    Sampler,
+    ServerUpdate,
+    Takes,
+    Trainer,
+)
 
 DELTA = 1e-5  # at which ε is told if there is no budget
 
@@ -19,7 +30,8 @@ DELTA = 1e-5  # at which ε is told if there is no budget
 class Method:
     """Seven named pieces, a name, and for how long. The last five pieces' defaults make federated averaging.
 
-    A method with a budget stops before the round that would pass it, and after `rounds` at the latest.
+    A method with a budget stops before the round that would pass it, and after `rounds` at the latest. One with
+    patience stops when so many measurements in a row brought no smaller loss on held-out data; it keeps the best model.
 
     Built only if the pieces fit together; otherwise `CompositionError` says who, what, and what instead.
     """
@@ -34,9 +46,11 @@ class Method:
     aggregator: Aggregator = Mean()
     server: ServerUpdate = Add()
     budget: Budget | None = None
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
+        expect(self.patience is None or self.patience >= 1, f"patience={self.patience} >= 1")
         check_composition(self)
 
     @property
@@ -127,12 +141,46 @@ def _mechanism_and_aggregator(m: Method) -> str:
     return f"{_of(m.mechanism)} bounds every client alike, but {_of(m.aggregator)} lets some count more. Use Mean."
 
 
+def _hypotheses(m: Method) -> str:
+    if m.aggregator.models == 1:
+        return ""
+    if not isinstance(m.trainer, Chooser):
+        return f"{m.aggregator} makes several models, but {_of(m.trainer)} chooses none of them. Use BestOf."
+    if m.trainer.sends == "updates":
+        return f"{m.aggregator} tells models apart by their weights, but {_of(m.trainer)} sends updates. Send weights."
+    if not isinstance(m.codec, Identity):
+        return f"{m.aggregator} makes several models, but {_of(m.codec)} is made for one. Use Identity."
+    return ""
+
+
+def _mechanism_and_hypotheses(m: Method) -> str:
+    if m.aggregator.models == 1 or not m.mechanism.noisy or isinstance(m.mechanism, Metric):
+        return ""
+    return (
+        f"{_of(m.mechanism)} is made for one sum of all messages, but {m.aggregator} makes several. Use MetricLaplace."
+    )
+
+
+def _metric(m: Method) -> str:
+    if not isinstance(m.mechanism, Metric):
+        return ""
+    if not isinstance(m.codec, Identity):
+        unlike = f"which {_of(m.codec)} does not send. Use Identity."
+        return f"{_of(m.mechanism)} is priced by distances between models, {unlike}"
+    if m.mechanism.of == m.trainer.sends:
+        return ""
+    instead = f'Use {_of(m.mechanism)}(of="{m.trainer.sends}").'
+    return f"{_of(m.mechanism)} blurs {m.mechanism.of}, but {_of(m.trainer)} sends {m.trainer.sends}. {instead}"
+
+
 def _budget(m: Method) -> str:
     if m.mechanism.unsized:
         missing = f"{_of(m.mechanism)} is to be sized for a budget, but there is none. Give the budget or the noise."
         return missing if m.budget is None else ""
     if m.budget is None or m.priced:
         return ""
+    if isinstance(m.mechanism, Metric):
+        return f"a budget of {m.budget} is not what {_of(m.mechanism)} is priced in. Set its limit instead."
     return f"a budget of {m.budget} needs noise, but {_of(m.mechanism)} adds none. Set its noise or drop the budget."
 
 
@@ -144,6 +192,9 @@ _PAIRS = (
     _mechanism_and_channel,
     _aggregator_and_channel,
     _mechanism_and_aggregator,
+    _hypotheses,
+    _mechanism_and_hypotheses,
+    _metric,
     _budget,
 )
 

@@ -129,10 +129,11 @@ class Plain:
 class Mean:
     """The mean of the messages; every client counts the same."""
 
+    models: ClassVar[int] = 1
     needs: ClassVar[Sees] = "sum"
     even: ClassVar[bool] = True
 
-    def combine(self, bounded: Bounded) -> Sum:
+    def combine(self, bounded: Bounded, state: State) -> Sum:
         """The sum of the rows, and their number."""
         rows = bounded.messages.rows
         squares = float(rows.norms().double().square().sum())

@@ -101,6 +101,14 @@ class Wave(Protocol):
         """
         ...
 
+    def losses(self, hypotheses: Tensor) -> Tensor:
+        """What each of the hypotheses, (k, dim), loses on each client's own data: (clients, k)."""
+        ...
+
+    def only(self, which: Tensor) -> "Wave":
+        """The clients where the boolean `which` is true."""
+        ...
+
 
 class Event(Protocol):
     """What was released, for the privacy books to price: an event of `dp_accounting`, opaque to the core.
@@ -174,6 +182,15 @@ class Prunes(Protocol):
 
     def pruned(self, state: State, shapes: Shapes) -> Tensor | None:
         """The model with as few weights as a client sends; None: pruning has not begun."""
+        ...
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """A trainer whose clients choose one of several hypotheses."""
+
+    def choose(self, view: View, data: Wave) -> Tensor:
+        """The number of each client's choice, which is never sent."""
         ...
 
 
@@ -289,6 +306,34 @@ class Mechanism(Protocol):
         ...
 
 
+@runtime_checkable
+class Metric(Protocol):
+    """A mechanism that blurs each message by itself, so that each client has a price of its own: d-privacy.
+
+    The price says how well two points within a radius can be told apart, and grows with their distance. It is no
+    (ε, δ), and the two are never added up.
+    """
+
+    @property
+    def radius(self) -> float | None:
+        """The radius, public and fixed beforehand; None: it depends on the data, and the price is nominal."""
+        ...
+
+    @property
+    def limit(self) -> float | None:
+        """What a client may leak in all rounds together before it declines to take part; None: anything."""
+        ...
+
+    @property
+    def of(self) -> Says:
+        """What it blurs: updates or whole weights."""
+        ...
+
+    def leakage(self, dim: int) -> float:
+        """What one message of so many numbers costs within the radius."""
+        ...
+
+
 SumUp = Callable[[Messages], Sum]
 Blur = Callable[[Sum], Sum]
 
@@ -367,7 +412,12 @@ class Channel(Protocol):
 
 
 class Aggregator(Protocol):
-    """How do many become one?"""
+    """How do many become one, or k?"""
+
+    @property
+    def models(self) -> int:
+        """How many models come of it; with more than one, the state's weights are (models, dim)."""
+        ...
 
     @property
     def needs(self) -> Sees:
@@ -379,7 +429,7 @@ class Aggregator(Protocol):
         """Whether every client counts the same, as bounded sensitivity requires."""
         ...
 
-    def combine(self, bounded: Bounded) -> Sum:
+    def combine(self, bounded: Bounded, state: State) -> Sum:
         """What these messages contribute."""
         ...
 

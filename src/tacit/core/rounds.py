@@ -16,10 +16,11 @@ The simulator and a real federation call these same functions.
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from tacit.core.errors import UserError
 from tacit.core.method import Method
-from tacit.core.pieces import Wave
+from tacit.core.pieces import Metric, Wave
 from tacit.core.rows import Rows
 from tacit.core.state import Messages, Receipt, Round, State, Sum, View
 
@@ -43,11 +44,18 @@ def prepare(method: Method, state: State, public: Wave | None, now: Round) -> St
     return method.mechanism.prepare(state, rehearse)
 
 
+def willing(method: Method, taken: Tensor, dim: int) -> Tensor:
+    """Which clients take part, by how often each has before: one that would leak more than it allows declines."""
+    mechanism = method.mechanism
+    if not isinstance(mechanism, Metric) or mechanism.limit is None:
+        return torch.ones_like(taken, dtype=torch.bool)
+    return (taken + 1) * mechanism.leakage(dim) <= mechanism.limit * (1 + 1e-9)  # six times 0.4 is a little over 2.4
+
+
 def broadcast(method: Method, state: State, now: Round) -> View:
     """What clients are told at the start of a round."""
     view = method.codec.view(state, now)
-    told = method.mechanism.tells(state)
-    return replace(view, parts={**view.parts, **told}) if told else view
+    return replace(view, parts={**view.parts, **method.mechanism.tells(state)}, layers=state.layers)
 
 
 def client_side(method: Method, view: View, data: Wave, now: Round) -> Messages:
@@ -74,7 +82,7 @@ def receive(method: Method, state: State, messages: Messages, now: Round) -> Sum
     """What these messages contribute to the round's sum."""
 
     def add(seen: Messages) -> Sum:
-        return method.aggregator.combine(method.mechanism.before_sum(seen, state, now))
+        return method.aggregator.combine(method.mechanism.before_sum(seen, state, now), state)
 
     return method.channel.meet(messages, state, now, add)
 

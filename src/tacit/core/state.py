@@ -22,7 +22,7 @@ class State:
 
     Attributes:
         round: how many rounds are done.
-        weights: the trainable parameters as one flat vector.
+        weights: the trainable parameters as one flat vector; of k hypotheses, k of them, (k, dim).
         memory: what pieces remember, by name: `server/momentum`, for example.
         layers: how many numbers each parameter has, in the order in which they make up the vector.
         shapes: the shapes of these parameters.
@@ -36,8 +36,8 @@ class State:
 
     @property
     def dim(self) -> int:
-        """How many trainable numbers the model has."""
-        return self.weights.numel()
+        """How many trainable numbers a model has."""
+        return self.weights.shape[-1]
 
     def remember(self, name: str, value: Tensor) -> Mapping[str, Tensor]:
         """The memory with one entry written."""
@@ -69,16 +69,18 @@ class View:
     """What the server broadcasts.
 
     Attributes:
-        weights: the model the clients start from, however it was sent.
+        weights: the model the clients start from, however it was sent; of k hypotheses, k of them, (k, dim).
         parts: what is really sent; packed by the wire and counted.
         once: what is sent as well, but only with the first view that a client gets.
         mask: the coordinates that travel in this round, in ascending order; None: all of them.
+        layers: how many numbers each parameter of the model has, which every client knows.
     """
 
     weights: Tensor
     parts: Mapping[Part, Tensor]
     once: Mapping[Part, Tensor] = field(default_factory=dict)
     mask: Tensor | None = None
+    layers: tuple[int, ...] = ()
 
     def told(self, *, first: bool, form: Wire | None = None) -> Parts:
         """All that goes to a client, whose first view it is or not; a whole model in a shorter form, if it is one."""
@@ -263,7 +265,7 @@ class Report:
 
     Attributes:
         round: the number of rounds done, from 1.
-        clients: the cohort.
+        clients: the cohort, without those who declined.
         refused: clients whose message was not finite; the others' work is kept.
         up: bytes each client of the cohort sent.
         down: bytes each client of the cohort received.
@@ -275,6 +277,8 @@ class Report:
         metrics: held-out figures; empty if this round was not evaluated.
         seconds: wall-clock time of the round.
         epsilon: what all rounds so far cost together, at the method's δ; None if nothing is accounted.
+        declined: clients that were asked and would have leaked more than they allow (d-privacy); they sent nothing.
+        leakage: the most that any client has leaked so far (d-privacy); None if that is not how it is counted.
     """
 
     round: int
@@ -290,6 +294,8 @@ class Report:
     epsilon: float | None = None
     phases: Mapping[str, Traffic] = field(default_factory=dict)
     step: Step | None = None
+    declined: tuple[int, ...] = ()
+    leakage: float | None = None
 
     @property
     def turnout(self) -> Turnout:

@@ -90,7 +90,11 @@ class Task:
             function is called under the run's seed.
         clients: one `(x, y)` pair of tensors per client, of any sizes; or a `Population`.
         test: held-out `(x, y)`; without it no metrics are measured.
-        loss: `CrossEntropy()` (the default), `MeanSquared()`, `BinaryCrossEntropy()`, or your own `Loss`.
+        owners: for every held-out sample the number of the held-out client that it belongs to. Where a method trains
+            several hypotheses, each of these clients takes the one that fits its own samples best; without owners
+            they all count as one client's.
+        loss: `CrossEntropy()` (the default), `MeanSquared()`, `BinaryCrossEntropy()`, `RootMeanSquared()`,
+            `RootBrier()`, or your own `Loss`.
         public: `(x, y)` that everybody may see; some methods choose coordinates or bounds from it.
         name: what reports call the task.
     """
@@ -98,6 +102,7 @@ class Task:
     model: nn.Module | Callable[[], nn.Module]
     clients: Sequence[Samples]
     test: Samples | None = None
+    owners: Tensor | None = None
     loss: Loss = field(default_factory=CrossEntropy)
     public: Samples | None = None
     name: str = "custom"
@@ -108,6 +113,7 @@ class Task:
         for what, samples in (("test", self.test), ("public", self.public)):
             if samples is not None:
                 _check_samples(what, samples, self.population)
+        _check_owners(self.owners, self.test)
 
     @property
     def population(self) -> Population:
@@ -150,6 +156,17 @@ def _owner_of_bad(population: Population) -> str:
         return "a sample that no client owns"
     client = int(torch.searchsorted(population.start, where[0], right=True)) - 1
     return f"client {client} (its sample {int(where[0] - population.start[client])})"
+
+
+def _check_owners(owners: Tensor | None, test: Samples | None) -> None:
+    if owners is None:
+        return
+    count = 0 if test is None else len(test[1])
+    if owners.dtype != torch.int64 or owners.shape != (count,) or int(owners.min()) < 0:
+        raise DataError(
+            f"Expected owners as one int64 >= 0 for each of {count} held-out samples, got {owners.dtype} of shape "
+            f"{tuple(owners.shape)}."
+        )
 
 
 def _check_samples(what: str, samples: Samples, population: Population) -> None:

@@ -34,9 +34,10 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class EvaluateJob:
-    """A piece of the test data, under the weights that are measured."""
+    """A piece of the test data, under one of the hypotheses that are measured."""
 
     number: int  # of the measurement
+    hypothesis: int
     begin: int
     end: int
 
@@ -57,17 +58,17 @@ class Crew:
     """All that is needed to do a job; large tensors lie in memory shared with the worker processes."""
 
     def __init__(
-        self, method: Method, task: Task, model: nn.Module, learner: Fastest, slots: int, memory: Mapping[str, Tensor]
+        self, method: Method, task: Task, model: nn.Module, learner: Fastest, slots: int, state: State
     ) -> None:
         self.method, self.task, self.model, self.learner = method, task, model, learner
-        self.memory = dict(memory)  # what pieces remembered when the workers began
+        self.memory = dict(state.memory)  # what pieces remembered when the workers began
         self.layout = Layout.of(model)
-        start = self.layout.flatten(model)
-        self.weights = shared(start.numel(), start)
+        self.weights = shared(state.weights.numel(), state.weights).view(state.weights.shape)
         rows = 1 if method.streams else max_rows(task)
-        room = rows * start.numel() * WIDEST
-        self.slots = [shared(room, torch.empty(0, dtype=torch.uint8, device=start.device)) for _ in range(slots)]
-        self.loaded = -1
+        room = rows * state.dim * WIDEST
+        octets = torch.empty(0, dtype=torch.uint8, device=state.weights.device)
+        self.slots = [shared(room, octets) for _ in range(slots)]
+        self.loaded = (-1, 0)  # the round and the hypothesis that the model holds
 
     def do(self, job: Job) -> "Trained | NDArray[np.generic]":
         """Do a job with one thread, as every worker does."""
@@ -101,9 +102,10 @@ class Crew:
     @torch.no_grad()
     def _evaluate(self, job: EvaluateJob) -> NDArray[np.generic]:
         assert self.task.test is not None
-        if self.loaded != job.number:
-            self.layout.load(self.model, self.weights)
-            self.loaded = job.number
+        wanted = (job.number, job.hypothesis)
+        if self.loaded != wanted:
+            self.layout.load(self.model, self.weights.view(-1, self.layout.dim)[job.hypothesis])
+            self.loaded = wanted
         outputs: Tensor = self.model.eval()(self.task.test[0][job.begin : job.end])
         return outputs.cpu().numpy()
 

@@ -52,7 +52,7 @@ class Functional:
 
     def _weighted_loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         outputs = functional_call(self.model, parameters, (x,))
-        return (self.loss.per_sample(outputs, y) * weight).sum()
+        return self.loss.of_mean((self.loss.per_sample(outputs, y) * weight).sum())
 
     def _pull(self, parameters: dict[str, Tensor], gradients: dict[str, Tensor], pull: Pull) -> None:
         """Add the gradient of the proximal term."""

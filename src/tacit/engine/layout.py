@@ -105,9 +105,24 @@ def per_client(tensor: Tensor, clients: int, *, dims: int) -> Tensor:
     return tensor.clone() if tensor.dim() > dims else tensor.repeat(clients, *[1] * dims)
 
 
-def make_model(task: Task, seed: int) -> nn.Module:
-    """A private copy of the task's module at its starting weights, in training mode, checked."""
-    model = copy.deepcopy(task.make_model(Key.from_seed(seed, "shared").child("model"))).train()
+def make_hypotheses(task: Task, seed: int, count: int) -> Tensor:
+    """The weights that everybody starts from: those of the task's module, or a stack of several, each drawn anew."""
+    models = [make_model(task, seed, number) for number in range(count)]
+    stack = torch.stack([Layout.of(model).flatten(model) for model in models])
+    if count > 1 and bool((stack == stack[0]).all()):
+        raise ModelError(
+            f"Expected {count} hypotheses to start apart, but the task's model always starts at the same weights. "
+            "Give a function that makes the model at random weights."
+        )
+    return stack if count > 1 else stack[0]
+
+
+def make_model(task: Task, seed: int, number: int = 0) -> nn.Module:
+    """A private copy of the task's module at its starting weights, in training mode, checked.
+
+    `number` says which of several hypotheses it is to be.
+    """
+    model = copy.deepcopy(task.make_model(Key.from_seed(seed, "shared").child("model", number))).train()
     check_model(model)
     _check_fits(model, task)
     return model

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from tacit.core import Descent, Key, Loss, Nudge, Population, Rows, Samples
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.functional import Functional
+from tacit.engine.hypotheses import Judge
 from tacit.engine.kernels import Kernels, kernels_for
 from tacit.engine.layout import Layout, draws_randomness, has_slow_mapping, mixes_samples
 from tacit.engine.reference import Reference
@@ -18,6 +19,8 @@ _ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, Key.from_seed(0))
 
 class Learner(Protocol):
     """A way through a wave."""
+
+    judge: Judge
 
     @property
     def layout(self) -> Layout:
@@ -47,11 +50,12 @@ class Fastest:
     def __init__(self, model: nn.Module, loss: Loss, like: Samples | None = None) -> None:
         self.layout = Layout.of(model)
         self.kernels: Kernels | None = kernels_for(model, loss)
+        self.judge = Judge(model, loss)
         one_by_one = draws_randomness(model) or mixes_samples(model) or has_slow_mapping(model)
         functional = None if one_by_one else Functional(model, loss)
         if functional is not None and like is not None and not _can_map(functional, like):
             functional = None
-        self.general: Learner = functional or Reference(model, loss)
+        self.general: Functional | Reference = functional or Reference(model, loss)
 
     @property
     def least(self) -> int:
@@ -61,8 +65,9 @@ class Fastest:
     def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> Rows:
         """The update of every client."""
         kernels = self.kernels
-        learner = self.general if kernels is None or not kernels.takes(weights, batches, how) else kernels
-        return learner.descend(weights, batches, how, clients)
+        if kernels is not None and kernels.takes(weights, batches, how):
+            return kernels.descend(weights, batches, how, clients)
+        return self.general.descend(weights, batches, how, clients)
 
     def nudged(self, weights: Tensor, data: Samples, nudge: Nudge) -> Tensor:
         """How well one client's weights do on its data, as they are and with each group nudged."""

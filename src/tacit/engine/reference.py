@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tacit.core import DenseRows, Descent, Key, Loss, MaskedRows, Nudge, Pull, Samples
 from tacit.core.losses import scores
 from tacit.engine.batches import Batches
+from tacit.engine.hypotheses import Judge
 from tacit.engine.layout import Layout, Received, draws_randomness
 
 
@@ -22,6 +23,7 @@ class Reference:
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.model = copy.deepcopy(model).train()
         self.loss = loss
+        self.judge = Judge(model, loss)
         self.layout = Layout.of(model)
         self.random = draws_randomness(model)
         self.parameters: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
@@ -60,7 +62,7 @@ class Reference:
             x, y = batches.single(row, step)
             if len(x) == 0:
                 break
-            loss = self.loss.per_sample(self.model(x), y).mean()
+            loss = self.loss.of_mean(self.loss.per_sample(self.model(x), y).mean())
             gradients = list(torch.autograd.grad(loss, self.parameters))
             with torch.no_grad():
                 if how.pull is not None and targets is not None:

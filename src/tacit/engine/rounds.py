@@ -18,6 +18,7 @@ from tacit.core import (
     Key,
     Messages,
     Method,
+    Metric,
     Population,
     Report,
     Round,
@@ -28,17 +29,21 @@ from tacit.core import (
     View,
 )
 from tacit.core.errors import expect
+from tacit.core.patience import measured, stopped
 from tacit.core.pieces import Prunes
-from tacit.core.rounds import broadcast, close, prepare, receive
+from tacit.core.rounds import broadcast, close, prepare, receive, willing
 from tacit.core.state import SERVER
 from tacit.engine.crew import Crew, EvaluateJob, Trained, TrainJob, single_thread
-from tacit.engine.layout import Layout, make_model
+from tacit.engine.hypotheses import fitting
+from tacit.engine.layout import Layout, make_hypotheses, make_model
 from tacit.engine.learners import Fastest
 from tacit.engine.pool import Pool, count_workers, make_pool
 from tacit.engine.waves import FEWEST_MASKED, Stack, divide
 
-EVALUATED_AT_ONCE = 256  # test samples
+EVALUATED_AT_ONCE = 256  # test samples, or more if they are small
+SMALL = 1 << 18  # numbers in them
 TOLD = SERVER + "told"  # which clients have heard what is said only once
+TAKEN = SERVER + "taken"  # in how many rounds each client has taken part, where that decides whether it does again
 
 
 def rounds(
@@ -63,7 +68,8 @@ def rounds(
         evaluate_every: measure held-out metrics every so many rounds, and after the last.
 
     Yields:
-        The state after a round, and the round's report. Close the generator to stop early.
+        The state after a round, and the round's report. Close the generator to stop early; a method with patience
+        stops by itself.
     """
     expect(evaluate_every >= 1, f"evaluate_every={evaluate_every} >= 1")
     for index in range(method.rounds):
@@ -75,7 +81,7 @@ def rounds(
         state = _prepared(method, task, seed, model, learner)
     layout = Layout.of(model)
     state = replace(state, layers=layout.sizes, shapes=layout.shapes)
-    crew = Crew(method, task, model, learner, 2 * count_workers(workers, device), state.memory)
+    crew = Crew(method, task, model, learner, 2 * count_workers(workers, device), state)
     return _play(crew, seed, count_workers(workers, device), state, evaluate_every)
 
 
@@ -109,7 +115,8 @@ def draw(method: Method, population: int, seed: int, index: int) -> tuple[Tensor
 
 def _prepared(method: Method, task: Task, seed: int, model: nn.Module, learner: Fastest) -> State:
     layout = Layout.of(model)
-    state = State(0, layout.flatten(model), layers=layout.sizes, shapes=layout.shapes)
+    weights = make_hypotheses(task, seed, method.aggregator.models).to(next(model.parameters()).device)
+    state = State(0, weights, layers=layout.sizes, shapes=layout.shapes)
     everyone = len(task.population)
     keys = (Key.from_seed(seed, name).child("before") for name in ("shared", "secret"))
     now = Round(0, everyone, method.sampler.expected(everyone, 0), 1, *keys)
@@ -125,11 +132,12 @@ def _public_wave(task: Task, learner: Fastest) -> Stack | None:
 def _play(crew: Crew, seed: int, workers: int, state: State, evaluate_every: int) -> Generator[tuple[State, Report]]:
     engine, last = Engine(crew, seed, make_pool(crew, workers)), crew.method.rounds
     try:
-        while state.round < last:
+        while state.round < last and not stopped(crew.method, state):
             began = time.perf_counter()
             state, report = engine.round(state)
             if state.round % evaluate_every == 0 or state.round == last:
                 report = replace(report, metrics=engine.evaluate(state))
+                state = measured(crew.method, state, report.metrics)
             yield state, replace(report, seconds=time.perf_counter() - began)
     finally:
         engine.pool.close()
@@ -146,7 +154,9 @@ class Engine:
 
     def round(self, state: State) -> tuple[State, Report]:
         """The next state, and the report without metrics."""
-        cohort, now = draw(self.method, len(self.task.population), self.seed, state.round)
+        asked, now = draw(self.method, len(self.task.population), self.seed, state.round)
+        cohort, declined = self._willing(asked, state)
+        now = replace(now, cohort=len(cohort))
         self.crew.weights.copy_(state.weights)
         view = broadcast(self.method, state, now)
         waves = self._waves(cohort, view)
@@ -157,10 +167,12 @@ class Engine:
             state_after = close(self.method, state, total, now)
         report = _report(state_after.round, waves, results)
         down, told = self._told(state, report.clients, view, now)
-        memory = state_after.memory if told is None else state_after.remember(TOLD, told)
+        news = {TOLD: told, TAKEN: self._taken(state, cohort)}
+        known = {name: value for name, value in news.items() if value is not None}
+        state_after = replace(state_after, memory={**state_after.memory, **known})
         phases = {name: each * now.cohort for name, each in self.method.channel.phases(now).items()}
-        report = replace(report, down=down, variance=variance, scale=scale, phases=phases, step=total.step)
-        return replace(state_after, memory=memory), report
+        report = replace(report, down=down, declined=tuple(declined.tolist()), phases=phases, step=total.step)
+        return state_after, replace(report, variance=variance, scale=scale)
 
     def evaluate(self, state: State) -> dict[str, float]:
         """Metrics on the test data; of a pruning trainer's model also after it is pruned, and how dense it is."""
@@ -175,22 +187,24 @@ class Engine:
         return metrics
 
     def _metrics(self, weights: Tensor) -> dict[str, float]:
-        """Metrics of these weights, measured by all workers."""
+        """Metrics of these weights, measured by all workers; of several hypotheses each client's own."""
         assert self.task.test is not None
+        y, count = self.task.test[1].cpu(), self.method.aggregator.models
         self.crew.weights.copy_(weights)
         self.measured += 1
-        y = self.task.test[1]
-        begins = range(0, len(y), EVALUATED_AT_ONCE)
-        jobs = [EvaluateJob(self.measured, b, min(b + EVALUATED_AT_ONCE, len(y))) for b in begins]
-        outputs = np.concatenate(list(self.pool.run(jobs, ahead=len(jobs))))
-        return self.task.loss.metrics(torch.from_numpy(outputs), y.cpu())
+        size = max(EVALUATED_AT_ONCE, SMALL // self.task.test[0][0].numel())
+        pieces = [(begin, min(begin + size, len(y))) for begin in range(0, len(y), size)]
+        jobs = [EvaluateJob(self.measured, number, *piece) for number in range(count) for piece in pieces]
+        found = torch.from_numpy(np.concatenate(list(self.pool.run(jobs, ahead=len(jobs)))))
+        outputs = fitting(self.task.loss, found.view(count, len(y), *found.shape[1:]), y, self.task.owners)
+        return self.task.loss.metrics(outputs, y)
 
     def _waves(self, cohort: Tensor, view: View) -> list[Tensor]:
         """The cohort in waves; under a mask a client owns few weights, and shares the others with its wave."""
         population, least = self.task.population, self.crew.learner.least
         mask = view.mask if self.method.trainer.masked else None
         if mask is None or self.crew.learner.kernels is None:
-            return divide(cohort, population, view.weights.numel(), least)
+            return divide(cohort, population, view.weights.shape[-1], least)
         return divide(cohort, population, mask.numel(), least, FEWEST_MASKED)
 
     def _told(
@@ -206,6 +220,20 @@ class Engine:
         down = tuple(sizes[not heard] for heard in told[mine].tolist())
         told[mine] = True
         return down, told
+
+    def _willing(self, asked: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """Of those who are asked, who takes part and who declines."""
+        taken = state.memory.get(TAKEN, torch.zeros(len(self.task.population), dtype=torch.int64))
+        fine = willing(self.method, taken[asked], state.dim)
+        return asked[fine], asked[~fine]
+
+    def _taken(self, state: State, cohort: Tensor) -> Tensor | None:
+        """In how many rounds each client has taken part by now, if there is a limit to it."""
+        mechanism = self.method.mechanism
+        if not isinstance(mechanism, Metric) or mechanism.limit is None:
+            return None
+        taken = state.memory.get(TAKEN, torch.zeros(len(self.task.population), dtype=torch.int64))
+        return taken.index_add(0, cohort, torch.ones_like(cohort))
 
     def _jobs(self, state: State, waves: list[Tensor], now: Round) -> list[TrainJob]:
         known = self.crew.memory

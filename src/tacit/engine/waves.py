@@ -4,7 +4,7 @@ A wave is a few clients stacked in one set of tensors, small enough to stay in c
 cohort and the model alone, never on the number of workers, so that sums come out the same to the last bit.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ CACHE = (
 )  # bytes of weights and inputs that a wave may hold; of 4, 8 and 12 MiB the best with 32 MiB of shared cache
 LARGEST = 128  # clients of a small model; more would leave too few waves to share out
 FEWEST_WAVES = 8  # so that several workers share a small cohort
+LIGHT = 1 << 12  # products a step of a client takes, below which a wave costs more than it shares: one is enough
 FEWEST_MASKED = 4  # where most weights are shared by a wave, larger ones pay: 25 clients cost 17 % less each than 10
 
 
@@ -50,6 +51,14 @@ class Stack:
         pairs = zip(weights, self.clients.tolist(), strict=True)
         return torch.stack([self.learner.nudged(own, self.population[client], nudge) for own, client in pairs])
 
+    def losses(self, hypotheses: Tensor) -> Tensor:
+        """What each hypothesis loses on each client's own data."""
+        return self.learner.judge.losses(hypotheses, self.population, self.clients)
+
+    def only(self, which: Tensor) -> "Stack":
+        """The clients where `which` is true."""
+        return replace(self, clients=self.clients[which])
+
 
 def divide(cohort: Tensor, population: Population, owned: int, least: int, fewest: int = FEWEST_WAVES) -> list[Tensor]:
     """The cohort in waves of about equal size, if possible of `least` clients; alike clients stand together.
@@ -66,6 +75,9 @@ def divide(cohort: Tensor, population: Population, owned: int, least: int, fewes
 
 def _wave_size(cohort: int, population: Population, owned: int, least: int, fewest: int) -> int:
     sample = population.x[0].numel() * population.x.element_size()
-    held = owned * population.x.element_size() + sample * int(population.sizes.float().mean().clamp(max=64))
+    samples = int(population.sizes.float().mean().clamp(max=64))
+    held = owned * population.x.element_size() + sample * samples
     fits = min(max(CACHE // held, least), LARGEST)
+    if owned * samples <= LIGHT:
+        return fits
     return max(1, min(fits, -(-cohort // fewest)))

@@ -5,6 +5,7 @@ from tacit.mechanisms.ellipsoid import EllipsoidClip, PublicMovement, ReleasedMo
 from tacit.mechanisms.gaussian import CentralGaussian, DistributedGaussian
 from tacit.mechanisms.groups import EachWeight, Inputs
 from tacit.mechanisms.importance import ByImportance, Graded, Sensitivity, Share, Variance
+from tacit.mechanisms.laplace import MetricLaplace
 from tacit.mechanisms.nbafl import NbaflGaussian
 from tacit.mechanisms.numbers import Grid, Reals
 
@@ -19,6 +20,7 @@ __all__ = [
     "Grid",
     "Inputs",
     "MedianClip",
+    "MetricLaplace",
     "NbaflGaussian",
     "PublicClip",
     "PublicMovement",

@@ -12,12 +12,19 @@ from typing import Any, Literal, Self
 
 from tacit.core.errors import UserError
 from tacit.report.orders import Order, read_order
-from tacit.report.plots import Drawn, read_plot
+from tacit.report.plots import Picture, read_plot
 
 FORMAT = 1
 LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "volume", "uploads"}
 PRIVACY = {"epsilon", "delta"}
-UNJUDGED = {"best_round", "cost_down", "cost_up", "epsilon_classic", "bound"}  # they follow from the best round, or S
+UNJUDGED = {
+    "best_round",
+    "cost_down",
+    "cost_up",
+    "epsilon_classic",
+    "bound",
+    "leakage",
+}  # they follow from the best round, or S
 Verdict = Literal["reached", "missed", "not measured", "no guarantee", ""]
 Values = Mapping[str, float | None]
 Curves = Mapping[str, tuple[float | None, ...]]
@@ -129,7 +136,7 @@ class Comparison:
     fast: bool
     versions: Mapping[str, str]
     rows: tuple[Row, ...]
-    plot: Drawn | None = None
+    plot: Picture | None = None
     columns: tuple[str, ...] = ()
     stand_in: str = ""
     orders: tuple[Order, ...] = ()

@@ -1,4 +1,4 @@
-"""A comparison as a picture: quantities over the rounds, a line per row; or histograms, or maps."""
+"""A comparison as a picture: quantities over the rounds, a line per row; points over an argument; histograms; maps."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.core.errors import UserError
-from tacit.report import histograms, maps
-from tacit.report.comparison import Comparison, Row
+from tacit.report import histograms, maps, points
+from tacit.report.comparison import Comparison, Curves, Row
 from tacit.report.looks import ABOVE, BELOW, COLOURS, INK, ONE, WIDTH, caption, plain
-from tacit.report.plots import Histogram, Maps, Plot
+from tacit.report.plots import Histogram, Maps, Picture, Plot, Points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,16 +47,22 @@ def render(comparison: Comparison) -> bytes:
     require()
     if comparison.plot is None:
         raise UserError(f"Expected a figure, but {comparison.name} is a table.")
-    match comparison.plot:
-        case Histogram() as plot:
-            figure = histograms.draw(comparison, plot)
-        case Maps() as plot:
-            figure = maps.draw(comparison, plot)
-        case plot:
-            figure = _figure(comparison, plot)
+    figure = _drawn(comparison, comparison.plot)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=160, metadata={"Software": None})
     return content.getvalue()
+
+
+def _drawn(comparison: Comparison, plot: Picture) -> "Figure":
+    match plot:
+        case Histogram():
+            return histograms.draw(comparison, plot)
+        case Points():
+            return points.draw(comparison, plot)
+        case Maps():
+            return maps.draw(comparison, plot)
+        case Plot():
+            return _figure(comparison, plot)
 
 
 def _figure(comparison: Comparison, plot: Plot) -> "Figure":
@@ -83,13 +89,19 @@ def _lines(rows: Sequence[Row], quantity: str) -> Iterator[Line]:
         curves = [trial.curves for trial in row.trials if trial.curves.get(quantity)]
         if not curves:
             continue
-        length = min(len(curve[quantity]) for curve in curves)
-        y = np.array([curve[quantity][:length] for curve in curves], dtype=np.float64)  # None becomes NaN
-        x = np.array(curves[0]["round"][:length], dtype=np.float64)
+        points = [_measured(curve, quantity) for curve in curves]
+        x = np.unique(np.concatenate([rounds for rounds, _ in points]))
+        y = np.array([np.interp(x, *both, left=np.nan) if len(both[0]) else x * np.nan for both in points])
         seen = ~np.isnan(y).any(axis=0)
         x, y = x[seen], y[:, seen]
         if len(x):
             yield Line(row, COLOURS[index % len(COLOURS)], x, y.mean(0), y.min(0), y.max(0))
+
+
+def _measured(curve: Curves, quantity: str) -> tuple[Numbers, Numbers]:
+    """The rounds in which a quantity was measured, and what it was; a run that stops stays at its last value."""
+    x, y = (np.array(curve[name], dtype=np.float64) for name in ("round", quantity))  # None becomes NaN
+    return x[~np.isnan(y)], y[~np.isnan(y)]
 
 
 def _draw(panel: "Axes", lines: Sequence[Line]) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tacit.report.comparison import Comparison
+from tacit.report.comparison import Comparison, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +22,11 @@ def plain(panel: "Axes") -> None:
     panel.tick_params(which="both", colors=INK, length=0, labelsize=8.5)
 
 
+def _unlike(row: Row) -> bool:
+    """Whether its runs had different numbers of rounds."""
+    return len({trial.values.get("rounds") for trial in row.trials}) > 1
+
+
 def caption(comparison: Comparison, line: str, band: str) -> str:
     """What dot, line and band are, as far as they are drawn."""
     said = []
@@ -30,6 +35,8 @@ def caption(comparison: Comparison, line: str, band: str) -> str:
     most = max((len(row.trials) for row in comparison.rows), default=1)
     if most > 1:
         said.append(f"{line}: mean of {most} seeds; {band}: least to most.")
+    if line == "Line" and any(_unlike(row) for row in comparison.rows):
+        said.append("A run that stopped earlier stays at its last value.")
     if comparison.fast:
         said.append("Short version: not for comparison.")
     return " ".join(said)

@@ -1,4 +1,4 @@
-"""What is drawn of a comparison: quantities over the rounds, distributions of weights, or what matters to a client."""
+"""What is drawn of a comparison: quantities over rounds or an argument, distributions of weights, maps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -65,15 +65,34 @@ class Maps:
     noise: float
 
 
-Drawn = Plot | Histogram | Maps
+@dataclass(frozen=True, kw_only=True)
+class Points:
+    """What came out over an argument of the method: a point per row with its deviation, joined where another agrees.
+
+    Attributes:
+        x: the argument; a row whose method lacks it stands at 0.
+        y: the quantity.
+        lines: the argument that rows of a line have in common.
+        labels: what `x`, `y` and `lines` are called, if not by their names.
+    """
+
+    x: str
+    y: str
+    lines: str
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_plot(table: dict[str, Any] | None) -> Drawn | None:
+Picture = Plot | Histogram | Maps | Points
+
+
+def read_plot(table: dict[str, Any] | None) -> Picture | None:
     """What `dataclasses.asdict` made of it, read again."""
     if table is None:
         return None
     if "client" in table:
         return Maps(**{**table, "at": tuple(table["at"]), "importance": tuple(table["importance"])})
+    if "lines" in table:
+        return Points(**table)
     if "panels" not in table:
         return Plot(y=tuple(table["y"]), labels=table["labels"], log=tuple(table["log"]))
     panels = tuple(Panel(title=p["title"], rows=tuple(p["rows"]), mask=p["mask"]) for p in table["panels"])

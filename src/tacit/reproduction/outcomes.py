@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tacit.books.guarantee import Guarantee
+from tacit.books.metric import MetricBook, MetricGuarantee
 from tacit.core import BudgetError, Report
 from tacit.manifest import versions
 from tacit.report.comparison import Comparison, Curves, Row, Trial
@@ -59,7 +60,11 @@ def _row(jobs: Sequence[Job], study: Study) -> Row:
     runs = [_finished(each) for each in jobs]
     longest = max(runs, key=lambda run: len(run.reports))
     spending = _spending(longest)
-    if spending is None:
+    book = MetricBook.of(longest.method, longest.parameters, longest.clients, longest.reports)
+    guarantee: Guarantee | MetricGuarantee
+    if book is not None:
+        guarantee = book.guarantee(stops=job.method.patience is not None)
+    elif spending is None:
         guarantee = Guarantee.none(job.method.mechanism.unproved, rounds=len(longest.reports))
     else:
         guarantee = spending.guarantee(longest.reports)
@@ -99,7 +104,7 @@ def _trial(seed: int, run: Finished, delta: float | None, study: Study) -> Trial
 
 def _values(run: Finished, delta: float | None) -> dict[str, float | None]:
     main, reports, best = run.main(), run.reports, run.best()
-    last = next((report.metrics for report in reversed(reports) if report.metrics), {})
+    last = run.left()
     values = {
         **{name: _short(value) for name, value in last.items()},
         **({f"best_{main}": _short(best.metrics[main])} if best else {}),

@@ -5,25 +5,26 @@ from collections.abc import Callable, Sequence
 from tacit.core import UserError
 from tacit.core.schema import choose, listed, suggestion
 from tacit.mechanisms.importance import MEASURES
-from tacit.report.plots import Drawn, Histogram, Maps, Panel, Plot
+from tacit.report.plots import Histogram, Maps, Panel, Picture, Plot, Points
 from tacit.reproduction.files import Table, check_keys, count, entries, text, texts
 from tacit.reproduction.quantities import KNOWN
 
 FIGURE = "figure"
 _LINES, _HISTOGRAM = ("kind", "y", "labels", "log"), ("kind", "bins", "panels")
-_MAPS = ("kind", "client", "at", "importance", "noise")
+_MAPS, _POINTS = ("kind", "client", "at", "importance", "noise"), ("kind", "x", "y", "lines", "labels")
 
 
-def read_plot(study: Table, rows: Sequence[str], label: str) -> Drawn | None:
+def read_plot(study: Table, rows: Sequence[str], label: str) -> Picture | None:
     """The picture of a study that has these rows; None if it is a table."""
     if FIGURE not in study:
         return None
     figure, label = study[FIGURE], f"figure of {label}"
-    check_keys(figure, tuple(dict.fromkeys((*_LINES, *_HISTOGRAM, *_MAPS))), label)
-    kinds: dict[str, Callable[[], Drawn]] = {
+    check_keys(figure, tuple(dict.fromkeys((*_LINES, *_HISTOGRAM, *_MAPS, *_POINTS))), label)
+    kinds: dict[str, Callable[[], Picture]] = {
         "lines": lambda: _lines(figure, label),
         "histogram": lambda: _histogram(figure, rows, label),
         "maps": lambda: _maps(figure, label),
+        "points": lambda: _points(figure, label),
     }
     return choose(kinds, str(figure.get("kind", "lines")), f"kind of {label}")()
 
@@ -43,6 +44,12 @@ def _lines(figure: Table, label: str) -> Plot:
     check_keys(figure, _LINES, label)
     y = texts(figure, "y", label, "quantities, for example ['accuracy']")
     return Plot(y=y, labels=figure.get("labels", {}), log=tuple(figure.get("log", ())))
+
+
+def _points(figure: Table, label: str) -> Points:
+    check_keys(figure, _POINTS, label)
+    x, y, lines = (text(figure, key, label) for key in ("x", "y", "lines"))
+    return Points(x=x, y=y, lines=lines, labels=figure.get("labels", {}))
 
 
 def _histogram(figure: Table, rows: Sequence[str], label: str) -> Histogram:

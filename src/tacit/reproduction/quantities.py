@@ -11,29 +11,37 @@
 | `bound` | the bound that clients clip to, where it came from public data |
 | `volume`, `volume_up`, `volume_down` | megabytes of all messages, as measured, in the rounds after the warm-up |
 | `uploads` | megabytes that all clients of one of these rounds sent, on average |
+| `leakage` | what the client that took part most often has leaked (d-privacy), nominal or proved |
+| `miss` | synthetic data: the farther of the two optima from the nearest hypothesis that the run leaves |
+| `found` | synthetic data: 1 if both optima were found, to within 0.6, otherwise 0 |
+| `right` | synthetic data: the share of clients that choose the hypothesis nearest to their own group's optimum |
 
 A message's values follow from its measured length: a frame without its headers is four bytes for each of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from tacit import checkpoints
 from tacit.books.bandwidth import Bandwidth, cost
 from tacit.core import Method, Report, wire
+from tacit.core.patience import kept
 from tacit.mechanisms.clipping import BOUND
 from tacit.report.comparison import LOWER_IS_BETTER
-from tacit.results import CHECKPOINT
+from tacit.results import CHECKPOINT, read_manifest
 from tacit.samplers import Poisson
+from tacit.tasks.synthetic import THETA, synthetic
 from tacit.trainers import AdmmPrune, MagnitudePrune
 
 AT_BEST = "_at_best"
 METRICS = ("accuracy", "balanced_accuracy", "auroc", "rmse", "loss", "pruned_accuracy", "density")
 ALWAYS = ("rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "magnitude")  # the last one in histograms only
+NEAR = 0.6
 HEADERS = wire.size({wire.Part.ROW: torch.empty(0)})  # of a frame with one part: 36 bytes
 
 
@@ -65,6 +73,13 @@ class Finished:
         measured = [report for report in self.reports if main in report.metrics]
         sign = -1 if main in LOWER_IS_BETTER else 1
         return max(measured, key=lambda report: sign * report.metrics[main], default=None)
+
+    def left(self) -> Mapping[str, float]:
+        """The metrics of the model that the run leaves: measured last or, with patience, of the least loss."""
+        measured = [report.metrics for report in self.reports if report.metrics]
+        if measured and self.method.patience is not None:
+            return min(measured, key=lambda metrics: metrics["loss"])
+        return measured[-1] if measured else {}
 
     def until_best(self) -> Sequence[Report]:
         """The rounds up to the best."""
@@ -163,6 +178,39 @@ def _bound(run: Finished) -> float | None:
     return float(state.memory[BOUND]) if state is not None and BOUND in state.memory else None
 
 
+def _leakage(run: Finished) -> float | None:
+    return run.reports[-1].leakage if run.reports else None
+
+
+def _hypotheses(run: Finished) -> Tensor | None:
+    """Those that a run on synthetic data leaves, (k, 2)."""
+    state = checkpoints.read(run.directory / CHECKPOINT)
+    known = state is not None and read_manifest(run.directory).task.name == "synthetic"
+    return kept(state).view(-1, 2) if known and state is not None else None
+
+
+def _miss(run: Finished) -> float | None:
+    found = _hypotheses(run)
+    return None if found is None else float(torch.cdist(THETA, found).min(1).values.max())
+
+
+def _found(run: Finished) -> float | None:
+    miss = _miss(run)
+    return None if miss is None else float(miss <= NEAR)
+
+
+def _right(run: Finished) -> float | None:
+    """None is right where one hypothesis is the nearest to both optima."""
+    found = _hypotheses(run)
+    if found is None:
+        return None
+    nearest = torch.cdist(THETA, found).argmin(1)
+    people = synthetic(**(read_manifest(run.directory).task.args or {})).population  # type: ignore[arg-type]
+    errors = (people.y - people.x @ found.T).square().view(len(people), -1, len(found)).mean(1)
+    right = errors.argmin(1) == nearest[torch.arange(len(people)) % 2]
+    return float(right.float().mean()) if nearest[0] != nearest[1] else 0.0
+
+
 DERIVED: dict[str, Callable[[Finished], float | None]] = {
     "best_round": _best_round,
     "cost_down": _cost(values_down),
@@ -175,6 +223,10 @@ DERIVED: dict[str, Callable[[Finished], float | None]] = {
     "volume_up": _volume(lambda book: book.up),
     "volume_down": _volume(lambda book: book.down),
     "uploads": _uploads,
+    "leakage": _leakage,
+    "miss": _miss,
+    "found": _found,
+    "right": _right,
 }
 OVER_ROUNDS = {f"first_{name}": _first(name) for name in METRICS} | {f"mean_{name}": _mean(name) for name in METRICS}
 BEST = (*(f"best_{name}" for name in METRICS), *(name + AT_BEST for name in METRICS))

@@ -35,7 +35,13 @@ Also, for a whole study::
     kind = "histogram"                    # of the weights when training ends, instead of lines over the rounds
     bins = 60
 
-    [[figure.panels]]
+    [figure]
+    kind = "points"                       # what came out over an argument, with error bars
+    x = "noise"                           # the argument; 0 where a row's method has none
+    y = "rmse"
+    lines = "models"                      # rows that agree in this argument are joined
+
+    [[figure.panels]]                     # of a histogram
     title = "Fashion-MNIST"
     rows = ["FL-TOP", "FL-STD"]           # rows of this file
     mask = "FL-TOP"                       # whose coordinates are counted, in the run with the same seed
@@ -65,7 +71,7 @@ from tacit.core import UserError
 from tacit.core.schema import choose
 from tacit.experiment import Experiment, parse
 from tacit.report.orders import Order
-from tacit.report.plots import Drawn
+from tacit.report.plots import Picture
 from tacit.reproduction.files import Table, check_different, check_keys, count, entries, read, text, texts
 from tacit.reproduction.plots import FIGURE, read_columns, read_plot
 
@@ -121,7 +127,7 @@ class Study:
     name: str
     title: str
     rows: tuple[Row, ...]
-    plot: Drawn | None = None
+    plot: Picture | None = None
     columns: tuple[str, ...] = ()
     stand_in: str = ""
     orders: tuple[Order, ...] = ()

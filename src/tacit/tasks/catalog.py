@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tacit.core.schema import call, choose
 from tacit.core.task import Task
-from tacit.tasks import hospital, images, medical, sources, synthetic
-from tacit.tasks.data import DataSet, locate
+from tacit.tasks import handwriting, hospital, images, medical, sources, synthetic
+from tacit.tasks.data import DataSet, folders, locate
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Entry:
     factory: Callable[..., Task]
     data: tuple[DataSet, ...] = ()
     natural: str = ""  # the clients that the data bring along, where those are the default
+    folder: str = ""  # of files that have no checksum, because everybody makes their own
 
     @property
     def summary(self) -> str:
@@ -32,6 +33,8 @@ class Entry:
     @property
     def ready(self) -> bool:
         """Whether all files that the task needs are present."""
+        if self.folder and not any(any((place / self.folder).rglob("*.json")) for place in folders()):
+            return False
         return all(
             locate(file) is not None for data in self.data for file in data.files if file.path not in data.optional
         )
@@ -44,6 +47,7 @@ TASKS: dict[str, Entry] = {
         Entry("synthetic", synthetic.synthetic),
         Entry("mnist", images.mnist, (sources.MNIST,)),
         Entry("mnist-writers", images.mnist_writers, (sources.MNIST, sources.QMNIST_WRITERS), "539 writers"),
+        Entry("femnist", handwriting.femnist, natural="LEAF's writers", folder="femnist"),
         Entry("fashion-mnist", images.fashion_mnist, (sources.FASHION_MNIST,)),
         Entry("cifar-10", images.cifar_10, (sources.CIFAR_10,)),
         Entry("hospital-charges", hospital.hospital_charges, (sources.CMS_IPPS, sources.ZIP_LATLON), "2206 hospitals"),

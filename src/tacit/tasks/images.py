@@ -21,6 +21,7 @@ from tacit.tasks import partition as split
 from tacit.tasks.data import DataSet, locate, read
 from tacit.tasks.features import oriented_gradients
 from tacit.tasks.formats import image_records, parse_idx
+from tacit.tasks.handwriting import LOSSES, ClassLoss, turned
 from tacit.tasks.models import find_model
 from tacit.tasks.sources import CIFAR_10, FASHION_MNIST, MNIST, QMNIST_WRITERS
 
@@ -110,19 +111,34 @@ def mnist(
     return Task(model=make, clients=Population.split(x, y, parts), test=test, public=known, name="mnist")
 
 
-def mnist_writers(model: str = "mcmahan-cnn") -> Task:
+def mnist_writers(
+    rotated: bool = False, loss: ClassLoss = "cross-entropy", model: str = "mcmahan-cnn", seed: int = 0
+) -> Task:
     """MNIST with its 539 writers as clients; the test images are by 297 others.
 
     Args:
+        rotated: turn all images of half of the writers by 90 degrees, which makes two groups, also in the test.
+        loss: `cross-entropy`, or `rmse` between softmax and the right class.
         model: name of a model for (1, 28, 28) inputs.
+        seed: of who is turned.
     """
-    (x, y), test = _idx_images(MNIST, "train"), _idx_images(MNIST, "t10k")
-    file = QMNIST_WRITERS.file("qmnist-train-labels-idx2-int.gz")
-    rows = parse_idx(read(file), file.path)
-    if rows.shape != (60_000, 8) or not np.array_equal(rows[:, 0], y.numpy()):
-        raise DataError(f"Expected {file.path} to label the 60,000 MNIST images, but its classes differ.")
-    parts = split.by_key(rows[:, 2])
-    return Task(model=find_model(model), clients=Population.split(x, y, parts), test=test, name="mnist-writers")
+    (x, y), (test_x, test_y) = _idx_images(MNIST, "train"), _idx_images(MNIST, "t10k")
+    parts = _by_writer("train", y)
+    held_out = _by_writer("test", test_y)
+    if rotated:
+        key = Key.from_seed(seed, "turned")
+        x, test_x = turned(x, parts, key.child("train")), turned(test_x, held_out, key.child("test"))
+    owners = torch.empty(len(test_y), dtype=torch.int64)
+    for number, part in enumerate(held_out):
+        owners[part] = number
+    return Task(
+        model=find_model(model),
+        clients=Population.split(x, y, parts),
+        test=(test_x, test_y),
+        owners=owners,
+        loss=choose(LOSSES, loss, "loss"),
+        name="mnist-writers",
+    )
 
 
 def fashion_mnist(
@@ -219,6 +235,15 @@ def _set_aside(samples: Samples, counts: tuple[int, ...], pool: int | None, key:
 
 def _key(seed: int) -> Key:
     return Key.from_seed(seed, "partition")
+
+
+def _by_writer(part: str, y: Tensor) -> split.Parts:
+    """Every writer's images, by QMNIST's table of `train` or of `test`, which begins with MNIST's own images."""
+    file = QMNIST_WRITERS.file(f"qmnist-{part}-labels-idx2-int.gz")
+    rows = parse_idx(read(file), file.path)[: len(y)]
+    if rows.shape != (len(y), 8) or not np.array_equal(rows[:, 0], y.numpy()):
+        raise DataError(f"Expected {file.path} to label the {len(y):,} MNIST images, but its classes differ.")
+    return split.by_key(rows[:, 2])
 
 
 def _idx_images(data: DataSet, part: str) -> Samples:

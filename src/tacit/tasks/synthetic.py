@@ -4,19 +4,25 @@ Galli et al. 2023: y = xᵀθ* + u with u uniform in [0, 1], θ₁* = (5, 6) and
 say how x is drawn; here it is standard normal.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from tacit.core.errors import expect
 from tacit.core.keys import Key
-from tacit.core.losses import MeanSquared
+from tacit.core.losses import Loss, MeanSquared, RootMeanSquared
+from tacit.core.schema import choose
 from tacit.core.task import Population, Samples, Task
 from tacit.tasks.models import linear
 
+LOSSES: dict[str, Loss] = {"rmse": RootMeanSquared(), "mean-squared": MeanSquared()}
 THETA = torch.tensor([[5.0, 6.0], [4.0, -4.5]])
 
 
-def synthetic(clients: int = 100, samples: int = 10, seed: int = 0) -> Task:
+def synthetic(
+    clients: int = 100, samples: int = 10, loss: Literal["rmse", "mean-squared"] = "rmse", seed: int = 0
+) -> Task:
     """Linear data of two groups; even clients follow θ₁*, odd ones θ₂*.
 
     As many clients again are held out, and their samples are the test data.
@@ -24,6 +30,7 @@ def synthetic(clients: int = 100, samples: int = 10, seed: int = 0) -> Task:
     Args:
         clients: number of clients.
         samples: samples per client.
+        loss: `rmse`, the paper's, or `mean-squared`.
         seed: of the data.
 
     Example:
@@ -40,7 +47,8 @@ def synthetic(clients: int = 100, samples: int = 10, seed: int = 0) -> Task:
         model=linear,
         clients=Population.split(x, y, parts),
         test=_draw(clients, samples, key.child("test")),
-        loss=MeanSquared(),
+        owners=torch.arange(clients).repeat_interleave(samples),
+        loss=choose(LOSSES, loss, "loss"),
         name="synthetic",
     )
 

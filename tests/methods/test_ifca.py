@@ -1,0 +1,190 @@
+"""Groups of clients with models of their own, from the first round to the files that a run leaves."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+import tacit
+from tacit import methods
+from tacit.core import ModelError, Round
+from tacit.core.keys import Key
+from tacit.core.patience import BEST, LOSS, STALE, kept, measured, stopped
+from tacit.core.state import View
+from tacit.engine.learners import Fastest
+from tacit.engine.rounds import TAKEN
+from tacit.engine.waves import Stack
+from tacit.results import CHECKPOINT, LEAKAGE, MODEL, read_rounds
+from tacit.tasks.synthetic import THETA
+from tacit.training import Plan, follow
+
+TASK = tacit.tasks.make_task("synthetic", clients=20)
+SEEDS = range(10) if os.environ.get("TACIT_LONG") else range(1)
+NOW = Round(0, 5, 3.0, 3, Key.from_seed(0, "shared"), Key.from_seed(0, "secret"))
+
+
+def miss(run: tacit.Run) -> float:
+    """The farther of the two optima from the nearest hypothesis."""
+    return float(torch.cdist(THETA, kept(run.state)).min(1).values.max())
+
+
+def groups(run: tacit.Run) -> list[set[int]]:
+    """The choices of even and of odd clients."""
+    task = run.plan.task
+    data = Stack(torch.arange(len(task.population)), task.population, Fastest(run.models[0], task.loss))
+    choice = run.plan.method.trainer.choose(View(kept(run.state), {}), data)
+    return [set(choice[group::2].tolist()) for group in (0, 1)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_both_optima_are_found_with_a_start_of_ours(seed: int) -> None:
+    """Without noise and with it, and every client ends in the right group; all ten seeds with TACIT_LONG."""
+    task = tacit.tasks.make_task("synthetic")
+    plain = tacit.train(methods.ifca(rounds=500, warm_up=10, patience=30), task, seed=seed, workers=1)
+    noisy = tacit.train(methods.ifca_dp(rounds=500, warm_up=10, patience=30), task, seed=seed, workers=1)
+    assert miss(plain) < 0.2
+    assert miss(noisy) < 0.6
+    for run in (plain, noisy):
+        one, other = groups(run)
+        assert len(one) == len(other) == 1
+        assert one != other
+    assert noisy.leakage is not None
+    assert noisy.leakage.per_round == pytest.approx(0.4)
+    assert plain.metrics["rmse"] < noisy.metrics["rmse"] < 1.0
+
+
+def test_one_hypothesis_ends_in_between() -> None:
+    run = tacit.train(methods.ifca(models=1, rounds=120), TASK, workers=1)
+    assert run.state.weights.shape == (2,)
+    assert float(torch.dist(THETA[0], run.state.weights)) > 2
+    assert run.metrics["rmse"] > 3
+    assert isinstance(run.model, nn.Module)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tacit.Run:
+    method = methods.ifca_dp(rounds=8, noise=5.0, limit=0.8)
+    return tacit.train(method, TASK, seed=3, workers=1, out=tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_a_run_with_several_models_has_no_single_one(run: tacit.Run) -> None:
+    with pytest.raises(tacit.UserError, match=r"ifca-dp leaves 2\. Use run\.models, or run\.model_for"):
+        _ = run.model
+    assert len(run.models) == 2
+    for model, weights in zip(run.models, run.state.weights, strict=True):
+        assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), weights)
+
+
+def test_a_client_s_model_is_the_one_that_fits_it(run: tacit.Run) -> None:
+    x, y = TASK.population[0]
+    losses = [float((model(x) - y).detach().square().mean()) for model in run.models]
+    assert run.model_for((x, y)) is run.models[losses.index(min(losses))]
+
+
+def test_held_out_clients_are_measured_with_the_hypothesis_that_fits_them(run: tacit.Run) -> None:
+    assert TASK.test is not None
+    assert TASK.owners is not None
+    x, y = TASK.test
+    total = 0.0
+    for client in range(20):
+        mine = TASK.owners == client
+        total += min(float((model(x[mine]) - y[mine]).detach().square().sum()) for model in run.models)
+    assert run.metrics["rmse"] == pytest.approx((total / len(y)) ** 0.5, rel=1e-5)
+
+
+def test_clients_decline_above_the_limit(run: tacit.Run) -> None:
+    """Twice 0.4 is within 0.8, a third time is not; the engine's count is the book's."""
+    assert run.leakage is not None
+    assert max(run.leakage.clients.values()) == pytest.approx(0.8)
+    assert run.leakage.declined == sum(len(report.declined) for report in run.history) > 0
+    for report in run.history:
+        assert not set(report.clients) & set(report.declined)
+        assert len(report.clients) + len(report.declined) == 7
+        assert len(report.up) == len(report.clients)
+    taken = run.state.memory[TAKEN].tolist()
+    assert {client: n for client, n in enumerate(taken) if n} == dict(run.leakage.taken)
+    assert run.history[-1].leakage == run.leakage.most
+
+
+def test_a_run_ends_when_everybody_would_decline() -> None:
+    run = tacit.train(methods.ifca_dp(rounds=50, limit=0.4), TASK, workers=1)
+    assert run.leakage is not None
+    assert run.leakage.exhausted
+    assert run.state.round < 50
+    assert set(run.leakage.clients) == set(range(20))
+
+
+def test_files_tell_of_each_client(run: tacit.Run) -> None:
+    assert run.directory is not None
+    assert run.leakage is not None
+    told = json.loads((run.directory / LEAKAGE).read_text())
+    assert told == json.loads(json.dumps(run.leakage.to_json()))
+    assert {int(client): leaked for client, leaked in told["clients"].items()} == run.leakage.clients
+    tensors = safetensors.torch.load_file(run.directory / MODEL)
+    assert tensors.keys() == {"0.0.weight", "1.0.weight"}
+    reports = read_rounds(run.directory)
+    assert [report.declined for report in reports] == [report.declined for report in run.history]
+
+
+def test_no_ledger_is_charged(tmp_path) -> None:
+    with pytest.raises(tacit.UserError, match="d-privacy is kept in each client's own book"):
+        tacit.train(methods.ifca_dp(rounds=1), TASK, workers=1, ledger=tmp_path / "ledger.db")
+
+
+def test_patience_keeps_the_best_and_survives_an_interruption(tmp_path) -> None:
+    method = methods.ifca_dp(rounds=200, patience=4)
+    whole = tacit.train(method, TASK, seed=1, workers=1)
+    losses = [report.metrics["loss"] for report in whole.history]
+    best = losses.index(min(losses))
+    assert len(losses) == best + 1 + 4 < 200
+    assert whole.metrics["loss"] == min(losses)
+    shorter = tacit.train(replace(method, rounds=best + 1, patience=None), TASK, seed=1, workers=1)
+    assert torch.equal(kept(whole.state), shorter.state.weights)
+    steps = follow(Plan(method=method, task=TASK, seed=1), workers=1, out=tmp_path / "run")
+    for _ in range(4):
+        next(steps)
+    steps.close()
+    again = tacit.train(method, TASK, seed=1, workers=1, out=tmp_path / "run", resume=True)
+    assert torch.equal(again.state.weights, whole.state.weights)
+    assert torch.equal(kept(again.state), kept(whole.state))
+    assert again.leakage == whole.leakage
+    assert (tmp_path / "run" / CHECKPOINT).exists()
+
+
+def test_patience_by_hand() -> None:
+    method, state = methods.ifca(patience=2), tacit.State(1, torch.ones(2, 3))
+    assert measured(methods.ifca(), state, {"loss": 1.0}) is state
+    for loss, stale in ((3.0, 0), (2.0, 0), (2.0, 1), (5.0, 2)):
+        assert not stopped(method, state)
+        state = measured(method, replace(state, weights=state.weights + 1), {"loss": loss})
+        assert int(state.memory[STALE]) == stale
+    assert stopped(method, state)
+    assert float(state.memory[LOSS]) == 2.0
+    assert torch.equal(state.memory[BEST], torch.full((2, 3), 3.0))
+
+
+def test_patience_needs_held_out_data() -> None:
+    task = replace(TASK, test=None, owners=None)
+    with pytest.raises(tacit.UserError, match="Expected held-out data for ifca, whose patience=3"):
+        tacit.train(methods.ifca(patience=3), task, workers=1)
+
+
+def test_hypotheses_must_start_apart() -> None:
+    task = replace(TASK, model=nn.Linear(2, 1, bias=False))
+    with pytest.raises(ModelError, match="Expected 2 hypotheses to start apart"):
+        tacit.train(methods.ifca(), task, workers=1)
+    assert tacit.train(methods.ifca(models=1, rounds=1), task, workers=1).state.round == 1
+
+
+def test_a_card_says_what_which_distance_costs() -> None:
+    card = tacit.card("ifca-dp", {"noise": 5.0, "radius": 0.05, "limit": 2.4})
+    assert "within the public radius 0.05 can be told apart by at most n·0.2 for n weights (0.4 for 2, 2.2 for 11" in (
+        card.guarantee
+    )
+    assert "A client declines before it would leak more than 2.4." in card.guarantee
+    assert tacit.card("ifca-dp", {"scale": "paper"}).guarantee.startswith("none: ")
+    assert card.sees["the server"] == "every client's message"
