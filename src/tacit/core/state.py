@@ -260,6 +260,7 @@ class Report:
         scale: mean square of their mean, per coordinate (U_s of Geyer et al.); like the two above, not private.
         metrics: held-out figures; empty if this round was not evaluated.
         seconds: wall-clock time of the round.
+        parts: the part of it that training took, and those that the channel measured; empty if it measured none.
         epsilon: what all rounds so far cost together, at the method's δ; None if nothing is accounted.
     """
 
@@ -276,6 +277,7 @@ class Report:
     epsilon: float | None = None
     phases: Mapping[str, Traffic] = field(default_factory=dict)
     step: Step | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def turnout(self) -> Turnout:
