@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"runs": [_summary(done) for done in runs]}, indent=2, allow_nan=False))
         return 0
     print("\n".join(aligned(_table(runs))))
-    print(*(line for done in runs for line in _privacy(done, alone=len(runs) == 1) + _overhead(done)), sep="\n")
+    print(*(line for done in runs for line in _talk(done, alone=len(runs) == 1)), sep="\n")
     print(*(f"Results: {done.directory}" for done in runs), sep="\n")
     return 0
 
@@ -189,6 +189,8 @@ def _watch(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume: b
 
 def _warn(run: "Run") -> None:
     """Say at the start what would be a pity to learn at the end."""
+    if run.plan.method.channel.caveat:
+        print(f"Warning: {run.plan.method.channel.caveat}", file=sys.stderr)
     if run.spending is not None:
         from tacit.books.privacy import weak_delta
 
@@ -219,7 +221,9 @@ def _summary(run: "Run") -> dict[str, object]:
         "savings": {"up": run.savings.up, "down": run.savings.down},
         "privacy": _spent(run),
         "seconds": run.seconds,
+        "parts": run.parts,
         "directory": str(run.directory),
+        **({"caveat": run.plan.method.channel.caveat} if run.plan.method.channel.caveat else {}),
     }
 
 
@@ -250,6 +254,17 @@ def _overhead(run: "Run") -> list[str]:
     parts = ", ".join(f"{name} {size(taken.up + taken.down)}" for name, taken in book.phases.items())
     channel = type(method.channel).__name__
     return [f"Of these bytes {channel} took {size(whole)}, {share:.2f} of what it carried: {parts}.", *_rounding(run)]
+
+
+def _talk(run: "Run", *, alone: bool) -> list[str]:
+    """Everything a person should know beside the table."""
+    return _privacy(run, alone=alone) + _overhead(run) + _parts(run)
+
+
+def _parts(run: "Run") -> list[str]:
+    """How long each part took, where the channel measured it."""
+    told = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in run.parts.items())
+    return [f"Time by part: {told}."] if told else []
 
 
 def _rounding(run: "Run") -> list[str]:

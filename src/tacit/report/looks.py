@@ -30,6 +30,7 @@ def caption(comparison: Comparison, line: str, band: str) -> str:
     most = max((len(row.trials) for row in comparison.rows), default=1)
     if most > 1:
         said.append(f"{line}: mean of {most} seeds; {band}: least to most.")
+    said += dict.fromkeys(row.caveat for row in comparison.rows if row.caveat)
     if comparison.fast:
         said.append("Short version: not for comparison.")
     return " ".join(said)
