@@ -4,12 +4,13 @@ import sys
 import tacit
 
 PUBLIC = """
-Add Bandwidth BinaryCrossEntropy Budget ByImportance Card CentralGaussian CompositionError CrossEntropy DataError
-DistributedGaussian EachWeight EllipsoidClip Everyone Experiment FixedClip FixedRandom FixedSize Glimpse Graded Grid
-Growing IdealSum Identity Inputs Key Loss Masked Mean MeanSquared MedianClip Method ModelError Momentum NbaflGaussian
-NoNoise Plain Poisson Population PublicClip PublicMovement QuantileClip RandomK Reals ReleasedMovement Replace Report
-Run RunError SecureSum Select Sense Sensitivity Sgd Share Size State StorageError TacitError Task TopK TrainingError
-UserError Variance Vote WeightedMean WireError WorkerError card glimpses methods rounds tasks train
+Add Bandwidth BinaryCrossEntropy Budget ByImportance Card CentralGaussian Compact CompositionError CrossEntropy Csr
+DataError DistributedGaussian EachWeight EllipsoidClip Enclave Everyone Experiment FixedClip FixedRandom FixedSize
+Glimpse Graded Grid Growing IdealSum Identity Inputs Key Loss Masked Mean MeanSquared MedianClip Method ModelError
+Momentum NbaflGaussian NoNoise Plain Poisson Population PublicClip PublicMovement QuantileClip RandomK Reals
+ReleasedMovement Replace Report Run RunError SecureSum Select Sense Sensitivity Sgd Share Size State StorageError
+TacitError Task TopK TrainingError UserError Variance Vote WeightedMean WireError WorkerError card glimpses methods
+rounds tasks train
 """
 
 

@@ -5,7 +5,7 @@ import tacit.tasks as tasks
 from tacit.aggregators import Mean, WeightedMean
 from tacit.books.bandwidth import Bandwidth
 from tacit.cards import Card, card
-from tacit.channels import IdealSum, SecureSum
+from tacit.channels import Enclave, IdealSum, SecureSum
 from tacit.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.core import (
     BinaryCrossEntropy,
@@ -33,6 +33,7 @@ from tacit.core import (
     WireError,
     WorkerError,
 )
+from tacit.core.sparse import Compact, Csr
 from tacit.engine import Glimpse, glimpses, rounds
 from tacit.experiment import Experiment
 from tacit.mechanisms import (
@@ -69,12 +70,15 @@ __all__ = [
     "ByImportance",
     "Card",
     "CentralGaussian",
+    "Compact",
     "CompositionError",
     "CrossEntropy",
+    "Csr",
     "DataError",
     "DistributedGaussian",
     "EachWeight",
     "EllipsoidClip",
+    "Enclave",
     "Everyone",
     "Experiment",
     "FixedClip",
