@@ -5,9 +5,9 @@ import tacit
 
 PUBLIC = """
 Add AdmmPrune Bandwidth BestOf BinaryCrossEntropy Budget ByImportance Card CentralGaussian Compact CompositionError
-CrossEntropy Csr DataError DistributedGaussian EachWeight EllipsoidClip Everyone Experiment FixedClip FixedRandom
-FixedSize Glimpse Graded Grid Growing IdealSum Identity Inputs KMeans Keep Key Loss MagnitudePrune Masked Mean
-MeanSquared MedianClip Method MetricLaplace ModelError Momentum NbaflGaussian NoNoise Plain Poisson Population
+CrossEntropy Csr DataError DistributedGaussian EachWeight EllipsoidClip Enclave Everyone Experiment FixedClip
+FixedRandom FixedSize Glimpse Graded Grid Growing IdealSum Identity Inputs KMeans Keep Key Loss MagnitudePrune Masked
+Mean MeanSquared MedianClip Method MetricLaplace ModelError Momentum NbaflGaussian NoNoise Plain Poisson Population
 PublicClip PublicMovement QuantileClip RandomK Reals ReleasedMovement Replace Report RootBrier RootMeanSquared Run
 RunError SecureSum Select Sense Sensitivity Sgd Share Size State StorageError TacitError Task TopK TrainingError
 UserError Variance Vote WeightedMean WireError WorkerError card glimpses methods rounds tasks train

@@ -5,7 +5,7 @@ import tacit.tasks as tasks
 from tacit.aggregators import KMeans, Mean, WeightedMean
 from tacit.books.bandwidth import Bandwidth
 from tacit.cards import Card, card
-from tacit.channels import IdealSum, SecureSum
+from tacit.channels import Enclave, IdealSum, SecureSum
 from tacit.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.core import (
     BinaryCrossEntropy,
@@ -84,6 +84,7 @@ __all__ = [
     "DistributedGaussian",
     "EachWeight",
     "EllipsoidClip",
+    "Enclave",
     "Everyone",
     "Experiment",
     "FixedClip",

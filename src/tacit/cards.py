@@ -95,7 +95,10 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 def _sees(method: Method) -> dict[str, str]:
     server = {"messages": "every client's message", "sum": "only the sum of a round's messages"}[method.channel.shows]
-    if not method.aggregator.even:
+    hidden = method.channel.shows == "sum" and method.channel.feeds == "messages"  # aggregation is not the server's
+    if hidden:
+        server = "only what the enclave lets out: the sum of a round's messages, blurred if the mechanism blurs sums"
+    if not method.aggregator.even and not hidden:
         server += ", and how many samples each client has"
     blurred = "the model after every round" + (", blurred by noise" if method.mechanism.noisy else ", without noise")
     notes = {type(piece).__name__: section(type(piece), "Sees") for piece in (method.mechanism, method.channel)}

@@ -16,13 +16,14 @@ from tacit.core import RunError, State
 _MEMORY = "memory/"
 
 
-def write(path: Path, state: State) -> None:
-    """Put the state in its place, in one step."""
+def write(path: Path, state: State, caveat: str = "") -> None:
+    """Put the state in its place, in one step, with what must be said about it."""
     memory = {_MEMORY + name: tensor for name, tensor in state.memory.items()}
     tensors = {
         name: tensor.detach().cpu().contiguous() for name, tensor in {"weights": state.weights, **memory}.items()
     }
-    label = json.dumps({"round": state.round, "sha256": _digest(state.round, tensors)})
+    said = {"caveat": caveat} if caveat else {}
+    label = json.dumps({"round": state.round, "sha256": _digest(state.round, tensors), **said})
     # one entry: safetensors writes several in no fixed order
     content = safetensors.torch.save({name: tensor.clone() for name, tensor in tensors.items()}, {"tacit": label})
     storage.write(path, content)

@@ -62,7 +62,10 @@ class TaskEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What was run. Two runs with equal manifests, but for the status, give bitwise equal results."""
+    """What was run. Two runs with equal manifests, but for the status, give bitwise equal results.
+
+    `caveat` is what the method's channel wants said everywhere; empty: nothing.
+    """
 
     method: MethodEntry
     task: TaskEntry
@@ -70,6 +73,7 @@ class Manifest:
     device: str
     evaluate_every: int
     versions: Mapping[str, str]
+    caveat: str = ""
     format: int = FORMAT
     status: Status = "running"
 

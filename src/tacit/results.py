@@ -84,7 +84,8 @@ class RunDirectory:
 
     def record(self, state: State, report: Report) -> None:
         """Note a round, and now and then where to go on from."""
-        line = json.dumps(_plain(asdict(report)), allow_nan=False) + "\n"
+        caveat = {"caveat": self.manifest.caveat} if self.manifest.caveat else {}
+        line = json.dumps({**_plain(asdict(report)), **caveat}, allow_nan=False) + "\n"
         with storage.storing(self.path / ROUNDS):
             self._append(line.encode())
         if time.monotonic() - self._written >= SECONDS_BETWEEN_CHECKPOINTS:
@@ -94,7 +95,7 @@ class RunDirectory:
         """Write where to go on from; the rounds before it are brought to the disk first."""
         with storage.storing(self.path / ROUNDS):
             storage.flush(self._rounds)
-        checkpoints.write(self.path / CHECKPOINT, state)
+        checkpoints.write(self.path / CHECKPOINT, state, self.manifest.caveat)
         self.state, self._written = state, time.monotonic()
 
     def stop(self, state: State, status: Status, leakage: MetricBook | None = None) -> None:
@@ -108,7 +109,8 @@ class RunDirectory:
         self.checkpoint(state)
         self._leaked(leakage)
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
-        storage.write(self.path / MODEL, safetensors.torch.save(tensors))
+        label = {"caveat": self.manifest.caveat} if self.manifest.caveat else None
+        storage.write(self.path / MODEL, safetensors.torch.save(tensors, label))
         self._mark("finished")
 
     def ledger_for(self, method: Method) -> Path | None:
@@ -231,16 +233,19 @@ def _to_report(row: dict[str, Any]) -> Report:
         seconds=float(row["seconds"]),
         epsilon=None if row["epsilon"] is None else float(row["epsilon"]),
         step=None if row["step"] is None else Step(float(row["step"]["size"]), float(row["step"]["longer"])),
+        parts={name: float(seconds) for name, seconds in row["parts"].items()},
         phases={name: Traffic(int(taken["up"]), int(taken["down"])) for name, taken in row["phases"].items()},
         declined=tuple(map(int, row["declined"])),
         leakage=None if row["leakage"] is None else float(row["leakage"]),
     )
 
 
-def _plain(value: object) -> object:
+def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers that JSON does not have become the strings that `float` reads."""
+    return {key: _plain_value(value) for key, value in table.items()}
+
+
+def _plain_value(value: Any) -> Any:
     if isinstance(value, float) and not abs(value) < float("inf"):
         return str(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
+    return _plain(value) if isinstance(value, Mapping) else value

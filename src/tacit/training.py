@@ -70,6 +70,7 @@ class Plan:
             device=self.device,
             evaluate_every=self.evaluate_every,
             versions=versions(),
+            caveat=self.method.channel.caveat,
         )
 
 
@@ -146,11 +147,12 @@ class Run:
         """What is proved about privacy: (ε, δ) or d-privacy with all it rests on, against whom; or none, and why."""
         from tacit.books.guarantee import Guarantee
 
+        method = self.plan.method
         if self.leakage is not None:
-            return self.leakage.guarantee(stops=self.plan.method.patience is not None)
+            return self.leakage.guarantee(stops=method.patience is not None)
         if self.spending is None:
-            return Guarantee.none(self.plan.method.mechanism.unproved, rounds=self.state.round)
-        return self.spending.guarantee(self.history)
+            return Guarantee.none(method.mechanism.unproved, rounds=self.state.round).but(method.channel.caveat)
+        return self.spending.guarantee(self.history).but(method.channel.caveat)
 
     @property
     def rounds(self) -> int:
@@ -188,6 +190,12 @@ class Run:
     def seconds(self) -> float:
         """The wall-clock time of all rounds."""
         return sum(report.seconds for report in self.history)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Of these, what each part took, where the channel measured it."""
+        names = dict.fromkeys(name for report in self.history for name in report.parts)
+        return {name: sum(report.parts.get(name, 0.0) for report in self.history) for name in names}
 
     def after(self, state: State, report: Report, spending: "Spending | None") -> "Run":
         """The run one round later."""

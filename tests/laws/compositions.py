@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tacit import methods
 from tacit.aggregators import KMeans, WeightedMean
-from tacit.channels import IdealSum, SecureSum
+from tacit.channels import Enclave, IdealSum, SecureSum
 from tacit.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
 from tacit.core import Compact, Method, Plain
 from tacit.mechanisms import (
@@ -80,6 +80,23 @@ SPARE: tuple[Method, ...] = (
         sampler=Poisson(5),
         trainer=Sgd(lr=0.1, steps=2, momentum=0.9, weight_decay=0.01),
         mechanism=CentralGaussian(clip=FixedClip(0.3), noise_multiplier=0.5),
+    ),
+    Method(
+        name="enclave",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=SGD,
+        mechanism=CentralGaussian(clip=QuantileClip(start=0.1, count_noise=1.0), noise_multiplier=0.5),
+        channel=Enclave(padding=64, least=3),
+    ),
+    Method(
+        name="weighted enclave",
+        rounds=3,
+        sampler=FixedSize(5),
+        trainer=Masked(SGD),
+        codec=Select(FixedRandom(size=SOME)),
+        channel=Enclave(wire=Compact()),
+        aggregator=WeightedMean(),
     ),
     Method(name="vote", rounds=3, sampler=FixedSize(5), trainer=Masked(SGD), codec=Select(Vote(size=SOME))),
     Method(

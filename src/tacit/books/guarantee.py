@@ -87,8 +87,8 @@ class Guarantee:
         return self.epsilon is not None
 
     def but(self, *unaccounted: str) -> Self:
-        """The same, with more inputs that are not accounted for."""
-        return replace(self, unaccounted=(*self.unaccounted, *unaccounted))
+        """The same, with more inputs that are not accounted for; empty sentences say nothing."""
+        return replace(self, unaccounted=(*self.unaccounted, *filter(None, unaccounted)))
 
     def to_json(self) -> dict[str, object]:
         """Plain values; `guarantee` is true only if something is proved."""

@@ -1,10 +1,11 @@
 """What secure aggregation is for, without the cryptography: the server learns the sum and nothing else."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from tacit.core import Messages, Round, State, Sum, Traffic, View
+from tacit.core import Messages, Method, Round, State, Sum, Traffic, View
 from tacit.core.pieces import Blur, Sees, SumUp
 
 
@@ -21,6 +22,8 @@ class IdealSum:
     bits: ClassVar[int | None] = None
     tolerates: ClassVar[str] = ""
     streams: ClassVar[bool] = True
+    feeds: ClassVar[Sees] = "sum"
+    caveat: ClassVar[str] = ""
 
     def send(self, messages: Messages, now: Round) -> Messages:
         """The messages themselves."""
@@ -44,4 +47,12 @@ class IdealSum:
 
     def phases(self, now: Round) -> Mapping[str, Traffic]:
         """None are counted."""
+        return {}
+
+    def attend(self, method: Method, population: int, seed: int) -> AbstractContextManager[Self]:
+        """Nothing is needed."""
+        return nullcontext(self)
+
+    def seconds(self) -> Mapping[str, float]:
+        """Nothing is measured."""
         return {}

@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count, islice
 from math import ceil, ldexp, log2
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from tacit.channels.secagg import Level, Parameters, Phase, Session, TooFewError, expected, ring
 from tacit.channels.secagg.local import play
 from tacit.channels.secagg.parameters import LEAST
-from tacit.core import DenseRows, Messages, Round, State, Step, Sum, Traffic, View
+from tacit.core import DenseRows, Messages, Method, Round, State, Step, Sum, Traffic, View
 from tacit.core.errors import expect
 from tacit.core.pieces import Blur, Sees, SumUp
 from tacit.core.schema import choose
@@ -56,6 +57,8 @@ class SecureSum:
     reach: float = 16.0
     conversation: bool = False
     shows: ClassVar[Sees] = "sum"
+    feeds: ClassVar[Sees] = "sum"
+    caveat: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         choose(LEVELS, self.level, "level")
@@ -122,6 +125,14 @@ class SecureSum:
         if now.cohort == 0:
             return {}
         return _phases(self.parameters(1, now))
+
+    def attend(self, method: Method, population: int, seed: int) -> AbstractContextManager[Self]:
+        """Nothing is needed."""
+        return nullcontext(self)
+
+    def seconds(self) -> Mapping[str, float]:
+        """Nothing is measured."""
+        return {}
 
     def parameters(self, dim: int, now: Round) -> Parameters:
         """Those of the protocol for this round's cohort."""

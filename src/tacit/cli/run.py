@@ -191,6 +191,8 @@ def _watch(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume: b
 
 def _warn(run: "Run") -> None:
     """Say at the start what would be a pity to learn at the end."""
+    if run.plan.method.channel.caveat:
+        print(f"Warning: {run.plan.method.channel.caveat}", file=sys.stderr)
     if run.spending is not None:
         from tacit.books.privacy import weak_delta
 
@@ -223,13 +225,15 @@ def _summary(run: "Run") -> dict[str, object]:
         "privacy": _spent(run),
         "leakage": None if run.leakage is None else run.leakage.to_json(),
         "seconds": run.seconds,
+        "parts": run.parts,
         "directory": str(run.directory),
+        **({"caveat": run.plan.method.channel.caveat} if run.plan.method.channel.caveat else {}),
     }
 
 
 def _notes(run: "Run", *, alone: bool) -> list[str]:
     """What a person should know beside the table."""
-    return _sparsity(run, alone=alone) + _privacy(run, alone=alone) + _overhead(run)
+    return _sparsity(run, alone=alone) + _privacy(run, alone=alone) + _overhead(run) + _parts(run)
 
 
 def _sparsity(run: "Run", *, alone: bool) -> list[str]:
@@ -269,6 +273,12 @@ def _overhead(run: "Run") -> list[str]:
     parts = ", ".join(f"{name} {size(taken.up + taken.down)}" for name, taken in book.phases.items())
     channel = type(method.channel).__name__
     return [f"Of these bytes {channel} took {size(whole)}, {share:.2f} of what it carried: {parts}.", *_rounding(run)]
+
+
+def _parts(run: "Run") -> list[str]:
+    """How long each part took, where the channel measured it."""
+    told = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in run.parts.items())
+    return [f"Time by part: {told}."] if told else []
 
 
 def _rounding(run: "Run") -> list[str]:

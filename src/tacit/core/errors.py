@@ -5,7 +5,8 @@
     TacitError                  our fault, or the machine's (exit code 1)
     ├── WorkerError             worker processes keep dying
     ├── StorageError            a file could not be written: disk full, read-only
-    ├── ProtocolError           the other side of a conversation said what it must not say (TooFewError: nothing)
+    ├── ProtocolError           the other side of a conversation said what it must not say (TooFewError,
+    │                           EnclaveGoneError: nothing)
     └── UserError               the caller's fault (exit code 2): what was expected, what came, what to do
         ├── CompositionError    the pieces of a method do not fit together
         ├── DataError           data that cannot be trained on, or cannot be found

@@ -120,13 +120,13 @@ def _mechanism_and_channel(m: Method) -> str:
             f"{_of(m.mechanism)} blurs with {added}, but {_of(m.channel)} adds up integers modulo 2^{m.channel.bits}. "
             f"Use numbers=Grid(bits={m.channel.bits})."
         )
-    if m.mechanism.reads == "sum" or m.channel.shows == "messages":
+    if m.mechanism.reads == "sum" or m.channel.feeds == "messages":
         return ""
     return f"{_of(m.mechanism)} reads every message on the server, but {_of(m.channel)} reveals only their sum."
 
 
 def _aggregator_and_channel(m: Method) -> str:
-    if m.channel.shows == "messages":
+    if m.channel.feeds == "messages":
         return ""
     if not m.aggregator.even:
         return f"{_of(m.aggregator)} needs every client's number of samples, but {_of(m.channel)} hides it. Use Mean."

@@ -1,8 +1,9 @@
 """The neutral element of every slot that has one: together they make federated averaging."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch import Tensor
 
@@ -11,6 +12,9 @@ from tacit.core.pieces import Blur, Rehearsal, Says, Sees, SumUp, Wave
 from tacit.core.rows import Rows
 from tacit.core.sparse import Wire
 from tacit.core.state import Bounded, Messages, Round, State, Sum, Traffic, Turnout, View
+
+if TYPE_CHECKING:
+    from tacit.core.method import Method
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,8 @@ class Plain:
     bits: ClassVar[int | None] = None
     tolerates: ClassVar[str] = ""
     streams: ClassVar[bool] = True
+    feeds: ClassVar[Sees] = "messages"
+    caveat: ClassVar[str] = ""
 
     def send(self, messages: Messages, now: Round) -> Messages:
         """The messages themselves."""
@@ -122,6 +128,14 @@ class Plain:
 
     def phases(self, now: Round) -> Mapping[str, Traffic]:
         """None: there is nothing but the messages."""
+        return {}
+
+    def attend(self, method: "Method", population: int, seed: int) -> AbstractContextManager[Self]:
+        """Nothing is needed."""
+        return nullcontext(self)
+
+    def seconds(self) -> Mapping[str, float]:
+        """Nothing is measured."""
         return {}
 
 

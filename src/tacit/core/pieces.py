@@ -5,8 +5,9 @@ randomness comes from the keys in `Round`.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -14,6 +15,9 @@ from tacit.core.keys import Key
 from tacit.core.rows import Rows
 from tacit.core.state import Bounded, Messages, Round, State, Sum, Traffic, Turnout, View
 from tacit.core.wire import Part
+
+if TYPE_CHECKING:
+    from tacit.core.method import Method
 
 Says = Literal["updates", "weights"]
 Sees = Literal["messages", "sum"]
@@ -372,6 +376,16 @@ class Channel(Protocol):
         ...
 
     @property
+    def feeds(self) -> Sees:
+        """What mechanism and aggregator are given, wherever they run: every message, or only their sum."""
+        ...
+
+    @property
+    def caveat(self) -> str:
+        """What everything that a run leaves must say about this channel; empty: nothing."""
+        ...
+
+    @property
     def bits(self) -> int | None:
         """It carries integers modulo 2^bits; None: any numbers."""
         ...
@@ -408,6 +422,14 @@ class Channel(Protocol):
 
     def phases(self, now: Round) -> Mapping[str, Traffic]:
         """What a client sends and receives beside row and view, by phase of the channel's own protocol."""
+        ...
+
+    def attend(self, method: "Method", population: int, seed: int) -> "AbstractContextManager[Channel]":
+        """This channel for one simulated run, with what it needs while it goes, such as a process."""
+        ...
+
+    def seconds(self) -> Mapping[str, float]:
+        """How long the parts of the last round took; empty: it was not measured."""
         ...
 
 

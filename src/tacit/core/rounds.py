@@ -90,8 +90,9 @@ def receive(method: Method, state: State, messages: Messages, now: Round) -> Sum
 def close(method: Method, state: State, total: Sum, now: Round) -> State:
     """The state after the round; a round to which nobody contributed leaves the model as it is."""
     blurred = method.channel.release(total, now, lambda opened: method.mechanism.after_sum(opened, now))
-    after = method.mechanism.remember(state, total, now)
+    after = state
     if blurred.weight > 0:
+        after = method.mechanism.remember(state, total, now)
         aggregate = method.aggregator.finish(blurred).to(state.weights.dtype)
         after = method.codec.remember(after, aggregate, now)
         after = method.server.apply(after, method.codec.decode(aggregate, state, now))

@@ -276,6 +276,7 @@ class Report:
         scale: mean square of their mean, per coordinate (U_s of Geyer et al.); like the two above, not private.
         metrics: held-out figures; empty if this round was not evaluated.
         seconds: wall-clock time of the round.
+        parts: the part of it that training took, and those that the channel measured; empty if it measured none.
         epsilon: what all rounds so far cost together, at the method's δ; None if nothing is accounted.
         declined: clients that were asked and would have leaked more than they allow (d-privacy); they sent nothing.
         leakage: the most that any client has leaked so far (d-privacy); None if that is not how it is counted.
@@ -296,6 +297,7 @@ class Report:
     step: Step | None = None
     declined: tuple[int, ...] = ()
     leakage: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def turnout(self) -> Turnout:

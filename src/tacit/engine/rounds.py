@@ -5,6 +5,7 @@ The engine knows of pieces and waves; it has never heard of Gaussian noise.
 
 import time
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -30,7 +31,7 @@ from tacit.core import (
 )
 from tacit.core.errors import expect
 from tacit.core.patience import measured, stopped
-from tacit.core.pieces import Prunes
+from tacit.core.pieces import Channel, Prunes
 from tacit.core.rounds import broadcast, close, prepare, receive, willing
 from tacit.core.state import SERVER
 from tacit.engine.crew import Crew, EvaluateJob, Trained, TrainJob, single_thread
@@ -130,8 +131,9 @@ def _public_wave(task: Task, learner: Fastest) -> Stack | None:
 
 
 def _play(crew: Crew, seed: int, workers: int, state: State, evaluate_every: int) -> Generator[tuple[State, Report]]:
-    engine, last = Engine(crew, seed, make_pool(crew, workers)), crew.method.rounds
-    try:
+    pool, last, everyone = make_pool(crew, workers), crew.method.rounds, len(crew.task.population)
+    with closing(pool), crew.method.channel.attend(crew.method, everyone, seed) as channel:
+        engine = Engine(crew, seed, pool, channel)
         while state.round < last and not stopped(crew.method, state):
             began = time.perf_counter()
             state, report = engine.round(state)
@@ -139,15 +141,14 @@ def _play(crew: Crew, seed: int, workers: int, state: State, evaluate_every: int
                 report = replace(report, metrics=engine.evaluate(state))
                 state = measured(crew.method, state, report.metrics)
             yield state, replace(report, seconds=time.perf_counter() - began)
-    finally:
-        engine.pool.close()
 
 
 class Engine:
     """One run's method, task, randomness and workers."""
 
-    def __init__(self, crew: Crew, seed: int, pool: Pool) -> None:
-        self.crew, self.method, self.task, self.pool = crew, crew.method, crew.task, pool
+    def __init__(self, crew: Crew, seed: int, pool: Pool, channel: Channel) -> None:
+        self.crew, self.task, self.pool = crew, crew.task, pool
+        self.method = replace(crew.method, channel=channel)
         self.seed = seed
         self.ahead = len(crew.slots)
         self.measured = 0  # how often weights were, by which workers know them
@@ -160,7 +161,9 @@ class Engine:
         self.crew.weights.copy_(state.weights)
         view = broadcast(self.method, state, now)
         waves = self._waves(cohort, view)
+        began = time.perf_counter()
         total, results = self._fold(self._jobs(state, waves, now), state, now)
+        folded = time.perf_counter() - began
         total = total or self._nobody(view, state, now)
         with single_thread():
             variance, scale = _diagnostics(total)
@@ -172,7 +175,7 @@ class Engine:
         state_after = replace(state_after, memory={**state_after.memory, **known})
         phases = {name: each * now.cohort for name, each in self.method.channel.phases(now).items()}
         report = replace(report, down=down, declined=tuple(declined.tolist()), phases=phases, step=total.step)
-        return state_after, replace(report, variance=variance, scale=scale)
+        return state_after, replace(report, variance=variance, scale=scale, parts=self._parts(folded))
 
     def evaluate(self, state: State) -> dict[str, float]:
         """Metrics on the test data; of a pruning trainer's model also after it is pruned, and how dense it is."""
@@ -206,6 +209,11 @@ class Engine:
         if mask is None or self.crew.learner.kernels is None:
             return divide(cohort, population, view.weights.shape[-1], least)
         return divide(cohort, population, mask.numel(), least, FEWEST_MASKED)
+
+    def _parts(self, folded: float) -> dict[str, float]:
+        """The seconds of a round's parts, of which messages went through the channel while waves were folded."""
+        measured = self.method.channel.seconds()
+        return {"train": folded - sum(measured.values()), **measured} if measured else {}
 
     def _told(
         self, state: State, clients: tuple[int, ...], view: View, now: Round

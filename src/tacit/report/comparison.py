@@ -70,6 +70,7 @@ class Row:
         proved: whether (ε, δ) is a guarantee.
         guarantee: the guarantee in words, or `none` and why.
         spent: whether the budget allows no further round.
+        caveat: what must be said about it wherever it is shown; empty: nothing.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Row:
     proved: bool = False
     guarantee: str = ""
     spent: bool = False
+    caveat: str = ""
 
     def quantities(self) -> list[str]:
         """Everything that was measured or that the paper tells, in order."""

@@ -37,6 +37,7 @@ def caption(comparison: Comparison, line: str, band: str) -> str:
         said.append(f"{line}: mean of {most} seeds; {band}: least to most.")
     if line == "Line" and any(_unlike(row) for row in comparison.rows):
         said.append("A run that stopped earlier stays at its last value.")
+    said += dict.fromkeys(row.caveat for row in comparison.rows if row.caveat)
     if comparison.fast:
         said.append("Short version: not for comparison.")
     return " ".join(said)

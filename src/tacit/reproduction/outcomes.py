@@ -68,6 +68,7 @@ def _row(jobs: Sequence[Job], study: Study) -> Row:
         guarantee = Guarantee.none(job.method.mechanism.unproved, rounds=len(longest.reports))
     else:
         guarantee = spending.guarantee(longest.reports)
+    guarantee = guarantee.but(job.method.channel.caveat)
     delta = spending.delta_at_budget if spending else None
     return Row(
         name=job.row.name,
@@ -81,6 +82,7 @@ def _row(jobs: Sequence[Job], study: Study) -> Row:
         proved=guarantee.proved,
         guarantee=str(guarantee),
         spent=spending is not None and _spent(spending),
+        caveat=job.method.channel.caveat,
     )
 
 

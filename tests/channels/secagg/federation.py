@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from tacit.channels import crypto
 from tacit.channels.secagg import (
     Desk,
     Level,
@@ -17,7 +18,6 @@ from tacit.channels.secagg import (
     Session,
     answer,
     converse,
-    crypto,
     hold,
     invite,
 )

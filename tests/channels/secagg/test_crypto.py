@@ -3,7 +3,8 @@ import pytest
 from scipy.stats import chisquare
 
 from channels.secagg.federation import Federation, entropy, parameters, session
-from tacit.channels.secagg import Phase, ProtocolError, crypto, ring
+from tacit.channels import crypto
+from tacit.channels.secagg import Phase, ProtocolError, ring
 from tacit.channels.secagg.messages import HEADER
 
 

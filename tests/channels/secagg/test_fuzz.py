@@ -15,9 +15,9 @@ import pytest
 
 from channels.secagg.federation import Federation, parameters, session, total
 from channels.secagg.stages import COHORT, VICTIM, honest, vectors
+from tacit.channels.packing import Reader
 from tacit.channels.secagg import Desk, Drop, Level, Phase, ProtocolError, answer, messages
 from tacit.channels.secagg.messages import HEADER, Way
-from tacit.channels.secagg.packing import Reader
 
 Replies = list[tuple[int, bytes]]
 INPUTS = int(os.environ.get("TACIT_FUZZ", "3000"))

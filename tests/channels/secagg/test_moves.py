@@ -13,6 +13,9 @@ from scipy.stats import chisquare
 
 from channels.secagg.federation import DIRECTORY, IDENTITIES, entropy, parameters, seat, session, total
 from channels.secagg.stages import COHORT, VICTIM, Stages, body, honest, request, vectors
+from tacit.channels import crypto
+from tacit.channels.crypto import KEY, SIGNATURE
+from tacit.channels.packing import Reader, number, pack_subset, pack_table
 from tacit.channels.secagg import (
     Desk,
     Level,
@@ -22,14 +25,11 @@ from tacit.channels.secagg import (
     Session,
     answer,
     client,
-    crypto,
     invite,
     ring,
     statements,
 )
-from tacit.channels.secagg.crypto import KEY, SIGNATURE
 from tacit.channels.secagg.messages import KEYS, SEALED, Kind, Roster
-from tacit.channels.secagg.packing import Reader, number, pack_subset, pack_table
 
 Move = Callable[[Stages], tuple[Desk, bytes]]  # the victim's desk, and what the server sends it
 ACTIVE = Level.ACTIVE_SERVER

@@ -12,12 +12,13 @@ leaves the round. A reply may leave only after the new desk is kept: an old desk
 from collections.abc import Callable
 from dataclasses import replace
 
-from tacit.channels.secagg import crypto, graph, messages, ring, shamir
-from tacit.channels.secagg.crypto import KEY
+from tacit.channels import crypto
+from tacit.channels.crypto import KEY
+from tacit.channels.packing import Reader, pack_table
+from tacit.channels.secagg import graph, messages, ring, shamir
 from tacit.channels.secagg.desk import Desk
 from tacit.channels.secagg.errors import ProtocolError
 from tacit.channels.secagg.messages import KEYS, SEALED, Kind, Phase, Roster, Way
-from tacit.channels.secagg.packing import Reader, pack_table
 from tacit.channels.secagg.parameters import Level
 from tacit.channels.secagg.statements import agreed, announced, committed, own_pad, pair_pad
 

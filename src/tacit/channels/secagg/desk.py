@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tacit.channels.secagg import crypto, ring
-from tacit.channels.secagg.crypto import KEY, Entropy
+from tacit.channels import crypto
+from tacit.channels.crypto import KEY, Entropy
+from tacit.channels.packing import MOST, Reader, Table, number, pack_subset, pack_table
+from tacit.channels.secagg import ring
 from tacit.channels.secagg.errors import ProtocolError
 from tacit.channels.secagg.messages import KEYS, SHARES, Phase
-from tacit.channels.secagg.packing import MOST, Reader, Table, number, pack_subset, pack_table
 from tacit.channels.secagg.parameters import Level, Policy
 from tacit.channels.secagg.session import Session
 from tacit.core.errors import UserError, expect

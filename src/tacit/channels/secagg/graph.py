@@ -7,8 +7,8 @@ rosters by leaving clients out or by new keys of its colluders: that is why spar
 import hashlib
 from collections.abc import Sequence
 
-from tacit.channels.secagg import crypto
-from tacit.channels.secagg.packing import number
+from tacit.channels import crypto
+from tacit.channels.packing import number
 
 
 def roster_digest(context: bytes, leaves: dict[int, bytes]) -> bytes:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tacit.channels.secagg import crypto
+from tacit.channels import crypto
+from tacit.channels.crypto import KEY
 from tacit.channels.secagg.client import answer
-from tacit.channels.secagg.crypto import KEY
 from tacit.channels.secagg.desk import Desk, hold, invite
 from tacit.channels.secagg.messages import Phase
 from tacit.channels.secagg.parameters import Level, Policy

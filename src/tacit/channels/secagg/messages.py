@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
+from tacit.channels.crypto import KEY, SIGNATURE, TAG
+from tacit.channels.packing import Reader, pack_table, size_table
 from tacit.channels.secagg import ring, shamir
-from tacit.channels.secagg.crypto import KEY, SIGNATURE, TAG
 from tacit.channels.secagg.errors import ProtocolError
-from tacit.channels.secagg.packing import Reader, pack_table, size_table
 from tacit.channels.secagg.parameters import Level, Parameters
 
 MAGIC, VERSION = b"TSEC", 1

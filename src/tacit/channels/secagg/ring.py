@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.channels.secagg import crypto
+from tacit.channels import crypto
 from tacit.channels.secagg.errors import ProtocolError
 
 Vector = NDArray[np.uint32]

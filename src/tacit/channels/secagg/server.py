@@ -11,12 +11,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from tacit.channels.secagg import crypto, graph, messages, ring, shamir
-from tacit.channels.secagg.crypto import KEY
+from tacit.channels import crypto
+from tacit.channels.crypto import KEY
+from tacit.channels.packing import Reader, pack_subset, pack_table
+from tacit.channels.secagg import graph, messages, ring, shamir
 from tacit.channels.secagg.errors import ProtocolError, TooFewError
 from tacit.channels.secagg.messages import KEYS, SEALED, Kind, Phase, Roster, Way
 from tacit.channels.secagg.minutes import Drop, Minutes, judge
-from tacit.channels.secagg.packing import Reader, pack_subset, pack_table
 from tacit.channels.secagg.parameters import Level, Parameters
 from tacit.channels.secagg.session import Session
 from tacit.channels.secagg.statements import agreed, announced

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from tacit.channels.secagg import crypto
-from tacit.channels.secagg.packing import Reader, number
+from tacit.channels import crypto
+from tacit.channels.packing import Reader, number
 from tacit.channels.secagg.parameters import Level, Parameters
 from tacit.core.errors import expect
 

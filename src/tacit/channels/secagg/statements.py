@@ -1,8 +1,8 @@
 """What clients and server must say in the same words: what is signed, what is committed to, which keys pads have."""
 
-from tacit.channels.secagg import crypto
-from tacit.channels.secagg.crypto import PrivateKey
-from tacit.channels.secagg.packing import number, pack_subset
+from tacit.channels import crypto
+from tacit.channels.crypto import PrivateKey
+from tacit.channels.packing import number, pack_subset
 
 
 def announced(context: bytes, client: int, keys: bytes) -> bytes:

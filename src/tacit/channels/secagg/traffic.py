@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from tacit.channels.crypto import KEY, SIGNATURE
+from tacit.channels.packing import size_table
 from tacit.channels.secagg import messages, ring
-from tacit.channels.secagg.crypto import KEY, SIGNATURE
 from tacit.channels.secagg.messages import HEADER, OPENED, SEALED, Phase
-from tacit.channels.secagg.packing import size_table
 from tacit.channels.secagg.parameters import Level, Parameters
 
 

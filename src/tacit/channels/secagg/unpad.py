@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tacit.channels.secagg import crypto, ring, shamir
-from tacit.channels.secagg.crypto import KEY
+from tacit.channels import crypto
+from tacit.channels.crypto import KEY
+from tacit.channels.packing import Table
+from tacit.channels.secagg import ring, shamir
 from tacit.channels.secagg.errors import TooFewError
 from tacit.channels.secagg.messages import Kind
-from tacit.channels.secagg.packing import Table
 from tacit.channels.secagg.recovery import Puzzle, solve
 from tacit.channels.secagg.statements import committed, own_pad, pair_pad
 

@@ -1,10 +1,10 @@
 """The five primitives, all from `cryptography`, and how keys are derived. Nothing else touches that library.
 
 X25519 (RFC 7748) for keys of pairs, HKDF-SHA256 (RFC 5869) for everything derived, AES-256-GCM (NIST SP 800-38D) for
-shares on their way through the server, AES-256-CTR (NIST SP 800-38A) for pads, Ed25519 (RFC 8032) for identities.
+what is sealed on its way through the server, AES-256-CTR (NIST SP 800-38A) for pads, Ed25519 (RFC 8032) for identities.
 
-Every derived key is bound to a label, to the roster's digest (which binds run, round, model and configuration) and to
-the clients it is for, and is used for one message or one pad only. That is why nonces and counters may start at zero.
+Every derived key is bound to a label, to a digest (which binds run, round, model and configuration) and to the clients
+it is for, and is used for one message or one pad only. That is why nonces and counters may start at zero.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from tacit.channels.secagg.errors import ProtocolError
-from tacit.channels.secagg.packing import number
+from tacit.channels.packing import number
+from tacit.core.errors import ProtocolError
 
 Entropy = Callable[[int], bytes]  # so many bytes nobody can predict; tests inject their own
 
@@ -35,12 +35,12 @@ system_entropy: Entropy = os.urandom
 
 def digest(label: str, *parts: bytes) -> bytes:
     """SHA-256 over a label and parts, each with its length, so that no two lists of parts look the same."""
-    whole = (b"tacit secagg 1", label.encode(), *parts)
+    whole = (b"tacit channels 1", label.encode(), *parts)
     return hashlib.sha256(b"".join(number(len(part), 8) + part for part in whole)).digest()
 
 
 def derive(secret: bytes, label: str, binding: bytes, *clients: int, length: int = KEY) -> bytes:
-    """A key for one purpose, one roster and the given clients."""
+    """A key for one purpose, one binding digest and the given clients."""
     info = digest(label, binding, *map(number, clients))
     return HKDF(algorithm=SHA256(), length=length, salt=None, info=info).derive(secret)
 
@@ -73,7 +73,7 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
     try:
         return AESGCM(key).decrypt(bytes(12), sealed, about)
     except InvalidTag as error:
-        raise ProtocolError("A share was altered on its way, or is meant for somebody else.") from error
+        raise ProtocolError("What was sealed was altered on its way, or is meant for somebody else.") from error
 
 
 def identity(secret: bytes) -> bytes:

@@ -7,16 +7,22 @@ allocate more than its own length.
 
 from collections.abc import Mapping, Sequence
 
-from tacit.channels.secagg.errors import ProtocolError
+from tacit.core.errors import ProtocolError
 
 Table = Mapping[int, bytes]
 WORD = 4  # bytes of a count and of a client's number
+LENGTH = 8  # bytes of a length
 MOST = 1 << 32  # clients' numbers are smaller
 
 
 def number(value: int, width: int = WORD) -> bytes:
     """A little-endian unsigned number."""
     return value.to_bytes(width, "little")
+
+
+def pack_chunk(data: bytes) -> bytes:
+    """Bytes with their length in front, as `Reader.chunk` reads them."""
+    return number(len(data), LENGTH) + data
 
 
 class Reader:
@@ -35,6 +41,13 @@ class Reader:
     def number(self, width: int = WORD) -> int:
         """The next number."""
         return int.from_bytes(self.take(width), "little")
+
+    def chunk(self, most: int) -> bytes:
+        """The next bytes that say their own length, `most` at most."""
+        length = self.number(LENGTH)
+        if length > most:
+            raise ProtocolError(f"Expected at most {most} bytes, got {length}.")
+        return self.take(length)
 
     def rest(self) -> memoryview:
         """All that is left, not copied."""
