@@ -43,7 +43,7 @@ from tacit.mechanisms import (
     Variance,
 )
 from tacit.mechanisms.importance import Importance
-from tacit.mechanisms.nbafl import NOMINAL
+from tacit.mechanisms.nbafl import NOISE, NOMINAL
 from tacit.samplers import Everyone
 from tacit.servers import Add, Replace
 from tacit.trainers import Sgd
@@ -239,6 +239,8 @@ def test_nothing_is_proved_and_every_figure_has_its_name() -> None:
     assert "chosen from private data" in FIFTH.unproved
     assert FIFTH.nominal[f"{NOMINAL}, 20% least important"] == pytest.approx(0.5)
     assert FIFTH.nominal[f"{NOMINAL}, all others"] == 10.0
+    assert FIFTH.nominal[f"{NOISE}, 20% least important"] == pytest.approx(20 * BASE.upload)
+    assert FIFTH.nominal[f"{NOISE}, all others"] == BASE.upload
 
 
 def test_hostile_rows_stay_hostile_and_harm_nobody_else() -> None:

@@ -22,7 +22,7 @@ from tacit.core.errors import expect
 from tacit.core.pieces import Mechanism, Rehearsal, Says, Sees, nominal
 from tacit.core.wire import Part
 from tacit.mechanisms.groups import EachWeight, Grouping, Groups, Inputs
-from tacit.mechanisms.nbafl import NOMINAL, blurred
+from tacit.mechanisms.nbafl import NOISE, NOMINAL, blurred
 
 Which = Literal["least", "most"]
 _TIES = Key.from_seed(0, "ties")
@@ -234,13 +234,13 @@ class ByImportance:
 
     @property
     def nominal(self) -> Mapping[str, float]:
-        """The base's figures, which are those of the least noise, and ε by the formula of the most."""
-        told = nominal(self.base)
+        """The base's figures: ε by the formula and the noise at both ends, and the exact ones of the least noise."""
+        told, whom, most = dict(nominal(self.base)), self.allocation.whom, self.allocation.most
         if NOMINAL not in told:
             return told
-        blurred_most = {f"{NOMINAL}, {self.allocation.whom}": told[NOMINAL] / self.allocation.most}
-        rest = {(f"{NOMINAL}, all others" if name == NOMINAL else name): value for name, value in told.items()}
-        return {**blurred_most, **rest}
+        epsilon, noise = told.pop(NOMINAL), told.pop(NOISE)
+        levels = {f"{NOMINAL}, {whom}": epsilon / most, f"{NOMINAL}, all others": epsilon}
+        return {**levels, f"{NOISE}, {whom}": noise * most, f"{NOISE}, all others": noise, **told}
 
     def event(self, index: int, turnout: Turnout | None = None) -> None:
         """Nothing is proved."""

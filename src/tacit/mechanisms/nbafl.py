@@ -6,7 +6,7 @@ the server adds σ_D to the mean before it is broadcast (Eq. 5). ε is that of t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import log, sqrt
+from math import exp, log, sqrt
 from typing import ClassVar
 
 import torch
@@ -20,6 +20,7 @@ from tacit.core.wire import Part
 from tacit.mechanisms.clipping import within
 
 NOMINAL = "nominal epsilon (NbAFL formula)"
+NOISE = "standard deviation of the noise on every weight of an upload"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +104,11 @@ class NbaflGaussian:
 
     @property
     def nominal(self) -> Mapping[str, float]:
-        """ε of the formula, and what its noise is worth exactly, at the same δ."""
+        """ε of the formula, its noise, and what that is worth exactly at the same δ."""
         multiplier, every = self._c * self.exposures / self.epsilon, sqrt(self.rounds)
         told = {
             NOMINAL: self.epsilon,
+            NOISE: self.upload,
             "exact epsilon of one upload, if one sample could change 2C/m": exact_epsilon(multiplier, self.delta),
             f"exact epsilon of all {self.rounds} uploads, likewise": exact_epsilon(multiplier / every, self.delta),
         }
@@ -196,6 +198,4 @@ def _delta(epsilon: float, noise_multiplier: float) -> float:
     """Φ(1/2σ − εσ) − e^ε·Φ(−1/2σ − εσ), where the second factor is tiny and the first is huge."""
     half, far = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
     first, second = torch.special.log_ndtr(torch.tensor([half - far, -half - far], dtype=torch.float64)).tolist()
-    return float(
-        torch.tensor(first, dtype=torch.float64).exp() - torch.tensor(epsilon + second, dtype=torch.float64).exp()
-    )
+    return exp(first) - exp(epsilon + second)
