@@ -40,3 +40,4 @@ class Environment:
 PROJECT = Environment("project")
 FLOWER = Environment("flower", ("torch==2.13.0", "flwr[simulation]==1.41.*"))
 PFL = Environment("pfl", ("torch==2.13.0", "pfl==0.6.*", "dp-accounting<0.6"))
+OPENDP = Environment("opendp", ("opendp==0.16.*",))

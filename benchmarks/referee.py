@@ -87,16 +87,20 @@ class Player:
             watchdog.cancel()
         raise ContestantError(f"{self.contestant.name} ended early:\n{self.errors.read_text()[-2000:]}")
 
-    def play(self) -> float:
-        """One round; its seconds."""
+    def ask(self) -> dict[str, Any]:
+        """One round; what the contestant says about it."""
         assert self.process.stdin is not None
-        before = cpu_seconds(self.process.pid)
         try:
             self.process.stdin.write("round\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             self.hear()
-        seconds = float(self.hear()["seconds"])
+        return self.hear()
+
+    def play(self) -> float:
+        """One round; its seconds."""
+        before = cpu_seconds(self.process.pid)
+        seconds = float(self.ask()["seconds"])
         self.busy += cpu_seconds(self.process.pid) - before
         return seconds
 

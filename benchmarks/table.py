@@ -23,13 +23,20 @@ def _cpu_model() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def record(scores: list[Score], rules: Rules) -> dict[str, object]:
-    """All that is worth keeping of a run; nothing that names the machine."""
+def circumstances() -> dict[str, object]:
+    """When and on what it was run; nothing that names the machine."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
+    }
+
+
+def record(scores: list[Score], rules: Rules) -> dict[str, object]:
+    """All that is worth keeping of a run."""
+    return {
+        **circumstances(),
         "workers": rules.workers,
         "warm_ups": rules.warm_ups,
         "scores": [asdict(score) for score in scores],

@@ -24,7 +24,8 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
 from flwr.simulation import run_simulation
-from player import Assignment, Clock, assignment, commands, ready
+from player import Assignment, Clock, assignment
+from talk import commands, ready
 from torch import Tensor
 
 ENDLESS = 1_000_000
@@ -50,7 +51,7 @@ class Referee:
         """After round `number`; 0 is before the first."""
         self.arrays = arrays
         if number == 0:
-            ready("flwr", "ray")
+            ready("torch", "flwr", "ray")
         else:
             self.clock.stop()
         if next(self.commands, "over") == "over":

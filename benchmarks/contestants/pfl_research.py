@@ -21,7 +21,8 @@ from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism, NormClippingOnly
-from player import Assignment, Clock, assignment, commands, ready
+from player import Assignment, Clock, assignment
+from talk import commands, ready
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
@@ -80,7 +81,7 @@ class Referee(TrainingProcessCallback):
         """Before the first round."""
         del model
         if self.chief:
-            ready("pfl")
+            ready("torch", "pfl")
         self.wait()
         return Metrics()
 

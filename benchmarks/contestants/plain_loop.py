@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import torch
-from player import Assignment, assignment, race, ready
+from player import Assignment, assignment, race
+from talk import ready
 from torch import Tensor, multiprocessing, nn
 
 from workloads import Workload, flat, load, train
@@ -87,7 +88,7 @@ def main() -> None:
     """Race as told on the command line and standard input."""
     job = assignment()
     server = Server(job)
-    ready()
+    ready("torch")
     race(job, server.weights.clone, server.play)
     server.dismiss()
 

@@ -6,18 +6,12 @@ standard input, so that it costs no processor time while the others play.
 """
 
 import argparse
-import json
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
-from typing import TextIO
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
+from talk import commands, say
 from torch import Tensor
 
 from workloads import WORKLOADS, Workload
@@ -44,24 +38,6 @@ def assignment(arguments: list[str] | None = None) -> Assignment:
     if given.check:
         return Assignment(workload.full_batch(), 0.0, given.workers, given.check)
     return Assignment(workload, workload.noise_multiplier, given.workers, None)
-
-
-def say(**words: object) -> None:
-    """One line of JSON to the referee."""
-    print(json.dumps(words), flush=True)
-
-
-def ready(*packages: str) -> None:
-    """Tell the referee that start-up is over."""
-    say(ready=True, versions={name: version(name) for name in ("torch", *packages)})
-
-
-def commands(source: TextIO | None = None) -> Iterator[None]:
-    """One item for every round that the referee asks for; ends when it asks for no more."""
-    for line in iter((source or sys.stdin).readline, ""):
-        if line.strip() != "round":
-            return
-        yield
 
 
 @dataclass

@@ -3,7 +3,8 @@
 import argparse
 from dataclasses import replace
 
-from player import Assignment, assignment, race, ready
+from player import Assignment, assignment, race
+from talk import ready
 from torch import Tensor
 
 import tacit
@@ -51,7 +52,7 @@ def main() -> None:
         state, _ = next(rounds)
         newest = state.weights
 
-    ready("tacit")
+    ready("torch", "tacit")
     race(job, weights, play)
     rounds.close()
 

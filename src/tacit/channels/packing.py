@@ -6,6 +6,8 @@ allocate more than its own length.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from struct import Struct
 
 from tacit.core.errors import ProtocolError
 
@@ -23,6 +25,12 @@ def number(value: int, width: int = WORD) -> bytes:
 def pack_chunk(data: bytes) -> bytes:
     """Bytes with their length in front, as `Reader.chunk` reads them."""
     return number(len(data), LENGTH) + data
+
+
+@cache
+def _entry(width: int) -> Struct:
+    """How one client's entry lies in a table."""
+    return Struct(f"<I{width}s")
 
 
 class Reader:
@@ -66,14 +74,14 @@ class Reader:
             raise ProtocolError(f"Expected a table of at most {most} entries, got {count}.")
         if count * (WORD + width) > len(self._data):
             raise ProtocolError(f"A table of {count} entries does not fit into {len(self._data)} bytes.")
-        table: dict[int, bytes] = {}
+        entry = _entry(width)
+        table: list[tuple[int, bytes]] = list(entry.iter_unpack(self.take(count * entry.size)))
         last = -1
-        for _ in range(count):
-            client = self.number()
+        for client, _ in table:
             if client <= last:
                 raise ProtocolError(f"Expected clients in ascending order, got {client} after {last}.")
-            table[client], last = self.take(width), client
-        return table
+            last = client
+        return dict(table)
 
     def subset(self, members: Sequence[int]) -> frozenset[int]:
         """The next set of clients out of `members`, one bit for each."""
@@ -87,7 +95,8 @@ def pack_table(table: Table, width: int) -> bytes:
     """A table as `Reader.table` reads it."""
     if any(len(entry) != width for entry in table.values()):
         raise ProtocolError(f"Expected entries of {width} bytes.")
-    return number(len(table)) + b"".join(number(client) + table[client] for client in sorted(table))
+    pack = _entry(width).pack
+    return number(len(table)) + b"".join(pack(client, table[client]) for client in sorted(table))
 
 
 def size_table(count: int, width: int) -> int:
