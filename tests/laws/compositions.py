@@ -35,7 +35,17 @@ from tacit.trainers import AdmmPrune, BestOf, Keep, Masked, Sgd
 SGD = Sgd(lr=0.1, epochs=1, batch_size=3)
 SHARE = 0.05  # of the coordinates, where a codec selects some
 SOME = Size(ratio=SHARE)
-SMALL = {"rounds": 3, "cohort": 6, "ratio": SHARE, "chunks": 10, "samples": 3, "warm_up": 1, "epochs": 2, "wire": "csr"}
+SMALL = {
+    "rounds": 3,
+    "cohort": 6,
+    "ratio": SHARE,
+    "chunks": 10,
+    "samples": 3,
+    "warm_up": 1,
+    "epochs": 2,
+    "wire": "csr",
+    "enclave": False,
+}
 NOISE = {"noise": 0.5, "epsilon": None}
 TOP = TopK(size=SOME, lr=0.1, steps=2, batch_size=4)
 SPARE: tuple[Method, ...] = (

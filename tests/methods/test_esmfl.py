@@ -7,13 +7,14 @@ import torch
 
 import zoo
 from tacit import methods
+from tacit.channels import Enclave
 from tacit.core import Compact, Csr, Key, Messages, Method, Plain, Round, Task, UserError, View, wire
 from tacit.core.rows import DenseRows
 from tacit.core.wire import Part
 from tacit.trainers import AdmmPrune, Keep, MagnitudePrune
 from tacit.training import train
 
-SMALL = {"rounds": 4, "warm_up": 2, "cohort": 3, "compression": 10, "epochs": 2, "batch_size": 4}
+SMALL = {"rounds": 4, "warm_up": 2, "cohort": 3, "compression": 10, "epochs": 2, "batch_size": 4, "enclave": False}
 NOW = Round(0, 3, 3.0, 3, Key.from_seed(0), Key.from_seed(1))
 BOTH = [methods.esmfl, methods.masked_pruning]
 both = pytest.mark.parametrize("factory", BOTH, ids=["esmfl", "masked-pruning"])
@@ -32,6 +33,16 @@ def test_two_phases(factory) -> None:
     sparse = dense - 4 * run.state.dim + 19 + 2 * 4 + 8 * sent
     assert [set(report.up) for report in run.history] == [{dense}, {dense}, {sparse}, {sparse}]
     assert all(set(report.down) == {dense} for report in run.history)
+
+
+@both
+def test_in_an_enclave_it_is_the_same_run_with_sealed_uploads_and_time_by_part(factory) -> None:
+    """Only the order in which floats are added up differs."""
+    sealed, plain = (train(factory(**{**SMALL, "enclave": enclave}), task(), workers=1) for enclave in (True, False))
+    torch.testing.assert_close(sealed.state.weights, plain.state.weights, rtol=1e-4, atol=1e-6)
+    assert sealed.bytes.up > plain.bytes.up
+    assert sealed.parts.keys() >= {"attestation", "encryption", "transfer", "load", "train", "aggregate", "publish"}
+    assert "enclave: simulated (insecure)" in str(sealed.privacy)
 
 
 @both
@@ -103,7 +114,8 @@ def test_the_paper_s_setting(factory) -> None:
     made = factory()
     assert (made.rounds, made.trainer.warm_up, made.sampler.size) == (60, 10, 10)
     assert made.trainer.keep == Keep(compression=10.0)
-    assert made.channel == Plain(wire=Compact())
+    assert made.channel == Enclave(wire=Compact(), conversation=True)
+    assert factory(enclave=False, down="csr").channel == Plain(wire=Compact(), down=Csr())
     assert factory(rounds=150).trainer.warm_up == 25
     assert factory(keep=[1, 2]).trainer.keep.counts == [1, 2]
 

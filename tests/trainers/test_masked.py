@@ -39,7 +39,7 @@ def signed_zeros() -> nn.Module:
     [
         methods.fl_top(**SMALL),
         methods.fl_bas_3(**SMALL),
-        methods.fl_top_dp(**SMALL, **NOISE),
+        methods.fl_top_dp(**SMALL, **NOISE, channel="ideal"),
         methods.fl_top_bis(**SMALL),
         replace(methods.fl_top(**SMALL), server=Momentum(0.5)),
     ],

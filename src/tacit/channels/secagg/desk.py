@@ -108,6 +108,11 @@ def _read(reader: Reader) -> Desk:
     )
 
 
+def new_identity(entropy: Entropy = crypto.system_entropy) -> bytes:
+    """The secret of a fresh Ed25519 identity, which a client makes once and keeps."""
+    return entropy(KEY)
+
+
 def invite(
     session: Session,
     client: int,

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from tacit.channels import crypto
-from tacit.channels.crypto import KEY
 from tacit.channels.secagg.client import answer
-from tacit.channels.secagg.desk import Desk, hold, invite
+from tacit.channels.secagg.desk import Desk, hold, invite, new_identity
 from tacit.channels.secagg.messages import Phase
 from tacit.channels.secagg.parameters import Level, Policy
 from tacit.channels.secagg.ring import Vector
@@ -51,7 +50,7 @@ def play(session: Session, vectors: Mapping[int, Vector], lost: Iterable[int] = 
 def _seats(session: Session, clients: Iterable[int]) -> tuple[dict[int, bytes], dict[int, bytes]]:
     """Everybody's desk, and the directory of identities, which are made up for the occasion."""
     active = session.parameters.level is Level.ACTIVE_SERVER
-    secrets = {client: crypto.system_entropy(KEY) if active else b"" for client in clients}
+    secrets = {client: new_identity() if active else b"" for client in clients}
     directory = {client: crypto.identity(secret) for client, secret in secrets.items()} if active else {}
     policy = Policy(level=session.parameters.level, corrupt=session.parameters.corrupt)
     desks = {
