@@ -13,7 +13,7 @@ from tacit.channels.enclave.client import DELIVER
 from tacit.channels.enclave.parcel import AROUND, Form
 from tacit.channels.enclave.stage import Stage
 from tacit.core import DenseRows, Messages, Method, Round, State, Sum, Traffic, View
-from tacit.core.errors import expect
+from tacit.core.errors import UserError, expect
 from tacit.core.pieces import Blur, Sees, SumUp
 from tacit.core.sparse import Wire
 
@@ -26,6 +26,7 @@ class Enclave:
 
     Args:
         wire: how rows become bytes where that is shorter, `Csr()` or `Compact()`; None: all numbers one by one.
+        down: the form in which the server sends whole models, where it is shorter.
         padding: uploads are padded to a multiple of so many bytes, so that sizes do not tell how sparse rows are.
         least: of fewer contributors nothing leaves, and the model stays as it is.
         conversation: play every message through a separate process, attestation included; otherwise the same is
@@ -39,6 +40,7 @@ class Enclave:
     """
 
     wire: Wire | None = None
+    down: Wire | None = None
     padding: int = 1
     least: int = 2
     conversation: bool = False
@@ -89,7 +91,7 @@ class Enclave:
 
     def download(self, view: View, now: Round, *, first: bool) -> int:
         """One frame with the view's parts, and the request to deliver."""
-        return view.size(first=first) + DELIVER
+        return view.size(first=first, form=self.down) + DELIVER
 
     def phases(self, now: Round) -> Mapping[str, Traffic]:
         """Headers, keys, signature and seal of an upload, and the request for it.
@@ -104,6 +106,8 @@ class Enclave:
         if not self.conversation:
             yield self
             return
+        if method.aggregator.models != 1:
+            raise UserError(f"Expected an aggregate of one model for a conversation, got {method.aggregator}.")
         with Stage(method, self.form, population, seed) as stage:
             yield replace(self, stage=stage)
 
