@@ -66,7 +66,7 @@ def test_the_book_counts_what_was_packed(channel: Enclave) -> None:
 
 
 class _Nothing:
-    def size(self, *, first: bool) -> int:
+    def size(self, *, first: bool, form: object = None) -> int:
         return 0
 
 

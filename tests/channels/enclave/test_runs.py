@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import tacit
 import zoo
 from tacit.cards import _sees
 from tacit.channels.enclave import Enclave, EnclaveGoneError, Stage
-from tacit.core import CompositionError, CrossEntropy, Messages, Method, Round, State, Task
+from tacit.core import CompositionError, CrossEntropy, Messages, Method, Round, State, Task, UserError
 from tacit.core.sparse import Compact
 from tacit.engine import initial_state
 from tacit.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
@@ -122,3 +123,9 @@ def test_the_death_of_the_enclave_is_a_failed_run_that_can_go_on(tmp_path: Path,
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["status"] == "failed"
     run = tacit.train(used, task(), workers=1, seed=4, out=tmp_path / "run", resume=True)
     assert torch.equal(run.state.weights, whole.state.weights)
+
+
+def test_a_conversation_is_about_one_model() -> None:
+    several = SimpleNamespace(aggregator=SimpleNamespace(models=2))
+    with pytest.raises(UserError, match="one model"), Enclave(conversation=True).attend(several, 3, 0):
+        pass

@@ -13,7 +13,7 @@ from tacit.channels.enclave.client import DELIVER
 from tacit.channels.enclave.parcel import AROUND, Form
 from tacit.channels.enclave.stage import Stage
 from tacit.core import DenseRows, Messages, Method, Round, State, Sum, Traffic, View
-from tacit.core.errors import expect
+from tacit.core.errors import UserError, expect
 from tacit.core.pieces import Blur, Sees, SumUp
 from tacit.core.sparse import Wire
 
@@ -26,7 +26,7 @@ class Enclave:
 
     Args:
         wire: how rows become bytes where that is shorter, `Csr()` or `Compact()`; None: all numbers one by one.
-        down: the form in which whole models are sent to clients, where it is shorter.
+        down: the form in which the server sends whole models, where it is shorter.
         padding: uploads are padded to a multiple of so many bytes, so that sizes do not tell how sparse rows are.
         least: of fewer contributors nothing leaves, and the model stays as it is.
         conversation: play every message through a separate process, attestation included; otherwise the same is
@@ -106,6 +106,8 @@ class Enclave:
         if not self.conversation:
             yield self
             return
+        if method.aggregator.models != 1:
+            raise UserError(f"Expected an aggregate of one model for a conversation, got {method.aggregator}.")
         with Stage(method, self.form, population, seed) as stage:
             yield replace(self, stage=stage)
 

@@ -53,9 +53,7 @@ class Form:
 
     def sizes(self, messages: Messages) -> tuple[int, ...]:
         """How many bytes each of these takes as an upload, frame and seal included."""
-        if self.wire is None:
-            return tuple(AROUND + self._length(LENGTH + size) for size in messages.sizes())
-        return tuple(AROUND + len(self.pack(messages, i, 0)) for i in range(messages.rows.count))
+        return tuple(AROUND + self._length(LENGTH + size) for size in messages.sizes(self.wire))
 
     def read(self, plain: bytes, session: Session) -> tuple[Tensor, int | None]:
         """The row, and how many samples stand behind it; `WireError` or `ProtocolError` for anything else."""
