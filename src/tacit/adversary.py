@@ -14,6 +14,7 @@ from tacit.attacks.views import Observation, Vantage, observe
 from tacit.core import CrossEntropy, Key, Method, Round, State, Task, Turnout, UserError
 from tacit.core.errors import expect
 from tacit.engine import initial_state, module_at, rounds, waves
+from tacit.engine.layout import make_model
 from tacit.training import fitted, train
 
 
@@ -65,7 +66,7 @@ def besieged(method: Method, task: Task, siege: Siege, seed: int = 0) -> "tuple[
 def reconstructions(task: Task, seen: Sequence[Observation], siege: Siege, seed: int = 0) -> Iterator[Likeness]:
     """What the adversary makes of every client that its view shows singly, one after the other."""
     for number, observation in enumerate(seen):
-        model = module_at(task, seed, observation.before.weights).train()
+        model = make_model(task, seed)
         for trace in observation.single():
             client = trace.client + number * (siege.cohort or 0) if observation.messages is None else trace.client
             x, y = task.population[client]

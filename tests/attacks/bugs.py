@@ -70,10 +70,10 @@ class Heavier(Mean):
     weight: float = 5.0
     even: ClassVar[bool] = True
 
-    def combine(self, bounded: Bounded) -> Sum:
+    def combine(self, bounded: Bounded, state: State) -> Sum:
         rich = bounded.messages.clients >= self.many
         rows = bounded.messages.rows.scaled(torch.where(rich, self.weight, 1.0))
-        return super().combine(replace(bounded, messages=replace(bounded.messages, rows=rows)))
+        return super().combine(replace(bounded, messages=replace(bounded.messages, rows=rows)), state)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,7 @@ class Trial:
     def __post_init__(self) -> None:
         expect(self.bystanders >= 0, f"bystanders={self.bystanders} >= 0")
         expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
+        expect(self.state.weights.dim() == 1, "a method with one model", "Set models=1.")
         expect(0 <= self.dropouts < 1, f"dropouts={self.dropouts} in [0, 1)")
 
     def play(self, directions: Tensor, inside: Tensor, key: Key) -> Tensor:
@@ -128,6 +129,17 @@ class Crowd:
         if self.others is None:
             return DenseRows(made_up)
         return DenseRows(torch.cat([self.others.descend(weights, how).dense(), made_up]))
+
+    def losses(self, hypotheses: Tensor) -> Tensor:
+        """Those of the bystanders; to a canary all hypotheses are alike."""
+        alike = hypotheses.new_zeros(len(self.canaries), len(hypotheses))
+        return alike if self.others is None else torch.cat([self.others.losses(hypotheses), alike])
+
+    def only(self, which: Tensor) -> "Crowd":
+        """Those where `which` is true, bystanders first."""
+        count = len(which) - len(self.canaries)
+        others = None if self.others is None or not bool(which[:count].any()) else self.others.only(which[:count])
+        return Crowd(self.clients[which], others, self.canaries[which[count:]])
 
 
 @dataclass(frozen=True, eq=False)

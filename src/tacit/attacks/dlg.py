@@ -136,7 +136,7 @@ class _Goal:
         self.names, self.shapes = [name for name, _ in trainable], [shape for _, shape in trainable]
         self.descent = recipe(trace.seen.method, trace.seen.before, trace.seen.now)
         self.steps = _steps(self.descent, how.samples)
-        self.first = trace.seen.before.weights.double()
+        self.first = trace.start.double()
         self.unmoved = trace.would_be(torch.zeros_like(self.first)).detach()
         self.seen = trace.values.double() - self.unmoved
 

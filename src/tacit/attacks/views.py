@@ -63,12 +63,19 @@ class Observation:
     def _single(self) -> Iterator["Trace"]:
         if self.messages is not None:
             rows = self.messages.rows.dense()
-            yield from (
-                Trace(self, client, row) for client, row in zip(self.messages.clients.tolist(), rows, strict=True)
-            )
-        elif self.count == 1:  # a sum of one hides nothing
-            moved = self.after - self.before.weights
-            yield Trace(self, 0, self.total) if self.total is not None else Trace(self, 0, moved, decoded=True)
+            for client, row in zip(self.messages.clients.tolist(), rows, strict=True):
+                yield Trace(self, client, row, self._nearest(row))
+        elif self.count == 1 and self.total is not None:  # a sum of one hides nothing
+            yield Trace(self, 0, self.total, self._nearest(self.total))
+        elif self.count == 1:
+            moved = _stack(self.after) - _stack(self.before.weights)
+            which = int(moved.norm(dim=1).argmax())
+            yield Trace(self, 0, moved[which], _stack(self.before.weights)[which], decoded=True)
+
+    def _nearest(self, row: Tensor) -> Tensor:
+        """The hypothesis that a message most likely comes from: the only one, or the nearest to it."""
+        hypotheses = _stack(self.before.weights)
+        return hypotheses[int((hypotheses - row).norm(dim=1).argmin())] if len(hypotheses) > 1 else hypotheses[0]
 
     def __str__(self) -> str:
         held = ["the models before and after the round"]
@@ -87,27 +94,29 @@ class Trace:
         seen: where it was seen.
         client: whose it is.
         values: the tensor itself.
+        start: the model that the client began with, as far as the adversary can tell.
         decoded: whether it is in the model's coordinates already.
     """
 
     seen: Observation
     client: int
     values: Tensor
+    start: Tensor
     decoded: bool = False
 
     def would_be(self, update: Tensor) -> Tensor:
         """What would stand in `values` if the client's update were this one, without blur; differentiable."""
         seen = self.seen
-        row = update + seen.before.weights if seen.method.trainer.sends == "weights" else update
+        row = update + self.start if seen.method.trainer.sends == "weights" else update
         said = seen.method.codec.encode(DenseRows(row[None]), seen.view, seen.now).dense()[0]
         if not self.decoded:
             return said
         moved = seen.method.codec.decode(said, seen.before, seen.now)
-        return moved - seen.before.weights if seen.method.trainer.sends == "weights" else moved
+        return moved - self.start if seen.method.trainer.sends == "weights" else moved
 
     def tells(self, coordinates: Tensor) -> bool:
         """Whether the codec says these coordinates of an update as they are."""
-        update = torch.zeros_like(self.seen.before.weights).index_fill_(0, coordinates, 1.0)
+        update = torch.zeros_like(self.start).index_fill_(0, coordinates, 1.0)
         again = replace(self, values=self.would_be(update)).update()
         return bool(torch.allclose(again[coordinates], update[coordinates], atol=1e-4))
 
@@ -116,7 +125,7 @@ class Trace:
         seen = self.seen
         whole = self.values if self.decoded else seen.method.codec.decode(self.values, seen.before, seen.now)
         weights = seen.method.trainer.sends == "weights" and not self.decoded
-        return whole - seen.before.weights if weights else whole
+        return whole - self.start if weights else whole
 
 
 def observe(method: Method, state: State, wave: Wave, now: Round, vantage: Vantage) -> Observation:
@@ -153,13 +162,26 @@ def recipe(method: Method, state: State, now: Round) -> Descent:
 
 
 class _Probe:
-    """A wave without clients, which only notes what it is asked to do."""
+    """A wave of one client that has no data, and only notes what it is asked to do."""
 
     def __init__(self) -> None:
         self.how: Descent | None = None
-        self.clients = self.samples = torch.zeros(0, dtype=torch.int64)
+        self.clients = self.samples = torch.zeros(1, dtype=torch.int64)
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:
-        """Nobody moves."""
+        """It does not move."""
         self.how = how
-        return DenseRows(weights.new_zeros(0, weights.numel()))
+        return DenseRows(weights.new_zeros(1, weights.numel()))
+
+    def losses(self, hypotheses: Tensor) -> Tensor:
+        """All are alike to it."""
+        return hypotheses.new_zeros(1, len(hypotheses))
+
+    def only(self, which: Tensor) -> "_Probe":
+        """Itself."""
+        return self
+
+
+def _stack(weights: Tensor) -> Tensor:
+    """Hypotheses, (k, dim), also if there is only one."""
+    return weights.view(-1, weights.shape[-1])
