@@ -124,17 +124,17 @@ def claim_of(trial: Trial, canaries: int = 1) -> Claim:
     method = trial.method
     if method.mechanism.unproved or not method.priced:
         return Claim(None, method.delta, reason=method.mechanism.unproved or "no noise is added")
-    from tacit.books import accountants
+    from tacit.books.accountants import Adjacency as Relation
     from tacit.books.events import event_of
     from tacit.books.privacy import PrivacyBook
+    from tacit.spending import accountant_of
 
     everyone = trial.bystanders + canaries
     cohort = round(method.sampler.expected(everyone, 0))
     turnout = Turnout(cohort, cohort - int(trial.dropouts * cohort)) if trial.dropouts else None
     events = [event_of(method, everyone, index, turnout) for index in range(trial.rounds)]
-    book = PrivacyBook.of(
-        accountants.Pld(accountants.Adjacency(trial.adjacency), interval=1e-3), [e for e in events if e is not None]
-    )
+    accountant = replace(accountant_of(method, everyone), adjacency=Relation(trial.adjacency))  # type: ignore[type-var]
+    book = PrivacyBook.of(accountant, [event for event in events if event is not None])
     return Claim(book.epsilon(method.delta), method.delta, book.delta)
 
 

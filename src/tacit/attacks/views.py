@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import DenseRows, Descent, Key, Messages, Method, Round, Rows, State, UserError, View, Wave
-from tacit.core.rounds import broadcast, client_side, close, receive, refuse
+from tacit.core.rounds import broadcast, client_side, close, receive, refuse, released
 from tacit.core.state import SERVER
 
 Vantage = Literal["server", "network", "client", "recipient"]
@@ -147,7 +147,7 @@ def observe(method: Method, state: State, wave: Wave, now: Round, vantage: Vanta
         before=replace(state, memory=memory),
         after=after,
         messages=sent if shown and vantage in ("server", "network") else None,
-        total=method.mechanism.after_sum(total, now).total if summed else None,
+        total=released(method, total, now).total if summed else None,
         count=len(receipt.delivered),
     )
 

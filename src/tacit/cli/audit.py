@@ -8,7 +8,7 @@ Examples:
   tacit audit geyer                                      a thousand runs of two rounds on the embedded digits
   tacit audit fl-std-dp --runs 300 --task-set clients=20 --set cohort=10 noise=1 epsilon=none
   tacit audit geyer --canaries 1000                      one run with a thousand canaries, quicker and weaker
-  tacit audit fl-std-dp --dropouts 0.3                   if three in ten of every cohort fail to deliver
+  tacit audit fl-std-dp --dropouts 0.1                   if one in ten of every cohort fails to deliver
   tacit audit geyer --adjacency replace-one --json
 """
 
