@@ -111,12 +111,14 @@ class Claim:
         delta: the probability with which it may fail.
         profile: the claimed δ at any ε; None if it claims nothing.
         reason: why nothing is claimed.
+        whole: whether every round is a sum over everyone, so that a bound for Gaussian noise is exact.
     """
 
     epsilon: float | None
     delta: float
     profile: Profile | None = None
     reason: str = ""
+    whole: bool = False
 
 
 def claim_of(trial: Trial, canaries: int = 1) -> Claim:
@@ -135,7 +137,8 @@ def claim_of(trial: Trial, canaries: int = 1) -> Claim:
     events = [event_of(method, everyone, index, turnout) for index in range(trial.rounds)]
     accountant = replace(accountant_of(method, everyone), adjacency=Relation(trial.adjacency))  # type: ignore[type-var]
     book = PrivacyBook.of(accountant, [event for event in events if event is not None])
-    return Claim(book.epsilon(method.delta), method.delta, book.delta)
+    whole = all(event == method.mechanism.event(index, turnout) for index, event in enumerate(events))
+    return Claim(book.epsilon(method.delta), method.delta, book.delta, whole=whole)
 
 
 def trial_of(
@@ -179,7 +182,9 @@ def judged(claim: Claim, found: Errors | Guesses) -> Verdict:
     """What the guesses prove, beside the claim."""
     if isinstance(found, Guesses):
         return Verdict(claim, {"one run": found.epsilon(claim.delta)})
-    bounds = {"Clopper-Pearson": found.epsilon(claim.delta), "Gaussian": found.gaussian(claim.delta)}
+    bounds = {"Clopper-Pearson": found.epsilon(claim.delta)}
+    if claim.whole:
+        bounds["Gaussian"] = found.gaussian(claim.delta)
     return Verdict(claim, bounds, claim.profile is not None and found.refute(claim.profile))
 
 

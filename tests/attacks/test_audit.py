@@ -65,6 +65,15 @@ def test_every_planted_bug_is_caught(bug: Bug) -> None:
     assert max(found.bounds.values()) > (found.claim.epsilon or 0)
 
 
+def test_bugs_are_found_behind_sampling_too() -> None:
+    """There the claim is refuted on its curve; a Gaussian bound would only be a guess."""
+    bug = next(bug for bug in ALL_BUGS if bug.name == "clip skipped")
+    trial = trial_of(replace(bug.method, sampler=Poisson(4.0)), task())
+    found = audit(trial, claim_of(trial))
+    assert found.exceeded
+    assert "Gaussian" not in found.bounds
+
+
 def test_noise_that_was_lost_is_paid_for_by_the_correct_mechanism() -> None:
     """The same dropouts as in the bug: less noise, and a claim that says so."""
     promised, lost = (claim_of(trial_of(IN_SHARES, task(), dropouts=part)) for part in (0.0, 0.8))

@@ -113,3 +113,62 @@ def test_an_exceeded_claim_is_exit_code_1(capsys, monkeypatch):
     small = ["--task-set", "clients=10", "--set", "noise=3", "cohort=10"]
     assert main(["audit", "geyer", "--runs", "120", *small]) == 1
     assert "The claim is exceeded" in capsys.readouterr().out
+
+
+STUDY = """
+title = "Attacked"
+[attack]
+images = 4
+[[rows]]
+name = "open"
+method = "fl-std"
+args = { steps = 1, rounds = 1 }
+task-args = { model = "digits-sigmoid-lenet" }
+[[rows]]
+name = "summed"
+method = "fl-std-dp"
+args = { noise = 1.0, epsilon = "none", clip = 1.0, rounds = 1 }
+task-args = { model = "digits-sigmoid-lenet" }
+attack = { batch = 2 }
+"""
+
+
+def study(text=STUDY):
+    file = Path("experiments/tiny/figure-1.toml")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_a_study_of_attacks_is_made_once_saved_and_drawn_again(capsys):
+    study()
+    command = ["reproduce", "tiny/figure-1", "--fast", "--save", "saved.json"]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    names, first, second = said.out.splitlines()[1:4]
+    assert names.split()[:5] == ["row", "images", "recovered", "unrecognisable", "SSIM"]
+    assert first.split()[:4] == ["open", "2", "2", "0"]
+    assert second.split()[:4] == ["summed", "0", "0", "0"]
+    assert "open, seed 0" in said.err or "client" not in said.err  # only slow machines hear of every client
+    picture = Path("saved.png").read_bytes()
+    assert main(command) == 0  # nothing is attacked again
+    assert "client" not in capsys.readouterr().err
+    Path("saved.png").unlink()
+    assert main(["reproduce", "--from", "saved.json"]) == 0
+    assert Path("saved.png").read_bytes() == picture
+    study(STUDY.replace("steps = 1", "steps = 2"))
+    assert main(command) == 2
+    assert "is not what tiny/figure-1 describes now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("images = 4", "pictures = 4", "got 'pictures'"),
+        ("batch = 2", "batch = 3", "images=4 in batches of 3"),
+        ("[attack]\nimages = 4", "", "whose file has no [attack]"),
+    ],
+)
+def test_a_study_that_cannot_be_gets_one_clear_sentence(old, new, words, capsys):
+    study(STUDY.replace(old, new))
+    assert main(["reproduce", "tiny/figure-1", "--fast"]) == 2
+    assert words in capsys.readouterr().err

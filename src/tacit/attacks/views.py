@@ -13,6 +13,7 @@ adversary does not see is thrown away before any attack is given the rest.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, get_args
 
 import torch
@@ -51,7 +52,7 @@ class Observation:
     total: Tensor | None
     count: int
 
-    @property
+    @cached_property
     def view(self) -> View:
         """What was broadcast."""
         return self.method.codec.view(self.before, self.now)

@@ -95,6 +95,7 @@ def _summary(args: argparse.Namespace, verdict: "Verdict", found: "Errors | Gues
         "reason": claim.reason,
         "bounds": verdict.bounds,
         "guesses": asdict(found),
+        "curve_refuted": verdict.refuted,
         "exceeded": verdict.exceeded,
     }
 
@@ -124,7 +125,8 @@ def _guesses(found: "Errors | Guesses") -> str:
 
 def _judgement(claim: "Claim", verdict: "Verdict") -> str:
     if verdict.exceeded:
-        return "The claim is exceeded: this method gives away more than it says."
+        where = " somewhere on its curve of ε and δ" * (max(verdict.bounds.values()) <= (claim.epsilon or 0))
+        return f"The claim is exceeded{where}: this method gives away more than it says."
     if claim.epsilon is None:
         return "Nothing is claimed, so nothing is exceeded."
     return "The claim is not exceeded. That proves nothing about other adversaries."

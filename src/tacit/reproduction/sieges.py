@@ -3,8 +3,9 @@
 from tacit.adversary import Siege
 from tacit.attacks.dlg import Dlg
 from tacit.attacks.views import Vantage
+from tacit.core import UserError
 from tacit.core.schema import call
-from tacit.reproduction.files import Table, check_keys
+from tacit.reproduction.files import Table
 
 ATTACK = "attack"
 
@@ -13,7 +14,7 @@ def read_siege(study: Table, entry: Table, label: str) -> Siege | None:
     """What the study says about all rows, and over it the row's own word; None: nothing is attacked."""
     if ATTACK not in study:
         if ATTACK in entry:
-            check_keys(entry, (), f"{label}, whose file has no [{ATTACK}],")
+            raise UserError(f"Expected no attack in {label}, whose file has no [{ATTACK}] for all rows.")
         return None
     options = {**study[ATTACK], **entry.get(ATTACK, {})}
     return call(_siege, f"attack of {label}", options)
