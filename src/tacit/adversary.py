@@ -48,8 +48,8 @@ class Siege:
         return self.images // self.attack.samples
 
 
-def besieged(method: Method, task: Task, siege: Siege, seed: int = 0) -> "tuple[Task, State, list[Observation]]":
-    """The task with victims of a few images each, the state that is attacked, and what the adversary sees of it."""
+def besieged(method: Method, task: Task, siege: Siege, seed: int = 0) -> tuple[Task, list[Observation]]:
+    """The task with victims of a few images each, and what the adversary sees of them."""
     _check(task)
     method = fitted(method, len(task.population))
     state = _state(method, task, siege.after, seed)
@@ -60,7 +60,7 @@ def besieged(method: Method, task: Task, siege: Siege, seed: int = 0) -> "tuple[
         keys = (Key.from_seed(seed, name).child("attack", index) for name in ("shared", "secret"))
         now = Round(state.round, len(clients), float(len(clients)), len(clients), *keys)
         seen.append(observe(method, state, wave(clients), now, siege.vantage))
-    return victims, state, seen
+    return victims, seen
 
 
 def reconstructions(task: Task, seen: Sequence[Observation], siege: Siege, seed: int = 0) -> Iterator[Likeness]:

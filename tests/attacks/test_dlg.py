@@ -23,7 +23,7 @@ QUICK = replace(Dlg.improved(), steps=150, starts=1)
 
 def attack(method: Method, **how: object) -> list[Likeness]:
     siege = Siege(**{"images": 2, "attack": QUICK, **how})
-    victims, _, seen = besieged(method, TASK, siege)
+    victims, seen = besieged(method, TASK, siege)
     return list(reconstructions(victims, seen, siege))
 
 
@@ -69,7 +69,7 @@ def test_clipping_alone_does_not_hide_anything() -> None:
 
 def test_behind_a_sum_there_is_nothing_to_attack() -> None:
     siege = Siege(images=4, attack=QUICK)
-    victims, _, seen = besieged(replace(STEP, channel=IdealSum()), TASK, siege)
+    victims, seen = besieged(replace(STEP, channel=IdealSum()), TASK, siege)
     assert [observation.single() for observation in seen] == [()]
     assert list(reconstructions(victims, seen, siege)) == []
 
@@ -92,7 +92,7 @@ def test_nearly_all_mnist_images_are_recovered(data_folder: object) -> None:
     count = int(os.environ["TACIT_IMAGES"])
     task = make_task("mnist", model="sigmoid-lenet")
     siege = Siege(images=count, attack=Dlg.improved())
-    victims, _, seen = besieged(STEP, task, siege)
+    victims, seen = besieged(STEP, task, siege)
     assert sum(like.recovered for like in reconstructions(victims, seen, siege)) >= 0.9 * count
 
 

@@ -42,7 +42,7 @@ def test_dlg_as_json_goes_where_it_is_told(capsys):
     options = ["--images", "2", "--batch", "2", "--steps", "5", "--published", "--picture", "a/b.png", "--json"]
     assert main(["attack", "dlg", "fl-std", "--set", "steps=1", *options, *SMOOTH]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["seen"] == "server: the models before and after the round, 1 single messages"
+    assert told["seen"] == "server: the models before and after the round, 1 single message"
     assert [len(told[name]) for name in ("mse", "psnr", "ssim", "labels")] == [2] * 4
     assert Path("a/b.png").exists()
 

@@ -81,7 +81,8 @@ class Observation:
     def __str__(self) -> str:
         held = ["the models before and after the round"]
         if self.messages is not None:
-            held.append(f"{self.messages.rows.count} single messages")
+            count = self.messages.rows.count
+            held.append(f"{count} single message{'s' * (count != 1)}")
         if self.total is not None:
             held.append(f"the sum of {self.count} message{'s' * (self.count != 1)}")
         return f"{self.vantage}: {', '.join(held)}"

@@ -84,7 +84,7 @@ def _dlg(args: argparse.Namespace) -> int:
     from tacit.cli._progress import counted
 
     made, siege = _experiment(args), _siege(args)
-    task, _, seen = besieged(made.build_method(), made.build_task(), siege, args.seed)
+    task, seen = besieged(made.build_method(), made.build_task(), siege, args.seed)
     attacked = sum(len(observation.single()) for observation in seen)
     steps = counted(reconstructions(task, seen, siege, args.seed), attacked, f"attack {args.method}: client")
     found = list(steps) if attacked else []

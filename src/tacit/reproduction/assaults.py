@@ -50,7 +50,7 @@ class Assault:
 
     def make(self, task: Task, watch: Callable[[Iterator[Likeness], int], Iterable[Likeness]]) -> None:
         """Attack, and keep what was found; `watch` passes clients on as they come, of so many."""
-        victims, _, seen = besieged(self.job.method, task, self.siege, self.job.seed)
+        victims, seen = besieged(self.job.method, task, self.siege, self.job.seed)
         attacked = sum(len(observation.single()) for observation in seen)
         found = [*watch(reconstructions(victims, seen, self.siege, self.job.seed), attacked)]
         strips = [asdict(strip) for strip in _strips(self.job.row.name, found)]
