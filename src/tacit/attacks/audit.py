@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from tacit.attacks.bounds import CONFIDENCE, Errors, Guesses, Scores
-from tacit.core import DenseRows, Descent, Key, Method, Round, State, Wave
+from tacit.core import DenseRows, Descent, Key, Method, Nudge, Round, State, Wave
 from tacit.core.errors import expect
+from tacit.core.pieces import Shapes
 from tacit.core.rounds import broadcast, client_side, close, receive, refuse
 
 Adjacency = Literal["add-or-remove", "replace-one"]
@@ -103,8 +104,8 @@ class Trial:
     def _crowd(self, cohort: Tensor, directions: Tensor, inside: Tensor) -> "Crowd":
         mine = cohort[cohort >= self.bystanders] - self.bystanders
         sign = torch.where(inside[mine], 1.0, -1.0)[:, None]
-        others = cohort[cohort < self.bystanders]
-        return Crowd(cohort, self.waves(others) if len(others) else None, directions[mine] * sign * FAR)
+        made_up, others = directions[mine] * sign * FAR, cohort[cohort < self.bystanders]
+        return Crowd(cohort, self.waves(others) if len(others) else None, made_up, self.state.shapes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +115,7 @@ class Crowd:
     clients: Tensor
     others: Wave | None
     canaries: Tensor
+    shapes: Shapes  # of the model's parameters
 
     @property
     def samples(self) -> Tensor:
@@ -123,23 +125,31 @@ class Crowd:
 
     def descend(self, weights: Tensor, how: Descent) -> DenseRows:
         """Bystanders descend on their data, canaries say what they were made for."""
-        made_up = self.canaries.to(weights.dtype)
+        made_up, count = self.canaries.to(weights.dtype), len(self.clients) - len(self.canaries)
         if how.mask is not None:
             made_up = torch.zeros_like(made_up).index_copy(1, how.mask, made_up[:, how.mask])
         if self.others is None:
             return DenseRows(made_up)
-        return DenseRows(torch.cat([self.others.descend(weights, how).dense(), made_up]))
+        theirs = weights if weights.dim() == 1 else weights[:count]
+        return DenseRows(torch.cat([self.others.descend(theirs, how).dense(), made_up]))
+
+    def nudged(self, weights: Tensor, nudge: Nudge) -> Tensor:
+        """Those of the bystanders; nothing changes anything for a canary."""
+        alike = torch.zeros(len(self.canaries), 1 + nudge.count, dtype=torch.float64)
+        if self.others is None:
+            return alike
+        return torch.cat([self.others.nudged(weights[: len(weights) - len(self.canaries)], nudge), alike])
 
     def losses(self, hypotheses: Tensor) -> Tensor:
         """Those of the bystanders; to a canary all hypotheses are alike."""
         alike = hypotheses.new_zeros(len(self.canaries), len(hypotheses))
         return alike if self.others is None else torch.cat([self.others.losses(hypotheses), alike])
 
-    def only(self, which: Tensor) -> "Crowd":
+    def only(self, which: Tensor) -> Wave:
         """Those where `which` is true, bystanders first."""
         count = len(which) - len(self.canaries)
         others = None if self.others is None or not bool(which[:count].any()) else self.others.only(which[:count])
-        return Crowd(self.clients[which], others, self.canaries[which[count:]])
+        return Crowd(self.clients[which], others, self.canaries[which[count:]], self.shapes)
 
 
 @dataclass(frozen=True, eq=False)

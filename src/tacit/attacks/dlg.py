@@ -179,6 +179,8 @@ class _Goal:
         for _ in range(self.steps):
             loss = F.cross_entropy(self.outputs(x, weights), target)
             (gradient,) = torch.autograd.grad(loss, weights, create_graph=True)
+            if how.clip is not None:
+                gradient = gradient * (how.clip / gradient.norm()).clamp(max=1.0)
             step = how.lr * (gradient + how.weight_decay * weights)
             weights = weights - (
                 step if how.mask is None else torch.zeros_like(step).index_copy(0, how.mask, step[how.mask])

@@ -19,7 +19,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Descent, Key, Messages, Method, Round, Rows, State, UserError, View, Wave
+from tacit.core import DenseRows, Descent, Key, Messages, Method, Nudge, Round, Rows, State, UserError, View, Wave
+from tacit.core.pieces import Shapes
 from tacit.core.rounds import broadcast, client_side, close, receive, refuse, released
 from tacit.core.state import SERVER
 
@@ -107,14 +108,17 @@ class Trace:
     decoded: bool = False
 
     def would_be(self, update: Tensor) -> Tensor:
-        """What would stand in `values` if the client's update were this one, without blur; differentiable."""
+        """What would stand in `values` if the client's update were this one, without blur; differentiable.
+
+        Weights that are exactly zero were pruned, and say nothing about the update.
+        """
         seen = self.seen
-        row = update + self.start if seen.method.trainer.sends == "weights" else update
+        weights = seen.method.trainer.sends == "weights" and not self.decoded
+        row = (update + self.start) * (self.values != 0) if weights else update
         said = seen.method.codec.encode(DenseRows(row[None]), seen.view, seen.now).dense()[0]
         if not self.decoded:
             return said
-        moved = seen.method.codec.decode(said, seen.before, seen.now)
-        return moved - self.start if seen.method.trainer.sends == "weights" else moved
+        return seen.method.codec.decode(said, seen.before, seen.now)
 
     def tells(self, coordinates: Tensor) -> bool:
         """Whether the codec says these coordinates of an update as they are."""
@@ -156,7 +160,7 @@ def observe(method: Method, state: State, wave: Wave, now: Round, vantage: Vanta
 
 def recipe(method: Method, state: State, now: Round) -> Descent:
     """How a client descends, as the protocol says: known to everybody, and found without anybody's data."""
-    probe = _Probe()
+    probe = _Probe(state.shapes)
     method.trainer.train(method.codec.view(state, now), probe, now)
     if probe.how is None:
         raise UserError(f"Expected a trainer that descends, but {type(method.trainer).__name__} did not.")
@@ -166,20 +170,25 @@ def recipe(method: Method, state: State, now: Round) -> Descent:
 class _Probe:
     """A wave of one client that has no data, and only notes what it is asked to do."""
 
-    def __init__(self) -> None:
+    def __init__(self, shapes: Shapes) -> None:
         self.how: Descent | None = None
         self.clients = self.samples = torch.zeros(1, dtype=torch.int64)
+        self.shapes = shapes
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:
-        """It does not move."""
-        self.how = how
-        return DenseRows(weights.new_zeros(1, weights.numel()))
+        """It does not move; what it is asked first is the descent on its data, before any pruning."""
+        self.how = self.how or how
+        return DenseRows(weights.new_zeros(1, weights.shape[-1]))
+
+    def nudged(self, weights: Tensor, nudge: Nudge) -> Tensor:
+        """Nothing changes anything."""
+        return weights.new_zeros(1, 1 + nudge.count, dtype=torch.float64)
 
     def losses(self, hypotheses: Tensor) -> Tensor:
         """All are alike to it."""
         return hypotheses.new_zeros(1, len(hypotheses))
 
-    def only(self, which: Tensor) -> "_Probe":
+    def only(self, which: Tensor) -> Wave:
         """Itself."""
         return self
 
