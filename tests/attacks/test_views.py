@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tacit.attacks.views import NOBODY_KNOWS, VANTAGES, Observation, observe, recipe
-from tacit.channels import IdealSum
+from tacit.channels import Enclave, IdealSum, SecureSum
 from tacit.codecs import FixedRandom, Select, Sense, Size
 from tacit.core import Key, Method, Round, Task, UserError
 from tacit.core.rounds import broadcast, client_side
@@ -55,17 +55,28 @@ def test_others_hold_models_and_nothing_else(vantage: str) -> None:
     assert torch.allclose(held.after - held.before.weights, sent(PLAIN).mean(0), atol=1e-7)
 
 
+SECURE = replace(PLAIN, channel=SecureSum())
+ENCLAVED = replace(PLAIN, channel=Enclave())
+
+
 @pytest.mark.parametrize("vantage", VANTAGES)
-@pytest.mark.parametrize("method", [SUMMED, SHARED], ids=["sum", "noisy sum"])
+@pytest.mark.parametrize(
+    "method", [SUMMED, SHARED, SECURE, ENCLAVED], ids=["sum", "noisy sum", "secure sum", "enclave"]
+)
 def test_behind_a_sum_nobody_holds_a_single_message(method: Method, vantage: str) -> None:
     held = seen(method, vantage)
     assert held.single() == ()
     assert held.messages is None
     assert (held.total is not None) == (vantage == "server")
-    rows = sent(method)
+    rows = sent(method).double()
     everything = [held.after, held.before.weights, held.after - held.before.weights, held.total]
     for row in rows:
-        assert not any(torch.allclose(row, tensor, atol=1e-6) for tensor in everything if tensor is not None)
+        assert not any(torch.allclose(row, tensor.double(), atol=1e-6) for tensor in everything if tensor is not None)
+
+
+def test_an_enclave_lets_nothing_out_of_one_client() -> None:
+    for vantage in VANTAGES:
+        assert seen(ENCLAVED, vantage, 1).single() == ()
 
 
 def test_the_sum_is_the_one_that_leaves_the_channel() -> None:

@@ -41,7 +41,7 @@ class Observation:
         after: the model that came of it.
         messages: every client's message; None if the vantage shows none.
         total: the sum of the messages as it left the channel; None if it is not seen.
-        count: how many clients contributed; known to everybody.
+        count: how many clients contributed to what came out; known to everybody.
     """
 
     vantage: Vantage
@@ -141,6 +141,7 @@ def observe(method: Method, state: State, wave: Wave, now: Round, vantage: Vanta
     sent = client_side(method, broadcast(method, state, now), wave, now)
     kept, receipt = refuse(sent)
     total = receive(method, state, kept, now)
+    out = released(method, total, now)
     after = close(method, state, total, now).weights
     public = replace(now, secret=NOBODY_KNOWS)
     memory = {name: value for name, value in state.memory.items() if vantage == "server" or not name.startswith(SERVER)}
@@ -153,8 +154,8 @@ def observe(method: Method, state: State, wave: Wave, now: Round, vantage: Vanta
         before=replace(state, memory=memory),
         after=after,
         messages=sent if shown and vantage in ("server", "network") else None,
-        total=released(method, total, now).total if summed else None,
-        count=len(receipt.delivered),
+        total=out.total if summed and out.weight > 0 else None,
+        count=len(receipt.delivered) if out.weight > 0 else 0,
     )
 
 
