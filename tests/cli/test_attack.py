@@ -146,7 +146,7 @@ def test_a_study_of_attacks_is_made_once_saved_and_drawn_again(capsys):
     said = capsys.readouterr()
     names, first, second = said.out.splitlines()[1:4]
     assert names.split()[:5] == ["row", "images", "recovered", "unrecognisable", "SSIM"]
-    assert first.split()[:4] == ["open", "2", "2", "0"]
+    assert first.split()[:4] == ["open", "3", "3", "0"]
     assert second.split()[:4] == ["summed", "0", "0", "0"]
     assert "open, seed 0" in said.err or "client" not in said.err  # only slow machines hear of every client
     picture = Path("saved.png").read_bytes()
