@@ -3,13 +3,14 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from report.comparisons import make, row
 from tacit.core import UserError
 from tacit.report import figures, histograms, looks, maps, points
 from tacit.report.comparison import Comparison, Row, Trial
-from tacit.report.plots import Histogram, Maps, Panel, Points
+from tacit.report.plots import Gallery, Histogram, Maps, Panel, Points, Strip
 
 ROWS = (row({}, {}, name="one"), row({}, name="two", length=9), row({}, name="three", length=1))
 
@@ -125,3 +126,15 @@ def test_without_the_plotting_library_it_is_said_how_to_get_it(monkeypatch):
 def test_the_plotting_library_is_loaded_only_to_draw():
     code = "import sys, tacit.cli.reproduce, tacit.report.figures; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_images_are_drawn_from_the_document_alone():
+    shades = np.linspace(0, 1, 2 * 3 * 4 * 4).reshape(2, 3, 4, 4)
+    strips = (Strip.of("colour", shades), Strip.of("grey", shades[:, :1]), Strip(name="none", words="nothing seen"))
+    drawn = replace(make(*ROWS, y=("accuracy",)), plot=Gallery(strips=strips))
+    again = Comparison.from_bytes(drawn.to_bytes(), "it")
+    assert again.plot == drawn.plot
+    assert again.plot.strips[0].images.shape == (2, 4, 4, 3)
+    assert again.plot.strips[1].images[1, 3, 3, 0] == round(float(shades[1, 0, 3, 3]) * 255)
+    assert len(again.plot.strips[2].images) == 0
+    assert figures.render(again) == figures.render(drawn)

@@ -12,6 +12,8 @@ COUNTS = {
     "softmax-regression": (7_850, (1, 28, 28), 10),
     "lenet": (431_080, (1, 28, 28), 10),
     "mobilenet-v2": (2_296_922, (3, 32, 32), 10),
+    "sigmoid-lenet": (13_426, (1, 28, 28), 10),
+    "digits-sigmoid-lenet": (8_026, (1, 8, 8), 10),
     "femnist-cnn": (1_206_590, (1, 28, 28), 62),
     "hospital-net": (11, (3,), 1),
     "medical-net": (1_496_601, (7280,), 1),

@@ -6,6 +6,8 @@ Examples:
   tacit run experiment.toml
   tacit methods                             what there is
   tacit card fedavg                         who sees what, and what is (not) guaranteed
+  tacit attack dlg fedavg                   what an adversary makes of what it sees
+  tacit audit geyer                         a lower bound on epsilon beside the claim
 """
 
 # One module per verb, found by listing. A verb's docstring is its help (the first line in the list of verbs),

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -15,11 +15,32 @@ if TYPE_CHECKING:
     from tacit.training import Run
 
 SECONDS_BETWEEN_LINES = 5.0
+T = TypeVar("T")
 
 
 def shown(runs: "Iterable[Run]", label: str) -> "Generator[Run]":
     """The same runs, shown as they pass."""
     return _with_bar(runs, label) if sys.stderr.isatty() else _with_lines(runs, label)
+
+
+def counted(steps: "Iterable[T]", total: int, label: str) -> "Generator[T]":
+    """The same steps, counted as they pass."""
+    if sys.stderr.isatty():
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=12),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            yield from bar.track(steps, total=total, description=label)
+        return
+    spoken = time.monotonic()
+    for number, step in enumerate(steps, start=1):
+        if time.monotonic() - spoken >= SECONDS_BETWEEN_LINES:
+            print(f"{label} {number}/{total}", file=sys.stderr, flush=True)
+            spoken = time.monotonic()
+        yield step
 
 
 def _with_bar(runs: "Iterable[Run]", label: str) -> "Generator[Run]":

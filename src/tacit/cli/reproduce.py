@@ -86,13 +86,15 @@ def _choice(args: argparse.Namespace) -> "Choice":
 
 def _compare(study: "Study", choice: "Choice", workers: int | None) -> "Comparison":
     """Run what is not finished; what cannot be run or drawn is found before anything is."""
-    from tacit.report.figures import require
+    from tacit.report.looks import require
     from tacit.reproduction.jobs import jobs_of
     from tacit.reproduction.outcomes import compare
 
-    if study.plot is not None:
+    if study.plot is not None or study.rows[0].siege is not None:
         require()
     groups = jobs_of(study, choice)
+    if study.rows[0].siege is not None:
+        return _besiege(study, groups, fast=choice.fast)
     left = [[job for job in group if not job.finished()] for group in groups]
     done = sum(map(len, groups)) - sum(map(len, left))
     if done:
@@ -100,6 +102,20 @@ def _compare(study: "Study", choice: "Choice", workers: int | None) -> "Comparis
     for job, task in _with_tasks(job for group in left for job in group):
         _watch(job, task, workers)
     return compare(study, groups, fast=choice.fast)
+
+
+def _besiege(study: "Study", groups: "list[list[Job]]", *, fast: bool) -> "Comparison":
+    """Attack what was not attacked before."""
+    from functools import partial
+
+    from tacit.cli._progress import counted
+    from tacit.reproduction.assaults import assaults_of, compare
+
+    assaults = assaults_of(groups, fast=fast)
+    left = {assault.job: assault for group in assaults for assault in group if not assault.finished()}
+    for job, task in _with_tasks(left):
+        left[job].make(task, partial(counted, label=f"{job.label}: client"))
+    return compare(study, assaults, fast=fast)
 
 
 def _with_tasks(jobs: "Iterable[Job]") -> "Iterator[tuple[Job, Task]]":

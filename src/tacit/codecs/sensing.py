@@ -98,10 +98,8 @@ class Sense:
     def encode(self, rows: Rows, view: View, now: Round) -> DenseRows:
         """Every row's coefficients, one row after the other, so that only one is ever held in chunks."""
         frame, values = self._frame(rows.dim), rows.dense()
-        coded = values.new_empty(rows.count, frame.count)
-        for row, place in zip(values, coded, strict=True):
-            place.copy_(self._encode(row, frame, now))
-        return DenseRows(coded)
+        coded = [self._encode(row, frame, now) for row in values]
+        return DenseRows(torch.stack(coded) if coded else values.new_empty(0, frame.count))
 
     def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
         """The sparse vector that these are the coefficients of, more or less."""

@@ -89,7 +89,7 @@ def receive(method: Method, state: State, messages: Messages, now: Round) -> Sum
 
 def close(method: Method, state: State, total: Sum, now: Round) -> State:
     """The state after the round; a round to which nobody contributed leaves the model as it is."""
-    blurred = method.channel.release(total, now, lambda opened: method.mechanism.after_sum(opened, now))
+    blurred = released(method, total, now)
     after = state
     if blurred.weight > 0:
         after = method.mechanism.remember(state, total, now)
@@ -97,6 +97,11 @@ def close(method: Method, state: State, total: Sum, now: Round) -> State:
         after = method.codec.remember(after, aggregate, now)
         after = method.server.apply(after, method.codec.decode(aggregate, state, now))
     return replace(after, round=state.round + 1)
+
+
+def released(method: Method, total: Sum, now: Round) -> Sum:
+    """The round's sum as the server gets it: out of the channel, and blurred."""
+    return method.channel.release(total, now, lambda opened: method.mechanism.after_sum(opened, now))
 
 
 def server_side(method: Method, state: State, messages: Messages, now: Round) -> State:

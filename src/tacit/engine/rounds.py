@@ -4,7 +4,7 @@ The engine knows of pieces and waves; it has never heard of Gaussian noise.
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -28,6 +28,7 @@ from tacit.core import (
     Task,
     TrainingError,
     View,
+    Wave,
 )
 from tacit.core.errors import expect
 from tacit.core.patience import measured, stopped
@@ -96,6 +97,12 @@ def first_weights(task: Task, seed: int = 0) -> Tensor:
     """The weights that everybody starts from."""
     model = make_model(task, seed)
     return Layout.of(model).flatten(model)
+
+
+def waves(task: Task, seed: int = 0) -> Callable[[Tensor], Wave]:
+    """Waves of any of the task's clients, for whoever wants to know what single clients say."""
+    learner = Fastest(make_model(task, seed), task.loss, like=task.population[0])
+    return partial(Stack, population=task.population, learner=learner)
 
 
 def module_at(task: Task, seed: int, weights: Tensor) -> nn.Module:

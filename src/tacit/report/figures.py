@@ -1,4 +1,4 @@
-"""A comparison as a picture: quantities over the rounds, a line per row; points over an argument; histograms; maps."""
+"""A comparison as a picture: lines over the rounds, points over an argument, histograms, maps, or images."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.core.errors import UserError
-from tacit.report import histograms, maps, points
+from tacit.report import histograms, maps, pictures, points
 from tacit.report.comparison import Comparison, Curves, Row
-from tacit.report.looks import ABOVE, BELOW, COLOURS, INK, ONE, WIDTH, caption, plain
-from tacit.report.plots import Histogram, Maps, Picture, Plot, Points
+from tacit.report.looks import ABOVE, BELOW, COLOURS, INK, ONE, WIDTH, caption, plain, require
+from tacit.report.plots import Gallery, Histogram, Maps, Picture, Plot, Points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,20 +34,16 @@ class Line:
     most: Numbers
 
 
-def require() -> None:
-    """Raise `UserError` unless the plotting library is there."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise UserError("Expected matplotlib for a figure: pip install tacit[plot].") from None
-
-
 def render(comparison: Comparison) -> bytes:
     """The picture, a PNG; equal comparisons give equal bytes."""
     require()
     if comparison.plot is None:
         raise UserError(f"Expected a figure, but {comparison.name} is a table.")
-    figure = _drawn(comparison, comparison.plot)
+    return png(_drawn(comparison, comparison.plot))
+
+
+def png(figure: "Figure") -> bytes:
+    """The picture's bytes, the same on all machines."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=160, metadata={"Software": None})
     return content.getvalue()
@@ -61,6 +57,8 @@ def _drawn(comparison: Comparison, plot: Picture) -> "Figure":
             return points.draw(comparison, plot)
         case Maps():
             return maps.draw(comparison, plot)
+        case Gallery():
+            return pictures.draw(comparison.title, plot)
         case Plot():
             return _figure(comparison, plot)
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from tacit.core.errors import UserError
 from tacit.report.comparison import Comparison, Row
 
 if TYPE_CHECKING:
@@ -41,3 +42,11 @@ def caption(comparison: Comparison, line: str, band: str) -> str:
     if comparison.fast:
         said.append("Short version: not for comparison.")
     return " ".join(said)
+
+
+def require() -> None:
+    """Raise `UserError` unless the plotting library is there."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise UserError("Expected matplotlib for a figure: pip install tacit[plot].") from None

@@ -1,8 +1,12 @@
-"""What is drawn of a comparison: quantities over rounds or an argument, distributions of weights, maps."""
+"""What is drawn of a comparison: quantities over rounds or an argument, distributions of weights, maps, images."""
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +86,42 @@ class Points:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-Picture = Plot | Histogram | Maps | Points
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """Images of equal size from left to right, in 256 shades.
+
+    Attributes:
+        name: what stands to the left of them.
+        shape: how many, how high, how wide, how many channels.
+        pixels: their bytes in base64, so that they fit into a document.
+        words: what stands in their place, if there are none.
+    """
+
+    name: str
+    shape: tuple[int, ...] = (0, 0, 0, 0)
+    pixels: str = ""
+    words: str = ""
+
+    @classmethod
+    def of(cls, name: str, images: NDArray[Any]) -> "Strip":
+        """From images (count, channels, height, width) in [0, 1]."""
+        shades = np.moveaxis(np.clip(np.nan_to_num(images), 0, 1) * 255, 1, 3).round().astype(np.uint8)
+        return cls(name=name, shape=shades.shape, pixels=base64.b64encode(shades.tobytes()).decode())
+
+    @property
+    def images(self) -> NDArray[np.uint8]:
+        """(count, height, width, channels)."""
+        return np.frombuffer(base64.b64decode(self.pixels), np.uint8).reshape(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """Images in strips, one below the other."""
+
+    strips: tuple[Strip, ...]
+
+
+Picture = Plot | Histogram | Maps | Points | Gallery
 
 
 def read_plot(table: dict[str, Any] | None) -> Picture | None:
@@ -93,6 +132,8 @@ def read_plot(table: dict[str, Any] | None) -> Picture | None:
         return Maps(**{**table, "at": tuple(table["at"]), "importance": tuple(table["importance"])})
     if "lines" in table:
         return Points(**table)
+    if "strips" in table:
+        return Gallery(strips=tuple(Strip(**{**strip, "shape": tuple(strip["shape"])}) for strip in table["strips"]))
     if "panels" not in table:
         return Plot(y=tuple(table["y"]), labels=table["labels"], log=tuple(table["log"]))
     panels = tuple(Panel(title=p["title"], rows=tuple(p["rows"]), mask=p["mask"]) for p in table["panels"])

@@ -71,7 +71,7 @@ def remarks(comparison: Comparison) -> Iterator[str]:
     for row in comparison.rows:
         yield row.name
         yield from (f"  {line}" for line in f"Guarantee: {row.guarantee}".splitlines())
-        yield f"  Travelled: {_travelled(row)}"
+        yield from (f"  Travelled: {said}" for said in _travelled(row))
         yield f"  Settings: {row.method} {_settings(row.args)}; {row.task} {_settings(row.task_args)}"
     if comparison.fast:
         yield "This is the short version: its numbers are not compared with the paper's."
@@ -97,11 +97,12 @@ def _figures(row: Row, quantity: str) -> list[str]:
     return [beside, figure(ours.mean), spread, str(len(row.trials))]
 
 
-def _travelled(row: Row) -> str:
+def _travelled(row: Row) -> Iterator[str]:
+    """Nothing, if nothing was measured."""
     cost, up, down = (row.ours(name) for name in ("cost", "up", "down"))
     if cost is None or up is None or down is None:
-        return "not measured."
-    return (
+        return
+    yield (
         f"{figure(cost.mean)} messages from clients in a run; measured, {up.mean / 1e6:,.1f} MB up and "
         f"{down.mean / 1e6:,.1f} MB down."
     )

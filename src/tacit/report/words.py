@@ -22,6 +22,12 @@ NAMES = {
     "miss": "distance to the farther optimum",
     "found": "both optima found",
     "right": "clients in their own group",
+    "images": "images attacked",
+    "recovered": "images recovered",
+    "unrecognisable": "images beyond recognition",
+    "ssim": "mean SSIM",
+    "psnr": "mean PSNR, dB",
+    "mse": "mean MSE",
 }
 HEADS = {
     "best_round": "at round",
@@ -40,6 +46,12 @@ HEADS = {
     "miss": "miss",
     "found": "found",
     "right": "right",
+    "images": "images",
+    "recovered": "recovered",
+    "unrecognisable": "unrecognisable",
+    "ssim": "SSIM",
+    "psnr": "PSNR, dB",
+    "mse": "MSE",
 }
 _BEST = "the best of all rounds that were measured, chosen on the test data"
 _FORMULA = "values · 4 bytes · rounds · cohort / clients up to the best round, in kilobytes of 1000 bytes"
@@ -65,6 +77,8 @@ NOTES = {
     "miss": "the farther of the two optima from the nearest hypothesis",
     "found": "the share of the seeds that found both optima, to within 0.6",
     "right": "the share of clients that choose the hypothesis of their own group",
+    "recovered": "images with a structural similarity (SSIM) above 0.9",
+    "unrecognisable": "images with an SSIM below 0.3",
 }
 
 

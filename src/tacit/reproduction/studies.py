@@ -59,6 +59,12 @@ In expected.toml, where a figure prints no numbers::
     rows = ["20 % most", "40 % least"]    # the first has less accuracy than the second
     place = "Figure 6"
     within = 0.01                         # or, with this, about as much
+
+A study of attacks plays a round instead of training, and draws what an adversary makes of it::
+
+    [attack]                              # for all rows; a row's own `attack` says what differs
+    images = 20
+    vantage = "server"                    # and batch, cohort, after, published: as tacit attack dlg has them
 """
 
 import re
@@ -67,6 +73,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tacit.adversary import Siege
 from tacit.core import UserError
 from tacit.core.schema import choose
 from tacit.experiment import Experiment, parse
@@ -74,13 +81,14 @@ from tacit.report.orders import Order
 from tacit.report.plots import Picture
 from tacit.reproduction.files import Table, check_different, check_keys, count, entries, read, text, texts
 from tacit.reproduction.plots import FIGURE, read_columns, read_plot
+from tacit.reproduction.sieges import ATTACK, read_siege
 
 EXPECTED = "expected.toml"
 FAST, ORDERS = "fast", "orders"
 _EVERY = "evaluate-every"
 _STUDY, _OWN, _BORROWED = (
-    ("title", _EVERY, "columns", "stand-in", "rows", FIGURE),
-    ("name", "fast", "expected", _EVERY),
+    ("title", _EVERY, "columns", "stand-in", "rows", FIGURE, ATTACK),
+    ("name", "fast", "expected", _EVERY, ATTACK),
     ("from", "name", "row"),
 )
 
@@ -98,6 +106,7 @@ class Row:
         paper: the paper's numbers by quantity.
         source: their place in the paper.
         evaluate_every: after how many rounds the model is measured.
+        siege: how it is attacked; None: it is trained.
     """
 
     name: str
@@ -108,6 +117,7 @@ class Row:
     paper: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     evaluate_every: int = 1
+    siege: Siege | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +195,7 @@ def _row(file: Path, study: Table, entry: Table, number: int) -> Row:
         paper=paper,
         source=source,
         evaluate_every=_every(study, entry, label, str(file)),
+        siege=read_siege(study, entry, label),
     )
 
 
