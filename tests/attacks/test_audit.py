@@ -14,7 +14,7 @@ from tacit.attacks.audit import Trial, many_runs, one_run
 from tacit.codecs import FixedRandom, Select, Size
 from tacit.core import Key, Method, Task, UserError
 from tacit.mechanisms import CentralGaussian, FixedClip, QuantileClip
-from tacit.samplers import FixedSize, Poisson
+from tacit.samplers import Everyone, FixedSize, Poisson
 from tacit.trainers import Masked, Sgd
 
 AUDITS = int(os.environ.get("TACIT_AUDITS", "2"))  # of correct methods; 100 for the figure in the guide
@@ -112,7 +112,7 @@ def test_audits_repeat_themselves_and_grow_run_by_run() -> None:
 
 
 def test_a_method_without_a_claim_is_measured_all_the_same() -> None:
-    bare = Method(name="bare", rounds=1, sampler=Poisson(3.0), trainer=Sgd(lr=0.1, steps=1))
+    bare = Method(name="bare", rounds=1, sampler=Everyone(), trainer=Sgd(lr=0.1, steps=1))
     trial = trial_of(bare, task())
     claim = claim_of(trial)
     assert claim.epsilon is None
