@@ -17,7 +17,7 @@ STUDIES = [read_study(EXPERIMENTS, name) for name in catalog(EXPERIMENTS)]
 ROWS = [pytest.param(row, id=f"{study.name}-{row.name}") for study in STUDIES for row in study.rows]
 KNOWN = {"accuracy", "rounds", "cost", "epsilon", "delta"}
 KNOWN |= {"best_accuracy", "best_round", "cost_down", "cost_up", "epsilon_classic", "bound"}
-KNOWN |= {"best_balanced_accuracy", "auroc_at_best", "volume", "uploads"}
+KNOWN |= {"best_balanced_accuracy", "auroc_at_best", "volume", "uploads", "leakage"}
 PANEL = '[figure]\nkind = "histogram"\nbins = 5\n[[figure.panels]]\ntitle = "P"\nrows = ["one"]\nmask = "one"\n'
 MAPS = '[figure]\nkind = "maps"\nclient = 2\nat = [1, 3]\nimportance = ["variance", "sensitivity"]\nnoise = 0.1\n'
 ROW = '[[rows]]\nname = "one"\nmethod = "fedavg"\n'
