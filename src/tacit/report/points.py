@@ -39,10 +39,8 @@ def draw(comparison: Comparison, plot: Points) -> "Figure":
     reach = max((float(line.x.max()) for line in drawn), default=1.0) or 1.0
     for number, line in enumerate(drawn):
         shift = (number - (len(drawn) - 1) / 2) * APART * reach
-        bars = panel.errorbar(line.x + shift, line.mean, yerr=line.deviation, label=line.name, capsize=3, linewidth=1.4)
-        for artist in (bars[0], *bars[1], *bars[2]):
-            artist.set_color(COLOURS[number % len(COLOURS)])
-        bars[0].set(marker="o", markersize=4)
+        colour = COLOURS[number % len(COLOURS)]
+        panel.errorbar(line.x + shift, line.mean, line.deviation, label=line.name, capsize=3, color=colour, marker="o")
     panel.set_xlabel(plot.labels.get(plot.x, plot.x), color=INK)
     panel.set_title(plot.labels.get(plot.y, plot.y), loc="left", size=9.5, color=INK)
     plain(panel)
