@@ -137,6 +137,8 @@ def _spread(heights: Sequence[float], apart: float) -> list[float]:
             if lack > 1e-9:
                 placed[low] -= lack / 2
                 placed[low + 1] += lack / 2
+    above = min(max(placed[-1] - 1, 0.0), max(placed[0], 0.0)) if placed else 0.0
+    placed = [height - above for height in placed]
     result = [0.0] * len(heights)
     for position, index in enumerate(order):
         result[index] = round(placed[position], 6)
