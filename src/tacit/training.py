@@ -162,9 +162,10 @@ class Run:
     @cached_property
     def sparsity(self) -> Mapping[str, "Sparsity"]:
         """Of every layer that is pruned, by name: what clients send of it, and what the model has."""
-        trainer, parameters = self.plan.method.trainer, dict(self.model.named_parameters())
+        trainer = self.plan.method.trainer
         if not isinstance(trainer, Prunes):
             return {}
+        parameters = dict(self.model.named_parameters())
         kept = trainer.kept(tuple(tuple(parameter.shape) for parameter in parameters.values()))
         return {
             name: Sparsity(parameter.numel(), count, int(parameter.count_nonzero()))

@@ -141,7 +141,7 @@ def test_json_is_one_small_document(capsys):
     said = capsys.readouterr()
     assert said.out == Path("kept.json").read_text()
     told = json.loads(said.out)
-    assert set(told) == {"format", "name", "title", "fast", "versions", "rows", "plot", "columns", "stand_in"}
+    assert set(told) == {"format", "name", "title", "fast", "versions", "rows", "plot", "columns", "stand_in", "orders"}
     (row,) = told["rows"]
     assert (row["method"], row["args"]["rounds"], row["proved"], row["spent"]) == ("fedavg", 3, False, False)
     assert [trial["seed"] for trial in row["trials"]] == [0, 1]

@@ -108,11 +108,13 @@ def test_a_cohort_too_small_for_a_secure_sum_is_said(capsys):
 def test_a_pruning_method_tells_every_layer(capsys):
     options = ["--rounds", "2", "--set", "cohort=2", "epochs=1", "compression=10", "--workers", "1"]
     assert main(["run", "esmfl", *options]) == 0
-    names, _, first, second, guarantee, _ = capsys.readouterr().out.splitlines()
+    names, _, first, second, guarantee, *others = capsys.readouterr().out.splitlines()
     assert names.split()[4:9] == ["accuracy", "loss", "density", "pruned_accuracy", "pruned_loss"]
     assert first.startswith("Sparsity: of 1.weight's 4096 weights clients send 340 (91.70% zeros), the model has ")
     assert second.startswith("Sparsity: of 3.weight's 640 weights clients send 134 (79.06% zeros), the model has ")
     assert guarantee.startswith("Guarantee: none: ")
+    assert "  enclave: simulated (insecure)" in others
+    assert any(re.fullmatch(r"Time by part: train .* attestation .* aggregate .*", line) for line in others)
     assert main(["run", "esmfl", "masked-pruning", *options, "--json"]) == 0
     for told in json.loads(capsys.readouterr().out)["runs"]:
         layers = told["sparsity"]

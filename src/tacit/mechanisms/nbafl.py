@@ -198,4 +198,4 @@ def _delta(epsilon: float, noise_multiplier: float) -> float:
     """Φ(1/2σ − εσ) − e^ε·Φ(−1/2σ − εσ), where the second factor is tiny and the first is huge."""
     half, far = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
     first, second = torch.special.log_ndtr(torch.tensor([half - far, -half - far], dtype=torch.float64)).tolist()
-    return exp(first) - exp(epsilon + second)
+    return exp(first) - exp(min(epsilon + second, 0.0))  # a probability; rounding may say otherwise where ε is huge
