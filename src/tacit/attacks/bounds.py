@@ -65,7 +65,7 @@ class Errors:
 
         Example:
             >>> round(Errors(missed=10, inside=1000, false=10, outside=1000).epsilon(1e-5), 3)
-            3.979
+            3.982
         """
         missed, false = self.rates
         return max(_log_ratio(1 - missed - delta, false), _log_ratio(1 - false - delta, missed))
@@ -143,7 +143,7 @@ class Guesses:
 
         Example:
             >>> round(Guesses(canaries=1000, made=200, right=180).epsilon(1e-5), 3)
-            1.729
+            1.796
         """
         alpha = 1 - self.confidence
         if self.chance(0.0, delta) > alpha:
