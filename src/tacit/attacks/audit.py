@@ -21,8 +21,8 @@ from torch import Tensor
 from tacit.attacks.bounds import CONFIDENCE, Errors, Guesses, Scores
 from tacit.core import DenseRows, Descent, Key, Method, Nudge, Round, State, Wave
 from tacit.core.errors import expect
-from tacit.core.pieces import Shapes
 from tacit.core.rounds import broadcast, client_side, close, receive, refuse
+from tacit.core.wave import Shapes
 
 Adjacency = Literal["add-or-remove", "replace-one"]
 Waves = Callable[[Tensor], Wave]

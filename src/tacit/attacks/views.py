@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from tacit.core import DenseRows, Descent, Key, Messages, Method, Nudge, Round, Rows, State, UserError, View, Wave
-from tacit.core.pieces import Shapes
 from tacit.core.rounds import broadcast, client_side, close, receive, refuse, released
 from tacit.core.state import SERVER
+from tacit.core.wave import Shapes
 
 Vantage = Literal["server", "network", "client", "recipient"]
 VANTAGES: tuple[Vantage, ...] = get_args(Vantage)

@@ -2,12 +2,11 @@
 
 import hashlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count, islice
 from math import ceil, ldexp, log2
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,8 +15,9 @@ from torch import Tensor
 from tacit.channels.secagg import Level, Parameters, Phase, Session, TooFewError, expected, ring
 from tacit.channels.secagg.local import play
 from tacit.channels.secagg.parameters import LEAST
-from tacit.core import DenseRows, Messages, Method, Round, State, Step, Sum, Traffic, View
+from tacit.core import DenseRows, Messages, Round, State, Step, Sum, Traffic, View
 from tacit.core.errors import expect
+from tacit.core.neutral import Unattended
 from tacit.core.pieces import Blur, Sees, SumUp
 from tacit.core.schema import choose
 
@@ -25,7 +25,7 @@ LEVELS = {"semi_honest": Level.SEMI_HONEST, "active_server": Level.ACTIVE_SERVER
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecureSum:
+class SecureSum(Unattended):
     """Clients pad what they send so that the pads cancel in the sum, and only there (Bonawitz 2017, Bell 2020).
 
     In a simulation messages are added up as integers, which gives what the conversation gives, to the last bit;
@@ -58,7 +58,6 @@ class SecureSum:
     conversation: bool = False
     shows: ClassVar[Sees] = "sum"
     feeds: ClassVar[Sees] = "sum"
-    caveat: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         choose(LEVELS, self.level, "level")
@@ -125,14 +124,6 @@ class SecureSum:
         if now.cohort == 0:
             return {}
         return _phases(self.parameters(1, now))
-
-    def attend(self, method: Method, population: int, seed: int) -> AbstractContextManager[Self]:
-        """Nothing is needed."""
-        return nullcontext(self)
-
-    def seconds(self) -> Mapping[str, float]:
-        """Nothing is measured."""
-        return {}
 
     def parameters(self, dim: int, now: Round) -> Parameters:
         """Those of the protocol for this round's cohort."""

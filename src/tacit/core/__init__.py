@@ -19,11 +19,12 @@ from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
 from tacit.core.method import Method
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.pieces import Chooser, Descent, Event, Metric, Near, Nudge, Pull, Wave
+from tacit.core.pieces import Chooser, Event, Metric, Near
 from tacit.core.rows import DenseRows, MaskedRows, Rows
 from tacit.core.sparse import Compact, Csr
 from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Step, Sum, Traffic, Turnout, View
 from tacit.core.task import Population, Samples, Task
+from tacit.core.wave import Descent, Nudge, Pull, Wave
 
 __all__ = [
     "Add",

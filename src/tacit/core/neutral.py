@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from torch import Tensor
 
 from tacit.core import wire
-from tacit.core.pieces import Blur, Rehearsal, Says, Sees, SumUp, Wave
+from tacit.core.pieces import Blur, Rehearsal, Says, Sees, SumUp
 from tacit.core.rows import Rows
 from tacit.core.sparse import Wire
 from tacit.core.state import Bounded, Messages, Round, State, Sum, Traffic, Turnout, View
+from tacit.core.wave import Wave
 
 if TYPE_CHECKING:
     from tacit.core.method import Method
@@ -44,8 +45,36 @@ class Identity:
         return state
 
 
+class Settled:
+    """A mechanism for which all is settled beforehand: nothing is learnt, and nothing told but the method itself."""
+
+    def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
+        """Nothing."""
+        return state
+
+    def tells(self, state: State) -> Mapping[wire.Part, Tensor]:
+        """Nothing."""
+        return {}
+
+    def remember(self, state: State, total: Sum, now: Round) -> State:
+        """Nothing."""
+        return state
+
+
+class Unbounded:
+    """A mechanism that leaves it at the client's half: the server neither bounds rows nor blurs their sum."""
+
+    def before_sum(self, messages: Messages, state: State, now: Round) -> Bounded:
+        """The messages themselves, under no bound."""
+        return Bounded(messages)
+
+    def after_sum(self, total: Sum, now: Round) -> Sum:
+        """The sum itself."""
+        return total
+
+
 @dataclass(frozen=True)
-class NoNoise:
+class NoNoise(Settled, Unbounded):
     """Blur nothing. There is no guarantee."""
 
     reads: ClassVar[Sees] = "sum"
@@ -61,33 +90,51 @@ class NoNoise:
     def event(self, index: int, turnout: Turnout | None = None) -> None:
         """Nothing is proved."""
 
-    def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
-        """Nothing."""
-        return state
-
-    def tells(self, state: State) -> Mapping[wire.Part, Tensor]:
-        """Nothing."""
-        return {}
-
     def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
         """The messages themselves."""
         return messages
 
-    def before_sum(self, messages: Messages, state: State, now: Round) -> Bounded:
-        """The messages themselves, under no bound."""
-        return Bounded(messages)
 
-    def after_sum(self, total: Sum, now: Round) -> Sum:
-        """The sum itself."""
-        return total
+class Unattended:
+    """A channel that needs nothing beside itself while a run goes, and measures no parts of a round."""
 
-    def remember(self, state: State, total: Sum, now: Round) -> State:
-        """Nothing."""
-        return state
+    caveat: ClassVar[str] = ""
+
+    def attend(self, method: "Method", population: int, seed: int) -> AbstractContextManager[Self]:
+        """Nothing is needed."""
+        return nullcontext(self)
+
+    def seconds(self) -> Mapping[str, float]:
+        """Nothing is measured."""
+        return {}
+
+
+class Direct(Unattended):
+    """A channel without a protocol of its own: messages are numbers of any kind, and meet as they are."""
+
+    bits: ClassVar[int | None] = None
+    tolerates: ClassVar[str] = ""
+    streams: ClassVar[bool] = True
+
+    def send(self, messages: Messages, now: Round) -> Messages:
+        """The messages themselves."""
+        return messages
+
+    def meet(self, messages: Messages, state: State, now: Round, add: SumUp) -> Sum:
+        """Whoever sees them adds them up."""
+        return add(messages)
+
+    def release(self, total: Sum, now: Round, blur: Blur) -> Sum:
+        """The sum, blurred."""
+        return blur(total)
+
+    def phases(self, now: Round) -> Mapping[str, Traffic]:
+        """None: there is nothing but the messages."""
+        return {}
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Direct):
     """Send messages as they are: the server sees every one of them.
 
     Args:
@@ -100,23 +147,7 @@ class Plain:
     wire: Wire | None = None
     down: Wire | None = None
     shows: ClassVar[Sees] = "messages"
-    bits: ClassVar[int | None] = None
-    tolerates: ClassVar[str] = ""
-    streams: ClassVar[bool] = True
     feeds: ClassVar[Sees] = "messages"
-    caveat: ClassVar[str] = ""
-
-    def send(self, messages: Messages, now: Round) -> Messages:
-        """The messages themselves."""
-        return messages
-
-    def meet(self, messages: Messages, state: State, now: Round, add: SumUp) -> Sum:
-        """On the server, which adds them up."""
-        return add(messages)
-
-    def release(self, total: Sum, now: Round, blur: Blur) -> Sum:
-        """The server blurs what it has."""
-        return blur(total)
 
     def upload(self, messages: Messages, now: Round) -> tuple[int, ...]:
         """One frame per message."""
@@ -125,18 +156,6 @@ class Plain:
     def download(self, view: View, now: Round, *, first: bool) -> int:
         """One frame with the view's parts."""
         return view.size(first=first, form=self.down)
-
-    def phases(self, now: Round) -> Mapping[str, Traffic]:
-        """None: there is nothing but the messages."""
-        return {}
-
-    def attend(self, method: "Method", population: int, seed: int) -> AbstractContextManager[Self]:
-        """Nothing is needed."""
-        return nullcontext(self)
-
-    def seconds(self) -> Mapping[str, float]:
-        """Nothing is measured."""
-        return {}
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from tacit.core.errors import UserError
 from tacit.core.method import Method
-from tacit.core.pieces import Metric, Wave
+from tacit.core.pieces import Metric
 from tacit.core.rows import Rows
 from tacit.core.state import Messages, Receipt, Round, State, Sum, View
+from tacit.core.wave import Wave
 
 
 def prepare(method: Method, state: State, public: Wave | None, now: Round) -> State:

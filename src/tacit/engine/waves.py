@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import Descent, Nudge, Population, Rows
-from tacit.core.pieces import Shapes
+from tacit.core.wave import Shapes
 from tacit.engine.batches import plan_batches
 from tacit.engine.learners import Learner
 

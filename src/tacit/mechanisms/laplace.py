@@ -5,21 +5,20 @@ any message with probabilities whose ratio is at most e^(ε·d): nearby models c
 server can still see which group a client belongs to.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from tacit.core import Bounded, DenseRows, Key, Messages, Round, State, Sum, Turnout, View, Wave
+from tacit.core import DenseRows, Key, Messages, Round, Turnout, View, Wave
 from tacit.core.errors import expect
-from tacit.core.pieces import Rehearsal, Says, Sees
-from tacit.core.wire import Part
+from tacit.core.neutral import Settled, Unbounded
+from tacit.core.pieces import Says, Sees
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricLaplace:
+class MetricLaplace(Settled, Unbounded):
     """Every client adds Laplace noise whose mean length is `noise_multiplier` times a radius, and sends the sum.
 
     With n numbers, multiplier ν and radius r, ε = n/(ν·r) per unit of distance: two models within the radius cost n/ν,
@@ -82,14 +81,6 @@ class MetricLaplace:
     def event(self, index: int, turnout: Turnout | None = None) -> None:
         """None that an (ε, δ) accountant could price."""
 
-    def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
-        """Nothing."""
-        return state
-
-    def tells(self, state: State) -> Mapping[Part, Tensor]:
-        """Nothing: multiplier and radius are part of the method."""
-        return {}
-
     def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
         """Every row with its client's own noise."""
         rows = messages.rows.dense()
@@ -98,18 +89,6 @@ class MetricLaplace:
         keys = [now.secret.child("laplace").child("client", client) for client in messages.clients.tolist()]
         noise = [self._noise(layers, mine, key) for mine, key in zip(radii, keys, strict=True)]
         return replace(messages, rows=DenseRows(rows + torch.stack(noise).to(rows))) if noise else messages
-
-    def before_sum(self, messages: Messages, state: State, now: Round) -> Bounded:
-        """The messages themselves: they are not clipped."""
-        return Bounded(messages)
-
-    def after_sum(self, total: Sum, now: Round) -> Sum:
-        """The sum itself."""
-        return total
-
-    def remember(self, state: State, total: Sum, now: Round) -> State:
-        """Nothing."""
-        return state
 
     def _radii(self, rows: Tensor, view: View, layers: list[int]) -> list[list[float]]:
         """By row and layer: the public radius, or how far the client moved."""

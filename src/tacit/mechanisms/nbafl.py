@@ -15,8 +15,8 @@ from torch import Tensor
 from tacit.core import Bound, Bounded, DenseRows, Key, Messages, Round, Rows, State, Sum, Turnout, UserError, View, Wave
 from tacit.core.budget import check_delta
 from tacit.core.errors import expect
-from tacit.core.pieces import Rehearsal, Sees
-from tacit.core.wire import Part
+from tacit.core.neutral import Settled
+from tacit.core.pieces import Sees
 from tacit.mechanisms.clipping import within
 
 NOMINAL = "nominal epsilon (NbAFL formula)"
@@ -24,7 +24,7 @@ NOISE = "standard deviation of the noise on every weight of an upload"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NbaflGaussian:
+class NbaflGaussian(Settled):
     """Clients clip their weights and blur them by the formula of NbAFL; the server blurs their mean if it says so.
 
     Args:
@@ -120,14 +120,6 @@ class NbaflGaussian:
     def event(self, index: int, turnout: Turnout | None = None) -> None:
         """Nothing is proved."""
 
-    def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
-        """Nothing."""
-        return state
-
-    def tells(self, state: State) -> Mapping[Part, Tensor]:
-        """Nothing: all numbers are settled beforehand."""
-        return {}
-
     def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
         """Weights within C, each client's with noise of its own."""
         self._check_samples(data)
@@ -147,10 +139,6 @@ class NbaflGaussian:
             total.total.shape, generator=now.secret.child("nbafl broadcast").torch(), dtype=total.total.dtype
         )
         return replace(total, total=total.total + noise.mul_(deviation * total.weight))
-
-    def remember(self, state: State, total: Sum, now: Round) -> State:
-        """Nothing."""
-        return state
 
     @property
     def _c(self) -> float:

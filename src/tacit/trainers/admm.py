@@ -28,7 +28,8 @@ from torch import Tensor
 
 from tacit.core import DenseRows, Descent, Pull, Round, Rows, State, View, Wave
 from tacit.core.errors import expect
-from tacit.core.pieces import Says, Shapes
+from tacit.core.pieces import Says
+from tacit.core.wave import Shapes
 from tacit.trainers.pruning import Keep, check_pruning
 from tacit.trainers.sgd import Sgd
 

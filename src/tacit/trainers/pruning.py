@@ -13,7 +13,8 @@ from torch import Tensor
 
 from tacit.core import DenseRows, Round, Rows, State, View, Wave
 from tacit.core.errors import UserError, expect
-from tacit.core.pieces import Says, Shapes
+from tacit.core.pieces import Says
+from tacit.core.wave import Shapes
 from tacit.trainers.sgd import Sgd
 
 Spread = Literal["balanced", "uniform"]
