@@ -174,15 +174,29 @@ class Engine:
         total = total or self._nobody(view, state, now)
         with single_thread():
             variance, scale = _diagnostics(total)
-            state_after = close(self.method, state, total, now)
-        report = _report(state_after.round, waves, results)
-        down, told = self._told(state, report.clients, view, now)
+            after = close(self.method, state, total, now)
+        clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
+        down, told = self._told(state, clients, view, now)
         news = {TOLD: told, TAKEN: self._taken(state, cohort)}
         known = {name: value for name, value in news.items() if value is not None}
-        state_after = replace(state_after, memory={**state_after.memory, **known})
-        phases = {name: each * now.cohort for name, each in self.method.channel.phases(now).items()}
-        report = replace(report, down=down, declined=tuple(declined.tolist()), phases=phases, step=total.step)
-        return state_after, replace(report, variance=variance, scale=scale, parts=self._parts(folded))
+        norms = [norm for result in results for norm in result.receipt.norms]
+        report = Report(
+            round=after.round,
+            clients=clients,
+            refused=tuple(chain.from_iterable(result.receipt.refused for result in results)),
+            up=tuple(chain.from_iterable(result.up for result in results)),
+            down=down,
+            norm=float(np.mean(norms)) if norms else 0.0,
+            variance=variance,
+            scale=scale,
+            metrics={},
+            seconds=0.0,
+            phases={name: each * now.cohort for name, each in self.method.channel.phases(now).items()},
+            step=total.step,
+            declined=tuple(declined.tolist()),
+            parts=self._parts(folded),
+        )
+        return replace(after, memory={**after.memory, **known}), report
 
     def evaluate(self, state: State) -> dict[str, float]:
         """Metrics on the test data; of a pruning trainer's model also after it is pruned, and how dense it is."""
@@ -307,23 +321,6 @@ class _Rows:
         """Those that were added."""
         assert self.values is not None
         return self.values[: self.count]
-
-
-def _report(number: int, waves: list[Tensor], results: list[Trained]) -> Report:
-    clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
-    norms = [norm for result in results for norm in result.receipt.norms]
-    return Report(
-        round=number,
-        clients=clients,
-        refused=tuple(chain.from_iterable(r.receipt.refused for r in results)),
-        up=tuple(chain.from_iterable(r.up for r in results)),
-        down=(),
-        norm=float(np.mean(norms)) if norms else 0.0,
-        variance=0.0,
-        scale=0.0,
-        metrics={},
-        seconds=0.0,
-    )
 
 
 def _diagnostics(total: Sum) -> tuple[float, float]:
