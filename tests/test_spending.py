@@ -18,8 +18,9 @@ from tacit.books.ledger import Ledger
 from tacit.books.privacy import PrivacyBook
 from tacit.core import Budget, BudgetError, CompositionError, LedgerError, StorageError, Task, Turnout, UserError
 from tacit.results import LEDGER
+from tacit.runs import Plan
 from tacit.spending import Spending, sized
-from tacit.training import Plan, follow
+from tacit.training import follow
 
 SIZES = [4] * 20
 

@@ -11,7 +11,8 @@ import tacit
 from tacit import checkpoints
 from tacit.core import Report, RunError, StorageError, UserError
 from tacit.results import CHECKPOINT, MODEL, read_manifest, read_rounds
-from tacit.training import Plan, follow
+from tacit.runs import Plan
+from tacit.training import follow
 
 ROUNDS = 6
 METHOD = tacit.Method(

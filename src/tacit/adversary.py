@@ -15,7 +15,8 @@ from tacit.core import CrossEntropy, Key, Method, Round, State, Task, Turnout, U
 from tacit.core.errors import expect
 from tacit.engine import initial_state, module_at, rounds, waves
 from tacit.engine.layout import make_model
-from tacit.training import fitted, train
+from tacit.runs import fitted
+from tacit.training import train
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,10 +61,11 @@ from tacit.mechanisms import (
     Share,
     Variance,
 )
+from tacit.runs import Run
 from tacit.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.servers import Add, Momentum, Replace
 from tacit.trainers import AdmmPrune, BestOf, Keep, MagnitudePrune, Masked, Sgd
-from tacit.training import Run, train
+from tacit.training import train
 
 __all__ = [
     "Add",

@@ -32,9 +32,10 @@ from tacit.engine.learners import Fastest
 from tacit.engine.reference import Reference
 from tacit.engine.waves import Stack
 from tacit.mechanisms import DistributedGaussian, FixedClip, PublicClip
+from tacit.runs import Plan
 from tacit.samplers import Everyone, FixedSize
 from tacit.trainers import Masked, Sgd
-from tacit.training import Plan, follow
+from tacit.training import follow
 
 FIVE = Size(number=5)
 SGD = Sgd(lr=0.1, steps=2)

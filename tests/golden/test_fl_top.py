@@ -11,9 +11,9 @@ from tacit.books.events import event_of
 from tacit.books.planning import Cohorts
 from tacit.books.privacy import Budget, PrivacyBook
 from tacit.core import Turnout
+from tacit.runs import fitted
 from tacit.samplers import FixedSize, Poisson
 from tacit.spending import Spending
-from tacit.training import fitted
 
 DELTA = 1e-5
 FASHION, MEDICAL = Cohorts(Poisson(100), 6000), Cohorts(Poisson(100), 5010)

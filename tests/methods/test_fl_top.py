@@ -145,7 +145,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(name: str, tmp_path) -> None:
     args = {"rounds": 4, "cohort": 5, "ratio": 0.05, **({"noise": 2.0, "epsilon": 9.0} if "-dp" in name else {})}
     method = methods.make(name, args)
     whole = tacit.train(method, task(), workers=1)
-    steps = tacit.training.follow(tacit.training.Plan(method=method, task=task()), workers=1, out=tmp_path / "run")
+    steps = tacit.training.follow(tacit.runs.Plan(method=method, task=task()), workers=1, out=tmp_path / "run")
     for _ in range(3):
         next(steps)
     steps.close()

@@ -19,8 +19,9 @@ from tacit.engine.learners import Fastest
 from tacit.engine.rounds import TAKEN
 from tacit.engine.waves import Stack
 from tacit.results import CHECKPOINT, LEAKAGE, MODEL, read_rounds
+from tacit.runs import Plan
 from tacit.tasks.synthetic import THETA
-from tacit.training import Plan, follow
+from tacit.training import follow
 
 TASK = tacit.tasks.make_task("synthetic", clients=20)
 SEEDS = range(10) if os.environ.get("TACIT_LONG") else range(1)

@@ -12,7 +12,7 @@ from tacit.cli._text import size
 
 if TYPE_CHECKING:
     from tacit.core import Report
-    from tacit.training import Run
+    from tacit.runs import Run
 
 SECONDS_BETWEEN_LINES = 5.0
 T = TypeVar("T")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tacit.report.comparison import Comparison
     from tacit.reproduction.jobs import Choice, Job
     from tacit.reproduction.studies import Study
-    from tacit.training import Run
+    from tacit.runs import Run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -42,7 +42,7 @@ from tacit.cli._text import aligned, figures, size
 
 if TYPE_CHECKING:
     from tacit.experiment import Experiment
-    from tacit.training import Plan, Run
+    from tacit.runs import Plan, Run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 def _start(args: argparse.Namespace) -> "list[Run]":
     """One run per method and seed, all on the same data."""
     from tacit.results import check_free
-    from tacit.training import Plan
+    from tacit.runs import Plan
 
     experiments = _experiments(args)
     task = experiments[0].build_task()
@@ -133,7 +133,7 @@ def _resume(args: argparse.Namespace) -> "Run":
     from tacit.core import RunError
     from tacit.experiment import Experiment
     from tacit.results import read_manifest
-    from tacit.training import Plan
+    from tacit.runs import Plan
 
     _check_alone(args)
     manifest = read_manifest(args.resume)

@@ -16,7 +16,8 @@ from tacit.manifest import Manifest
 from tacit.report.plots import Histogram
 from tacit.reproduction.studies import FAST, Row, Study
 from tacit.results import MANIFEST, read_manifest
-from tacit.training import Plan, Run, fitted, follow
+from tacit.runs import Plan, Run, fitted
+from tacit.training import follow
 
 OUT = Path("runs") / "reproduce"
 

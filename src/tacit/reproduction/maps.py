@@ -13,7 +13,7 @@ from tacit.report.comparison import Curves, Row
 from tacit.report.maps import MEAN, name_of
 from tacit.report.plots import Maps
 from tacit.reproduction.jobs import Job
-from tacit.training import fitted
+from tacit.runs import fitted
 
 
 def with_maps(rows: Sequence[Row], jobs: Sequence[Sequence[Job]], plot: Maps) -> tuple[Row, ...]:

@@ -16,7 +16,7 @@ from tacit.reproduction.maps import with_maps
 from tacit.reproduction.quantities import AT_BEST, Finished, derived
 from tacit.reproduction.studies import Study
 from tacit.results import read_manifest, read_rounds
-from tacit.training import fitted
+from tacit.runs import fitted
 
 if TYPE_CHECKING:
     from tacit.spending import Spending
