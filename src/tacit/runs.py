@@ -1,6 +1,6 @@
 """A run as records: the plan, with everything that decides about its result, and the run so far."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -139,14 +139,7 @@ class Run:
     @cached_property
     def privacy(self) -> "Guarantee | MetricGuarantee":
         """What is proved about privacy: (ε, δ) or d-privacy with all it rests on, against whom; or none, and why."""
-        from tacit.books.guarantee import Guarantee
-
-        method = self.plan.method
-        if self.leakage is not None:
-            return self.leakage.guarantee(stops=method.patience is not None)
-        if self.spending is None:
-            return Guarantee.none(method.mechanism.unproved, rounds=self.state.round).but(method.channel.caveat)
-        return self.spending.guarantee(self.history).but(method.channel.caveat)
+        return guaranteed(self.plan.method, self.history, self.spending, self.leakage)
 
     @property
     def rounds(self) -> int:
@@ -170,10 +163,7 @@ class Run:
     @property
     def metrics(self) -> dict[str, float]:
         """The held-out figures of the model that the run leaves: measured last or, with patience, the best."""
-        measured = [report.metrics for report in self.history if report.metrics]
-        if measured and self.plan.method.patience is not None:
-            return dict(min(measured, key=lambda metrics: metrics["loss"]))
-        return dict(measured[-1]) if measured else {}
+        return left(self.plan.method, self.history)
 
     @property
     def ended(self) -> bool:
@@ -209,6 +199,27 @@ def fitted(method: Method, population: int) -> Method:
     from tacit.spending import sized
 
     return sized(method, population)
+
+
+def guaranteed(
+    method: Method, history: Sequence[Report], spending: "Spending | None", leakage: MetricBook | None
+) -> "Guarantee | MetricGuarantee":
+    """What is proved about privacy after these rounds, by the book in which the method is priced."""
+    from tacit.books.guarantee import Guarantee
+
+    if leakage is not None:
+        return leakage.guarantee(stops=method.patience is not None).but(method.channel.caveat)
+    if spending is None:
+        return Guarantee.none(method.mechanism.unproved, rounds=len(history)).but(method.channel.caveat)
+    return spending.guarantee(history).but(method.channel.caveat)
+
+
+def left(method: Method, history: Sequence[Report]) -> dict[str, float]:
+    """The held-out figures of the model that these rounds leave: measured last or, with patience, the best."""
+    measured = [report.metrics for report in history if report.metrics]
+    if measured and method.patience is not None:
+        return dict(min(measured, key=lambda metrics: metrics["loss"]))
+    return dict(measured[-1]) if measured else {}
 
 
 def _check_device(device: str) -> None:

@@ -93,10 +93,6 @@ class PrivacyBook:
         """
         return _lost(self.distance, self.spent.epsilon(delta / 2)) if self.distance else 0.0
 
-    def would_pass(self, event: Event, epsilon: float, delta: float) -> bool:
-        """Whether one more round with this event would spend more than (ε, δ)."""
-        return self.charge(event).epsilon(delta) > epsilon
-
     def rounds_left(self, event: Event, epsilon: float, delta: float, guess: int = 1) -> int:
         """How many more rounds with this event stay within (ε, δ); at most `MOST_ROUNDS`.
 

@@ -20,7 +20,7 @@ from tacit.mechanisms.lattice import LEAST_STEPS, Lattice
 DISTANCE = 2.0**-62  # of a round on a grid from its event: samplers and wrapping, for 2^15 clients of 2^28 numbers
 ROOMY = 24  # rings of so many bits have room for the usual grid
 NARROW = 16  # steps on smaller ones, at least
-WIDEST = 2e4  # steps: the table of a wider noise takes a second to build, so it is drawn in pieces
+WIDEST = 2e4  # steps: the table of wider noise takes long to build (1.6 s at 1e5, 0.3 s here), so it is drawn in pieces
 KINDS: dict[str, type[DiscreteGaussian] | type[Skellam]] = {"gaussian": DiscreteGaussian, "skellam": Skellam}
 
 

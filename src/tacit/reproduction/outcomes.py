@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tacit.books.guarantee import Guarantee
-from tacit.books.metric import MetricBook, MetricGuarantee
+from tacit.books.metric import MetricBook
 from tacit.core import BudgetError, Report
 from tacit.manifest import versions
 from tacit.report.comparison import Comparison, Curves, Row, Trial
@@ -16,7 +15,7 @@ from tacit.reproduction.maps import with_maps
 from tacit.reproduction.quantities import AT_BEST, Finished, derived
 from tacit.reproduction.studies import Study
 from tacit.results import read_manifest, read_rounds
-from tacit.runs import fitted
+from tacit.runs import fitted, guaranteed
 
 if TYPE_CHECKING:
     from tacit.spending import Spending
@@ -61,14 +60,7 @@ def _row(jobs: Sequence[Job], study: Study) -> Row:
     longest = max(runs, key=lambda run: len(run.reports))
     spending = _spending(longest)
     book = MetricBook.of(longest.method, longest.parameters, longest.clients, longest.reports)
-    guarantee: Guarantee | MetricGuarantee
-    if book is not None:
-        guarantee = book.guarantee(stops=job.method.patience is not None)
-    elif spending is None:
-        guarantee = Guarantee.none(job.method.mechanism.unproved, rounds=len(longest.reports))
-    else:
-        guarantee = spending.guarantee(longest.reports)
-    guarantee = guarantee.but(job.method.channel.caveat)
+    guarantee = guaranteed(longest.method, longest.reports, spending, book)
     delta = spending.delta_at_budget if spending else None
     return Row(
         name=job.row.name,

@@ -34,6 +34,7 @@ from tacit.core.patience import kept
 from tacit.mechanisms.clipping import BOUND
 from tacit.report.comparison import LOWER_IS_BETTER
 from tacit.results import CHECKPOINT, read_manifest
+from tacit.runs import left
 from tacit.samplers import Poisson
 from tacit.tasks.synthetic import THETA, synthetic
 from tacit.trainers import AdmmPrune, MagnitudePrune
@@ -76,10 +77,7 @@ class Finished:
 
     def left(self) -> Mapping[str, float]:
         """The metrics of the model that the run leaves: measured last or, with patience, of the least loss."""
-        measured = [report.metrics for report in self.reports if report.metrics]
-        if measured and self.method.patience is not None:
-            return min(measured, key=lambda metrics: metrics["loss"])
-        return measured[-1] if measured else {}
+        return left(self.method, self.reports)
 
     def until_best(self) -> Sequence[Report]:
         """The rounds up to the best."""
