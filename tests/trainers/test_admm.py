@@ -61,7 +61,7 @@ def lost(pull: float) -> float:
     """How much of the trained weights pruning takes away, as a share of their length."""
     net, clients = model(), zoo.population((30, 30), dtype=torch.float64)
     wave, view = Stack(torch.arange(2), clients, Fastest(net, CrossEntropy())), View(Layout.of(net).flatten(net), {})
-    trained = AdmmPrune(sgd=sgd(epochs=6), keep=KEEP, pull=pull).solve(view, wave, now())
+    trained = AdmmPrune(sgd=sgd(epochs=6), keep=KEEP, pull=pull).solve(view, wave, now(), KEEP)
     return float((trained - KEEP.project(trained, wave.shapes)).norm() / trained.norm())
 
 
@@ -112,6 +112,7 @@ def test_the_penalty_s_rule() -> None:
         ({"pull": 0.0}, "pull=0.0 in (0, 1)"),
         ({"pull": 1.0}, "pull=1.0 in (0, 1)"),
         ({"warm_up": -1}, "warm_up=-1 >= 0"),
+        ({"warm_up": 3, "approach": 4}, "approach=4 in [0, warm_up=3]"),
     ],
 )
 def test_bad_arguments_get_a_sentence(changes: dict[str, object], words: str) -> None:

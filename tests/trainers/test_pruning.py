@@ -81,6 +81,21 @@ def test_clients_send_exactly_so_many() -> None:
     assert torch.equal(pruned[pruned != 0], whole[pruned != 0])
 
 
+def test_an_approach_leaves_fewer_weights_from_round_to_round() -> None:
+    model, clients = zoo.cnn(), zoo.population((6, 6))
+    layout, keep = Layout.of(model), Keep(counts=(20, 100, 50))
+    wave, view = Stack(torch.arange(2), clients, Fastest(model, CrossEntropy())), View(layout.flatten(model), {})
+    trainer = MagnitudePrune(sgd=SGD, keep=keep, warm_up=4, approach=2)
+    rows = [trainer.train(view, wave, now(index)).dense() for index in range(6)]
+    assert torch.equal(rows[1], SGD.train(view, wave, now(1)).dense())
+    sizes = [shape.numel() for shape in map(torch.Size, layout.shapes) if len(shape) > 1]
+    for row, along in zip(rows[2:], (1 / 3, 2 / 3, 1, 1), strict=True):
+        counts = [round(n ** (1 - along) * k**along) for n, k in zip(sizes, keep.counts, strict=True)]
+        weights = [part for part, shape in zip(kept(row, layout.shapes), layout.shapes, strict=True) if len(shape) > 1]
+        assert weights == [[count] * 2 for count in counts]
+    assert trainer.kept(layout.shapes) == keep.of(layout.shapes)
+
+
 def test_the_aggregated_model_is_pruned_once_pruning_has_begun() -> None:
     trainer, shapes = MagnitudePrune(sgd=SGD, keep=Keep(counts=(2,)), warm_up=3), ((2, 3), (2,))
     weights = torch.tensor([0.0, 1.0, -2.0, 0.0, 3.0, 0.5, 7.0, 0.0])
@@ -99,10 +114,12 @@ def test_the_aggregated_model_is_pruned_once_pruning_has_begun() -> None:
         (lambda: Keep(compression=0.5), "compression=0.5 >= 1"),
         (lambda: Keep(counts=(0,)), ">= 1"),
         (lambda: Keep(compression=2.0, spread="even"), "'balanced' or 'uniform'"),
+        (lambda: Keep(compression=2.0, along=1.5), "along=1.5 in [0, 1]"),
         (lambda: Keep(counts=(1, 2)).of(LENET), "4 layers of 500, 25000, 400000, 5000 weights, got 1, 2"),
         (lambda: Keep(counts=(501, 2, 2, 2)).of(LENET), "got 501, 2, 2, 2"),
         (lambda: MagnitudePrune(sgd=Sgd(lr=0.1, steps=1), keep=Keep(counts=(1,))), "sgd to send weights"),
         (lambda: MagnitudePrune(sgd=SGD, keep=Keep(counts=(1,)), warm_up=-1), "warm_up=-1 >= 0"),
+        (lambda: MagnitudePrune(sgd=SGD, keep=Keep(counts=(1,)), approach=1), "approach=1 in [0, warm_up=0]"),
     ],
 )
 def test_bad_arguments_get_a_sentence(make, words: str) -> None:

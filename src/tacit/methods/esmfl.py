@@ -31,6 +31,7 @@ _FORMS: dict[str, Callable[[], Wire | None]] = {"dense": lambda: None, "csr": Cs
 def esmfl(
     rounds: int = 60,
     warm_up: int | None = None,
+    approach: int = 0,
     cohort: int = 10,
     compression: float = 10.0,
     keep: tuple[int, ...] = (),
@@ -49,7 +50,8 @@ def esmfl(
 
     Args:
         rounds: how many rounds, with those of the warm-up.
-        warm_up: rounds before pruning begins, in which whole models are trained and sent; none: a sixth of all.
+        warm_up: rounds before so few weights are sent, in which whole models are; none: a sixth of all.
+        approach: how many of the last rounds of the warm-up already send fewer and fewer weights.
         cohort: how many clients take part in each round.
         compression: how many times fewer weights a client sends, biases and norms not counted.
         keep: instead, how many weights of each layer a client sends, in the model's order.
@@ -72,6 +74,7 @@ def esmfl(
         sgd=_sgd(lr, epochs, steps, batch_size, weight_decay),
         keep=_keep(compression, keep),
         warm_up=_warm_up(rounds, warm_up),
+        approach=approach,
         pull=pull,
         updates=updates,
     )
@@ -81,6 +84,7 @@ def esmfl(
 def masked_pruning(
     rounds: int = 60,
     warm_up: int | None = None,
+    approach: int = 0,
     cohort: int = 10,
     compression: float = 10.0,
     keep: tuple[int, ...] = (),
@@ -97,7 +101,8 @@ def masked_pruning(
 
     Args:
         rounds: how many rounds, with those of the warm-up.
-        warm_up: rounds before pruning begins, in which whole models are sent; none: a sixth of all.
+        warm_up: rounds before so few weights are sent, in which whole models are; none: a sixth of all.
+        approach: how many of the last rounds of the warm-up already send fewer and fewer weights.
         cohort: how many clients take part in each round.
         compression: how many times fewer weights a client sends, biases and norms not counted.
         keep: instead, how many weights of each layer a client sends, in the model's order.
@@ -118,6 +123,7 @@ def masked_pruning(
         sgd=_sgd(lr, epochs, steps, batch_size, weight_decay),
         keep=_keep(compression, keep),
         warm_up=_warm_up(rounds, warm_up),
+        approach=approach,
     )
     return _method("masked-pruning", trainer, rounds, cohort, _channel(wire, down, enclave))
 

@@ -41,7 +41,9 @@ class AdmmPrune:
     Args:
         sgd: how to descend in a round. Its `sends` must be `weights`; momentum starts at zero after each update.
         keep: how many weights of each layer are sent.
-        warm_up: rounds before pruning begins, in which clients train as usual and all weights are sent.
+        warm_up: rounds before so few weights are sent, in which clients train as usual and send all.
+        approach: how many of the last rounds of the warm-up already prune, each leaving fewer weights than the one
+            before (`Keep.along`).
         pull: the share of the way to their targets that weights go with every step. It fixes the penalty coefficient:
             ρ = pull·(1 − momentum)/lr.
         updates: how often Z and U are renewed in a round, each time after an equal part of the descent; None: after
@@ -51,13 +53,14 @@ class AdmmPrune:
     sgd: Sgd
     keep: Keep
     warm_up: int = 0
+    approach: int = 0
     pull: float = 0.01
     updates: int | None = None
     sends: ClassVar[Says] = "weights"
     masked: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_pruning(self.sgd, self.warm_up)
+        check_pruning(self.sgd, self.warm_up, self.approach)
         expect(0 < self.pull < 1, f"pull={self.pull} in (0, 1)")
         whole, updates = self.sgd.steps or self.sgd.epochs or 0, self.updates
         if updates is None:
@@ -66,22 +69,23 @@ class AdmmPrune:
             expect(updates >= 1 and whole % updates == 0, f"updates={updates} to divide the descent of {whole}")
 
     def train(self, view: View, data: Wave, now: Round) -> Rows:
-        """One pruned row per client; during the warm-up a whole one."""
-        if now.index < self.warm_up:
+        """One pruned row per client; as long as nothing is pruned a whole one."""
+        keep = self.keep.after(now.index, warm_up=self.warm_up, approach=self.approach)
+        if keep is None:
             return self.sgd.train(view, data, now)
-        return DenseRows(self.keep.project(self.solve(view, data, now), data.shapes))
+        return DenseRows(keep.project(self.solve(view, data, now, keep), data.shapes))
 
-    def solve(self, view: View, data: Wave, now: Round) -> Tensor:
+    def solve(self, view: View, data: Wave, now: Round, keep: Keep) -> Tensor:
         """Every client's W after the last update, near to few weights but not yet pruned, (clients, dim)."""
         how, shapes, rows = self._part(now), data.shapes, view.weights
-        strengths = tuple(0.0 if count is None else self.penalty(how.lr) for count in self.keep.of(shapes))
-        target = self.keep.project(rows, shapes).expand(len(data.clients), -1)
+        strengths = tuple(0.0 if count is None else self.penalty(how.lr) for count in keep.of(shapes))
+        target = keep.project(rows, shapes).expand(len(data.clients), -1)
         dual = torch.zeros_like(target)
         for update in range(self._updates):
             step = replace(how, key=how.key.child("update", update), pull=Pull(target, strengths))
             rows = data.descend(rows, step).dense().add(rows)
             dual = dual + rows
-            copies = self.keep.project(dual, shapes)
+            copies = keep.project(dual, shapes)
             dual = dual - copies
             target = copies - dual
         return rows

@@ -4,9 +4,9 @@ Reference: Lin et al., ESMFL, 2020, Section 2.3, where this is the baseline (fed
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class Keep:
         spread: how `compression` is spread over layers. `balanced` leaves √n of a layer's n weights, times one factor
             for all layers and at most all n: small layers, which can spare little, are pruned less. `uniform` prunes
             all layers alike.
+        along: how much of the way from all of a layer's n weights to its k that are left: n^(1 − along)·k^along.
 
     Example:
         >>> lenet = ((20, 1, 5, 5), (20,), (50, 20, 5, 5), (50,), (500, 800), (500,), (10, 500), (10,))
@@ -41,17 +42,32 @@ class Keep:
         (125, None, 885, None, 3542, None, 396, None)
         >>> Keep(counts=(100, 1750, 2800, 300)).of(lenet)
         (100, None, 1750, None, 2800, None, 300, None)
+        >>> Keep(counts=(100, 1750, 2800, 300), along=0.5).of(lenet)
+        (224, None, 6614, None, 33466, None, 1225, None)
     """
 
     compression: float | None = None
     counts: tuple[int, ...] = ()
     spread: Spread = "balanced"
+    along: float = 1.0
 
     def __post_init__(self) -> None:
         expect((self.compression is None) == bool(self.counts), "either compression or counts, and not both")
         expect(self.compression is None or self.compression >= 1, f"compression={self.compression} >= 1")
         expect(all(count >= 1 for count in self.counts), f"counts={self.counts} >= 1")
         expect(self.spread in _POWER, f"spread={self.spread!r} to be 'balanced' or 'uniform'")
+        expect(0 <= self.along <= 1, f"along={self.along} in [0, 1]")
+
+    def after(self, rounds: int, *, warm_up: int, approach: int) -> Self | None:
+        """What the next round leaves: at first nothing is pruned (None), then ever more, and so much from `warm_up` on.
+
+        Example:
+            >>> keep = Keep(compression=87)
+            >>> [(k := keep.after(t, warm_up=3, approach=2)) and round(k.along, 2) for t in range(5)]
+            [None, 0.33, 0.67, 1.0, 1.0]
+        """
+        ahead = max(warm_up - rounds, 0)
+        return None if ahead > approach else replace(self, along=1 - ahead / (approach + 1))
 
     def of(self, shapes: Shapes) -> tuple[int | None, ...]:
         """How many numbers are left of each parameter; None: all of them, because it is not pruned."""
@@ -61,7 +77,7 @@ class Keep:
         else:
             total = max(round(sum(sizes) / self.compression), len(sizes))
             counts = spread_out(total, sizes, _POWER[self.spread])
-        left = iter(counts)
+        left = (round(n ** (1 - self.along) * k**self.along) for n, k in zip(sizes, counts, strict=True))
         return tuple(next(left) if len(shape) > 1 else None for shape in shapes)
 
     def project(self, rows: Tensor, shapes: Shapes) -> Tensor:
@@ -105,22 +121,26 @@ class MagnitudePrune:
     Args:
         sgd: how to descend. Its `sends` must be `weights`.
         keep: how many weights of each layer are sent.
-        warm_up: rounds before pruning begins, in which all weights are sent.
+        warm_up: rounds before so few weights are sent, in which clients send all.
+        approach: how many of the last rounds of the warm-up already prune, each leaving fewer weights than the one
+            before (`Keep.along`).
     """
 
     sgd: Sgd
     keep: Keep
     warm_up: int = 0
+    approach: int = 0
     sends: ClassVar[Says] = "weights"
     masked: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_pruning(self.sgd, self.warm_up)
+        check_pruning(self.sgd, self.warm_up, self.approach)
 
     def train(self, view: View, data: Wave, now: Round) -> Rows:
-        """One pruned row per client; during the warm-up a whole one."""
+        """One pruned row per client; as long as nothing is pruned a whole one."""
         rows = self.sgd.train(view, data, now)
-        return rows if now.index < self.warm_up else DenseRows(self.keep.project(rows.dense(), data.shapes))
+        keep = self.keep.after(now.index, warm_up=self.warm_up, approach=self.approach)
+        return rows if keep is None else DenseRows(keep.project(rows.dense(), data.shapes))
 
     def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
         """As `keep` says."""
@@ -131,10 +151,11 @@ class MagnitudePrune:
         return self.keep.project(state.weights, shapes) if state.round > self.warm_up else None
 
 
-def check_pruning(sgd: Sgd, warm_up: int) -> None:
+def check_pruning(sgd: Sgd, warm_up: int, approach: int) -> None:
     """What every pruning trainer expects."""
     expect(sgd.sends == "weights", "sgd to send weights: an update is not sparse where weights are")
     expect(warm_up >= 0, f"warm_up={warm_up} >= 0")
+    expect(0 <= approach <= warm_up, f"approach={approach} in [0, warm_up={warm_up}]")
 
 
 def _largest(part: Tensor, count: int | None) -> Tensor:
