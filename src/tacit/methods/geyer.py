@@ -41,6 +41,7 @@ def geyer(
     growth: tuple[tuple[int, int], ...] = (),
     lr: float = 0.1,
     epochs: int = 1,
+    steps: int | None = None,
     batch_size: int | None = 10,
     decay: float = 1.0,
 ) -> Method:
@@ -60,6 +61,7 @@ def geyer(
         growth: stages of (rounds, cohort) instead of one cohort; the last one goes on.
         lr: the clients' learning rate.
         epochs: passes over a client's data per round.
+        steps: instead, gradient steps per round.
         batch_size: samples per gradient step; none: all of a client's.
         decay: the learning rate of round t is lr·decay^t.
 
@@ -74,7 +76,7 @@ def geyer(
         name="geyer",
         rounds=rounds,
         sampler=Growing(stages) if stages else draw(cohort),
-        trainer=Sgd(lr=lr, epochs=epochs, batch_size=batch_size, decay=decay),
+        trainer=Sgd(lr=lr, epochs=epochs if steps is None else None, steps=steps, batch_size=batch_size, decay=decay),
         mechanism=CentralGaussian(clip=_clip(clipping, clip, per_layer, cohort), noise_multiplier=noise),
         budget=Budget(epsilon, delta),
     )
