@@ -14,7 +14,16 @@ from tacit.core.wire import Part
 from tacit.trainers import AdmmPrune, Keep, MagnitudePrune
 from tacit.training import train
 
-SMALL = {"rounds": 4, "warm_up": 2, "cohort": 3, "compression": 10, "epochs": 2, "batch_size": 4, "enclave": False}
+SMALL = {
+    "rounds": 4,
+    "warm_up": 2,
+    "approach": 0,
+    "cohort": 3,
+    "compression": 10,
+    "epochs": 2,
+    "batch_size": 4,
+    "enclave": False,
+}
 NOW = Round(0, 3, 3.0, 3, Key.from_seed(0), Key.from_seed(1))
 BOTH = [methods.esmfl, methods.masked_pruning]
 both = pytest.mark.parametrize("factory", BOTH, ids=["esmfl", "masked-pruning"])
@@ -110,14 +119,27 @@ def test_the_channel_packs_what_it_counts() -> None:
 
 
 @both
-def test_the_paper_s_setting(factory) -> None:
+def test_defaults(factory) -> None:
     made = factory()
-    assert (made.rounds, made.trainer.warm_up, made.sampler.size) == (60, 10, 10)
+    assert (made.rounds, made.trainer.warm_up, made.trainer.approach, made.sampler.size) == (60, 20, 10, 10)
     assert made.trainer.keep == Keep(compression=10.0)
     assert made.channel == Enclave(wire=Compact(), conversation=True)
     assert factory(enclave=False, down="csr").channel == Plain(wire=Compact(), down=Csr())
-    assert factory(rounds=150).trainer.warm_up == 25
+    assert factory(rounds=150).trainer.warm_up == 50
     assert factory(keep=[1, 2]).trainer.keep.counts == [1, 2]
+
+
+def test_the_choice_is_settled_halfway_and_not_before_the_warm_up_is_over() -> None:
+    settled = [methods.esmfl(rounds=20, **given).trainer.settled for given in ({}, {"warm_up": 15}, {"settled": 20})]
+    assert settled == [10, 15, 20]
+
+
+@both
+def test_an_approach_sends_less_in_every_round_of_it(factory) -> None:
+    run = train(factory(**{**SMALL, "rounds": 6, "warm_up": 4, "approach": 3}), task(), workers=1)
+    up = [max(report.up) for report in run.history]
+    assert up[0] > 1.3 * up[1] > 1.3 * 1.3 * up[2]
+    assert up[2] > 1.3 * up[3] > 1.3 * 1.3 * up[4] > 1.2 * up[5]
 
 
 def test_esmfl_differs_from_its_baseline_in_the_trainer_alone() -> None:

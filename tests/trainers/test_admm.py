@@ -1,11 +1,14 @@
 """ADMM on a client, beside the three steps written out."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import zoo
 from tacit.core import CrossEntropy, Descent, Key, Population, Pull, Round, UserError, View
+from tacit.core.wave import Shapes
 from tacit.engine.batches import plan_batches
 from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest
@@ -81,6 +84,27 @@ def test_warm_up_is_plain_training() -> None:
     assert trainer.train(view, wave, now(5)).dense().count_nonzero(dim=1).tolist() == [186, 186]
 
 
+def test_once_the_choice_is_settled_no_other_weights_move() -> None:
+    """Beside plain masked training of the pruned model, and bitwise zero elsewhere."""
+    net, clients = model(), zoo.population((6, 6), dtype=torch.float64)
+    wave, weights = Stack(torch.arange(2), clients, Fastest(net, CrossEntropy())), Layout.of(net).flatten(net)
+    trainer = AdmmPrune(sgd=sgd(), keep=KEEP, warm_up=1, settled=3)
+    choosing, settled = (trainer.train(View(weights, {}), wave, now(index)).dense() for index in (2, 3))
+    start = KEEP.project(weights, wave.shapes)
+    mask = torch.cat([start.nonzero()[:, 0], _biases(wave.shapes)]).unique()
+    how = replace(sgd().descent(now(3)), mask=mask)
+    plain = Stack(torch.arange(2), clients, Reference(net, CrossEntropy()))
+    torch.testing.assert_close(settled, plain.descend(start, how).dense() + start, rtol=1e-9, atol=1e-12)
+    outside = torch.ones(len(start), dtype=torch.bool).index_fill_(0, mask, False)
+    assert settled[:, outside].count_nonzero() == 0
+    assert choosing[:, outside].count_nonzero() > 0
+
+
+def _biases(shapes: Shapes) -> Tensor:
+    parts = [torch.full(shape, len(shape) == 1).flatten() for shape in shapes]
+    return torch.cat(parts).nonzero()[:, 0]
+
+
 def test_updates_share_out_the_descent() -> None:
     """Three epochs with three updates are the default; six steps with three updates are two steps before each."""
     net, clients = model(), zoo.population((8, 8), dtype=torch.float64)
@@ -112,6 +136,7 @@ def test_the_penalty_s_rule() -> None:
         ({"pull": 0.0}, "pull=0.0 in (0, 1)"),
         ({"pull": 1.0}, "pull=1.0 in (0, 1)"),
         ({"warm_up": -1}, "warm_up=-1 >= 0"),
+        ({"warm_up": 3, "settled": 2}, "settled=2 >= warm_up=3"),
         ({"warm_up": 3, "approach": 4}, "approach=4 in [0, warm_up=3]"),
     ],
 )

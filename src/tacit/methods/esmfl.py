@@ -3,6 +3,8 @@
 After some rounds of warm-up every client sends a model of few weights, so that what travels upwards shrinks with them.
 What differs from the paper, and why:
 
+- Whole models become small ones in several rounds (`approach`), and in the end only the weights that are left are
+  trained (`settled`), as in the work on ADMM that the paper builds on. It prunes at once, and never stops choosing.
 - The penalty coefficient follows from one number, `pull` (see `tacit.trainers.admm`); the paper prints none.
 - Averaging models that kept different weights gives a model of more weights than any of them. Its density is measured
   in every round, and so are its figures after it has been pruned like a client's (`pruned_accuracy`).
@@ -31,7 +33,8 @@ _FORMS: dict[str, Callable[[], Wire | None]] = {"dense": lambda: None, "csr": Cs
 def esmfl(
     rounds: int = 60,
     warm_up: int | None = None,
-    approach: int = 0,
+    approach: int | None = None,
+    settled: int | None = None,
     cohort: int = 10,
     compression: float = 10.0,
     keep: tuple[int, ...] = (),
@@ -50,8 +53,10 @@ def esmfl(
 
     Args:
         rounds: how many rounds, with those of the warm-up.
-        warm_up: rounds before so few weights are sent, in which whole models are; none: a sixth of all.
-        approach: how many of the last rounds of the warm-up already send fewer and fewer weights.
+        warm_up: rounds before so few weights are sent, in which whole models are; none: a third of all.
+        approach: how many of the last rounds of the warm-up already send fewer and fewer weights; none: half.
+        settled: rounds after which no other weights are kept, and trained, than those of the aggregated model; none:
+            half of all, with the warm-up, and as many as `rounds` for never.
         cohort: how many clients take part in each round.
         compression: how many times fewer weights a client sends, biases and norms not counted.
         keep: instead, how many weights of each layer a client sends, in the model's order.
@@ -70,11 +75,13 @@ def esmfl(
     Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
     workshop, arXiv 2009.01867.
     """
+    warm_up = _warm_up(rounds, warm_up)
     trainer = AdmmPrune(
         sgd=_sgd(lr, epochs, steps, batch_size, weight_decay),
         keep=_keep(compression, keep),
-        warm_up=_warm_up(rounds, warm_up),
-        approach=approach,
+        warm_up=warm_up,
+        approach=warm_up // 2 if approach is None else approach,
+        settled=max(rounds // 2, warm_up) if settled is None else settled,
         pull=pull,
         updates=updates,
     )
@@ -84,7 +91,7 @@ def esmfl(
 def masked_pruning(
     rounds: int = 60,
     warm_up: int | None = None,
-    approach: int = 0,
+    approach: int | None = None,
     cohort: int = 10,
     compression: float = 10.0,
     keep: tuple[int, ...] = (),
@@ -101,8 +108,8 @@ def masked_pruning(
 
     Args:
         rounds: how many rounds, with those of the warm-up.
-        warm_up: rounds before so few weights are sent, in which whole models are; none: a sixth of all.
-        approach: how many of the last rounds of the warm-up already send fewer and fewer weights.
+        warm_up: rounds before so few weights are sent, in which whole models are; none: a third of all.
+        approach: how many of the last rounds of the warm-up already send fewer and fewer weights; none: half.
         cohort: how many clients take part in each round.
         compression: how many times fewer weights a client sends, biases and norms not counted.
         keep: instead, how many weights of each layer a client sends, in the model's order.
@@ -119,11 +126,12 @@ def masked_pruning(
     Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
     workshop, Section 2.3.
     """
+    warm_up = _warm_up(rounds, warm_up)
     trainer = MagnitudePrune(
         sgd=_sgd(lr, epochs, steps, batch_size, weight_decay),
         keep=_keep(compression, keep),
-        warm_up=_warm_up(rounds, warm_up),
-        approach=approach,
+        warm_up=warm_up,
+        approach=warm_up // 2 if approach is None else approach,
     )
     return _method("masked-pruning", trainer, rounds, cohort, _channel(wire, down, enclave))
 
@@ -146,7 +154,7 @@ def _sgd(lr: float, epochs: int, steps: int | None, batch_size: int | None, deca
 
 def _warm_up(rounds: int, given: int | None) -> int:
     expect(given is None or given < rounds, f"warm_up={given} < rounds={rounds}", "Pruning comes after the warm-up.")
-    return rounds // 6 if given is None else given
+    return rounds // 3 if given is None else given
 
 
 def _keep(compression: float, counts: tuple[int, ...]) -> Keep:

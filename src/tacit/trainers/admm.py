@@ -10,6 +10,9 @@ constraint, and duals U add up how far they are apart::
 A client's round begins at Z = Π(W), U = 0, does the three a few times, and ends with Π(W), which is sent. The pull
 makes the client put into the weights that will be kept what the others would have carried.
 
+Some of it is lost at the end of every round nevertheless. So after some rounds the choice may be settled, as Zhang et
+al. settle it before they train on: the weights that the aggregated model has are kept, and no others move.
+
 The penalty follows from one number that is the same for all models, learning rates and batch sizes: with every step,
 weights go a given share of the way to Z − U. One step of the gradient of the penalty goes lr·ρ of the way, and with
 momentum m steps add up to 1/(1 − m) of themselves; so ρ = share·(1 − m)/lr. Any share below 1 is stable. After n
@@ -44,6 +47,8 @@ class AdmmPrune:
         warm_up: rounds before so few weights are sent, in which clients train as usual and send all.
         approach: how many of the last rounds of the warm-up already prune, each leaving fewer weights than the one
             before (`Keep.along`).
+        settled: rounds, with those of the warm-up, after which the choice is settled: clients then train the largest
+            weights of the model that they receive, and no others. None: never.
         pull: the share of the way to their targets that weights go with every step. It fixes the penalty coefficient:
             ρ = pull·(1 − momentum)/lr.
         updates: how often Z and U are renewed in a round, each time after an equal part of the descent; None: after
@@ -54,6 +59,7 @@ class AdmmPrune:
     keep: Keep
     warm_up: int = 0
     approach: int = 0
+    settled: int | None = None
     pull: float = 0.01
     updates: int | None = None
     sends: ClassVar[Says] = "weights"
@@ -62,6 +68,10 @@ class AdmmPrune:
     def __post_init__(self) -> None:
         check_pruning(self.sgd, self.warm_up, self.approach)
         expect(0 < self.pull < 1, f"pull={self.pull} in (0, 1)")
+        known = self.settled is None or self.settled >= self.warm_up
+        expect(
+            known, f"settled={self.settled} >= warm_up={self.warm_up}", "Weights are chosen in the warm-up or later."
+        )
         whole, updates = self.sgd.steps or self.sgd.epochs or 0, self.updates
         if updates is None:
             expect(self.sgd.epochs is not None, "updates to be given for a descent in steps", "Give updates or epochs.")
@@ -73,6 +83,8 @@ class AdmmPrune:
         keep = self.keep.after(now.index, warm_up=self.warm_up, approach=self.approach)
         if keep is None:
             return self.sgd.train(view, data, now)
+        if self.settled is not None and now.index >= self.settled:
+            return self._train_on(view, data, now)
         return DenseRows(keep.project(self.solve(view, data, now, keep), data.shapes))
 
     def solve(self, view: View, data: Wave, now: Round, keep: Keep) -> Tensor:
@@ -89,6 +101,12 @@ class AdmmPrune:
             dual = dual - copies
             target = copies - dual
         return rows
+
+    def _train_on(self, view: View, data: Wave, now: Round) -> Rows:
+        """One row per client, in which no others than the weights that are kept have moved."""
+        start = self.keep.project(view.weights, data.shapes)
+        mask = self.keep.coordinates(start, data.shapes)
+        return DenseRows(data.descend(start, replace(self.sgd.descent(now), mask=mask)).dense() + start)
 
     @property
     def _updates(self) -> int:
