@@ -41,6 +41,7 @@ def esmfl(
     pull: float = 0.01,
     updates: int | None = None,
     lr: float = 0.05,
+    decay: float = 1.0,
     epochs: int = 5,
     steps: int | None = None,
     batch_size: int | None = 10,
@@ -63,6 +64,7 @@ def esmfl(
         pull: the share of the way to the nearest pruned model that weights go with every step.
         updates: how often in a round that model is found anew; none: after every epoch.
         lr: the clients' learning rate.
+        decay: the learning rate of round t is lr·decay^t.
         epochs: passes over a client's data per round.
         steps: instead, gradient steps per round.
         batch_size: samples per gradient step; none: all of a client's.
@@ -77,7 +79,7 @@ def esmfl(
     """
     warm_up = _warm_up(rounds, warm_up)
     trainer = AdmmPrune(
-        sgd=_sgd(lr, epochs, steps, batch_size, weight_decay),
+        sgd=_sgd(lr, decay, epochs, steps, batch_size, weight_decay),
         keep=_keep(compression, keep),
         warm_up=warm_up,
         approach=warm_up // 2 if approach is None else approach,
@@ -96,6 +98,7 @@ def masked_pruning(
     compression: float = 10.0,
     keep: tuple[int, ...] = (),
     lr: float = 0.05,
+    decay: float = 1.0,
     epochs: int = 5,
     steps: int | None = None,
     batch_size: int | None = 10,
@@ -114,6 +117,7 @@ def masked_pruning(
         compression: how many times fewer weights a client sends, biases and norms not counted.
         keep: instead, how many weights of each layer a client sends, in the model's order.
         lr: the clients' learning rate.
+        decay: the learning rate of round t is lr·decay^t.
         epochs: passes over a client's data per round.
         steps: instead, gradient steps per round.
         batch_size: samples per gradient step; none: all of a client's.
@@ -128,7 +132,7 @@ def masked_pruning(
     """
     warm_up = _warm_up(rounds, warm_up)
     trainer = MagnitudePrune(
-        sgd=_sgd(lr, epochs, steps, batch_size, weight_decay),
+        sgd=_sgd(lr, decay, epochs, steps, batch_size, weight_decay),
         keep=_keep(compression, keep),
         warm_up=warm_up,
         approach=warm_up // 2 if approach is None else approach,
@@ -147,9 +151,9 @@ def _method(name: str, trainer: AdmmPrune | MagnitudePrune, rounds: int, cohort:
     )
 
 
-def _sgd(lr: float, epochs: int, steps: int | None, batch_size: int | None, decay: float) -> Sgd:
+def _sgd(lr: float, decay: float, epochs: int, steps: int | None, batch_size: int | None, penalty: float) -> Sgd:
     length = {"epochs": epochs} if steps is None else {"steps": steps}
-    return Sgd(lr=lr, batch_size=batch_size, weight_decay=decay, sends="weights", **length)
+    return Sgd(lr=lr, decay=decay, batch_size=batch_size, weight_decay=penalty, sends="weights", **length)
 
 
 def _warm_up(rounds: int, given: int | None) -> int:
