@@ -12,7 +12,7 @@ demo: $(READY)  ## standard federated learning, the same with privacy, and FL-TO
 		--task-set model=digits-mlp --evaluate-every 10
 
 test: $(READY)  ## the whole test suite
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto
 
 lint: $(READY)  ## style, types, and who may import whom
 	$(BIN)/ruff check

@@ -329,12 +329,20 @@ def _train(folder: Path, run: str) -> None:
             ledger.release(entry, f"digest {number}")
 
 
+def _lines(file: Path) -> int:
+    return file.read_text().count("\n") if file.exists() else 0
+
+
 def test_kills_at_random_points(tmp_path):
     """Released implies charged, and what was spent never decreases; resumed rounds are not charged again."""
     generator, charged, context = random.Random(1), 0, multiprocessing.get_context("fork")
     for kill in range(30):
-        child = context.Process(target=_train, args=(tmp_path, f"run {kill // 4}"))  # some resume, some begin anew
+        run = f"run {kill // 4}"  # some resume, some begin anew
+        child = context.Process(target=_train, args=(tmp_path, run))
+        before = _lines(tmp_path / f"{run}.released")
         child.start()
+        while kill % 4 and child.is_alive() and _lines(tmp_path / f"{run}.released") < before + 2:
+            time.sleep(0.001)  # however busy the machine is; every fourth is killed wherever it may be
         time.sleep(generator.uniform(0, 0.1))
         assert child.is_alive()
         child.kill()
