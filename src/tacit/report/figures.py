@@ -66,7 +66,8 @@ def _drawn(comparison: Comparison, plot: Picture) -> "Figure":
 def _figure(comparison: Comparison, plot: Plot) -> "Figure":
     from matplotlib.figure import Figure
 
-    height = ABOVE + (ONE if len(plot.y) == 1 else SEVERAL * len(plot.y)) + BELOW
+    names = NAME * len(comparison.rows) * (1.3 if len(plot.y) > 1 else 1.0)  # and the space between panels
+    height = ABOVE + max(ONE if len(plot.y) == 1 else SEVERAL, names) * len(plot.y) + BELOW
     figure = Figure(figsize=(WIDTH, height))
     edge = {"left": 0.115, "right": 0.75, "top": 1 - ABOVE / height, "bottom": BELOW / height}
     grid = figure.subplots(len(plot.y), 1, sharex=True, squeeze=False, gridspec_kw={"hspace": 0.45, **edge})
