@@ -77,12 +77,12 @@ def esmfl(
     Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
     workshop, arXiv 2009.01867.
     """
-    warm_up = _warm_up(rounds, warm_up)
+    warm_up, approach = _phases(rounds, warm_up, approach)
     trainer = AdmmPrune(
         sgd=_sgd(lr, decay, epochs, steps, batch_size, weight_decay),
         keep=_keep(compression, keep),
         warm_up=warm_up,
-        approach=warm_up // 2 if approach is None else approach,
+        approach=approach,
         settled=max(rounds // 2, warm_up) if settled is None else settled,
         pull=pull,
         updates=updates,
@@ -130,12 +130,12 @@ def masked_pruning(
     Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
     workshop, Section 2.3.
     """
-    warm_up = _warm_up(rounds, warm_up)
+    warm_up, approach = _phases(rounds, warm_up, approach)
     trainer = MagnitudePrune(
         sgd=_sgd(lr, decay, epochs, steps, batch_size, weight_decay),
         keep=_keep(compression, keep),
         warm_up=warm_up,
-        approach=warm_up // 2 if approach is None else approach,
+        approach=approach,
     )
     return _method("masked-pruning", trainer, rounds, cohort, _channel(wire, down, enclave))
 
@@ -156,9 +156,11 @@ def _sgd(lr: float, decay: float, epochs: int, steps: int | None, batch_size: in
     return Sgd(lr=lr, decay=decay, batch_size=batch_size, weight_decay=penalty, sends="weights", **length)
 
 
-def _warm_up(rounds: int, given: int | None) -> int:
-    expect(given is None or given < rounds, f"warm_up={given} < rounds={rounds}", "Pruning comes after the warm-up.")
-    return rounds // 3 if given is None else given
+def _phases(rounds: int, warm_up: int | None, approach: int | None) -> tuple[int, int]:
+    """The warm-up's rounds, and how many of the last of them lead to few weights."""
+    warm_up = rounds // 3 if warm_up is None else warm_up
+    expect(warm_up < rounds, f"warm_up={warm_up} < rounds={rounds}", "Pruning comes after the warm-up.")
+    return warm_up, warm_up // 2 if approach is None else approach
 
 
 def _keep(compression: float, counts: tuple[int, ...]) -> Keep:

@@ -85,16 +85,16 @@ class Keep:
         parts = torch.split(rows, [prod(shape) for shape in shapes], dim=-1)
         return torch.cat([_largest(part, count) for part, count in zip(parts, self.of(shapes), strict=True)], dim=-1)
 
-    def coordinates(self, row: Tensor, shapes: Shapes) -> Tensor:
-        """Where the weights of a row are that pruning leaves, in ascending order, and everything that is not pruned.
+    def coordinates(self, pruned: Tensor, shapes: Shapes) -> Tensor:
+        """Where a pruned row has weights, and all of what is not pruned, in ascending order.
 
         Example:
             >>> Keep(counts=(2,)).coordinates(torch.tensor([0.0, 3.0, 0.0, -4.0, 0.0]), ((2, 2), (1,))).tolist()
             [1, 3, 4]
         """
-        parts = torch.split(row, [prod(shape) for shape in shapes])
-        marked = [part.abs() + (0.0 if count else 1.0) for part, count in zip(parts, self.of(shapes), strict=True)]
-        return self.project(torch.cat(marked), shapes).nonzero()[:, 0]
+        parts = torch.split(pruned, [prod(shape) for shape in shapes])
+        left = [(part != 0) | (count is None) for part, count in zip(parts, self.of(shapes), strict=True)]
+        return torch.cat(left).nonzero()[:, 0]
 
     def _given(self, sizes: Sequence[int]) -> Sequence[int]:
         if len(self.counts) != len(sizes) or any(c > n for c, n in zip(self.counts, sizes, strict=True)):
