@@ -3,6 +3,7 @@
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from torch import Tensor
 from table import circumstances
 from tacit import Everyone, Masked, Method, Select, Sgd, Size, Task, TopK
 from tacit.codecs.select import MASK
+from tacit.core import TacitError
 from tacit.engine import initial_state
 from workloads import WORKLOADS
 
@@ -67,6 +69,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=50, help="of every product (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the record instead of the table")
     given = parser.parse_args()
+    if given.repeats < 1:
+        parser.error(f"expected --repeats of at least 1, got {given.repeats}")
     torch.set_num_threads(1)
     inputs, filters = touched(given.ratio)
     whole, cut = products(FIRST[0], SECOND[0], given.repeats), products(inputs, filters, given.repeats)
@@ -82,4 +86,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except TacitError as error:
+        sys.exit(str(error))

@@ -3,6 +3,7 @@
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ import torch
 import tacit
 from table import circumstances
 from tacit import methods, tasks
+from tacit.core import TacitError
 
 CLIENTS, SAMPLES = 30, 1120
 
@@ -38,7 +40,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of each client (default %(default)s)")
     parser.add_argument("--nudge", choices=["low", "high"], default="low", help="by which noise (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the record instead of the table")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.rounds < 1:
+        parser.error(f"expected --rounds of at least 1, got {given.rounds}")
+    return given
 
 
 def race(rounds: int, clients: int, samples: int, nudge: str) -> Iterator[Round]:
@@ -76,4 +81,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except TacitError as error:
+        sys.exit(str(error))
