@@ -67,6 +67,14 @@ def test_any_number_of_chunks_and_values(dim: int, chunks: int, ratio: float, sp
     assert codec.decode(coded[0], State(0, torch.zeros(dim)), NOW).shape == (dim,)
 
 
+@pytest.mark.parametrize("spread", SPREADS)
+def test_every_weight_is_heard_with_fewer_values_than_chunks(spread: Spread) -> None:
+    codec = Sense(ratio=0.05, chunks=200, spread=spread)
+    coded = encode(codec, torch.eye(100, dtype=torch.float64))
+    assert coded.shape == (100, 5)
+    assert (coded != 0).sum(1).tolist() == [1] * 100
+
+
 def test_the_lowest_coefficients_of_every_chunk_are_sent() -> None:
     """14 values of 4 chunks of 10: two chunks send four, two send three."""
     row = normal(40)

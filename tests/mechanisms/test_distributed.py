@@ -340,6 +340,8 @@ def test_a_grid_needs_room_and_noise() -> None:
     how = Shares(Bound((CLIP,)), DECLARED, 1.0)
     with pytest.raises(UserError, match="Use more bits"):
         Grid(bits=9).lattice(how, DIM, now(20))
+    with pytest.raises(UserError, match=r"32 bits for 4096 steps .* noise of 700 times the bound\. .* a larger ε"):
+        Grid().lattice(replace(how, multiplier=700.0), DIM, now(20))
     with pytest.raises(UserError, match="use NoNoise"):
         Grid().lattice(replace(how, multiplier=0.0), DIM, now(20))
 

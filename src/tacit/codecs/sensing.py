@@ -37,7 +37,8 @@ class Sense:
 
     Args:
         ratio: how many numbers are sent, of those the model has.
-        chunks: how many chunks (P). The first ones send one coefficient more, if the numbers do not come out even.
+        chunks: how many chunks (P), or as many as numbers are sent if these are fewer: a chunk sends one at least. The
+            first ones send one more, if the numbers do not come out even.
         spread: which coefficients: the `lowest`, or a `random` set with the lowest one in it, drawn from the shared
             key in every round anew, the same for all clients and chunks.
         threshold: λ over max|Aᵀy| of a chunk, where no public data tell a better one.
@@ -113,7 +114,7 @@ class Sense:
     def _frame(self, dim: int) -> "_Frame":
         count = int(self.ratio * dim + 1e-9)  # 0.29 · 100 is 28.999999999999996
         expect(count >= 1, f"ratio={self.ratio} to send at least one number for {dim} weights")
-        return _Frame(dim, self.chunks, count)
+        return _Frame(dim, min(self.chunks, count), count)
 
     def _kept(self, frame: "_Frame", now: Round) -> Tensor:
         """Which coefficients of a chunk; the last one is kept by the first `extra` chunks only, if there are any."""

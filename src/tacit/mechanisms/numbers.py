@@ -166,7 +166,11 @@ def _sized(grid: Grid, clip: float, dim: int, most: int, honest: float, multipli
         noise=KINDS[grid.noise],
         steps=grid.steps,
     )
-    expect(found.steps >= grid.least, f"room for {grid.least} steps in {grid.bits} bits", "Use more bits.")
+    expect(
+        found.steps >= grid.least,
+        f"room in {grid.bits} bits for {grid.least} steps of the bound beside noise of {multiplier:.4g} times the bound",
+        "Use more bits, of which there are 32, or less noise: a larger ε, fewer rounds, smaller cohorts.",
+    )
     if isinstance(found.noise, DiscreteGaussian):
         smooth = found.noise.continuous(most, found.bound).distance <= DISTANCE / 8
         expect(smooth, f"smoother noise than {found.noise.sigma:.3g} steps a client", "Use more bits or steps.")
