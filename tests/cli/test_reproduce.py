@@ -157,9 +157,48 @@ def test_json_is_one_small_document(capsys):
     assert {entry["quantity"] for entry in row["compared"]} >= {"rounds", "cost", "up", "down"}
 
 
+def test_what_is_kept_grows_by_rows_and_seeds(capsys):
+    parts = (["private"], ["plain", "--seeds", "1"], ["plain", "--seeds", "0"])
+    for part in parts:
+        assert main(["reproduce", "tiny/table-1", "--workers", "1", "--save", "kept.json", "--rows", *part]) == 0
+    grown = Path("kept.json").read_bytes()
+    capsys.readouterr()
+    assert main(["reproduce", "tiny/table-1", "--json"]) == 0
+    assert capsys.readouterr().out.encode() == grown
+
+
+def test_trials_of_other_settings_do_not_stay(capsys):
+    assert main([*PLAIN, "--save", "kept.json"]) == 0
+    file = Path("experiments/tiny/table-1.toml")
+    file.write_text(file.read_text().replace("rounds = 3", "rounds = 4"))
+    assert main([*PLAIN, "--save", "kept.json", "--seeds", "7", "--json"]) == 0
+    (row,) = json.loads(Path("kept.json").read_text())["rows"]
+    assert [(trial["seed"], trial["values"]["rounds"]) for trial in row["trials"]] == [(7, 4)]
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        (["reproduce", "tiny/figure-1", "--fast"], "kept rows of tiny/table-1, got tiny/figure-1, short. Save to"),
+        ([*PLAIN, "--fast"], "kept rows of tiny/table-1, got tiny/table-1, short. Save to another file."),
+        (None, "Expected kept.json to be what tacit reproduce --save writes."),
+    ],
+)
+def test_nothing_is_run_for_a_file_that_keeps_something_else(kept, words, capsys):
+    if kept is None:
+        Path("kept.json").write_text("a letter")
+    else:
+        assert main([*kept, "--save", "kept.json"]) == 0
+    before, runs = Path("kept.json").read_bytes(), times()
+    capsys.readouterr()
+    assert main([*PLAIN, "--save", "kept.json"]) == 2
+    assert words in capsys.readouterr().err
+    assert (Path("kept.json").read_bytes(), times()) == (before, runs)
+
+
 def test_saving_is_all_or_nothing(monkeypatch, capsys):
-    assert main(PLAIN) == 0
-    Path("kept.json").write_text("before")
+    assert main([*PLAIN, "--save", "kept.json"]) == 0
+    before = Path("kept.json").read_bytes()
 
     def no_space(*args: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -168,7 +207,7 @@ def test_saving_is_all_or_nothing(monkeypatch, capsys):
     capsys.readouterr()
     assert main([*PLAIN, "--save", "kept.json"]) == 1
     assert "Could not write kept.json" in capsys.readouterr().err
-    assert Path("kept.json").read_text() == "before"
+    assert Path("kept.json").read_bytes() == before
     assert not list(Path().glob(".*"))
 
 

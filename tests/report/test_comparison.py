@@ -50,6 +50,17 @@ def test_a_document_can_be_read_again():
     assert compared == {"quantity": "accuracy", "paper": 0.78, "ours": ours, "verdict": "reached"}
 
 
+def test_what_was_measured_before_is_joined_and_what_is_new_counts():
+    first, second = row({"rounds": 2, "accuracy": 0.7}, {"rounds": 3, "accuracy": 0.6}), row({"accuracy": 0.9})
+    before = replace(make(replace(first, spent=False), row({}, name="gone")), versions={"torch": "1", "python": "3"})
+    now = replace(make(row({}, name="new"), second), versions={"torch": "2", "python": "3"})
+    joined = now.joined(before, ["a row", "new"])
+    assert joined.versions == {"torch": "1, 2", "python": "3"}
+    assert [each.name for each in joined.rows] == ["a row", "new", "gone"]
+    assert joined.rows[0].by_seed("accuracy") == {0: 0.9, 1: 0.6}
+    assert not joined.rows[0].spent  # as the longest run has it
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": 9}', b'{"format": 1}', b"\xff"])
 def test_other_files_are_refused_in_one_sentence(content):
     with pytest.raises(UserError, match=r"^Expected that\.json to .*\.$"):

@@ -8,7 +8,8 @@ Examples:
   tacit reproduce                                       what there is
   tacit reproduce geyer/table-1 --fast                  the short version, in a minute
   tacit reproduce geyer/table-1 --rows "K=100 fixed bound" "K=100 quantile bound" --seeds 0,1
-  tacit reproduce geyer/table-1 --save results.json     also keep what came out, without the runs
+  tacit reproduce geyer/table-1 --save results.json     also keep what came out, without the runs; other rows and seeds
+                                                        of the same table that are kept there stay
   tacit reproduce geyer/figure-2                        run, and draw
   tacit reproduce --from results.json                   print (and draw) what was saved; runs nothing
 """
@@ -41,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=_seeds, default=(), metavar="N,N", help="other seeds, for example 0,1")
     parser.add_argument("--workers", type=int, metavar="N", help="worker processes; the result does not depend on it")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the runs go (default: runs/reproduce)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write what came out here, as JSON")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="keep what came out here, as JSON")
     parser.add_argument("--from", dest="saved", type=Path, metavar="FILE", help="print what --save wrote")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
@@ -56,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
     from tacit.reproduction.studies import FAST, experiments_folder, read_study
 
     study, choice = read_study(experiments_folder(), args.what), _choice(args)
+    earlier = _earlier(args.save, study.name, fast=choice.fast) if args.save else None
     comparison = _compare(study, choice, args.workers)
+    if earlier is not None:
+        comparison = comparison.joined(earlier, [row.name for row in study.rows])
     if args.save:
         _write(args.save, comparison.to_bytes())
     place = choice.out / study.name / (FAST if choice.fast else "") / f"{Path(study.name).name}.png"
@@ -157,6 +161,19 @@ def _tell(comparison: "Comparison", args: argparse.Namespace, picture: Path) -> 
         _write(picture, render(comparison))
         print(f"Figure: {picture}", file=talk)
     return 0
+
+
+def _earlier(path: Path, name: str, *, fast: bool) -> "Comparison | None":
+    """What the file has kept so far; whatever it is that cannot be added to, is found before anything runs."""
+    from tacit.core import UserError
+
+    if not path.exists():
+        return None
+    kept = _load(path)
+    if (kept.name, kept.fast) != (name, fast):
+        said = [f"{what}{', short' * short}" for what, short in ((name, fast), (kept.name, kept.fast))]
+        raise UserError(f"Expected {path} to have kept rows of {said[0]}, got {said[1]}. Save to another file.")
+    return kept
 
 
 def _load(path: Path) -> "Comparison":

@@ -168,7 +168,7 @@ def _sized(grid: Grid, clip: float, dim: int, most: int, honest: float, multipli
     )
     expect(
         found.steps >= grid.least,
-        f"room in {grid.bits} bits for {grid.least} steps of the bound beside noise of {multiplier:.4g} times the bound",
+        f"room in {grid.bits} bits for {grid.least} steps of the bound and noise of {multiplier:.4g} times the bound",
         "Use more bits, of which there are 32, or less noise: a larger ε, fewer rounds, smaller cohorts.",
     )
     if isinstance(found.noise, DiscreteGaussian):

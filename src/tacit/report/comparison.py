@@ -6,8 +6,8 @@ but the seconds, and nothing grows with the number of clients.
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
 from tacit.core.errors import UserError
@@ -86,6 +86,24 @@ class Row:
     spent: bool = False
     caveat: str = ""
 
+    def joined(self, earlier: "Row") -> "Row":
+        """With the earlier trials of other seeds, if they had the same settings; without them, if not."""
+        if self._settings() != earlier._settings():
+            return self
+        trials = {trial.seed: trial for trial in (*earlier.trials, *self.trials)}
+        longest = max((self, earlier), key=lambda row: max(row.by_seed("rounds").values(), default=0))
+        return replace(
+            self,
+            trials=tuple(trials[seed] for seed in sorted(trials)),
+            proved=longest.proved,
+            guarantee=longest.guarantee,
+            spent=longest.spent,
+        )
+
+    def _settings(self) -> str:
+        """What was run, in the same words whether it was read from a file or not."""
+        return json.dumps([self.method, self.args, self.task, self.task_args], sort_keys=True)
+
     def quantities(self) -> list[str]:
         """Everything that was measured or that the paper tells, in order."""
         return list(dict.fromkeys([*(name for trial in self.trials for name in trial.values), *self.paper]))
@@ -142,6 +160,16 @@ class Comparison:
     columns: tuple[str, ...] = ()
     stand_in: str = ""
     orders: tuple[Order, ...] = ()
+
+    def joined(self, earlier: "Comparison", order: Sequence[str]) -> "Comparison":
+        """With the earlier rows and seeds that are not in this one, rows in the given order; unknown ones come last."""
+        before, now = ({row.name: row for row in each.rows} for each in (earlier, self))
+        rows = before | {name: row.joined(before[name]) if name in before else row for name, row in now.items()}
+        places = {name: place for place, name in enumerate(order)}
+        names = sorted(rows, key=lambda name: places.get(name, len(places)))
+        known = {name: {each.versions.get(name, "?"): None for each in (earlier, self)} for name in self.versions}
+        versions = {name: ", ".join(releases) for name, releases in known.items()}
+        return replace(self, versions=versions, rows=tuple(rows[name] for name in names))
 
     def verdict(self, row: Row, quantity: str) -> Verdict:
         """That of the row; a short version is not compared, nor are other data."""
