@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tacit.core import Method, Receipt, Round, State, Sum, Task
 from tacit.core.rounds import broadcast, client_side, receive, refuse
+from tacit.engine.kernels import forward_of
 from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest
 from tacit.engine.waves import LARGEST, Stack
@@ -61,6 +62,7 @@ class Crew:
         self, method: Method, task: Task, model: nn.Module, learner: Fastest, slots: int, state: State
     ) -> None:
         self.method, self.task, self.model, self.learner = method, task, model, learner
+        self.forward = forward_of(model)
         self.memory = dict(state.memory)  # what pieces remembered when the workers began
         self.layout = Layout.of(model)
         self.weights = shared(state.weights.numel(), state.weights).view(state.weights.shape)
@@ -106,7 +108,7 @@ class Crew:
         if self.loaded != wanted:
             self.layout.load(self.model, self.weights.view(-1, self.layout.dim)[job.hypothesis])
             self.loaded = wanted
-        outputs: Tensor = self.model.eval()(self.task.test[0][job.begin : job.end])
+        outputs: Tensor = self.forward(self.task.test[0][job.begin : job.end])
         return outputs.cpu().numpy()
 
 

@@ -4,9 +4,9 @@ import copy
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from tacit.core import Loss, Population
+from tacit.engine.kernels import forward_of
 from tacit.engine.layout import Layout, mixes_samples
 
 AT_ONCE = 256  # samples
@@ -16,7 +16,8 @@ class Judge:
     """Measures what hypotheses lose on clients' own data, in evaluation mode: every hypothesis sees a wave at once."""
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        self.model, self.loss, self.layout = copy.deepcopy(model).eval(), loss, Layout.of(model)
+        self.model, self.loss, self.layout = copy.deepcopy(model), loss, Layout.of(model)
+        self.forward = forward_of(self.model)
         self.alone = mixes_samples(model)
 
     @torch.no_grad()
@@ -29,8 +30,8 @@ class Judge:
         return torch.stack([self._lost(weights, population, pieces, owners) for weights in hypotheses], dim=1)
 
     def _lost(self, weights: Tensor, population: Population, pieces: list[Tensor], owners: Tensor) -> Tensor:
-        parameters = self.layout.views(weights)
-        outputs = [functional_call(self.model, parameters, (population.x[piece],)) for piece in pieces]
+        self.layout.load(self.model, weights)
+        outputs = [self.forward(population.x[piece]) for piece in pieces]
         return mean_losses(self.loss, torch.cat(outputs), population.y[torch.cat(pieces)], owners)
 
 

@@ -4,6 +4,7 @@ The gradients of a layer's weights are never written: each layer applies its ste
 a client's weights differ from the broadcast ones by a product of thin matrices, keeps only the factors.
 """
 
+from tacit.engine.kernels.forward import forward_of
 from tacit.engine.kernels.learner import Kernels, kernels_for
 
-__all__ = ["Kernels", "kernels_for"]
+__all__ = ["Kernels", "forward_of", "kernels_for"]

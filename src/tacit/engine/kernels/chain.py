@@ -126,3 +126,13 @@ def _pool_before_relu(links: tuple[Link, ...]) -> tuple[Link, ...]:
         if isinstance(order[i].module, nn.ReLU) and isinstance(order[i + 1].module, nn.MaxPool2d):
             order[i], order[i + 1] = order[i + 1], order[i]
     return tuple(order)
+
+
+def pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    """Height and width of a geometry that may be given as one number.
+
+    Example:
+        >>> pair(2), pair((2, 3))
+        ((2, 2), (2, 3))
+    """
+    return (value, value) if isinstance(value, int) else (value[0], value[1])

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tacit.engine.kernels.chain import pair
 from tacit.engine.kernels.rows import DenseBlock
 from tacit.engine.kernels.shape import Blocks, Slot, Tug
 from tacit.engine.layout import per_client
@@ -33,7 +34,7 @@ class Filters:
     @classmethod
     def of(cls, module: nn.Conv2d, weight: Tensor, bias: Tensor | None, slots: tuple[Slot, ...]) -> "Filters":
         """The geometry of a module with the given weights."""
-        stride, dilation = _pair(module.stride), _pair(module.dilation)
+        stride, dilation = pair(module.stride), pair(module.dilation)
         return cls(weight, bias, slots, stride, _padding(module), dilation, module.groups)
 
     @property
@@ -167,15 +168,11 @@ class LoopConv:
         return blocks
 
 
-def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
 def _padding(module: nn.Conv2d) -> tuple[int, int]:
     if module.padding == "valid":
         return 0, 0
     if module.padding == "same":
-        height, width = (d * (k - 1) // 2 for d, k in zip(_pair(module.dilation), module.kernel_size, strict=True))
+        height, width = (d * (k - 1) // 2 for d, k in zip(pair(module.dilation), module.kernel_size, strict=True))
         return height, width
     assert not isinstance(module.padding, str)
-    return _pair(module.padding)
+    return pair(module.padding)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tacit.core import Descent, Loss, MaskedRows, Nudge, Samples
 from tacit.engine.batches import Batches
-from tacit.engine.kernels.chain import TRAINED, Link, chain_of
+from tacit.engine.kernels.chain import TRAINED, Link, chain_of, pair
 from tacit.engine.kernels.conv import PATCH_LIMIT, Filters, LoopConv, PatchConv
 from tacit.engine.kernels.linear import WINDOW, DenseLinear, FactoredLinear, GramLinear, Weights, WindowLinear
 from tacit.engine.kernels.losses import GRADIENTS, has_gradient
@@ -190,10 +190,10 @@ class _Builder:
                 filters = Filters.of(module, *self._parameters(link))
                 return self._conv(filters, lowest) if plan is None else self._masked_conv(filters, place, plan)
             case nn.MaxPool2d():
-                k, s, p, d = (_pair(v) for v in (module.kernel_size, module.stride, module.padding, module.dilation))
+                k, s, p, d = (pair(v) for v in (module.kernel_size, module.stride, module.padding, module.dilation))
                 return MaxPool(k, s, p, d, module.ceil_mode)
             case nn.AvgPool2d():
-                k, s, p = (_pair(v) for v in (module.kernel_size, module.stride, module.padding))
+                k, s, p = (pair(v) for v in (module.kernel_size, module.stride, module.padding))
                 return AvgPool(k, s, p, module.ceil_mode, module.count_include_pad, module.divisor_override)
             case nn.ReLU():
                 return Relu()
@@ -259,7 +259,3 @@ def _ordered(weights: Weights, share: Share) -> Weights:
     if share.above is not None:
         matrix, bias = matrix[share.above.order], None if bias is None else bias[share.above.order]
     return Weights(matrix if share.below is None else matrix[:, share.below.order], bias, weights.slots)
-
-
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else value
