@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.engine.kernels.conv import Filters, PatchConv
+from tacit.engine.kernels.cuts import cuts_of
 from tacit.engine.kernels.masked_linear import BiasStep
 from tacit.engine.kernels.rows import DenseBlock
 from tacit.engine.kernels.shape import Blocks
@@ -63,7 +64,7 @@ class MaskedPatchConv:
 
 
 class MaskedConv:
-    """Filters per client; the weight gradient is computed for touched outputs and touched input channels only."""
+    """Filters per client; the weight gradient is computed in rectangles around the mask's coordinates only."""
 
     def __init__(
         self, filters: Filters, share: Share, lr: float, clients: int, *, wanted: Tensor | None, lowest: bool
@@ -71,7 +72,7 @@ class MaskedConv:
         self.filters, self.share, self.lr, self.lowest, self.wanted = filters, share, lr, lowest, wanted
         self.weight = filters.weight.repeat(clients, 1, 1, 1, 1)
         self.bias = BiasStep(share, filters.weight, clients)
-        self.cut = Cut.of(filters, share)
+        self.cuts = cuts_of(share, filters.weight.shape[1], filters.groups)
 
     def forward(self, x: Tensor) -> Tensor:
         """Every client's batch through its own filters."""
@@ -89,9 +90,9 @@ class MaskedConv:
         """The gradient at the inputs, then the step in place."""
         g = g.contiguous()
         below = None if self.lowest else self._below(g)
-        if len(self.share.weights):
-            for weight, gc, xc in zip(self.weight.flatten(1), g, self.x, strict=True):
-                weight[self.share.weights] -= self.lr * self.cut.gradient(self.filters, gc, xc)
+        for weight, gc, xc in zip(self.weight.flatten(1), g, self.x, strict=True):
+            for cut in self.cuts:
+                weight[cut.weights] -= self.lr * cut.gradient(self.filters, gc, xc)
         if self.bias.moves:
             self.bias.step(g.sum((3, 4)), self.lr)
         return below
@@ -115,35 +116,3 @@ class MaskedConv:
         at = self.share.weights
         values = self.weight.flatten(1)[:, at] - self.filters.weight.flatten()[at]
         return [*zip(self.filters.slots, (DenseBlock(values), self.bias.block()), strict=False)]
-
-
-class Cut:
-    """The part of a convolution that a mask touches: some outputs, some input channels, and the places in it."""
-
-    def __init__(self, outputs: Tensor | None, channels: Tensor | None, like: Tensor, places: Tensor) -> None:
-        self.outputs, self.channels, self.like, self.places = outputs, channels, like, places
-
-    @classmethod
-    def of(cls, filters: Filters, share: Share) -> "Cut":
-        """Cuts where at least an eighth is saved; groups are left whole."""
-        total, depth = filters.weight.shape[:2]
-        window = filters.patch // depth
-        row, column = share.weights // share.shape[1], share.weights % share.shape[1]
-        outputs, row_at = _cut(row, total, whole=filters.groups > 1)
-        channels, channel_at = _cut(column // window, depth, whole=filters.groups > 1)
-        like = filters.weight if outputs is None else filters.weight[outputs]
-        like = like if channels is None else like[:, channels]
-        places = (row_at * like.shape[1] + channel_at) * window + column % window
-        return cls(outputs, channels, like, places)
-
-    def gradient(self, f: Filters, g: Tensor, x: Tensor) -> Tensor:
-        """The weight gradient at the mask's coordinates, for one client."""
-        g = g if self.outputs is None else g.index_select(1, self.outputs)
-        x = x if self.channels is None else x.index_select(1, self.channels)
-        return f.weight_gradient(g, x, self.like).flatten()[self.places]
-
-
-def _cut(index: Tensor, total: int, *, whole: bool) -> tuple[Tensor | None, Tensor]:
-    """Which of `total` are touched, and where each index is among them; None if a cut does not pay."""
-    touched, at = torch.unique(index, return_inverse=True)
-    return (None, index) if whole or 8 * len(touched) > 7 * total else (touched, at)
