@@ -49,7 +49,7 @@ class Filters:
         return rows, columns
 
     def input_gradient(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """The gradient at the inputs alone."""
+        """The gradient at the inputs alone, of which only the shape is needed."""
         return self._backward(g, x, weight, (True, False))[0]
 
     def weight_gradient(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:

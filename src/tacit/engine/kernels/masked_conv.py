@@ -105,9 +105,9 @@ class MaskedConv:
             for client in range(len(g)):
                 below[client] = f.input_gradient(g[client], self.x[client], self.weight[client])
             return below
-        below = torch.zeros_like(self.x)
+        below, like = torch.zeros_like(self.x), self.x.new_empty(self.x.shape[1], len(wanted), *self.x.shape[3:])
         for client in range(len(g)):
-            gx = f.input_gradient(g[client], self.x[client][:, wanted], self.weight[client][:, wanted])
+            gx = f.input_gradient(g[client], like, self.weight[client][:, wanted])
             below[client].index_copy_(1, wanted, gx)
         return below
 
