@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -62,7 +63,6 @@ class Crew:
         self, method: Method, task: Task, model: nn.Module, learner: Fastest, slots: int, state: State
     ) -> None:
         self.method, self.task, self.model, self.learner = method, task, model, learner
-        self.forward = forward_of(model)
         self.memory = dict(state.memory)  # what pieces remembered when the workers began
         self.layout = Layout.of(model)
         self.weights = shared(state.weights.numel(), state.weights).view(state.weights.shape)
@@ -71,6 +71,11 @@ class Crew:
         octets = torch.empty(0, dtype=torch.uint8, device=state.weights.device)
         self.slots = [shared(room, octets) for _ in range(slots)]
         self.loaded = (-1, 0)  # the round and the hypothesis that the model holds
+
+    @cached_property
+    def forward(self) -> nn.Module:
+        """The model as it is evaluated; found when there is something to evaluate."""
+        return forward_of(self.model)
 
     def do(self, job: Job) -> "Trained | NDArray[np.generic]":
         """Do a job with one thread, as every worker does."""

@@ -1,6 +1,7 @@
 """Several hypotheses on one set of samples: what each loses on each client's data, and which fits a client best."""
 
 import copy
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,12 @@ class Judge:
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.model, self.loss, self.layout = copy.deepcopy(model), loss, Layout.of(model)
-        self.forward = forward_of(self.model)
         self.alone = mixes_samples(model)
+
+    @cached_property
+    def forward(self) -> nn.Module:
+        """The model as it is evaluated; found when it is needed, which is for several hypotheses only."""
+        return forward_of(self.model)
 
     @torch.no_grad()
     def losses(self, hypotheses: Tensor, population: Population, clients: Tensor) -> Tensor:

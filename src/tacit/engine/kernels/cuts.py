@@ -15,7 +15,7 @@ from tacit.engine.kernels.conv import Filters
 from tacit.engine.kernels.shares import Share
 
 LANES = 8  # outputs and channels are computed in groups of so many, wanted or not
-CALL = 32  # a rectangle costs that part of the whole layer's work beside its own: as much as is gathered for it
+CALL = 32  # a rectangle costs one in so many parts of the whole layer's work beside its own: what is gathered for it
 Strip = tuple[Tensor, Tensor]  # lines, and the crossing lines that they touch
 
 
@@ -54,12 +54,11 @@ def cuts_of(share: Share, depth: int, groups: int) -> tuple[Cut, ...]:
         return ()
     if groups > 1:
         return (Cut(None, None, share.weights, share.weights),)
-    output, channel = share.weights // share.shape[1], share.weights % share.shape[1] // window
     touched = torch.zeros(total, depth, dtype=torch.bool)
-    touched[output, channel] = True
+    touched.view(-1)[share.weights // window] = True
     flat, upright = strips_of(touched), [(down, across) for across, down in strips_of(touched.T)]
     strips = min(flat, upright, key=lambda found: sum(_work(strip, touched.numel()) for strip in found))
-    return tuple(_cut(share, output, channel, window, depth, *strip) for strip in strips)
+    return tuple(_cut(share.weights, window, touched.shape, *strip) for strip in strips)
 
 
 def strips_of(touched: Tensor) -> list[Strip]:
@@ -93,17 +92,16 @@ def _work(strip: Strip, whole: int) -> int:
     return _whole_lanes(len(lines)) * _whole_lanes(len(crossing)) + whole // CALL
 
 
-def _cut(
-    share: Share, output: Tensor, channel: Tensor, window: int, depth: int, outputs: Tensor, channels: Tensor
-) -> Cut:
+def _cut(weights: Tensor, window: int, shape: torch.Size, outputs: Tensor, channels: Tensor) -> Cut:
     """The rectangle of these outputs and channels, and what of the mask lies in it."""
-    inside = torch.isin(output, outputs) & torch.isin(channel, channels)
-    taken, kept = _widened(outputs, share.shape[0]), _widened(channels, depth)
-    row = output[inside] if taken is None else torch.searchsorted(taken, output[inside])
-    column = channel[inside] if kept is None else torch.searchsorted(kept, channel[inside])
-    width = depth if kept is None else len(kept)
-    weights = share.weights[inside]
-    return Cut(taken, kept, weights, (row * width + column) * window + weights % window)
+    total, depth = shape
+    some, few = _widened(outputs, total), _widened(channels, depth)
+    down, across = torch.arange(total) if some is None else some, torch.arange(depth) if few is None else few
+    number = torch.full(shape, -1)  # of every pair in the rectangle
+    number[down[:, None], across] = torch.arange(len(down) * len(across)).view(len(down), -1)
+    at = number.view(-1)[weights // window]
+    inside = at >= 0
+    return Cut(some, few, weights[inside], at[inside] * window + weights[inside] % window)
 
 
 def _widened(side: Tensor, total: int) -> Tensor | None:

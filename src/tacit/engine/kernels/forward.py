@@ -7,7 +7,7 @@ from tacit.engine.kernels.chain import chain_of, pair
 
 
 class Halve(nn.Module):
-    """Max pooling of 2 x 2, as the larger of every two rows and columns: several times as fast as PyTorch's."""
+    """Max pooling of 2 x 2, as the larger of every two rows and columns, which PyTorch vectorises."""
 
     def forward(self, x: Tensor) -> Tensor:
         """An odd row or column at the end is left out, as pooling does."""
