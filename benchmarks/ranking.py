@@ -3,7 +3,6 @@
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -11,9 +10,9 @@ from dataclasses import asdict, dataclass
 import torch
 
 import tacit
+from script import answer, count
 from table import circumstances
 from tacit import methods, tasks
-from tacit.core import TacitError
 
 CLIENTS, SAMPLES = 30, 1120
 
@@ -35,15 +34,12 @@ class Round:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each (default %(default)s)")
+    parser.add_argument("--rounds", type=count, default=5, help="rounds of each (default %(default)s)")
     parser.add_argument("--clients", type=int, default=CLIENTS, help="default %(default)s")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of each client (default %(default)s)")
     parser.add_argument("--nudge", choices=["low", "high"], default="low", help="by which noise (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the record instead of the table")
-    given = parser.parse_args()
-    if given.rounds < 1:
-        parser.error(f"expected --rounds of at least 1, got {given.rounds}")
-    return given
+    return parser.parse_args()
 
 
 def race(rounds: int, clients: int, samples: int, nudge: str) -> Iterator[Round]:
@@ -81,7 +77,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except TacitError as error:
-        sys.exit(str(error))
+    answer(main)

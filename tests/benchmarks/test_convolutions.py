@@ -16,3 +16,4 @@ def test_a_mask_touches_some_filters_and_all_products_are_timed() -> None:
     assert (record["inputs"], record["rectangles"]) == (23, [[24, 32], [6, 6]])  # as benchmarks/README.md says
     assert record["all"].keys() == record["masked"].keys()
     assert all(taken > 0 for taken in (*record["all"].values(), *record["masked"].values()))
+    assert record["evaluation"].keys() == {"module", "chain"}
