@@ -31,7 +31,7 @@ def test_the_state_given_is_not_changed() -> None:
     assert STATE.weights.tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("make", [lambda: Momentum(rho=1.0), lambda: Momentum(rate=0)])
+@pytest.mark.parametrize("make", [lambda: Momentum(rho=1.0), lambda: Momentum(rate=0), lambda: Add(rate=0)])
 def test_bad_arguments(make: object) -> None:
     with pytest.raises(UserError, match="Expected r"):
         make()

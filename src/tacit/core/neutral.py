@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from torch import Tensor
 
 from tacit.core import wire
+from tacit.core.errors import expect
 from tacit.core.pieces import Blur, Rehearsal, Says, Sees, SumUp
 from tacit.core.rows import Rows
 from tacit.core.sparse import Wire
@@ -183,6 +184,9 @@ class Add:
 
     rate: float = 1.0
     takes: ClassVar[Says] = "updates"
+
+    def __post_init__(self) -> None:
+        expect(self.rate > 0, f"rate={self.rate} > 0")
 
     def apply(self, state: State, aggregate: Tensor) -> State:
         """The model moved by the update."""
