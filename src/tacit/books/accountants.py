@@ -38,6 +38,7 @@ from tacit.core.errors import UserError, expect
 from tacit.core.schema import choose
 
 LEAST_NOISE = 0.05  # below it ε is in the hundreds, and a grid of losses would fill the memory
+WHOLE = tuple(range(2, 257))  # orders
 TAIL = 1e-15  # probability that a composition may move to infinite loss, always on the safe side
 
 
@@ -98,7 +99,7 @@ class RdpClassic:
     """
 
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
-    orders: tuple[int, ...] = tuple(range(2, 257))
+    orders: tuple[int, ...] = WHOLE
     name: ClassVar[str] = "rdp-classic"
 
     def __post_init__(self) -> None:
@@ -111,7 +112,7 @@ class RdpClassic:
 
 @dataclass(frozen=True)
 class Rdp:
-    """Rényi accounting with the orders and the improved conversion to (ε, δ) of `dp_accounting`.
+    """Rényi accounting with the orders of `dp_accounting` and of `RdpClassic`, and the improved conversion to (ε, δ).
 
     Reference: Canonne, Kamath, Steinke 2020, Proposition 12.
     """
@@ -121,8 +122,8 @@ class Rdp:
 
     def nothing(self) -> Spent:
         """No divergence at any order; the bound for replaced clients is for integer orders only."""
-        usual = tuple(float(order) for order in dp_rdp.RdpAccountant().orders)
-        orders = usual if self.adjacency is Adjacency.ADD_OR_REMOVE else tuple(range(2, 257))
+        usual = dp_rdp.RdpAccountant().orders if self.adjacency is Adjacency.ADD_OR_REMOVE else ()
+        orders = tuple(sorted({*map(float, usual), *map(float, WHOLE)}))
         return Divergences(self.adjacency, orders, _Improved(), np.zeros(len(orders)))
 
 
