@@ -111,7 +111,7 @@ releases = st.builds(Release, st.floats(0.8, 8), st.floats(0.005, 0.5), st.sampl
 
 
 @given(releases, st.integers(1, 60), st.sampled_from([1e-3, 1e-5, 1e-7]))
-@example(Release(7.0, 0.0078125, "fixed"), 1, 1e-5)  # its best order is 119; `dp_accounting` has none between 63 and 128
+@example(Release(7.0, 0.0078125, "fixed"), 1, 1e-5)  # best at order 119; `dp_accounting` has none from 64 to 127
 @settings(max_examples=6, deadline=None)
 def test_tighter_accountants_are_tighter_and_all_are_monotone(release, rounds, delta):
     classic, improved, tight = (by.nothing().compose(release, rounds) for by in ALL)
