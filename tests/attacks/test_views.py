@@ -115,7 +115,7 @@ def test_secrets_and_the_servers_memory_stay_where_they_are() -> None:
         PLAIN,
         replace(PLAIN, codec=SOME),
         replace(PLAIN, codec=SOME, trainer=Masked(Sgd(lr=0.1, steps=1))),
-        replace(PLAIN, codec=Sense(ratio=0.3, chunks=10, lr=0.1)),
+        replace(PLAIN, codec=Sense(size=Size(ratio=0.3), chunks=10, lr=0.1)),
         replace(PLAIN, trainer=Sgd(lr=0.1, steps=1, sends="weights"), server=Replace()),
     ],
     ids=["plain", "selected", "masked", "sensed", "weights"],

@@ -77,7 +77,7 @@ def test_a_share_is_rounded_down(ratio: float, dim: int, count: int) -> None:
         (lambda: Size(ratio=0.0), r"ratio=0.0 in \(0, 1\]"),
         (lambda: Size(ratio=1.1), r"ratio=1.1 in \(0, 1\]"),
         (lambda: Size(number=0), "number=0 >= 1"),
-        (lambda: Size(ratio=0.001).of(999), "ratio=0.001 to choose at least one of 999 weights"),
+        (lambda: Size(ratio=0.001).of(999), "ratio=0.001 to be at least one of 999 weights"),
         (lambda: Size(number=11).of(10), "number=11 <= 10, the number of the model's weights"),
         (lambda: TopK(size=FIVE, lr=0.0), "lr=0.0 > 0"),
         (lambda: TopK(size=FIVE, lr=0.1, steps=0), "steps=0 >= 1"),

@@ -289,7 +289,7 @@ def test_card_rebuilds_the_method(method: Method) -> None:
 
 SHARES = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)
 SOME = Select(FixedRandom(size=Size(number=1)))
-SENSED = tacit.Sense(ratio=0.5)
+SENSED = tacit.Sense(size=Size(ratio=0.5))
 NBAFL = NbaflGaussian(epsilon=1.0, delta=0.01, samples=1, rounds=1, exposures=1)
 BY_IMPORTANCE = ByImportance(base=NBAFL, importance=Variance(), allocation=Share(2.0))
 SENT = Sgd(lr=0.1, steps=1, sends="weights")

@@ -12,7 +12,7 @@ import zoo
 from tacit import methods
 from tacit.books.events import event_of
 from tacit.cards import card
-from tacit.core import Near, Task, UserError
+from tacit.core import Near, Task, UserError, wire
 from tacit.core.errors import CompositionError
 from tacit.mechanisms.numbers import DISTANCE
 
@@ -110,6 +110,12 @@ def test_fixed_cohorts_are_priced_as_such() -> None:
     assert event_of(poisson, 6000, 0) == dp.PoissonSampledDpEvent(1 / 60, dp.GaussianDpEvent(1.54))
     near = event_of(methods.fl_top_dp(noise=1.54), 6000, 0)
     assert near == dp.PoissonSampledDpEvent(1 / 60, Near(dp.GaussianDpEvent(1.54), DISTANCE))
+
+
+@pytest.mark.parametrize("name", ["fl-top", "fl-basic", "fl-bas-4", "fl-top-bis", "fl-cs"])
+def test_clients_send_as_many_numbers_as_they_are_told_to(name: str) -> None:
+    run = tacit.train(methods.make(name, {"rounds": 1, "cohort": 5, "number": 7}), task(), workers=1)
+    assert set(run.history[0].up) == {wire.size({wire.Part.ROW: torch.zeros(7)})}
 
 
 @pytest.mark.parametrize("name", ["fl-top-dp", "fl-bas-2-dp", "fl-cs-dp"])

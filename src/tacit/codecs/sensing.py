@@ -24,6 +24,7 @@ import torch
 from scipy import fft
 from torch import Tensor
 
+from tacit.codecs.size import Size
 from tacit.core import DenseRows, Descent, Identity, Round, Rows, State, TrainingError, View, Wave
 from tacit.core.errors import expect
 
@@ -33,10 +34,10 @@ Spread = Literal["lowest", "random"]
 
 @dataclass(frozen=True, kw_only=True)
 class Sense:
-    """Send DCT coefficients of every chunk, ⌊ratio · dim⌋ in all; the whole model comes down.
+    """Send some DCT coefficients of every chunk; the whole model comes down.
 
     Args:
-        ratio: how many numbers are sent, of those the model has.
+        size: how many, over all chunks together.
         chunks: how many chunks (P), or as many as numbers are sent if these are fewer: a chunk sends one at least. The
             first ones send one more, if the numbers do not come out even.
         spread: which coefficients: the `lowest`, or a `random` set with the lowest one in it, drawn from the shared
@@ -54,7 +55,7 @@ class Sense:
     threshold comes from public data: neither costs privacy. Whoever is in the public data is not protected.
     """
 
-    ratio: float
+    size: Size
     chunks: int = 200
     spread: Spread = "lowest"
     threshold: float = 0.01
@@ -67,7 +68,6 @@ class Sense:
     selects: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        expect(0 < self.ratio <= 1, f"ratio={self.ratio} in (0, 1]")
         expect(self.chunks >= 1, f"chunks={self.chunks} >= 1")
         expect(self.spread in ("lowest", "random"), f"spread={self.spread!r} to be 'lowest' or 'random'")
         expect(0 <= self.threshold < 1, f"threshold={self.threshold} in [0, 1)")
@@ -112,8 +112,7 @@ class Sense:
         return state
 
     def _frame(self, dim: int) -> "_Frame":
-        count = int(self.ratio * dim + 1e-9)  # 0.29 · 100 is 28.999999999999996
-        expect(count >= 1, f"ratio={self.ratio} to send at least one number for {dim} weights")
+        count = self.size.of(dim)
         return _Frame(dim, min(self.chunks, count), count)
 
     def _kept(self, frame: "_Frame", now: Round) -> Tensor:

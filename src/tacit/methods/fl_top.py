@@ -125,6 +125,7 @@ def fl_basic(
 
 def fl_cs(
     ratio: float = 0.005,
+    number: int | None = None,
     chunks: int = 200,
     rate: float = 0.35,
     rho: float = 0.9,
@@ -138,6 +139,7 @@ def fl_cs(
 
     Args:
         ratio: the share of the frequencies.
+        number: how many frequencies, instead of a share.
         chunks: into how many pieces the update is cut, each with frequencies of its own, P.
         rate: the server's learning rate, η_G.
         rho: the server's momentum.
@@ -150,7 +152,7 @@ def fl_cs(
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
     EuroS&P 2021; as a baseline in Kerkouche et al. (UAI) 2021.
     """
-    codec = Sense(ratio=ratio, chunks=chunks, lr=lr, steps=steps, batch_size=batch_size)
+    codec = Sense(size=_size(ratio, number), chunks=chunks, lr=lr, steps=steps, batch_size=batch_size)
     base = fl_std(rounds, cohort, lr, steps, batch_size)
     return replace(base, name="fl-cs", codec=codec, server=Momentum(rho, rate))
 
