@@ -112,7 +112,7 @@ def test_the_remarks_tell_the_guarantee_and_the_bytes():
     words = "\n".join(remarks(made))
     assert "Guarantee: none: it is a test." in words
     assert "550 messages" in words
-    assert "2.5 MB up and 1.0 MB down" in words
+    assert "2.5 MB up and 1 MB down" in words
     assert "fedavg rounds=2" in words
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tacit.cli._text import size
+from tacit.report.words import size
 
 if TYPE_CHECKING:
     from tacit.core import Report

@@ -1,4 +1,4 @@
-"""Plain text: columns that line up, and bytes in words."""
+"""Plain text: columns that line up, and named figures."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,17 +27,3 @@ def figures(named: Mapping[str, float]) -> list[str]:
         ['nominal epsilon: 0.5']
     """
     return [f"{name}: {value:.4g}" for name, value in named.items()]
-
-
-def size(count: float) -> str:
-    """A number of bytes in words.
-
-    Example:
-        >>> size(999), size(1_500_000)
-        ('999 B', '1.5 MB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

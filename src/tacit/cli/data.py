@@ -19,6 +19,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tacit.report.words import size
+
 if TYPE_CHECKING:
     from tacit.tasks.data import DataSet, File
 
@@ -148,7 +150,7 @@ def _line(row: dict[str, object]) -> tuple[object, ...]:
     assert isinstance(present, list)
     assert isinstance(missing, list)
     files = f"{len(present)} of {len(present) + len(missing)}"
-    return row["data"], files, f"{int(str(row['bytes'])) / 1e6:.1f} MB", row["records"], row["licence"], row["source"]
+    return row["data"], files, size(int(str(row["bytes"]))), row["records"], row["licence"], row["source"]
 
 
 def _table(header: Sequence[object], lines: Iterable[Sequence[object]]) -> str:

@@ -38,7 +38,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tacit.cli._options import add_options, to_dict
-from tacit.cli._text import aligned, figures, size
+from tacit.cli._text import aligned, figures
+from tacit.report.words import size
 
 if TYPE_CHECKING:
     from tacit.experiment import Experiment

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tacit.report.comparison import PRIVACY, Comparison, Row
-from tacit.report.words import NAMES, head, label, notes
+from tacit.report.words import NAMES, head, label, notes, size
 
 HEAD = ["row", "quantity", "paper", "ours", "least to most", "seeds", "verdict"]
 BENEATH = {"loss", "up", "down", "seconds"}  # told in words, or not at all
@@ -102,10 +102,8 @@ def _travelled(row: Row) -> Iterator[str]:
     cost, up, down = (row.ours(name) for name in ("cost", "up", "down"))
     if cost is None or up is None or down is None:
         return
-    yield (
-        f"{figure(cost.mean)} messages from clients in a run; measured, {up.mean / 1e6:,.1f} MB up and "
-        f"{down.mean / 1e6:,.1f} MB down."
-    )
+    told = f"measured, {size(up.mean)} up and {size(down.mean)} down"
+    yield f"{figure(cost.mean)} messages from clients in a run; {told}."
 
 
 def _settings(args: object) -> str:

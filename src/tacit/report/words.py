@@ -1,4 +1,4 @@
-"""What quantities are called: in a line, at the head of a column, and in a sentence beneath it."""
+"""What quantities are called: in a line, at the head of a column, and in a sentence beneath it; bytes in words."""
 
 from collections.abc import Iterable, Iterator
 
@@ -120,3 +120,17 @@ def notes(quantities: Iterable[str]) -> Iterator[str]:
         if note:
             told.setdefault(note, []).append(head(quantity))
     return (f"{'; '.join(heads)}: {note}." for note, heads in told.items())
+
+
+def size(count: float) -> str:
+    """A number of bytes in words.
+
+    Example:
+        >>> size(999), size(999.6), size(1_500_000)
+        ('999 B', '1 kB', '1.5 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:  # what is rounded to 1000 is one of the next unit
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
