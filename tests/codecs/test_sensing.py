@@ -8,13 +8,13 @@ from scipy import fft
 from torch import Tensor
 
 from tacit.codecs import Size, sensing
-from tacit.codecs.sensing import THRESHOLD, Sense, Spread, measure, reconstruct
+from tacit.codecs.sensing import THRESHOLD, Sense, measure, reconstruct
 from tacit.core import DenseRows, Descent, Key, Round, Rows, State, TrainingError, UserError, View
 
 DIM = 1_663_370  # the Fashion-MNIST model of the FL-TOP paper
 ROOT = Key.from_seed(0)
 NOW = Round(index=0, population=1, expected=1.0, cohort=1, shared=ROOT.child("shared"), secret=ROOT.child("secret"))
-SPREADS: tuple[Spread, ...] = ("lowest", "random")
+SHARES = (0.0, 0.5, 1.0)  # of the lowest coefficients
 
 
 def normal(*shape: int, name: str = "x", dtype: torch.dtype = torch.float64) -> Tensor:
@@ -59,17 +59,17 @@ def test_a_message_has_exactly_the_papers_number_of_values(ratio: float, count: 
 
 
 @pytest.mark.parametrize(("dim", "chunks", "ratio"), [(100, 7, 0.29), (100, 7, 0.02), (5, 9, 1.0), (64, 1, 0.5)])
-@pytest.mark.parametrize("spread", SPREADS)
-def test_any_number_of_chunks_and_values(dim: int, chunks: int, ratio: float, spread: Spread) -> None:
-    codec = Sense(size=Size(ratio=ratio), chunks=chunks, spread=spread)
+@pytest.mark.parametrize("lowest", SHARES)
+def test_any_number_of_chunks_and_values(dim: int, chunks: int, ratio: float, lowest: float) -> None:
+    codec = Sense(size=Size(ratio=ratio), chunks=chunks, lowest=lowest)
     coded = encode(codec, normal(3, dim))
     assert coded.shape == (3, {0.29: 29, 0.02: 2, 1.0: 5, 0.5: 32}[ratio])
     assert codec.decode(coded[0], State(0, torch.zeros(dim)), NOW).shape == (dim,)
 
 
-@pytest.mark.parametrize("spread", SPREADS)
-def test_every_weight_is_heard_with_fewer_values_than_chunks(spread: Spread) -> None:
-    codec = Sense(size=Size(ratio=0.05), chunks=200, spread=spread)
+@pytest.mark.parametrize("lowest", SHARES)
+def test_every_weight_is_heard_with_fewer_values_than_chunks(lowest: float) -> None:
+    codec = Sense(size=Size(ratio=0.05), chunks=200, lowest=lowest)
     coded = encode(codec, torch.eye(100, dtype=torch.float64))
     assert coded.shape == (100, 5)
     assert (coded != 0).sum(1).tolist() == [1] * 100
@@ -79,8 +79,19 @@ def test_the_lowest_coefficients_of_every_chunk_are_sent() -> None:
     """14 values of 4 chunks of 10: two chunks send four, two send three."""
     row = normal(40)
     expected = torch.from_numpy(fft.dct(row.view(4, 10).numpy(), norm="ortho", axis=1))
-    coded = encode(Sense(size=Size(ratio=0.35), chunks=4), row[None])[0]
+    coded = encode(Sense(size=Size(ratio=0.35), chunks=4, lowest=1.0), row[None])[0]
     torch.testing.assert_close(coded, torch.cat([expected[:, :3].flatten(), expected[:2, 3]]))
+
+
+def test_half_of_the_coefficients_are_the_lowest_and_half_change_with_the_round() -> None:
+    codec, rounds = (
+        Sense(size=Size(number=40), chunks=2),
+        [replace(NOW, shared=ROOT.child("round", i)) for i in range(9)],
+    )
+    sent = [codec._kept(codec._frame(1000), now) for now in rounds]
+    assert all(len(kept.unique()) == 20 and kept[:10].tolist() == list(range(10)) for kept in sent)
+    assert all(int(kept[10:].min()) >= 10 and int(kept.max()) < 500 for kept in sent)
+    assert len(torch.cat([kept[10:] for kept in sent]).unique()) > 60
 
 
 @pytest.mark.parametrize("length", [64, 1000])
@@ -107,9 +118,9 @@ def test_the_cheaper_way_is_taken() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.02, 0.3, 1.0])
-@pytest.mark.parametrize("spread", SPREADS)
-def test_coefficients_are_linear_and_no_longer_than_the_row(ratio: float, spread: Spread) -> None:
-    codec = Sense(size=Size(ratio=ratio), chunks=3, spread=spread)
+@pytest.mark.parametrize("lowest", SHARES)
+def test_coefficients_are_linear_and_no_longer_than_the_row(ratio: float, lowest: float) -> None:
+    codec = Sense(size=Size(ratio=ratio), chunks=3, lowest=lowest)
     a, b = normal(4, 1000, name="a"), normal(4, 1000, name="b")
     torch.testing.assert_close(encode(codec, a + b), encode(codec, a) + encode(codec, b))
     assert bool((encode(codec, a).norm(dim=1) <= a.norm(dim=1) * (1 + 1e-12)).all())
@@ -134,7 +145,7 @@ def test_rows_do_not_mix_and_may_be_none() -> None:
 
 
 def test_random_coefficients_are_drawn_from_the_shared_key_with_the_lowest_among_them() -> None:
-    codec, row = Sense(size=Size(ratio=0.05), chunks=2, spread="random"), normal(1, 1000)
+    codec, row = Sense(size=Size(ratio=0.05), chunks=2, lowest=0.0), normal(1, 1000)
     again = replace(NOW, secret=ROOT.child("another"))
     other = replace(NOW, shared=ROOT.child("another"))
     assert torch.equal(encode(codec, row), encode(codec, row, again))
@@ -180,7 +191,7 @@ def test_thresholding_removes_noise() -> None:
 
 def test_the_threshold_is_tuned_on_public_data() -> None:
     """A sparse update wants a small threshold, but not zero; one in the span of what is sent wants none."""
-    codec = Sense(size=Size(ratio=0.3), chunks=2, spread="random", lr=0.5, steps=3, batch_size=7)
+    codec = Sense(size=Size(ratio=0.3), chunks=2, lowest=0.0, lr=0.5, steps=3, batch_size=7)
     state = State(0, torch.zeros(2000, dtype=torch.float64))
     peaks = sparse(20, 2000, "public")[0]
     tuned = codec.prepare(state, Public(peaks), NOW)
@@ -231,7 +242,7 @@ def test_a_large_model_is_decoded_within_seconds() -> None:
     ("arguments", "sentence"),
     [
         ({"chunks": 0}, "Expected chunks=0 >= 1."),
-        ({"spread": "even"}, "Expected spread='even' to be 'lowest' or 'random'."),
+        ({"lowest": 1.5}, r"Expected lowest=1.5 in \[0, 1\]\."),
         ({"threshold": 1.0}, r"Expected threshold=1.0 in \[0, 1\)\."),
         ({"thresholds": ()}, "Expected at least one of thresholds."),
         ({"thresholds": (0.1, -0.1)}, r"Expected thresholds=\(0.1, -0.1\) in \[0, 1\)\."),

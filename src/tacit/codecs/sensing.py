@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from scipy import fft
@@ -29,7 +29,6 @@ from tacit.core import DenseRows, Descent, Identity, Round, Rows, State, Trainin
 from tacit.core.errors import expect
 
 THRESHOLD = "codec/threshold"
-Spread = Literal["lowest", "random"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +39,9 @@ class Sense:
         size: how many, over all chunks together.
         chunks: how many chunks (P), or as many as numbers are sent if these are fewer: a chunk sends one at least. The
             first ones send one more, if the numbers do not come out even.
-        spread: which coefficients: the `lowest`, or a `random` set with the lowest one in it, drawn from the shared
-            key in every round anew, the same for all clients and chunks.
+        lowest: which coefficients: of those that a chunk sends, this share are its lowest ones, and one at least. The
+            others are drawn from the shared key in every round anew, the same for all clients and chunks. Low ones say
+            what neighbouring weights have in common; with nothing but these, all others are never heard.
         threshold: λ over max|Aᵀy| of a chunk, where no public data tell a better one.
         thresholds: those that are tried on public data; see `prepare`.
         iterations: of FISTA, at most.
@@ -57,7 +57,7 @@ class Sense:
 
     size: Size
     chunks: int = 200
-    spread: Spread = "lowest"
+    lowest: float = 0.5
     threshold: float = 0.01
     thresholds: tuple[float, ...] = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
     iterations: int = 40
@@ -69,7 +69,7 @@ class Sense:
 
     def __post_init__(self) -> None:
         expect(self.chunks >= 1, f"chunks={self.chunks} >= 1")
-        expect(self.spread in ("lowest", "random"), f"spread={self.spread!r} to be 'lowest' or 'random'")
+        expect(0 <= self.lowest <= 1, f"lowest={self.lowest} in [0, 1]")
         expect(0 <= self.threshold < 1, f"threshold={self.threshold} in [0, 1)")
         expect(len(self.thresholds) >= 1, "at least one of thresholds")
         expect(all(0 <= t < 1 for t in self.thresholds), f"thresholds={self.thresholds} in [0, 1)")
@@ -117,10 +117,9 @@ class Sense:
 
     def _kept(self, frame: "_Frame", now: Round) -> Tensor:
         """Which coefficients of a chunk; the last one is kept by the first `extra` chunks only, if there are any."""
-        if self.spread == "lowest":
-            return torch.arange(frame.most)
-        drawn = torch.randperm(frame.length - 1, generator=now.shared.child("coefficients").torch())
-        return torch.cat([torch.zeros(1, dtype=torch.int64), 1 + drawn])[: frame.most]
+        low = max(1, int(self.lowest * frame.most))
+        drawn = torch.randperm(frame.length - low, generator=now.shared.child("coefficients").torch())
+        return torch.cat([torch.arange(low), low + drawn])[: frame.most]
 
     def _encode(self, row: Tensor, frame: "_Frame", now: Round) -> Tensor:
         return frame.join(measure(frame.cut(row), self._kept(frame, now)))

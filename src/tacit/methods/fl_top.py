@@ -7,7 +7,7 @@
 | FL-BAS-2 | random, new every round | all | all |
 | FL-BAS-3 | random, fixed | those sent | those |
 | FL-BAS-4 | random, fixed | all | those |
-| FL-CS | low frequencies of the whole update | all | all |
+| FL-CS | low and random frequencies of the whole update | all | all |
 | FL-TOP-BIS | largest gradients on public data, fixed | all | those |
 | FL-TOP | largest gradients on public data, fixed | those sent | those |
 
@@ -32,7 +32,7 @@ from tacit.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.codecs.select import Selection
 from tacit.core import Budget, Method
 from tacit.core.errors import expect
-from tacit.core.pieces import Channel, Sampler
+from tacit.core.pieces import Channel, Codec, Sampler
 from tacit.core.schema import choose
 from tacit.mechanisms import DistributedGaussian, FixedClip, Grid, PublicClip, Reals
 from tacit.mechanisms.numbers import Numbers
@@ -135,7 +135,7 @@ def fl_cs(
     steps: int = 5,
     batch_size: int | None = 10,
 ) -> Method:
-    """Compressive sensing: low frequencies of the update are sent, and the server reconstructs it as a sparse one.
+    """Compressive sensing: low and random frequencies of the update are sent; the server reconstructs a sparse one.
 
     Args:
         ratio: the share of the frequencies.
@@ -215,8 +215,7 @@ def with_noise(
     """
     expect(noise is None or noise > 0, f"noise={noise} > 0", "Without noise nothing is proved.")
     assert isinstance(method.sampler, FixedSize)  # as all schemes have it
-    random = isinstance(method.codec, Select) and not method.codec.which.fixed
-    bound = PublicClip(draws=DRAWS if random else 1) if clip is None else FixedClip(clip)
+    bound = PublicClip(draws=DRAWS if _changes(method.codec) else 1) if clip is None else FixedClip(clip)
     way, numbers = choose(WAYS, channel, "channel")
     samplers: dict[str, Sampler] = {"poisson": Poisson(float(method.sampler.size)), "fixed": method.sampler}
     return replace(
@@ -255,6 +254,11 @@ def _draws_once(method: Method) -> Method:
     """The scheme whose random coordinates are the same in all rounds."""
     assert isinstance(method.codec, Select)
     return replace(method, codec=Select(FixedRandom(size=method.codec.which.size)))
+
+
+def _changes(codec: Codec) -> bool:
+    """Whether other coordinates are sent in every round."""
+    return (isinstance(codec, Select) and not codec.which.fixed) or (isinstance(codec, Sense) and codec.lowest < 1)
 
 
 def _size(ratio: float, number: int | None) -> Size:
