@@ -83,11 +83,12 @@ class Sense:
         """The threshold that reconstructs best what a client with the public data would have learnt."""
         if public is None:
             return state
-        update = self._rehearsed(state.weights, public, now)
-        coded = self._encode(update, self._frame(state.dim), now)
+        update, frame = self._rehearsed(state.weights, public, now), self._frame(state.dim)
+        kept = self._kept(frame, now)
+        coded = frame.encode(update, kept)
 
         def error(threshold: float) -> float:
-            return float(torch.dist(self._decode(coded, self._frame(state.dim), threshold, now), update))
+            return float(torch.dist(self._decode(coded, frame, kept, threshold), update))
 
         best = torch.tensor(min(self.thresholds, key=error), dtype=torch.float64)
         return replace(state, memory=state.remember(THRESHOLD, best))
@@ -99,13 +100,14 @@ class Sense:
     def encode(self, rows: Rows, view: View, now: Round) -> DenseRows:
         """Every row's coefficients, one row after the other, so that only one is ever held in chunks."""
         frame, values = self._frame(rows.dim), rows.dense()
-        coded = [self._encode(row, frame, now) for row in values]
+        kept = self._kept(frame, now)
+        coded = [frame.encode(row, kept) for row in values]
         return DenseRows(torch.stack(coded) if coded else values.new_empty(0, frame.count))
 
     def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
         """The sparse vector that these are the coefficients of, more or less."""
-        threshold = float(state.memory.get(THRESHOLD, self.threshold))
-        return self._decode(total, self._frame(state.dim), threshold, now)
+        threshold, frame = float(state.memory.get(THRESHOLD, self.threshold)), self._frame(state.dim)
+        return self._decode(total, frame, self._kept(frame, now), threshold)
 
     def remember(self, state: State, total: Tensor, now: Round) -> State:
         """Nothing."""
@@ -118,14 +120,12 @@ class Sense:
     def _kept(self, frame: "_Frame", now: Round) -> Tensor:
         """Which coefficients of a chunk; the last one is kept by the first `extra` chunks only, if there are any."""
         low = max(1, int(self.lowest * frame.most))
+        if low == frame.most:
+            return torch.arange(low)
         drawn = torch.randperm(frame.length - low, generator=now.shared.child("coefficients").torch())
         return torch.cat([torch.arange(low), low + drawn])[: frame.most]
 
-    def _encode(self, row: Tensor, frame: "_Frame", now: Round) -> Tensor:
-        return frame.join(measure(frame.cut(row), self._kept(frame, now)))
-
-    def _decode(self, total: Tensor, frame: "_Frame", threshold: float, now: Round) -> Tensor:
-        kept = self._kept(frame, now)
+    def _decode(self, total: Tensor, frame: "_Frame", kept: Tensor, threshold: float) -> Tensor:
         solved = [
             reconstruct(y, kept[: y.shape[1]], frame.length, threshold, self.iterations, self.tolerance)
             for y in frame.split(total)
@@ -167,6 +167,10 @@ class _Frame:
     def most(self) -> int:
         """How many coefficients the first chunk keeps."""
         return self.least + (self.extra > 0)
+
+    def encode(self, row: Tensor, kept: Tensor) -> Tensor:
+        """The kept coefficients of a row's chunks, as a message."""
+        return self.join(measure(self.cut(row), kept))
 
     def cut(self, row: Tensor) -> Tensor:
         """(chunks, length), zeros at the end."""
