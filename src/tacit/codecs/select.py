@@ -67,6 +67,11 @@ class Select:
     which: Selection
     selects: ClassVar[bool] = True
 
+    @property
+    def fixed(self) -> bool:
+        """As the selection is."""
+        return self.which.fixed
+
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         """As the selection does."""
         return self.which.prepare(state, public, now)
@@ -76,7 +81,7 @@ class Select:
         mask = self.which.mask(state, now)
         if mask is None:
             return View(state.weights, {})
-        if not self.which.fixed:
+        if not self.fixed:
             return View(state.weights, {Part.WEIGHTS: state.weights}, mask=mask)
         values = {Part.VALUES: state.weights[mask]}
         once = {Part.MASK: _packed(mask, state.dim)} if self.which.told else {}

@@ -79,6 +79,11 @@ class Sense:
         expect(self.steps >= 1, f"steps={self.steps} >= 1")
         expect(self.batch_size is None or self.batch_size >= 1, f"batch_size={self.batch_size} >= 1")
 
+    @property
+    def fixed(self) -> bool:
+        """If no coefficient is drawn."""
+        return self.lowest == 1
+
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         """The threshold that reconstructs best what a client with the public data would have learnt."""
         if public is None:

@@ -24,6 +24,7 @@ class Identity:
     """Say everything, as it is: the whole model down, the whole row up."""
 
     selects: ClassVar[bool] = False
+    fixed: ClassVar[bool] = True
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         """Nothing."""

@@ -116,6 +116,11 @@ class Codec(Protocol):
         """Whether it chooses some of the model's coordinates."""
         ...
 
+    @property
+    def fixed(self) -> bool:
+        """Whether the same coordinates travel in all rounds."""
+        ...
+
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         """The state before the first round, with what this codec learns from public data, if there are any."""
         ...

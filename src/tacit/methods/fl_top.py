@@ -32,7 +32,7 @@ from tacit.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.codecs.select import Selection
 from tacit.core import Budget, Method
 from tacit.core.errors import expect
-from tacit.core.pieces import Channel, Codec, Sampler
+from tacit.core.pieces import Channel, Sampler
 from tacit.core.schema import choose
 from tacit.mechanisms import DistributedGaussian, FixedClip, Grid, PublicClip, Reals
 from tacit.mechanisms.numbers import Numbers
@@ -215,7 +215,7 @@ def with_noise(
     """
     expect(noise is None or noise > 0, f"noise={noise} > 0", "Without noise nothing is proved.")
     assert isinstance(method.sampler, FixedSize)  # as all schemes have it
-    bound = PublicClip(draws=DRAWS if _changes(method.codec) else 1) if clip is None else FixedClip(clip)
+    bound = PublicClip(draws=1 if method.codec.fixed else DRAWS) if clip is None else FixedClip(clip)
     way, numbers = choose(WAYS, channel, "channel")
     samplers: dict[str, Sampler] = {"poisson": Poisson(float(method.sampler.size)), "fixed": method.sampler}
     return replace(
@@ -254,11 +254,6 @@ def _draws_once(method: Method) -> Method:
     """The scheme whose random coordinates are the same in all rounds."""
     assert isinstance(method.codec, Select)
     return replace(method, codec=Select(FixedRandom(size=method.codec.which.size)))
-
-
-def _changes(codec: Codec) -> bool:
-    """Whether other coordinates are sent in every round."""
-    return (isinstance(codec, Select) and not codec.which.fixed) or (isinstance(codec, Sense) and codec.lowest < 1)
 
 
 def _size(ratio: float, number: int | None) -> Size:
