@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from script import answer, count
 from table import circumstances
 from tacit import Everyone, Masked, Method, Select, Sgd, Size, Task, TopK
-from tacit.codecs.select import MASK
 from tacit.engine import initial_state
-from tacit.engine.kernels import forward_of
-from tacit.engine.kernels.chain import TRAINED, chain_of
-from tacit.engine.kernels.conv import Filters
-from tacit.engine.kernels.cuts import cuts_of
-from tacit.engine.kernels.plans import Plan
 from tacit.engine.layout import Layout
+from tacit.engine.learners.kernels import forward_of
+from tacit.engine.learners.kernels.chain import TRAINED, chain_of
+from tacit.engine.learners.kernels.conv import Filters
+from tacit.engine.learners.kernels.cuts import cuts_of
+from tacit.engine.learners.kernels.plans import Plan
+from tacit.pieces.codecs.select import MASK
 from workloads import WORKLOADS
 
 IMAGES, SIDE, TESTED = 10, 14, 334  # of a client; inputs of the second convolution; evaluated at once

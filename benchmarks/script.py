@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from tacit.core import TacitError
+from tacit.errors import TacitError
 
 
 def count(text: str) -> int:

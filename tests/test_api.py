@@ -6,11 +6,11 @@ import tacit
 PUBLIC = """
 Add AdmmPrune Bandwidth BestOf BinaryCrossEntropy Budget ByImportance Card CentralGaussian Compact CompositionError
 CrossEntropy Csr DataError DistributedGaussian EachWeight EllipsoidClip Enclave Everyone Experiment FixedClip
-FixedRandom FixedSize Glimpse Graded Grid Growing IdealSum Identity Inputs KMeans Keep Key Loss MagnitudePrune Masked
+FixedRandom FixedSize ClientTrace Graded Grid Growing IdealSum Identity Inputs KMeans Keep Key Loss MagnitudePrune Masked
 Mean MeanSquared MedianClip Method MetricLaplace ModelError Momentum NbaflGaussian NoNoise Plain Poisson Population
 PublicClip PublicMovement QuantileClip RandomK Reals ReleasedMovement Replace Report RootBrier RootMeanSquared Run
 RunError SecureSum Select Sense Sensitivity Sgd Share Size State StorageError TacitError Task TopK TrainingError
-UserError Variance Vote WeightedMean WireError WorkerError card glimpses methods rounds tasks train
+UserError Variance Vote WeightedMean WireError WorkerError card client_traces methods rounds tasks train
 """
 
 
@@ -24,7 +24,7 @@ def test_star_import_and_submodules():
     names: dict[str, object] = {}
     exec("from tacit import *", names)
     assert names["train"] is tacit.train
-    assert tacit.results.MANIFEST == "manifest.json"
+    assert tacit.runs.directory.MANIFEST == "manifest.json"
 
 
 def test_unknown_names_are_attribute_errors():

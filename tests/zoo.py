@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from tacit.core import CrossEntropy, Descent, Key, Population, Pull
+from tacit.core import CrossEntropy, Descent, Key, Population, ProximalTerm
 from tacit.engine.learners import Fastest
-from tacit.engine.waves import Stack
+from tacit.engine.waves import StackedClients
 
 
 def mlp() -> nn.Module:
@@ -120,10 +120,10 @@ def population(sizes: Sequence[int], *, dtype: torch.dtype = torch.float32, seed
     )
 
 
-def wave(sizes: Sequence[int] = (5, 3), make: Callable[[], nn.Module] = mlp) -> Stack:
+def wave(sizes: Sequence[int] = (5, 3), make: Callable[[], nn.Module] = mlp) -> StackedClients:
     """Clients with such data in one wave."""
     torch.manual_seed(0)
-    return Stack(torch.arange(len(sizes)), population(sizes), Fastest(make(), CrossEntropy()))
+    return StackedClients(torch.arange(len(sizes)), population(sizes), Fastest(make(), CrossEntropy()))
 
 
 def descent(
@@ -135,6 +135,8 @@ def descent(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     clip: float | None = None,
-    pull: Pull | None = None,
+    proximal: ProximalTerm | None = None,
 ) -> Descent:
-    return Descent(lr, steps, epochs, batch_size, momentum, weight_decay, Key.from_seed(7), clip=clip, pull=pull)
+    return Descent(
+        lr, steps, epochs, batch_size, momentum, weight_decay, Key.from_seed(7), clip=clip, proximal=proximal
+    )

@@ -6,7 +6,7 @@ import time
 from talk import commands, ready, say
 
 from sums import SIGMAS
-from tacit.mechanisms.discrete import DiscreteGaussian
+from tacit.pieces.mechanisms.discrete import DiscreteGaussian
 
 SAMPLES = 1_000_000
 

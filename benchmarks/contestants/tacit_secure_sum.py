@@ -12,10 +12,10 @@ from stopwatch import Stopwatch
 from talk import commands, ready, say
 
 from sums import CASES, TINY, Case
-from tacit.channels.secagg import ring, server
-from tacit.channels.secagg.local import play
-from tacit.channels.secagg.parameters import Level, Parameters, Wiring
-from tacit.channels.secagg.session import Session
+from tacit.protocols.secagg import ring, server
+from tacit.protocols.secagg.local import play
+from tacit.protocols.secagg.parameters import Level, Parameters, Wiring
+from tacit.protocols.secagg.session import Session
 
 CORRUPT = Fraction(1, 10)
 

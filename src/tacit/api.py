@@ -2,44 +2,41 @@
 
 import tacit.methods as methods
 import tacit.tasks as tasks
-from tacit.aggregators import KMeans, Mean, WeightedMean
-from tacit.books.bandwidth import Bandwidth
-from tacit.cards import Card, card
-from tacit.channels import Enclave, IdealSum, SecureSum
-from tacit.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.core import (
     BinaryCrossEntropy,
     Budget,
-    Compact,
-    CompositionError,
     CrossEntropy,
-    Csr,
-    DataError,
     Identity,
     Key,
     Loss,
     MeanSquared,
     Method,
-    ModelError,
     NoNoise,
     Plain,
     Population,
     Report,
     RootBrier,
     RootMeanSquared,
-    RunError,
     State,
+    Task,
+)
+from tacit.engine import ClientTrace, client_traces, rounds
+from tacit.errors import (
+    CompositionError,
+    DataError,
+    ModelError,
+    RunError,
     StorageError,
     TacitError,
-    Task,
     TrainingError,
     UserError,
     WireError,
     WorkerError,
 )
-from tacit.engine import Glimpse, glimpses, rounds
-from tacit.experiment import Experiment
-from tacit.mechanisms import (
+from tacit.pieces.aggregators import KMeans, Mean, WeightedMean
+from tacit.pieces.channels import Enclave, IdealSum, SecureSum
+from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
+from tacit.pieces.mechanisms import (
     ByImportance,
     CentralGaussian,
     DistributedGaussian,
@@ -61,11 +58,15 @@ from tacit.mechanisms import (
     Share,
     Variance,
 )
-from tacit.runs import Run
-from tacit.samplers import Everyone, FixedSize, Growing, Poisson
-from tacit.servers import Add, Momentum, Replace
-from tacit.trainers import AdmmPrune, BestOf, Keep, MagnitudePrune, Masked, Sgd
-from tacit.training import train
+from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
+from tacit.pieces.servers import Add, Momentum, Replace
+from tacit.pieces.trainers import AdmmPrune, BestOf, Keep, MagnitudePrune, Masked, Sgd
+from tacit.report.cards import Card, card
+from tacit.runs.bandwidth import Bandwidth
+from tacit.runs.experiment import Experiment
+from tacit.runs.run import Run
+from tacit.runs.training import train
+from tacit.wire.sparse import Compact, Csr
 
 __all__ = [
     "Add",
@@ -77,6 +78,7 @@ __all__ = [
     "ByImportance",
     "Card",
     "CentralGaussian",
+    "ClientTrace",
     "Compact",
     "CompositionError",
     "CrossEntropy",
@@ -91,7 +93,6 @@ __all__ = [
     "FixedClip",
     "FixedRandom",
     "FixedSize",
-    "Glimpse",
     "Graded",
     "Grid",
     "Growing",
@@ -148,7 +149,7 @@ __all__ = [
     "WireError",
     "WorkerError",
     "card",
-    "glimpses",
+    "client_traces",
     "methods",
     "rounds",
     "tasks",

@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import torch
 
-from tacit.aggregators import Mean
-from tacit.attacks.audit import Adjacency
-from tacit.channels import IdealSum
+from tacit.attacks.auditing import Adjacency
 from tacit.core import Bounded, Event, Key, Messages, Method, Round, State, Sum, Turnout
-from tacit.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
-from tacit.samplers import Everyone
-from tacit.trainers import Sgd
+from tacit.pieces.aggregators import Mean
+from tacit.pieces.channels import IdealSum
+from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
+from tacit.pieces.samplers import Everyone
+from tacit.pieces.trainers import Sgd
 
 NOISE = 1.0
 QUIET = 0.5  # where a square must differ

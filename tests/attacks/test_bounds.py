@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from tacit.attacks.bounds import Errors, Guesses, epsilon_of_gaussian
-from tacit.core import UserError
+from tacit.errors import UserError
 
 QUANTILES = norm.ppf((np.arange(1000) + 0.5) / 1000)
 MEMBERS, OTHERS = QUANTILES + 1, QUANTILES  # one standard deviation apart: ε = 4.377 at δ = 1e-5

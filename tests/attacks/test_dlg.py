@@ -6,15 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tacit.adversary import Siege, besieged, reconstructions
 from tacit.attacks.dlg import Dlg, Found, Likeness, compare
-from tacit.channels import IdealSum
-from tacit.codecs import FixedRandom, Select, Size
-from tacit.core import Method, UserError
-from tacit.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
-from tacit.samplers import FixedSize
+from tacit.attacks.scenario import Siege, besieged, reconstructions
+from tacit.core import Method
+from tacit.errors import UserError
+from tacit.pieces.channels import IdealSum
+from tacit.pieces.codecs import FixedRandom, Select, Size
+from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
+from tacit.pieces.samplers import FixedSize
+from tacit.pieces.trainers import Sgd
 from tacit.tasks import make_task
-from tacit.trainers import Sgd
 
 TASK = make_task("digits", model="digits-sigmoid-lenet")
 STEP = Method(name="step", rounds=1, sampler=FixedSize(4), trainer=Sgd(lr=0.1, steps=1))

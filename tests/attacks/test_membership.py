@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from tacit.adversary import members
 from tacit.attacks.membership import Models, halves, measure, part_of, unit_losses
-from tacit.core import Key, Method, Population, Task, UserError
-from tacit.samplers import Everyone
-from tacit.trainers import Sgd
+from tacit.attacks.scenario import members
+from tacit.core import Key, Method, Population, Task
+from tacit.errors import UserError
+from tacit.pieces.samplers import Everyone
+from tacit.pieces.trainers import Sgd
 
 KEY = Key.from_seed(0)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tacit.attacks.scores import mse, psnr, ssim
-from tacit.core import UserError
+from tacit.errors import UserError
 
 ROW, COLUMN = np.mgrid[0:28, 0:28]
 WAVES = (np.sin(ROW / 3) * np.cos(COLUMN / 4) + 1) / 2

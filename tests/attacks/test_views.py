@@ -6,15 +6,16 @@ import pytest
 import torch
 
 from tacit.attacks.views import NOBODY_KNOWS, VANTAGES, Observation, observe, recipe
-from tacit.channels import Enclave, IdealSum, SecureSum
-from tacit.codecs import FixedRandom, Select, Sense, Size
-from tacit.core import Key, Method, Round, Task, UserError
-from tacit.core.rounds import broadcast, client_side
+from tacit.core import Key, Method, Round, Task
+from tacit.core.round import broadcast, client_side
 from tacit.engine import initial_state, waves
-from tacit.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
-from tacit.samplers import FixedSize
-from tacit.servers import Momentum, Replace
-from tacit.trainers import Masked, Sgd
+from tacit.errors import UserError
+from tacit.pieces.channels import Enclave, IdealSum, SecureSum
+from tacit.pieces.codecs import FixedRandom, Select, Sense, Size
+from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
+from tacit.pieces.samplers import FixedSize
+from tacit.pieces.servers import Momentum, Replace
+from tacit.pieces.trainers import Masked, Sgd
 from zoo import population, softmax
 
 TASK = Task(model=softmax, clients=population((3, 3, 3, 3)))

@@ -104,7 +104,7 @@ def test_without_a_claim_the_bound_is_told_all_the_same(capsys):
 
 def test_an_exceeded_claim_is_exit_code_1(capsys, monkeypatch):
     """A mechanism that forgets its noise."""
-    from tacit.mechanisms import CentralGaussian
+    from tacit.pieces.mechanisms import CentralGaussian
 
     def forgets(mechanism, total, now):
         return total

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tacit.cli import data as verb
-from tacit.core.errors import DataError, UserError
-from tacit.tasks import data, sources
+from tacit.errors import DataError, UserError
+from tacit.tasks import datasets, sources
 
 
 def run(*words: str) -> int:
@@ -22,7 +22,7 @@ def run(*words: str) -> int:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TACIT_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(data, "DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr(datasets, "DEBIAN", tmp_path / "debian")
     return tmp_path
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from channels.attestation.genuine import HELLO, OUTDATED, SAMPLES, SGX, TDX, Sample
+from protocols.attestation.genuine import HELLO, OUTDATED, SAMPLES, SGX, TDX, Sample
 from tacit import cli, methods
-from tacit.channels.attestation import Binding, Evidence, Policy, SimulationAttestor, code_measurement, verify
-from tacit.channels.enclave import Configuration, Enclave, Link, Verb, frames
 from tacit.core import Method
+from tacit.pieces.channels import Enclave
+from tacit.protocols.attestation import Binding, Evidence, Policy, SimulationAttestor, code_measurement, verify
+from tacit.protocols.enclave import Configuration, Link, Verb, frames
 
 SIMULATED = "enclave: simulated (insecure)"
 AT = "2025-07-01T12:00:00Z"

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tacit import cli, methods
-from tacit.core import StorageError
+from tacit.errors import StorageError
 
 VERBS = ("run", "methods", "card", "data")
 

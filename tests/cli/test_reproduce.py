@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 from tacit.cli import main
-from tacit.results import MODEL, ROUNDS, read_manifest, read_rounds
+from tacit.runs.directory import MODEL, ROUNDS, read_manifest, read_rounds
 
 TABLE = """
 title = "A tiny table"

@@ -13,9 +13,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from tacit import checkpoints
 from tacit.cli import _progress, main
-from tacit.results import CHECKPOINT, LEAKAGE, MANIFEST, MODEL, ROUNDS, read_manifest, read_rounds
+from tacit.runs import checkpoint
+from tacit.runs.directory import CHECKPOINT, LEAKAGE, MANIFEST, MODEL, ROUNDS, read_manifest, read_rounds
 
 SMALL = ["--set", "cohort=2", "epochs=1", "--workers", "1"]
 LONG = ["run", "fedavg", "--rounds", "250", "--set", "cohort=10", "epochs=2", "--seed", "4"]
@@ -289,9 +289,9 @@ def test_runs_from_python_go_on_in_python(capsys):
 def start(*line: str, seconds_between_checkpoints: float) -> subprocess.Popen[str]:
     """The command in a process group of its own, as a shell would start it, even where Ctrl-C is ignored around us."""
     code = (
-        "import signal, sys, tacit.results, tacit.cli; "
+        "import signal, sys, tacit.runs.directory, tacit.cli; "
         "signal.signal(signal.SIGINT, signal.default_int_handler); "
-        f"tacit.results.SECONDS_BETWEEN_CHECKPOINTS = {seconds_between_checkpoints!r}; "
+        f"tacit.runs.directory.SECONDS_BETWEEN_CHECKPOINTS = {seconds_between_checkpoints!r}; "
         "sys.exit(tacit.cli.main(sys.argv[1:]))"
     )
     return subprocess.Popen(
@@ -348,7 +348,7 @@ def test_ctrl_c_says_how_to_go_on(whole, workers):
     assert said.endswith("of 250 rounds. Go on with: tacit run --resume run\n")
     assert said.count("Interrupted") == 1
     assert "Traceback" not in said
-    done = checkpoints.read(Path("run") / CHECKPOINT).round
+    done = checkpoint.read(Path("run") / CHECKPOINT).round
     assert 5 <= done < 250
     assert f" after {done} of" in said
     assert main(["run", "--resume", "run", "--workers", "1"]) == 0

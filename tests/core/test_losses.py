@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from tacit.core import BinaryCrossEntropy, CrossEntropy, DataError, Loss, MeanSquared, RootBrier, RootMeanSquared
+from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
 from tacit.core.losses import auroc
+from tacit.errors import DataError
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=40))

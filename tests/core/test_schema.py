@@ -4,8 +4,8 @@ from typing import Literal
 
 import pytest
 
-from tacit.core.errors import UserError
 from tacit.core.schema import call, choose, suggestion
+from tacit.errors import UserError
 
 
 def factory(

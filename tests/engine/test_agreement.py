@@ -19,12 +19,12 @@ from tacit.core import (
     Rows,
 )
 from tacit.engine.batches import plan_batches
-from tacit.engine.functional import Functional
-from tacit.engine.kernels import kernels_for
-from tacit.engine.kernels.rows import BlockRows, FactoredBlock
 from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest, Learner
-from tacit.engine.reference import Reference
+from tacit.engine.learners.functional import Functional
+from tacit.engine.learners.kernels import kernels_for
+from tacit.engine.learners.kernels.rows import BlockRows, FactoredBlock
+from tacit.engine.learners.reference import Reference
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
 EQUAL, RAGGED = (6, 6, 6), (3, 9, 1, 6)

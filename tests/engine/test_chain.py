@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.engine.kernels.chain import chain_of
+from tacit.engine.learners.kernels.chain import chain_of
 
 
 class Tied(nn.Module):

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import zoo
-from tacit.engine.kernels import forward_of
-from tacit.engine.kernels.forward import Halve
 from tacit.engine.layout import Layout
+from tacit.engine.learners.kernels import forward_of
+from tacit.engine.learners.kernels.forward import Halve
 
 
 @pytest.mark.parametrize("make", zoo.CHAINS.values(), ids=zoo.CHAINS)

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 import zoo
 from tacit.core import CrossEntropy, Descent, MaskedRows, Population, Rows
 from tacit.engine.batches import plan_batches
-from tacit.engine.functional import Functional
-from tacit.engine.kernels import kernels_for
-from tacit.engine.kernels.plans import Plan
 from tacit.engine.layout import Layout
 from tacit.engine.learners import Fastest, Learner
-from tacit.engine.reference import Reference
+from tacit.engine.learners.functional import Functional
+from tacit.engine.learners.kernels import kernels_for
+from tacit.engine.learners.kernels.plans import Plan
+from tacit.engine.learners.reference import Reference
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
 SIZES = {"equal": (6, 6, 6), "ragged": (3, 9, 1, 6)}

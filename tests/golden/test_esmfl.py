@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tacit.books.bandwidth import csr_cost, volume
-from tacit.core.sparse import Compact, Csr
-from tacit.reproduction.studies import read_study
-from tacit.samplers import FixedSize
+from tacit.papers.studies import read_study
+from tacit.pieces.samplers import FixedSize
+from tacit.pieces.trainers import AdmmPrune, Keep, MagnitudePrune
+from tacit.runs.bandwidth import csr_cost, volume
 from tacit.tasks.models import lenet, mobilenet_v2
-from tacit.trainers import AdmmPrune, Keep, MagnitudePrune
+from tacit.wire.sparse import Compact, Csr
 
 LENET, MOBILENET = 430_000, 2_280_000  # weights, as the paper rounds them
 UPLOADS = {9.99: 521_156, 87.0: 42_040}  # bytes, from Table 3's data sizes: 52.12 and 4.20 MB for 100 clients

@@ -6,14 +6,14 @@ import dp_accounting as dp
 import pytest
 
 from tacit import methods
-from tacit.books.accountants import Adjacency, Pld, Rdp, RdpClassic
-from tacit.books.events import event_of
-from tacit.books.planning import Cohorts
-from tacit.books.privacy import Budget, PrivacyBook
 from tacit.core import Turnout
-from tacit.runs import fitted
-from tacit.samplers import FixedSize, Poisson
-from tacit.spending import Spending
+from tacit.pieces.samplers import FixedSize, Poisson
+from tacit.privacy.accountants import Adjacency, Pld, Rdp, RdpClassic
+from tacit.privacy.accounting import Accounting, Budget
+from tacit.privacy.charging import Charges
+from tacit.privacy.events import event_of
+from tacit.privacy.planning import Cohorts
+from tacit.runs.run import size_noise
 
 DELTA = 1e-5
 FASHION, MEDICAL = Cohorts(Poisson(100), 6000), Cohorts(Poisson(100), 5010)
@@ -63,11 +63,11 @@ def test_colluding_clients_take_their_noise_away(share, epsilon):
 
 def test_the_method_s_own_noise_for_epsilon_1():
     """Sized for the 200 rounds of Table 1, and what it then guarantees."""
-    method = fitted(methods.fl_top_dp(), 6000)
+    method = size_noise(methods.fl_top_dp(), 6000)
     assert method.mechanism.noise_multiplier == pytest.approx(1.2244, abs=1e-3)
-    spending = Spending.begin(method, 6000, [Turnout(100, 100)] * 200)
-    assert spending.allowed == 200
-    assert 0.999 < spending.guarantee().epsilon <= 1
+    charges = Charges.begin(method, 6000, [Turnout(100, 100)] * 200)
+    assert charges.allowed == 200
+    assert 0.999 < charges.guarantee().epsilon <= 1
     assert FASHION.epsilon(method.mechanism.noise_multiplier, 200, DELTA, Pld()) <= 1
 
 
@@ -76,7 +76,7 @@ def test_the_events_of_a_noise_that_is_sized_for_all_of_100_clients(share, epsil
     """As many collude, or fail to deliver: it is the same noise that is missing."""
     fewer = methods.fl_top_dp(noise=1.54)
     events = [event_of(fewer, 6000, index, Turnout(100, 100 - share)) for index in range(200)]
-    assert f"{PrivacyBook.of(RdpClassic(), events).epsilon(DELTA):.2f}" == epsilon
+    assert f"{Accounting.of(RdpClassic(), events).epsilon(DELTA):.2f}" == epsilon
     sized = methods.fl_top_dp(noise=1.54, colluding=share / 100)
     assert sized.mechanism.event(0) == sized.mechanism.event(0, Turnout(100, 100)) == fewer.mechanism.event(0)
 
@@ -93,6 +93,6 @@ def test_cohorts_of_fixed_size_as_the_paper_really_draws_them(population, noise,
 
 
 def test_a_budget_ends_at_the_printed_round():
-    book = PrivacyBook.of(RdpClassic())
+    book = Accounting.of(RdpClassic())
     event = dp.PoissonSampledDpEvent(100 / 5010, dp.GaussianDpEvent(1.49))
     assert book.rounds_left(event, 1.0005, DELTA) == 99

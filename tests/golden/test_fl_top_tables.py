@@ -12,16 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from tacit.books.accountants import RdpClassic
-from tacit.books.bandwidth import Bandwidth, cost
-from tacit.books.planning import Cohorts
-from tacit.codecs import Size
-from tacit.core import Report, wire
-from tacit.core.wire import Part
-from tacit.samplers import Poisson
+from tacit.core import Report
+from tacit.pieces.codecs import Size
+from tacit.pieces.samplers import Poisson
+from tacit.privacy.accountants import RdpClassic
+from tacit.privacy.planning import Cohorts
+from tacit.runs.bandwidth import Bandwidth, cost
+from tacit.wire import frames
+from tacit.wire.frames import Part
 
 EXPECTED = Path(__file__).resolve().parents[2] / "experiments" / "fl-top" / "expected.toml"
-HEADER = 36  # of a frame with one part, src/tacit/core/wire.py
+HEADER = 36  # of a frame with one part, src/tacit/core/frames.py
 DELTA = 1e-5
 
 
@@ -98,7 +99,7 @@ def test_epsilon_to_the_printed_digit(table, name, row):
 def test_measured_frames_without_their_headers_cost_the_same(table, name, row):
     """A round in which all of 100 clients have one frame each way, as often as there were rounds."""
     down, up = (
-        wire.size({part: torch.empty(count, device="meta")})
+        frames.size({part: torch.empty(count, device="meta")})
         for part, count in zip((Part.VALUES, Part.ROW), values(table, name), strict=True)
     )
     cohort, rounds = tuple(range(100)), row["best_round"]

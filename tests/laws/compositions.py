@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tacit import methods
-from tacit.aggregators import KMeans, WeightedMean
-from tacit.channels import Enclave, IdealSum, SecureSum
-from tacit.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
-from tacit.core import Compact, Method, Plain
-from tacit.mechanisms import (
+from tacit.core import Method, Plain
+from tacit.pieces.aggregators import KMeans, WeightedMean
+from tacit.pieces.channels import Enclave, IdealSum, SecureSum
+from tacit.pieces.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
+from tacit.pieces.mechanisms import (
     ByImportance,
     CentralGaussian,
     DistributedGaussian,
@@ -28,9 +28,10 @@ from tacit.mechanisms import (
     Share,
     Variance,
 )
-from tacit.samplers import Everyone, FixedSize, Growing, Poisson
-from tacit.servers import Momentum, Replace
-from tacit.trainers import AdmmPrune, BestOf, Keep, Masked, Sgd
+from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
+from tacit.pieces.servers import Momentum, Replace
+from tacit.pieces.trainers import AdmmPrune, BestOf, Keep, Masked, Sgd
+from tacit.wire.sparse import Compact
 
 SGD = Sgd(lr=0.1, epochs=1, batch_size=3)
 SHARE = 0.05  # of the coordinates, where a codec selects some

@@ -12,40 +12,23 @@ from torch import Tensor, nn
 
 import tacit
 import zoo
-from channels.enclave.federation import POPULATION as POPULATION_INSIDE
-from channels.enclave.federation import SEED as SEED_INSIDE
-from channels.enclave.federation import Federation
 from laws.compositions import SGD, SHARE, everything
-from tacit.aggregators import KMeans, WeightedMean
-from tacit.channels import Enclave, IdealSum, SecureSum
-from tacit.channels.enclave import Verb, aggregate
-from tacit.channels.secagg import Session
-from tacit.channels.secagg.local import play
-from tacit.codecs import FixedRandom, RandomK, Select, Size, Vote
-from tacit.core import (
-    Add,
-    Budget,
-    CompositionError,
-    CrossEntropy,
-    DenseRows,
-    Identity,
-    Key,
-    Messages,
-    Method,
-    Round,
-    State,
-    Task,
-    indices,
-    wire,
-)
-from tacit.core.rounds import broadcast, client_side, prepare, server_side
+from protocols.enclave.federation import POPULATION as POPULATION_INSIDE
+from protocols.enclave.federation import SEED as SEED_INSIDE
+from protocols.enclave.federation import Federation
+from tacit.core import Add, Budget, CrossEntropy, DenseRows, Identity, Key, Messages, Method, Round, State, Task
+from tacit.core.round import broadcast, client_side, prepare, server_side
 from tacit.core.state import View
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout, make_hypotheses
 from tacit.engine.learners import Fastest, Learner
-from tacit.engine.reference import Reference
-from tacit.engine.waves import Stack
-from tacit.mechanisms import (
+from tacit.engine.learners.reference import Reference
+from tacit.engine.waves import StackedClients
+from tacit.errors import CompositionError
+from tacit.pieces.aggregators import KMeans, WeightedMean
+from tacit.pieces.channels import Enclave, IdealSum, SecureSum
+from tacit.pieces.codecs import FixedRandom, RandomK, Select, Size, Vote
+from tacit.pieces.mechanisms import (
     ByImportance,
     CentralGaussian,
     DistributedGaussian,
@@ -57,9 +40,13 @@ from tacit.mechanisms import (
     Share,
     Variance,
 )
-from tacit.samplers import Everyone
-from tacit.servers import Replace
-from tacit.trainers import AdmmPrune, BestOf, MagnitudePrune, Masked, Sgd
+from tacit.pieces.samplers import Everyone
+from tacit.pieces.servers import Replace
+from tacit.pieces.trainers import AdmmPrune, BestOf, MagnitudePrune, Masked, Sgd
+from tacit.protocols.enclave import Verb, aggregate
+from tacit.protocols.secagg import Session
+from tacit.protocols.secagg.local import play
+from tacit.wire import frames, indices
 
 METHODS = everything()
 ADDITIVE = {name: method for name, method in METHODS.items() if isinstance(method.codec, Identity | Select)}
@@ -86,7 +73,7 @@ def module(make: Callable[[], nn.Module]) -> nn.Module:
 def prepared(method: Method, make: Callable[[], nn.Module]) -> State:
     """The state before the first round."""
     layout, model = Layout.of(module(make)), module(make)
-    wave = Stack(torch.tensor([0]), PUBLIC, Fastest(model, CrossEntropy()))
+    wave = StackedClients(torch.tensor([0]), PUBLIC, Fastest(model, CrossEntropy()))
     weights = make_hypotheses(Task(model=make, clients=POPULATION), 0, method.aggregator.models)
     state = State(0, weights, layers=layout.sizes, shapes=layout.shapes)
     return prepare(method, state, wave, now(0))
@@ -99,7 +86,7 @@ def view_of(method: Method, make: Callable[[], nn.Module]) -> View:
 def sent(
     method: Method, make: Callable[[], nn.Module], clients: list[int], way: Callable[..., Learner] = Fastest
 ) -> Messages:
-    wave = Stack(torch.tensor(clients), POPULATION, way(module(make), CrossEntropy()))
+    wave = StackedClients(torch.tensor(clients), POPULATION, way(module(make), CrossEntropy()))
     return client_side(method, view_of(method, make), wave, now())
 
 
@@ -144,7 +131,7 @@ def test_engine_folds_to_what_all_messages_at_once_give(method: Method) -> None:
     cohort = method.sampler.cohort(len(population), 0, secret.child("cohort", 0))
     expected = method.sampler.expected(len(population), 0)
     here = Round(0, len(population), expected, len(cohort), shared.child("round", 0), secret.child("round", 0))
-    wave = Stack(cohort, population, Fastest(zoo.mlp(), work.loss))
+    wave = StackedClients(cohort, population, Fastest(zoo.mlp(), work.loss))
     messages = client_side(method, broadcast(method, state, here), wave, here)
     at_once = server_side(method, state, messages, here)
     torch.testing.assert_close(folded.weights, at_once.weights, rtol=1e-4, atol=1e-6 + step_of(messages))
@@ -176,8 +163,8 @@ def test_size(method: Method) -> None:
     assert list(method.channel.upload(messages, now())) == sent_up
     view = view_of(method, zoo.cnn)
     for first in (True, False):
-        told = view.told(first=first, form=getattr(method.channel, "down", None))
-        whole = len(wire.pack(wire.Kind.VIEW, 1, told)) + asked
+        told = view.sent(first=first, form=getattr(method.channel, "down", None))
+        whole = len(frames.pack(frames.Kind.VIEW, 1, told)) + asked
         assert method.channel.download(view, now(), first=first) == whole
 
 
@@ -187,7 +174,7 @@ def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
         return carried(method, messages)
     if not isinstance(method.channel, SecureSum):
         count, form = messages.rows.count, getattr(method.channel, "wire", None)
-        return [len(wire.pack(wire.Kind.MESSAGE, 1, messages.parts(i, form))) for i in range(count)], 0
+        return [len(frames.pack(frames.Kind.MESSAGE, 1, messages.parts(i, form))) for i in range(count)], 0
     parameters = method.channel.parameters(messages.rows.dim, now())
     session = Session(run=bytes(16), round=1, model=bytes(32), config=bytes(32), parameters=parameters)
     zeros = np.zeros(messages.rows.dim, np.uint32)

@@ -5,8 +5,8 @@ import pytest
 
 import tacit
 from tacit import methods
-from tacit.cards import SLOTS, card, section, summary
-from tacit.core import UserError
+from tacit.errors import UserError
+from tacit.report.cards import SLOTS, card, section, summary
 
 CATALOG = sorted(methods.catalog().items())
 each_method = pytest.mark.parametrize(("name", "factory"), CATALOG, ids=[name for name, _ in CATALOG])

@@ -7,12 +7,15 @@ import torch
 
 import zoo
 from tacit import methods
-from tacit.channels import Enclave
-from tacit.core import Compact, Csr, Key, Messages, Method, Plain, Round, Task, UserError, View, wire
+from tacit.core import Key, Messages, Method, Plain, Round, Task, View
 from tacit.core.rows import DenseRows
-from tacit.core.wire import Part
-from tacit.trainers import AdmmPrune, Keep, MagnitudePrune
-from tacit.training import train
+from tacit.errors import UserError
+from tacit.pieces.channels import Enclave
+from tacit.pieces.trainers import AdmmPrune, Keep, MagnitudePrune
+from tacit.runs.training import train
+from tacit.wire import frames
+from tacit.wire.frames import Part
+from tacit.wire.sparse import Compact, Csr
 
 SMALL = {
     "rounds": 4,
@@ -37,7 +40,7 @@ def task() -> Task:
 def test_two_phases(factory) -> None:
     """Whole models up in the warm-up, then exactly so many weights and all biases; whole models down throughout."""
     run = train(factory(**SMALL, wire="csr"), task(), workers=1)
-    dense = wire.size({Part.ROW: run.state.weights})
+    dense = frames.size({Part.ROW: run.state.weights})
     sent = 272 + 60  # a tenth of 2720 weights, and 60 biases
     sparse = dense - 4 * run.state.dim + 19 + 2 * 4 + 8 * sent
     assert [set(report.up) for report in run.history] == [{dense}, {dense}, {sparse}, {sparse}]
@@ -109,9 +112,9 @@ def test_the_channel_packs_what_it_counts() -> None:
     for form in (Csr(), Compact()):
         sizes = Plain(wire=form).upload(messages, NOW)
         assert sizes == tuple(36 + min(len(form.encode(row)), 2000) for row in rows)
-        data = wire.pack(wire.Kind.MESSAGE, 7, messages.parts(0, form))
+        data = frames.pack(frames.Kind.MESSAGE, 7, messages.parts(0, form))
         assert len(data) == sizes[0]
-        part = wire.unpack(data, wire.Kind.MESSAGE).parts[Part.ROW]
+        part = frames.unpack(data, frames.Kind.MESSAGE).parts[Part.ROW]
         assert torch.equal(form.decode(part.numpy().tobytes(), 500), rows[0])
     assert Plain(wire=Csr()).upload(messages, NOW)[1:] == (2036, 2036)
     view = View(rows[0], {Part.WEIGHTS: rows[0], Part.BOUND: torch.zeros(1)})

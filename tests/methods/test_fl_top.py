@@ -10,11 +10,12 @@ import torch
 import tacit
 import zoo
 from tacit import methods
-from tacit.books.events import event_of
-from tacit.cards import card
-from tacit.core import Near, Task, UserError, wire
-from tacit.core.errors import CompositionError
-from tacit.mechanisms.numbers import DISTANCE
+from tacit.core import Near, Task
+from tacit.errors import CompositionError, UserError
+from tacit.pieces.mechanisms.numbers import DISTANCE
+from tacit.privacy.events import event_of
+from tacit.report.cards import card
+from tacit.wire import frames
 
 SCHEMES = {"fl-std", "fl-basic", "fl-bas-2", "fl-bas-3", "fl-bas-4", "fl-cs", "fl-top-bis", "fl-top"}
 NOISE = ["epsilon", "delta", "noise", "clip", "sampling", "dropouts", "colluding", "channel"]
@@ -43,7 +44,7 @@ def test_the_private_form_has_all_arguments_and_all_other_pieces(name: str) -> N
     ideal = private(channel="ideal")
     assert (ideal.channel, ideal.mechanism.numbers) == (tacit.IdealSum(), tacit.Reals())
     assert b.budget == tacit.Budget(1.0, 1e-5)
-    assert b.mechanism.unsized
+    assert b.mechanism.needs_noise
     everything = {**{key: p.default for key, p in inspect.signature(private).parameters.items()}, "noise": 1.5}
     assert private(*everything.values()) == private(noise=1.5)  # by position too
 
@@ -115,7 +116,7 @@ def test_fixed_cohorts_are_priced_as_such() -> None:
 @pytest.mark.parametrize("name", ["fl-top", "fl-basic", "fl-bas-4", "fl-top-bis", "fl-cs"])
 def test_clients_send_as_many_numbers_as_they_are_told_to(name: str) -> None:
     run = tacit.train(methods.make(name, {"rounds": 1, "cohort": 5, "number": 7}), task(), workers=1)
-    assert set(run.history[0].up) == {wire.size({wire.Part.ROW: torch.zeros(7)})}
+    assert set(run.history[0].up) == {frames.size({frames.Part.ROW: torch.zeros(7)})}
 
 
 @pytest.mark.parametrize("name", ["fl-top-dp", "fl-bas-2-dp", "fl-cs-dp"])
@@ -151,7 +152,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(name: str, tmp_path) -> None:
     args = {"rounds": 4, "cohort": 5, "ratio": 0.05, **({"noise": 2.0, "epsilon": 9.0} if "-dp" in name else {})}
     method = methods.make(name, args)
     whole = tacit.train(method, task(), workers=1)
-    steps = tacit.training.follow(tacit.runs.Plan(method=method, task=task()), workers=1, out=tmp_path / "run")
+    steps = tacit.runs.training.follow(tacit.runs.Plan(method=method, task=task()), workers=1, out=tmp_path / "run")
     for _ in range(3):
         next(steps)
     steps.close()

@@ -11,17 +11,18 @@ from torch import nn
 
 import tacit
 from tacit import methods
-from tacit.core import ModelError, Round
+from tacit.core import Round
 from tacit.core.keys import Key
-from tacit.core.patience import BEST, LOSS, STALE, kept, measured, stopped
 from tacit.core.state import View
+from tacit.core.stopping import BEST, LOSS, STALE, final_weights, out_of_patience, track_best
 from tacit.engine.learners import Fastest
-from tacit.engine.rounds import TAKEN
-from tacit.engine.waves import Stack
-from tacit.results import CHECKPOINT, LEAKAGE, MODEL, read_rounds
-from tacit.runs import Plan
+from tacit.engine.simulation import TAKEN
+from tacit.engine.waves import StackedClients
+from tacit.errors import ModelError
+from tacit.runs.directory import CHECKPOINT, LEAKAGE, MODEL, read_rounds
+from tacit.runs.run import Plan
+from tacit.runs.training import follow
 from tacit.tasks.synthetic import THETA
-from tacit.training import follow
 
 TASK = tacit.tasks.make_task("synthetic", clients=20)
 SEEDS = range(10) if os.environ.get("TACIT_LONG") else range(1)
@@ -30,14 +31,14 @@ NOW = Round(0, 5, 3.0, 3, Key.from_seed(0, "shared"), Key.from_seed(0, "secret")
 
 def miss(run: tacit.Run) -> float:
     """The farther of the two optima from the nearest hypothesis."""
-    return float(torch.cdist(THETA, kept(run.state)).min(1).values.max())
+    return float(torch.cdist(THETA, final_weights(run.state)).min(1).values.max())
 
 
 def groups(run: tacit.Run) -> list[set[int]]:
     """The choices of even and of odd clients."""
     task = run.plan.task
-    data = Stack(torch.arange(len(task.population)), task.population, Fastest(run.models[0], task.loss))
-    choice = run.plan.method.trainer.choose(View(kept(run.state), {}), data)
+    data = StackedClients(torch.arange(len(task.population)), task.population, Fastest(run.models[0], task.loss))
+    choice = run.plan.method.trainer.choose(View(final_weights(run.state), {}), data)
     return [set(choice[group::2].tolist()) for group in (0, 1)]
 
 
@@ -144,26 +145,26 @@ def test_patience_keeps_the_best_and_survives_an_interruption(tmp_path) -> None:
     assert len(losses) == best + 1 + 4 < 200
     assert whole.metrics["loss"] == min(losses)
     shorter = tacit.train(replace(method, rounds=best + 1, patience=None), TASK, seed=1, workers=1)
-    assert torch.equal(kept(whole.state), shorter.state.weights)
+    assert torch.equal(final_weights(whole.state), shorter.state.weights)
     steps = follow(Plan(method=method, task=TASK, seed=1), workers=1, out=tmp_path / "run")
     for _ in range(4):
         next(steps)
     steps.close()
     again = tacit.train(method, TASK, seed=1, workers=1, out=tmp_path / "run", resume=True)
     assert torch.equal(again.state.weights, whole.state.weights)
-    assert torch.equal(kept(again.state), kept(whole.state))
+    assert torch.equal(final_weights(again.state), final_weights(whole.state))
     assert again.leakage == whole.leakage
     assert (tmp_path / "run" / CHECKPOINT).exists()
 
 
 def test_patience_by_hand() -> None:
     method, state = methods.ifca(patience=2), tacit.State(1, torch.ones(2, 3))
-    assert measured(methods.ifca(), state, {"loss": 1.0}) is state
+    assert track_best(methods.ifca().patience, state, {"loss": 1.0}) is state
     for loss, stale in ((3.0, 0), (2.0, 0), (2.0, 1), (5.0, 2)):
-        assert not stopped(method, state)
-        state = measured(method, replace(state, weights=state.weights + 1), {"loss": loss})
+        assert not out_of_patience(method.patience, state)
+        state = track_best(method.patience, replace(state, weights=state.weights + 1), {"loss": loss})
         assert int(state.memory[STALE]) == stale
-    assert stopped(method, state)
+    assert out_of_patience(method.patience, state)
     assert float(state.memory[LOSS]) == 2.0
     assert torch.equal(state.memory[BEST], torch.full((2, 3), 3.0))
 

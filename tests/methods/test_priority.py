@@ -6,13 +6,14 @@ import torch
 
 import tacit
 from tacit import methods
-from tacit.cards import card
 from tacit.cli import main
-from tacit.core import DenseRows, Messages, UserError
-from tacit.core.rounds import server_side
-from tacit.experiment import parse
-from tacit.mechanisms.nbafl import NOMINAL
-from tacit.results import read_manifest
+from tacit.core import DenseRows, Messages
+from tacit.core.round import server_side
+from tacit.errors import UserError
+from tacit.pieces.mechanisms.nbafl import NOMINAL
+from tacit.report.cards import card
+from tacit.runs.directory import read_manifest
+from tacit.runs.experiment import parse
 
 SMALL = ["--rounds", "2", "--set", "samples=15", "--task", "digits", "--workers", "1"]
 
@@ -122,15 +123,15 @@ def test_glimpses_are_what_the_run_sends():
     """Blurred by the client's mechanism, a glimpse is the message of the round it shows."""
     task = tacit.tasks.make_task("digits", clients=5)
     method = methods.priority(rounds=3, samples=300, exposures=1)
-    seen = [*tacit.glimpses(method, task, client=2, at=[3, 1], seed=4, workers=1)]
+    seen = [*tacit.client_traces(method, task, client=2, at=[3, 1], seed=4, workers=1)]
     assert [glimpse.now.index for glimpse in seen] == [0, 2]
     states = {state.round: state for state, _ in tacit.rounds(method, task, seed=4, workers=1)}
-    all_five = [next(tacit.glimpses(method, task, client=c, at=[3], seed=4, workers=1)) for c in range(5)]
+    all_five = [next(tacit.client_traces(method, task, client=c, at=[3], seed=4, workers=1)) for c in range(5)]
     rows = [method.mechanism.at_client(o.messages, o.view, o.data, o.now).rows.dense() for o in all_five]
     messages = Messages(torch.arange(5), DenseRows(torch.cat(rows)))
     after = server_side(method, states[2], messages, seen[1].now)
     torch.testing.assert_close(states[3].weights, after.weights, rtol=1e-4, atol=1e-6)
     with pytest.raises(UserError, match=r"client=7 in \[0, 5\)"):
-        next(tacit.glimpses(method, task, client=7, at=[1]))
+        next(tacit.client_traces(method, task, client=7, at=[1]))
     with pytest.raises(UserError, match="rounds from 1 on"):
-        next(tacit.glimpses(method, task, client=0, at=[0]))
+        next(tacit.client_traces(method, task, client=0, at=[0]))

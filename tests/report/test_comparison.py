@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 
 from report.comparisons import make, row
-from tacit.core import UserError
+from tacit.errors import UserError
 from tacit.report.comparison import Comparison
-from tacit.report.orders import Order
+from tacit.report.rankings import Order
 from tacit.report.tables import remarks, table
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from report.comparisons import make, row
-from tacit.core import UserError
-from tacit.report import figures, histograms, looks, maps, points
+from tacit.errors import UserError
+from tacit.report import figures, histograms, maps, scatter, style
 from tacit.report.comparison import Comparison, Row, Trial
 from tacit.report.plots import Gallery, Histogram, Maps, Panel, Points, Strip
 
@@ -81,7 +81,7 @@ def test_a_run_that_stops_earlier_stays_at_its_last_value():
     (line,) = figures._lines((stopped,), "rmse")
     assert list(line.x) == [1, 2, 3, 4]
     assert list(line.mean) == [5, 4, 3, 2.5]
-    assert "stays at its last value" in looks.caption(make(stopped, y=("rmse",)), "Line", "band")
+    assert "stays at its last value" in style.caption(make(stopped, y=("rmse",)), "Line", "band")
 
 
 def test_points_are_means_over_an_argument_with_their_deviation():
@@ -93,7 +93,7 @@ def test_points_are_means_over_an_argument_with_their_deviation():
         return replace(row(name=f"{models} {noise}"), args=args, trials=trials)
 
     rows = (of(3, 2.0, 0.5, 0.7), of(3, None, 0.1, 0.3), of(1, 2.0, 0.9, 0.9), of(1, 5.0, 0.9, None))
-    one, three = points.series(rows, plot)
+    one, three = scatter.series(rows, plot)
     assert (one.name, three.name) == ("hypotheses: 1", "hypotheses: 3")
     assert list(three.x) == [0.0, 2.0]
     assert list(three.mean) == pytest.approx([0.2, 0.6])

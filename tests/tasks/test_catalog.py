@@ -2,10 +2,10 @@ import inspect
 
 import pytest
 
-from tacit.core.errors import UserError
 from tacit.core.task import Task
+from tacit.errors import UserError
 from tacit.tasks import TASKS, make_task
-from tacit.tasks.data import DataSet
+from tacit.tasks.datasets import DataSet
 from tacit.tasks.sources import DATA_SETS
 
 

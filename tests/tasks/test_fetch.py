@@ -13,9 +13,9 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 
-from tacit.core.errors import DataError, StorageError
-from tacit.tasks import data
-from tacit.tasks.data import DataSet, File, read
+from tacit.errors import DataError, StorageError
+from tacit.tasks import datasets
+from tacit.tasks.datasets import DataSet, File, read
 from tacit.tasks.fetch import fetch
 
 CSV = b"a,b\n1,2\n"
@@ -74,7 +74,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("TACIT_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(data, "DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr(datasets, "DEBIAN", tmp_path / "debian")
     return tmp_path / "data"
 
 

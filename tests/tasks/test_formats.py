@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacit.core.errors import DataError
+from tacit.errors import DataError
 from tacit.tasks.formats import image_records, pack, parse_csv, parse_idx, unpack
 
 RECORDS = np.random.default_rng(0).integers(0, 10, (3, 3073), dtype=np.uint8).tobytes()

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import tacit
-from tacit.core import DataError, RootBrier
+from tacit.core import RootBrier
 from tacit.core.keys import Key
+from tacit.errors import DataError
 from tacit.tasks.handwriting import femnist, read_leaf, turned
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tacit.core.errors import DataError, UserError
 from tacit.core.keys import Key
-from tacit.tasks import data, images
-from tacit.tasks.data import DataSet, File
+from tacit.errors import DataError, UserError
+from tacit.tasks import datasets, images
+from tacit.tasks.datasets import DataSet, File
 from tacit.tasks.sources import MNIST
 
 
@@ -112,7 +112,7 @@ def test_mnist_refuses_a_changed_file(tiny_mnist, tmp_path):
 
 def test_fashion_has_public_images_only_if_mnist_is_there(tiny_mnist, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(data, "DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr(datasets, "DEBIAN", tmp_path / "debian")
     monkeypatch.setattr(images, "FASHION_MNIST", tiny_mnist)
     task = images.fashion_mnist(clients=10, samples=2)
     assert task.public is not None

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core.errors import DataError
 from tacit.core.keys import Key
 from tacit.core.task import Task
+from tacit.errors import DataError
 from tacit.tasks import medical
 from tacit.tasks.medical import Deal, Study
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from tacit.core.errors import UserError
+from tacit.errors import UserError
 from tacit.tasks import models
 
 COUNTS = {

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.core.errors import UserError
 from tacit.core.keys import Key
+from tacit.errors import UserError
 from tacit.tasks.partition import by_key, dirichlet, iid, label_shards
 
 KEY = Key.from_seed(7)

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from tacit.core.errors import UserError
 from tacit.core.losses import MeanSquared, RootMeanSquared
+from tacit.errors import UserError
 from tacit.tasks.synthetic import THETA, synthetic
 
 

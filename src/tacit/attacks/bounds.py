@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from scipy.stats import beta, binom, norm
 
-from tacit.core.errors import expect
+from tacit.errors import expect
 
 Scores = NDArray[np.float64]
 Profile = Callable[[float], float]  # the δ that is claimed at an ε

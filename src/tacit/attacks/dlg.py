@@ -22,7 +22,7 @@ from torch.func import functional_call
 from tacit.attacks.scores import mse, psnr, ssim
 from tacit.attacks.views import Trace, recipe
 from tacit.core import Descent, Key
-from tacit.core.errors import expect
+from tacit.errors import expect
 
 Labels = Literal["inferred", "optimised"]
 Distance = Literal["squared", "cosine"]
@@ -154,7 +154,7 @@ class _Goal:
         enough. None, if the codec does not say the last layer as it is.
         """
         size = self.shapes[-1].numel()
-        if not self.trace.tells(torch.arange(self.first.numel() - size, self.first.numel())):
+        if not self.trace.broadcast_parts(torch.arange(self.first.numel() - size, self.first.numel())):
             return None
         last = self.trace.update().double()[-size:]
         lifted = last.view(self.shapes[-1][0], -1).sum(1) / (self.descent.lr * self.steps)

@@ -14,10 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tacit.core.errors import expect
 from tacit.core.keys import Key
 from tacit.core.losses import auroc
 from tacit.core.task import Population
+from tacit.errors import expect
 
 Level = Literal["client", "record"]
 FEWEST = 4  # models

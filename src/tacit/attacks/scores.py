@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.core.errors import expect
+from tacit.errors import expect
 
 WINDOW, SIGMA = 11, 1.5
 STEADY = (0.01**2, 0.03**2)  # C₁ and C₂ for a range of 1

@@ -7,7 +7,7 @@
 | `client` | the models and what is told beside them | the same |
 | `recipient` | the models | the same |
 
-The round is really played: `client_side` and the server's half are those of `tacit.core.rounds`, and what the
+The round is really played: `client_side` and the server's half are those of `tacit.core.round`, and what the
 adversary does not see is thrown away before any attack is given the rest.
 """
 
@@ -19,10 +19,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Descent, Key, Messages, Method, Nudge, Round, Rows, State, UserError, View, Wave
-from tacit.core.rounds import broadcast, client_side, close, receive, refuse, released
+from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, Round, Rows, State, View, Wave
+from tacit.core.round import broadcast, client_side, close, receive, refuse, released
 from tacit.core.state import SERVER
 from tacit.core.wave import Shapes
+from tacit.errors import UserError
 
 Vantage = Literal["server", "network", "client", "recipient"]
 VANTAGES: tuple[Vantage, ...] = get_args(Vantage)
@@ -120,7 +121,7 @@ class Trace:
             return said
         return seen.method.codec.decode(said, seen.before, seen.now)
 
-    def tells(self, coordinates: Tensor) -> bool:
+    def broadcast_parts(self, coordinates: Tensor) -> bool:
         """Whether the codec says these coordinates of an update as they are."""
         update = torch.zeros_like(self.start).index_fill_(0, coordinates, 1.0)
         again = replace(self, values=self.would_be(update)).update()
@@ -145,7 +146,7 @@ def observe(method: Method, state: State, wave: Wave, now: Round, vantage: Vanta
     after = close(method, state, total, now).weights
     public = replace(now, secret=NOBODY_KNOWS)
     memory = {name: value for name, value in state.memory.items() if vantage == "server" or not name.startswith(SERVER)}
-    shown = method.channel.shows == "messages"
+    shown = method.channel.server_sees == "messages"
     summed = vantage == "server" and not shown
     return Observation(
         vantage=vantage,
@@ -181,7 +182,7 @@ class _Probe:
         self.how = self.how or how
         return DenseRows(weights.new_zeros(1, weights.shape[-1]))
 
-    def nudged(self, weights: Tensor, nudge: Nudge) -> Tensor:
+    def perturbed_scores(self, weights: Tensor, nudge: Perturbation) -> Tensor:
         """Nothing changes anything."""
         return weights.new_zeros(1, 1 + nudge.count, dtype=torch.float64)
 

@@ -75,7 +75,7 @@ def _add_verb(verbs: "argparse._SubParsersAction[Parser]", name: str, module: Mo
 
 def _exit_code(error: Exception) -> int:
     """Report an error: one sentence if it was raised on purpose, everything there is if not."""
-    from tacit.core.errors import TacitError
+    from tacit.errors import TacitError
 
     if isinstance(error, TacitError):
         print(f"tacit: {error}", file=sys.stderr)

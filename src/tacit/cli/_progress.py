@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tacit.report.words import size
+from tacit.report.labels import size
 
 if TYPE_CHECKING:
     from tacit.core import Report
-    from tacit.runs import Run
+    from tacit.runs.run import Run
 
 SECONDS_BETWEEN_LINES = 5.0
 T = TypeVar("T")
@@ -76,7 +76,7 @@ def _figures(runs: "Iterable[Run]") -> "Generator[tuple[Run, str]]":
         for report in run.history[seen:]:
             up, down, metric = up + sum(report.up), down + sum(report.down), _metric(report) or metric
         seen = len(run.history)
-        epsilon = "" if run.spending is None else f" ε {run.spending.epsilon:.3f}"
+        epsilon = "" if run.charges is None else f" ε {run.charges.epsilon:.3f}"
         yield run, f"{metric}{epsilon} up {size(up)} down {size(down)}"
 
 

@@ -23,12 +23,12 @@ from tacit.cli._options import add_options, to_dict
 from tacit.cli._text import aligned
 
 if TYPE_CHECKING:
-    from tacit.adversary import Siege
     from tacit.attacks.dlg import Likeness
     from tacit.attacks.membership import Inference
+    from tacit.attacks.scenario import Siege
     from tacit.attacks.views import Observation
-    from tacit.experiment import Experiment
     from tacit.report.plots import Gallery
+    from tacit.runs.experiment import Experiment
 
 VANTAGES = ("server", "network", "client", "recipient")
 
@@ -72,7 +72,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def _experiment(args: argparse.Namespace, **more: object) -> "Experiment":
-    from tacit.experiment import Experiment
+    from tacit.runs.experiment import Experiment
 
     given = {**to_dict(args.set), **more}
     return Experiment(method=args.method, task=args.task, args=given, task_args=to_dict(args.task_set))
@@ -80,7 +80,7 @@ def _experiment(args: argparse.Namespace, **more: object) -> "Experiment":
 
 def _dlg(args: argparse.Namespace) -> int:
     """Deep leakage from gradients: find the images whose update is the one that was seen."""
-    from tacit.adversary import besieged, reconstructions
+    from tacit.attacks.scenario import besieged, reconstructions
     from tacit.cli._progress import counted
 
     made, siege = _experiment(args), _siege(args)
@@ -99,9 +99,9 @@ def _dlg(args: argparse.Namespace) -> int:
 
 
 def _siege(args: argparse.Namespace) -> "Siege":
-    from tacit.adversary import Siege
     from tacit.attacks.dlg import Dlg
-    from tacit.core.errors import expect
+    from tacit.attacks.scenario import Siege
+    from tacit.errors import expect
 
     expect(1 <= args.batch <= 8, f"batch={args.batch} from 1 to 8")
     attack = Dlg.published(args.batch) if args.published else Dlg.improved(args.batch)
@@ -160,11 +160,11 @@ def _draw(args: argparse.Namespace, found: "Sequence[Likeness]") -> Path | None:
     """Originals above what was found; without the plotting library only a word about it."""
     if not found:
         return None
-    from tacit.core import UserError
+    from tacit.core.files import storing, write
+    from tacit.errors import UserError
     from tacit.report.figures import png
-    from tacit.report.looks import require
     from tacit.report.pictures import draw
-    from tacit.storage import storing, write
+    from tacit.report.style import require
 
     try:
         require()
@@ -190,7 +190,7 @@ def _gallery(found: "Sequence[Likeness]") -> "Gallery":
 
 def _membership(args: argparse.Namespace) -> int:
     """Membership inference: models are trained on random halves of the clients or records, and tell who was in."""
-    from tacit.adversary import members
+    from tacit.attacks.scenario import members
     from tacit.cli._progress import counted
 
     more = {} if args.rounds is None else {"rounds": args.rounds}

@@ -22,9 +22,9 @@ from tacit.cli._options import add_options, to_dict
 from tacit.cli._text import aligned
 
 if TYPE_CHECKING:
-    from tacit.adversary import Claim, Verdict
-    from tacit.attacks.audit import Trial
+    from tacit.attacks.auditing import Trial
     from tacit.attacks.bounds import Errors, Guesses
+    from tacit.attacks.scenario import Claim, Verdict
 
 EXCEEDED = 1  # the exit code
 
@@ -47,8 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Audit, and print the bound beside the claim."""
-    from tacit.adversary import claim_of, judged, trial_of
-    from tacit.experiment import Experiment
+    from tacit.attacks.scenario import claim_of, judge, trial_of
+    from tacit.runs.experiment import Experiment
 
     made = Experiment(method=args.method, task=args.task, args=to_dict(args.set), task_args=to_dict(args.task_set))
     trial = trial_of(
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     )
     claim = claim_of(trial, args.canaries or 1)
     found = _guess(trial, args)
-    verdict = judged(claim, found)
+    verdict = judge(claim, found)
     print(
         json.dumps(_summary(args, verdict, found), indent=2) if args.json else "\n".join(_lines(args, verdict, found))
     )
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _guess(trial: "Trial", args: argparse.Namespace) -> "Errors | Guesses":
-    from tacit.attacks.audit import many_runs, one_run
+    from tacit.attacks.auditing import many_runs, one_run
     from tacit.cli._progress import counted
     from tacit.core import Key
 

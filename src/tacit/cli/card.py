@@ -16,7 +16,7 @@ from tacit.cli._options import add_options, to_dict
 from tacit.cli._text import figures
 
 if TYPE_CHECKING:
-    from tacit.cards import Card
+    from tacit.report.cards import Card
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the card."""
-    from tacit.cards import card
+    from tacit.report.cards import card
 
     shown = card(args.method, to_dict(args.set))
     print(json.dumps(asdict(shown), indent=2) if args.json else "\n".join(_lines(shown)))

@@ -19,10 +19,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tacit.report.words import size
+from tacit.report.labels import size
 
 if TYPE_CHECKING:
-    from tacit.tasks.data import DataSet, File
+    from tacit.tasks.datasets import DataSet, File
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def _fetch(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from tacit.core.errors import DataError
+    from tacit.errors import DataError
     from tacit.tasks.sources import DATA_SETS
 
     sets = _named(args.names) if args.names else list(DATA_SETS.values())
@@ -105,8 +105,8 @@ def _check(args: argparse.Namespace) -> int:
 
 def _verdict(file: "File") -> str:
     """`right`, `missing`, or what is wrong."""
-    from tacit.core.errors import DataError
-    from tacit.tasks.data import locate, read
+    from tacit.errors import DataError
+    from tacit.tasks.datasets import locate, read
 
     if locate(file) is None:
         return "missing"
@@ -130,7 +130,7 @@ def _named(names: Iterable[str]) -> list["DataSet"]:
 
 def _described(data: "DataSet") -> dict[str, object]:
     """A data set in plain values."""
-    from tacit.tasks.data import locate
+    from tacit.tasks.datasets import locate
 
     return {
         "data": data.name,

@@ -20,9 +20,9 @@ from tacit.cli._options import add_options, to_dict
 if TYPE_CHECKING:
     import socket
 
-    from tacit.channels.attestation import Attestor, Verdict
-    from tacit.channels.enclave import Configuration, Keeper
     from tacit.core import Method
+    from tacit.protocols.attestation import Attestor, Verdict
+    from tacit.protocols.enclave import Configuration, EnclaveService
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +87,7 @@ def _configure_manifest(parser: argparse.ArgumentParser) -> None:
 
 def _verify(args: argparse.Namespace) -> int:
     """0 if the quote is accepted, 1 if not."""
-    from tacit.channels.attestation import Policy, judge, kind_of
+    from tacit.protocols.attestation import Policy, judge, kind_of
 
     quote = _read(args.quote, "quote")
     collateral = _read(args.collateral, "collateral") if args.collateral else b""
@@ -99,11 +99,12 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _configure(args: argparse.Namespace) -> int:
     """Write a configuration; its digest is what clients compare."""
-    from tacit import methods, storage
+    from tacit import methods
+    from tacit.core import files
 
     method = methods.make(args.method, to_dict(args.set))
     configuration = _configuration(args, method)
-    storage.write(args.out, configuration.to_bytes())
+    files.write(args.out, configuration.to_bytes())
     print(f"configuration  {args.out}\ndigest         {configuration.digest.hex()}")
     if configuration.seed is not None:
         print(_simulated())
@@ -114,9 +115,10 @@ def _serve(args: argparse.Namespace) -> int:
     """Serve until the host says that it is over."""
     import torch
 
-    from tacit.channels.enclave import Configuration, Journal, Keeper
-    from tacit.core.errors import expect
-    from tacit.expressions import build
+    from tacit.errors import expect
+    from tacit.pieces.channels import enclave_service
+    from tacit.protocols.enclave import Configuration, Journal
+    from tacit.runs.expressions import build
 
     torch.set_num_threads(1)  # sums then come out as everywhere else
     data = sys.stdin.buffer.read() if args.config == "-" else _read(Path(args.config), "configuration")
@@ -125,7 +127,7 @@ def _serve(args: argparse.Namespace) -> int:
         args.insecure_simulation or configuration.seed is None, "a configuration without a seed: it gives noise away"
     )
     journal = Journal(args.journal) if args.journal else None
-    keeper = Keeper(configuration, build(configuration.method), _attestor(args), journal)
+    keeper = enclave_service(configuration, build(configuration.method), _attestor(args), journal)
     if args.insecure_simulation:
         print(
             f"tacit: {_simulated()}: this process isolates nothing from whoever runs it.", file=sys.stderr, flush=True
@@ -133,7 +135,7 @@ def _serve(args: argparse.Namespace) -> int:
     if args.descriptor is not None:
         import socket
 
-        from tacit.channels.enclave import serve
+        from tacit.protocols.enclave import serve
 
         serve(socket.socket(fileno=args.descriptor), keeper.answer)
         return 0
@@ -142,14 +144,14 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _manifest(args: argparse.Namespace) -> int:
     """Write the manifest."""
-    from tacit import storage
-    from tacit.channels.enclave.manifest import render
+    from tacit.core import files
+    from tacit.protocols.enclave.manifest import render
 
     text = render(args.config, args.listen, args.parameters, args.cohort)
     if args.out is None:
         print(text, end="")
         return 0
-    storage.write(args.out, text.encode())
+    files.write(args.out, text.encode())
     print(f"manifest  {args.out}\nIt was never run on hardware. Sign it with gramine-manifest and gramine-sgx-sign.")
     return 0
 
@@ -157,8 +159,9 @@ def _manifest(args: argparse.Namespace) -> int:
 def _configuration(args: argparse.Namespace, method: "Method") -> "Configuration":
     import secrets
 
-    from tacit.channels.enclave import Configuration, Enclave, simulated
-    from tacit.core.errors import UserError, expect
+    from tacit.errors import UserError, expect
+    from tacit.pieces.channels import Enclave
+    from tacit.protocols.enclave import Configuration, simulated
 
     method = method if isinstance(method.channel, Enclave) else replace(method, channel=Enclave())
     expect((args.seed is None) != (args.directory is None), "either --directory or --seed")
@@ -175,15 +178,15 @@ def _configuration(args: argparse.Namespace, method: "Method") -> "Configuration
 
 
 def _attestor(args: argparse.Namespace) -> "Attestor":
-    from tacit.channels.attestation import GramineAttestor, SimulationAttestor
+    from tacit.protocols.attestation import GramineAttestor, SimulationAttestor
 
     if args.insecure_simulation:
         return SimulationAttestor(insecure=True)
     return GramineAttestor(_read(args.collateral, "collateral") if args.collateral else b"")
 
 
-def _listen(args: argparse.Namespace, configuration: "Configuration", keeper: "Keeper") -> int:
-    from tacit.channels.enclave import serve
+def _listen(args: argparse.Namespace, configuration: "Configuration", keeper: "EnclaveService") -> int:
+    from tacit.protocols.enclave import serve
 
     with _listener(args.listen) as listener:
         print(f"listening on   {args.listen}\nconfiguration  {configuration.digest.hex()}", flush=True)
@@ -199,7 +202,7 @@ def _listener(address: str) -> "socket.socket":
     import os
     import socket
 
-    from tacit.core import UserError
+    from tacit.errors import UserError
 
     host, colon, port = address.rpartition(":")
     try:
@@ -225,13 +228,13 @@ def _table(verdict: "Verdict") -> dict[str, object]:
 
 
 def _simulated() -> str:
-    from tacit.channels.attestation import SIMULATED
+    from tacit.protocols.attestation import SIMULATED
 
     return SIMULATED
 
 
 def _read(path: Path, what: str) -> bytes:
-    from tacit.core import UserError
+    from tacit.errors import UserError
 
     try:
         return path.read_bytes()

@@ -18,8 +18,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print every method's name and what it does."""
-    from tacit.cards import summary
     from tacit.methods import catalog
+    from tacit.report.cards import summary
 
     lines = {name: summary(factory) for name, factory in catalog().items()}
     if args.json:

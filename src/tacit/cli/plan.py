@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING
 from tacit.cli._text import aligned
 
 if TYPE_CHECKING:
-    from tacit.books.accountants import Accountant
-    from tacit.books.planning import Cohorts
     from tacit.core.pieces import Sampler
+    from tacit.privacy.accountants import Accountant
+    from tacit.privacy.planning import Cohorts
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compute what is missing, and print it."""
-    from tacit.books.accountants import accountant
-    from tacit.books.planning import Cohorts
+    from tacit.privacy.accountants import accountant
+    from tacit.privacy.planning import Cohorts
 
     _check(args)
     cohorts = Cohorts(_sampler(args), args.population or 1)
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Raise `UserError` unless there is exactly one question."""
-    from tacit.books.privacy import check_delta
-    from tacit.core.errors import expect
+    from tacit.errors import expect
+    from tacit.privacy.accounting import check_delta
 
     check_delta(args.delta)
     if args.schedule and args.rounds is None and (args.epsilon is None or args.noise is None):
@@ -80,8 +80,8 @@ def _check(args: argparse.Namespace) -> None:
 
 def _sampler(args: argparse.Namespace) -> "Sampler":
     """The sampler that the arguments describe, for a population of 1 if only a rate is given."""
-    from tacit.core.errors import expect
-    from tacit.samplers import Everyone, Growing
+    from tacit.errors import expect
+    from tacit.pieces.samplers import Everyone, Growing
 
     if args.sampling == "everyone":
         expect(
@@ -103,8 +103,8 @@ def _sampler(args: argparse.Namespace) -> "Sampler":
 
 
 def _sized(args: argparse.Namespace, size: float) -> "Sampler":
-    from tacit.core.errors import expect
-    from tacit.samplers import FixedSize, Poisson
+    from tacit.errors import expect
+    from tacit.pieces.samplers import FixedSize, Poisson
 
     if args.sampling == "poisson":
         return Poisson(size)
@@ -124,9 +124,9 @@ def _question(args: argparse.Namespace, by: "Accountant") -> dict[str, object]:
 
 def _answer(args: argparse.Namespace, cohorts: "Cohorts", by: "Accountant") -> dict[str, object]:
     """The one that was not given, and the ε that it leads to."""
-    from tacit.books.planning import check_noise
-    from tacit.books.privacy import MOST_ROUNDS, Budget
-    from tacit.core.errors import UserError
+    from tacit.errors import UserError
+    from tacit.privacy.accounting import MOST_ROUNDS, Budget
+    from tacit.privacy.planning import check_noise
 
     if args.noise is not None:
         check_noise(args.noise)
@@ -147,7 +147,7 @@ def _answer(args: argparse.Namespace, cohorts: "Cohorts", by: "Accountant") -> d
 
 
 def _warn(args: argparse.Namespace) -> None:
-    from tacit.books.privacy import weak_delta
+    from tacit.privacy.accounting import weak_delta
 
     warning = weak_delta(args.delta, args.population) if args.population else None
     if warning:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tacit.core import Task
+    from tacit.papers.jobs import Choice, Job
+    from tacit.papers.studies import Study
     from tacit.report.comparison import Comparison
-    from tacit.reproduction.jobs import Choice, Job
-    from tacit.reproduction.studies import Study
-    from tacit.runs import Run
+    from tacit.runs.run import Run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         return _tell(_load(args.saved), args, args.saved.with_suffix(".png"))
     if args.what is None:
         return _list(args)
-    from tacit.reproduction.studies import FAST, experiments_folder, read_study
+    from tacit.papers.studies import FAST, experiments_folder, read_study
 
     study, choice = read_study(experiments_folder(), args.what), _choice(args)
     earlier = _earlier(args.save, study.name, fast=choice.fast) if args.save else None
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     """Every table and figure there is."""
-    from tacit.reproduction.studies import catalog, experiments_folder, read_study
+    from tacit.papers.studies import catalog, experiments_folder, read_study
 
     folder = experiments_folder()
     studies = [read_study(folder, name) for name in catalog(folder)]
@@ -83,16 +83,16 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _choice(args: argparse.Namespace) -> "Choice":
-    from tacit.reproduction.jobs import OUT, Choice
+    from tacit.papers.jobs import OUT, Choice
 
     return Choice(rows=args.rows, seeds=args.seeds, fast=args.fast, out=args.out or OUT)
 
 
 def _compare(study: "Study", choice: "Choice", workers: int | None) -> "Comparison":
     """Run what is not finished; what cannot be run or drawn is found before anything is."""
-    from tacit.report.looks import require
-    from tacit.reproduction.jobs import jobs_of
-    from tacit.reproduction.outcomes import compare
+    from tacit.papers.jobs import jobs_of
+    from tacit.papers.outcomes import compare
+    from tacit.report.style import require
 
     if study.plot is not None or study.rows[0].siege is not None:
         require()
@@ -113,7 +113,7 @@ def _besiege(study: "Study", groups: "list[list[Job]]", *, fast: bool) -> "Compa
     from functools import partial
 
     from tacit.cli._progress import counted
-    from tacit.reproduction.assaults import assaults_of, compare
+    from tacit.papers.attack_jobs import assaults_of, compare
 
     assaults = assaults_of(groups, fast=fast)
     left = {assault.job: assault for group in assaults for assault in group if not assault.finished()}
@@ -165,7 +165,7 @@ def _tell(comparison: "Comparison", args: argparse.Namespace, picture: Path) -> 
 
 def _earlier(path: Path, name: str, *, fast: bool) -> "Comparison | None":
     """What the file has kept so far; whatever it is that cannot be added to, is found before anything runs."""
-    from tacit.core import UserError
+    from tacit.errors import UserError
 
     if not path.exists():
         return None
@@ -177,7 +177,7 @@ def _earlier(path: Path, name: str, *, fast: bool) -> "Comparison | None":
 
 
 def _load(path: Path) -> "Comparison":
-    from tacit.core import UserError
+    from tacit.errors import UserError
     from tacit.report.comparison import Comparison
 
     try:
@@ -187,7 +187,7 @@ def _load(path: Path) -> "Comparison":
 
 
 def _write(path: Path, content: bytes) -> None:
-    from tacit.storage import storing, write
+    from tacit.core.files import storing, write
 
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def _check_alone(args: argparse.Namespace) -> None:
     """What was saved is told as it is."""
-    from tacit.core import UserError
+    from tacit.errors import UserError
 
     names = ("what", "rows", "fast", "seeds", "workers", "out", "save")
     given = [name for name in names if getattr(args, name)]

@@ -39,11 +39,11 @@ from typing import TYPE_CHECKING
 
 from tacit.cli._options import add_options, to_dict
 from tacit.cli._text import aligned, figures
-from tacit.report.words import size
+from tacit.report.labels import size
 
 if TYPE_CHECKING:
-    from tacit.experiment import Experiment
-    from tacit.runs import Plan, Run
+    from tacit.runs.experiment import Experiment
+    from tacit.runs.run import Plan, Run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,8 +79,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _start(args: argparse.Namespace) -> "list[Run]":
     """One run per method and seed, all on the same data."""
-    from tacit.results import check_free
-    from tacit.runs import Plan
+    from tacit.runs.directory import check_free
+    from tacit.runs.run import Plan
 
     experiments = _experiments(args)
     task = experiments[0].build_task()
@@ -106,23 +106,27 @@ def _start(args: argparse.Namespace) -> "list[Run]":
 def _experiments(args: argparse.Namespace) -> "list[Experiment]":
     """What the file or the methods' names say, and over it what the command line says; the first one's task for all."""
     from tacit import methods
-    from tacit.core import UserError
-    from tacit.experiment import Experiment, at_home, read, shared_out
+    from tacit.errors import UserError
+    from tacit.runs.experiment import Experiment, default_task_args, read, shared_out
 
     if not args.what:
         raise UserError("Expected a method's name, an experiment's file, or --resume RUN. See tacit run --help.")
     files = [what for what in args.what if what.endswith(".toml")]
     if files and len(args.what) > 1:
         raise UserError(f"Expected {files[0]} to stand alone: an experiment's file has its own task.")
-    home = methods.home(args.what[0]) if not files else methods.Home()
-    bases = [read(Path(what)) if files else Experiment(method=what, task=home.task) for what in args.what]
+    default_task = methods.default_task(args.what[0]) if not files else methods.DefaultTask()
+    bases = [read(Path(what)) if files else Experiment(method=what, task=default_task.task) for what in args.what]
     given = {**to_dict(args.set), **({} if args.rounds is None else {"rounds": args.rounds})}
     return [
         replace(
             base,
             task=args.task or base.task,
             args={**base.args, **own},
-            task_args={**base.task_args, **at_home(home, args.task or base.task), **to_dict(args.task_set)},
+            task_args={
+                **base.task_args,
+                **default_task_args(default_task, args.task or base.task),
+                **to_dict(args.task_set),
+            },
             seeds=base.seeds if args.seed is None else (args.seed,),
         )
         for base, own in zip(bases, shared_out(given, [base.method for base in bases]), strict=True)
@@ -131,10 +135,10 @@ def _experiments(args: argparse.Namespace) -> "list[Experiment]":
 
 def _resume(args: argparse.Namespace) -> "Run":
     """The run in a directory, made again from its manifest."""
-    from tacit.core import RunError
-    from tacit.experiment import Experiment
-    from tacit.results import read_manifest
-    from tacit.runs import Plan
+    from tacit.errors import RunError
+    from tacit.runs.directory import read_manifest
+    from tacit.runs.experiment import Experiment
+    from tacit.runs.run import Plan
 
     _check_alone(args)
     manifest = read_manifest(args.resume)
@@ -161,7 +165,7 @@ def _resume(args: argparse.Namespace) -> "Run":
 
 def _check_alone(args: argparse.Namespace) -> None:
     """A resumed run is the same run: only what does not change the result may be given."""
-    from tacit.core import UserError
+    from tacit.errors import UserError
 
     names = ("what", "task", "rounds", "set", "task_set", "seed", "device", "out", "evaluate_every")
     given = [name for name in names if getattr(args, name) not in (None, [])]
@@ -173,7 +177,7 @@ def _check_alone(args: argparse.Namespace) -> None:
 def _watch(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume: bool) -> "Run":
     """Show the run while it goes; an interrupt says how to go on."""
     from tacit.cli._progress import shown
-    from tacit.training import follow
+    from tacit.runs.training import follow
 
     steps = follow(plan, workers=args.workers, out=directory, resume=resume, ledger=args.ledger)
     latest: Run | None = None
@@ -194,10 +198,10 @@ def _warn(run: "Run") -> None:
     """Say at the start what would be a pity to learn at the end."""
     if run.plan.method.channel.caveat:
         print(f"Warning: {run.plan.method.channel.caveat}", file=sys.stderr)
-    if run.spending is not None:
-        from tacit.books.privacy import weak_delta
+    if run.charges is not None:
+        from tacit.privacy.accounting import weak_delta
 
-        weak = weak_delta(run.spending.delta, run.spending.population)
+        weak = weak_delta(run.charges.delta, run.charges.population)
         if weak:
             print(f"Warning: {weak}", file=sys.stderr)
 
@@ -251,11 +255,11 @@ def _spent(run: "Run") -> dict[str, object]:
     """The guarantee, and of a run with a budget how far it is used up."""
     nominal = run.plan.manifest.method.nominal
     told = run.privacy.to_json() | ({"nominal": dict(nominal)} if nominal else {})
-    spending = run.spending
-    if spending is None:
+    charges = run.charges
+    if charges is None:
         return told
-    accounted = {"nominal_epsilon": spending.epsilon, "at_delta": spending.delta}
-    left = {"delta_at_budget": spending.delta_at_budget, "rounds_left": run.plan.method.rounds - run.state.round}
+    accounted = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
+    left = {"delta_at_budget": charges.delta_at_budget, "rounds_left": run.plan.method.rounds - run.state.round}
     return {**told, **accounted, **left}
 
 
@@ -287,18 +291,18 @@ def _rounding(run: "Run") -> list[str]:
     step, bits = run.history[-1].step if run.history else None, run.plan.method.channel.bits
     if step is None:
         return []
-    noise = f", which lengthens bounds, and with them the noise, by {step.longer:.2%}" if step.longer else ""
+    noise = f", which lengthens bounds, and with them the noise, by {step.inflation:.2%}" if step.inflation else ""
     return [f"Sums are of integers modulo 2^{bits}: numbers were rounded to multiples of {step.size:.2g}{noise}."]
 
 
 def _privacy(run: "Run", *, alone: bool) -> list[str]:
     """What a person should know about the run's privacy."""
-    spending, method = run.spending, run.plan.method
+    charges, method = run.charges, run.plan.method
     lines = [f"Guarantee{'' if alone else f' of {method.name}'}: {run.privacy}"]
     lines += figures(run.plan.manifest.method.nominal)
-    if spending is not None and method.budget is not None:
+    if charges is not None and method.budget is not None:
         lines.append(
-            f"Spent: ε = {spending.epsilon:.4g} at δ = {spending.delta:g}, or δ = {spending.delta_at_budget:.3g} at "
+            f"Spent: ε = {charges.epsilon:.4g} at δ = {charges.delta:g}, or δ = {charges.delta_at_budget:.3g} at "
             f"ε = {method.budget.epsilon:g}, in {run.state.round} rounds."
         )
         if run.state.round < method.rounds:
@@ -327,7 +331,7 @@ def _table(runs: "list[Run]") -> list[list[str]]:
     for run in runs:
         head = [run.plan.method.name, run.plan.task.name, str(run.plan.seed), str(run.state.round)]
         metrics = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
-        epsilon = "-" if run.spending is None else f"{run.spending.epsilon:.3g}"
+        epsilon = "-" if run.charges is None else f"{run.charges.epsilon:.3g}"
         leaked = ["-" if run.leakage is None else f"{run.leakage.most:.3g}"] * bool(leaking)
         lines.append([*head, *metrics, epsilon, *leaked, *_travelled(run), f"{run.seconds:.1f}"])
     return lines

@@ -1,7 +1,16 @@
 """The vocabulary: what a method is made of, and in which order a round uses it."""
 
-from tacit.core.budget import Budget
-from tacit.core.errors import (
+from tacit.core.keys import Key
+from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
+from tacit.core.method import Method
+from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
+from tacit.core.pieces import Chooser, Event, Metric, Near
+from tacit.core.rows import DenseRows, MaskedRows, Rows
+from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Step, Sum, Traffic, Turnout, View
+from tacit.core.stopping import Budget
+from tacit.core.task import Population, Samples, Task
+from tacit.core.wave import Descent, Perturbation, ProximalTerm, Wave
+from tacit.errors import (
     BudgetError,
     CompositionError,
     DataError,
@@ -15,16 +24,7 @@ from tacit.core.errors import (
     WireError,
     WorkerError,
 )
-from tacit.core.keys import Key
-from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
-from tacit.core.method import Method
-from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.pieces import Chooser, Event, Metric, Near
-from tacit.core.rows import DenseRows, MaskedRows, Rows
-from tacit.core.sparse import Compact, Csr
-from tacit.core.state import Bound, Bounded, Messages, Receipt, Report, Round, State, Step, Sum, Traffic, Turnout, View
-from tacit.core.task import Population, Samples, Task
-from tacit.core.wave import Descent, Nudge, Pull, Wave
+from tacit.wire.sparse import Compact, Csr
 
 __all__ = [
     "Add",
@@ -55,10 +55,10 @@ __all__ = [
     "ModelError",
     "Near",
     "NoNoise",
-    "Nudge",
+    "Perturbation",
     "Plain",
     "Population",
-    "Pull",
+    "ProximalTerm",
     "Receipt",
     "Report",
     "RootBrier",

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.core.errors import DataError
+from tacit.errors import DataError
 
 
 class Loss(Protocol):

@@ -1,14 +1,12 @@
 """A method is a record of seven named pieces.
 
 A round is not a chain of hooks: many rows become one vector, and the order of clipping, blurring and summing
-decides about privacy. The order is therefore fixed in `tacit.core.rounds`, and a method only says what stands
+decides about privacy. The order is therefore fixed in `tacit.core.round`, and a method only says what stands
 in each place. An ablation is `dataclasses.replace`.
 """
 
 from dataclasses import dataclass
 
-from tacit.core.budget import Budget
-from tacit.core.errors import CompositionError, expect
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
 from tacit.core.pieces import (
     Aggregator,
@@ -22,6 +20,8 @@ from tacit.core.pieces import (
     Takes,
     Trainer,
 )
+from tacit.core.stopping import Budget
+from tacit.errors import CompositionError, expect
 
 DELTA = 1e-5  # at which ε is told if there is no budget
 
@@ -61,7 +61,7 @@ class Method:
     @property
     def priced(self) -> bool:
         """Whether its rounds have a price; noise that is not sized yet has none to tell."""
-        return not self.mechanism.unsized and self.mechanism.event(0) is not None
+        return not self.mechanism.needs_noise and self.mechanism.event(0) is not None
 
     @property
     def streams(self) -> bool:
@@ -109,7 +109,7 @@ def _trainer_and_mechanism(m: Method) -> str:
 
 
 def _mechanism_and_channel(m: Method) -> str:
-    if m.mechanism.shares and m.channel.shows == "messages":
+    if m.mechanism.shares and m.channel.server_sees == "messages":
         return (
             f"{_of(m.mechanism)} puts only 1/n of the noise on each client, but {_of(m.channel)} shows the server "
             "every message. Use a channel that reveals only the sum, such as SecureSum."
@@ -120,15 +120,15 @@ def _mechanism_and_channel(m: Method) -> str:
             f"{_of(m.mechanism)} blurs with {added}, but {_of(m.channel)} adds up integers modulo 2^{m.channel.bits}. "
             f"Use numbers=Grid(bits={m.channel.bits})."
         )
-    if m.mechanism.reads == "sum" or m.channel.feeds == "messages":
+    if m.mechanism.reads == "sum" or m.channel.aggregates == "messages":
         return ""
     return f"{_of(m.mechanism)} reads every message on the server, but {_of(m.channel)} reveals only their sum."
 
 
 def _aggregator_and_channel(m: Method) -> str:
-    if m.channel.feeds == "messages":
+    if m.channel.aggregates == "messages":
         return ""
-    if not m.aggregator.even:
+    if not m.aggregator.uniform:
         return f"{_of(m.aggregator)} needs every client's number of samples, but {_of(m.channel)} hides it. Use Mean."
     if m.aggregator.needs == "sum":
         return ""
@@ -136,7 +136,7 @@ def _aggregator_and_channel(m: Method) -> str:
 
 
 def _mechanism_and_aggregator(m: Method) -> str:
-    if m.aggregator.even or not m.mechanism.noisy:
+    if m.aggregator.uniform or not m.mechanism.bounds_rows:
         return ""
     return f"{_of(m.mechanism)} bounds every client alike, but {_of(m.aggregator)} lets some count more. Use Mean."
 
@@ -154,7 +154,7 @@ def _hypotheses(m: Method) -> str:
 
 
 def _mechanism_and_hypotheses(m: Method) -> str:
-    if m.aggregator.models == 1 or not m.mechanism.noisy or isinstance(m.mechanism, Metric):
+    if m.aggregator.models == 1 or not m.mechanism.bounds_rows or isinstance(m.mechanism, Metric):
         return ""
     return (
         f"{_of(m.mechanism)} is made for one sum of all messages, but {m.aggregator} makes several. Use MetricLaplace."
@@ -174,7 +174,7 @@ def _metric(m: Method) -> str:
 
 
 def _budget(m: Method) -> str:
-    if m.mechanism.unsized:
+    if m.mechanism.needs_noise:
         missing = f"{_of(m.mechanism)} is to be sized for a budget, but there is none. Give the budget or the noise."
         return missing if m.budget is None else ""
     if m.budget is None or m.priced:

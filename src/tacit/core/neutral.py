@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch import Tensor
 
-from tacit.core import wire
-from tacit.core.errors import expect
-from tacit.core.pieces import Blur, Rehearsal, Says, Sees, SumUp
+from tacit.core.pieces import AddNoise, Content, DryRun, SumMessages, Visibility
 from tacit.core.rows import Rows
-from tacit.core.sparse import Wire
 from tacit.core.state import Bounded, Messages, Round, State, Sum, Traffic, Turnout, View
 from tacit.core.wave import Wave
+from tacit.errors import expect
+from tacit.wire import frames
+from tacit.wire.sparse import Wire
 
 if TYPE_CHECKING:
     from tacit.core.method import Method
@@ -32,7 +32,7 @@ class Identity:
 
     def view(self, state: State, now: Round) -> View:
         """All weights."""
-        return View(state.weights, {wire.Part.WEIGHTS: state.weights})
+        return View(state.weights, {frames.Part.WEIGHTS: state.weights})
 
     def encode(self, rows: Rows, view: View, now: Round) -> Rows:
         """The rows themselves."""
@@ -50,11 +50,11 @@ class Identity:
 class Settled:
     """A mechanism for which all is settled beforehand: nothing is learnt, and nothing told but the method itself."""
 
-    def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
+    def prepare(self, state: State, rehearse: DryRun | None) -> State:
         """Nothing."""
         return state
 
-    def tells(self, state: State) -> Mapping[wire.Part, Tensor]:
+    def broadcast_parts(self, state: State) -> Mapping[frames.Part, Tensor]:
         """Nothing."""
         return {}
 
@@ -77,12 +77,12 @@ class Unbounded:
 
 @dataclass(frozen=True)
 class NoNoise(Settled, Unbounded):
-    """Blur nothing. There is no guarantee."""
+    """AddNoise nothing. There is no guarantee."""
 
-    reads: ClassVar[Sees] = "sum"
+    reads: ClassVar[Visibility] = "sum"
     row_wise: ClassVar[bool] = True
-    noisy: ClassVar[bool] = False
-    unsized: ClassVar[bool] = False
+    bounds_rows: ClassVar[bool] = False
+    needs_noise: ClassVar[bool] = False
     shares: ClassVar[bool] = False
     per_layer: ClassVar[bool] = False
     against: ClassVar[str] = "nobody"
@@ -102,7 +102,7 @@ class Unattended:
 
     caveat: ClassVar[str] = ""
 
-    def attend(self, method: "Method", population: int, seed: int) -> AbstractContextManager[Self]:
+    def open(self, method: "Method", population: int, seed: int) -> AbstractContextManager[Self]:
         """Nothing is needed."""
         return nullcontext(self)
 
@@ -122,11 +122,11 @@ class Direct(Unattended):
         """The messages themselves."""
         return messages
 
-    def meet(self, messages: Messages, state: State, now: Round, add: SumUp) -> Sum:
+    def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
         """Whoever sees them adds them up."""
         return add(messages)
 
-    def release(self, total: Sum, now: Round, blur: Blur) -> Sum:
+    def release(self, total: Sum, now: Round, blur: AddNoise) -> Sum:
         """The sum, blurred."""
         return blur(total)
 
@@ -148,8 +148,8 @@ class Plain(Direct):
 
     wire: Wire | None = None
     down: Wire | None = None
-    shows: ClassVar[Sees] = "messages"
-    feeds: ClassVar[Sees] = "messages"
+    server_sees: ClassVar[Visibility] = "messages"
+    aggregates: ClassVar[Visibility] = "messages"
 
     def upload(self, messages: Messages, now: Round) -> tuple[int, ...]:
         """One frame per message."""
@@ -165,8 +165,8 @@ class Mean:
     """The mean of the messages; every client counts the same."""
 
     models: ClassVar[int] = 1
-    needs: ClassVar[Sees] = "sum"
-    even: ClassVar[bool] = True
+    needs: ClassVar[Visibility] = "sum"
+    uniform: ClassVar[bool] = True
 
     def combine(self, bounded: Bounded, state: State) -> Sum:
         """The sum of the rows, and their number."""
@@ -184,7 +184,7 @@ class Add:
     """Add the aggregated update to the model, times a rate."""
 
     rate: float = 1.0
-    takes: ClassVar[Says] = "updates"
+    takes: ClassVar[Content] = "updates"
 
     def __post_init__(self) -> None:
         expect(self.rate > 0, f"rate={self.rate} > 0")

@@ -15,13 +15,13 @@ from tacit.core.keys import Key
 from tacit.core.rows import Rows
 from tacit.core.state import Bounded, Messages, Round, State, Sum, Traffic, Turnout, View
 from tacit.core.wave import Shapes, Wave
-from tacit.core.wire import Part
+from tacit.wire.frames import Part
 
 if TYPE_CHECKING:
     from tacit.core.method import Method
 
-Says = Literal["updates", "weights"]
-Sees = Literal["messages", "sum"]
+Content = Literal["updates", "weights"]
+Visibility = Literal["messages", "sum"]
 
 
 class Event(Protocol):
@@ -72,7 +72,7 @@ class Trainer(Protocol):
     """What does a client learn?"""
 
     @property
-    def sends(self) -> Says:
+    def sends(self) -> Content:
         """Whether rows are updates or whole weights."""
         ...
 
@@ -142,14 +142,14 @@ class Codec(Protocol):
         ...
 
 
-Rehearsal = Callable[[int], Rows]  # what a client with the public data would send, at one draw of the shared randomness
+DryRun = Callable[[int], Rows]  # what a client with the public data would send, at one draw of the shared randomness
 
 
 class Mechanism(Protocol):
     """How is it blurred, and what does that cost? Both halves, client and server, in one piece."""
 
     @property
-    def reads(self) -> Sees:
+    def reads(self) -> Visibility:
         """What the server must see for this mechanism to work: every message, or only their sum."""
         ...
 
@@ -159,12 +159,12 @@ class Mechanism(Protocol):
         ...
 
     @property
-    def noisy(self) -> bool:
+    def bounds_rows(self) -> bool:
         """Whether anything is blurred at all."""
         ...
 
     @property
-    def unsized(self) -> bool:
+    def needs_noise(self) -> bool:
         """Whether the noise is still to be sized for a method's budget and a population."""
         ...
 
@@ -200,11 +200,11 @@ class Mechanism(Protocol):
         """
         ...
 
-    def prepare(self, state: State, rehearse: Rehearsal | None) -> State:
+    def prepare(self, state: State, rehearse: DryRun | None) -> State:
         """The state before the first round, with what this mechanism learns from public data, if there are any."""
         ...
 
-    def tells(self, state: State) -> Mapping[Part, Tensor]:
+    def broadcast_parts(self, state: State) -> Mapping[Part, Tensor]:
         """What clients must be told for their half, beside what the codec says."""
         ...
 
@@ -244,7 +244,7 @@ class Metric(Protocol):
         ...
 
     @property
-    def of(self) -> Says:
+    def of(self) -> Content:
         """What it blurs: updates or whole weights."""
         ...
 
@@ -273,25 +273,25 @@ class Takes(Protocol):
     """A mechanism that must know whether rows are updates or weights."""
 
     @property
-    def takes(self) -> Says:
+    def takes(self) -> Content:
         """Which of them."""
         ...
 
 
-SumUp = Callable[[Messages], Sum]
-Blur = Callable[[Sum], Sum]
+SumMessages = Callable[[Messages], Sum]
+AddNoise = Callable[[Sum], Sum]
 
 
 class Channel(Protocol):
     """Who sees which part of it, in how many bytes?"""
 
     @property
-    def shows(self) -> Sees:
+    def server_sees(self) -> Visibility:
         """What the server sees."""
         ...
 
     @property
-    def feeds(self) -> Sees:
+    def aggregates(self) -> Visibility:
         """What mechanism and aggregator are given, wherever they run: every message, or only their sum."""
         ...
 
@@ -319,11 +319,11 @@ class Channel(Protocol):
         """The client's half: messages in the numbers that this channel carries."""
         ...
 
-    def meet(self, messages: Messages, state: State, now: Round, add: SumUp) -> Sum:
+    def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
         """Where messages come together; `add` is what anybody would do who sees them: bound them and add them up."""
         ...
 
-    def release(self, total: Sum, now: Round, blur: Blur) -> Sum:
+    def release(self, total: Sum, now: Round, blur: AddNoise) -> Sum:
         """What the server gets of the round's sum; `blur` is the mechanism's half after aggregation."""
         ...
 
@@ -339,7 +339,7 @@ class Channel(Protocol):
         """What a client sends and receives beside row and view, by phase of the channel's own protocol."""
         ...
 
-    def attend(self, method: "Method", population: int, seed: int) -> "AbstractContextManager[Channel]":
+    def open(self, method: "Method", population: int, seed: int) -> "AbstractContextManager[Channel]":
         """This channel for one simulated run, with what it needs while it goes, such as a process."""
         ...
 
@@ -357,12 +357,12 @@ class Aggregator(Protocol):
         ...
 
     @property
-    def needs(self) -> Sees:
+    def needs(self) -> Visibility:
         """What it must see: every message, or only sums."""
         ...
 
     @property
-    def even(self) -> bool:
+    def uniform(self) -> bool:
         """Whether every client counts the same, as bounded sensitivity requires."""
         ...
 
@@ -379,7 +379,7 @@ class ServerUpdate(Protocol):
     """What becomes of the model?"""
 
     @property
-    def takes(self) -> Says:
+    def takes(self) -> Content:
         """Whether aggregates are updates or whole weights."""
         ...
 

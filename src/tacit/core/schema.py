@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
-from tacit.core.errors import UserError
+from tacit.errors import UserError
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -
         >>> call(blur, "blur", {"clip": 1, "clp": 3})
         Traceback (most recent call last):
             ...
-        tacit.core.errors.UserError: Expected options of blur in clip, rounds, got 'clp'. Did you mean 'clip'?
+        tacit.errors.UserError: Expected options of blur in clip, rounds, got 'clp'. Did you mean 'clip'?
     """
     known = inspect.signature(factory, eval_str=True).parameters
     for key in options:
@@ -102,7 +102,7 @@ def choose(table: Mapping[str, T], name: str, what: str) -> T:
         >>> choose({"iid": 1, "shards": 2}, "shard", "partition")
         Traceback (most recent call last):
             ...
-        tacit.core.errors.UserError: Expected partition in iid, shards, got 'shard'. Did you mean 'shards'?
+        tacit.errors.UserError: Expected partition in iid, shards, got 'shard'. Did you mean 'shards'?
     """
     if name not in table:
         raise UserError(f"Expected {what} in {listed(table)}, got {name!r}.{suggestion(name, table)}")

@@ -7,11 +7,11 @@ from math import ceil, hypot, sqrt
 import torch
 from torch import Tensor
 
-from tacit.core import wire
 from tacit.core.keys import Key
 from tacit.core.rows import Rows
-from tacit.core.sparse import Wire
-from tacit.core.wire import Part, Parts
+from tacit.wire import frames
+from tacit.wire.frames import Part, Parts
+from tacit.wire.sparse import Wire
 
 SERVER = "server/"  # memory under this prefix never leaves the server's process
 
@@ -59,7 +59,7 @@ class Round:
     secret: Key
 
     @property
-    def most(self) -> int:
+    def max_cohort(self) -> int:
         """No cohort is larger, but with probability 10⁻³⁰: twelve standard deviations above the mean."""
         return min(self.population, ceil(self.expected + 12 * sqrt(self.expected) + 12))
 
@@ -82,14 +82,14 @@ class View:
     mask: Tensor | None = None
     layers: tuple[int, ...] = ()
 
-    def told(self, *, first: bool, form: Wire | None = None) -> Parts:
+    def sent(self, *, first: bool, form: Wire | None = None) -> Parts:
         """All that goes to a client, whose first view it is or not; a whole model in a shorter form, if it is one."""
         parts = {**self.parts, **self.once} if first else self.parts
         return shortened(parts, Part.WEIGHTS, form) if Part.WEIGHTS in parts else parts
 
     def size(self, *, first: bool, form: Wire | None = None) -> int:
         """How many bytes that takes as one frame."""
-        return wire.size(self.told(first=first, form=form))
+        return frames.size(self.sent(first=first, form=form))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +116,11 @@ class Messages:
     def sizes(self, form: Wire | None = None) -> tuple[int, ...]:
         """How many bytes each message takes as a frame; in a form for rows all differ, as numbers they are alike."""
         if form is not None:
-            return tuple(wire.size(self.parts(i, form)) for i in range(self.rows.count))
+            return tuple(frames.size(self.parts(i, form)) for i in range(self.rows.count))
         parts = {Part.ROW: torch.empty(self.rows.dim, dtype=self.rows.dtype, device="meta")}
         if self.samples is not None:
             parts[Part.SAMPLES] = self.samples[0]
-        return (wire.size(parts),) * self.rows.count if self.rows.count else ()
+        return (frames.size(parts),) * self.rows.count if self.rows.count else ()
 
     def parts(self, i: int, form: Wire | None = None) -> Parts:
         """What message i says on the wire; its row in a shorter form, if it is one."""
@@ -220,7 +220,7 @@ class Step:
     """
 
     size: float
-    longer: float = 0.0
+    inflation: float = 0.0
 
 
 @dataclass(frozen=True)

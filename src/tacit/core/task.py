@@ -12,9 +12,9 @@ from typing import Self, overload
 import torch
 from torch import Tensor, nn
 
-from tacit.core.errors import DataError, ModelError, expect
 from tacit.core.keys import Key
 from tacit.core.losses import CrossEntropy, Loss
+from tacit.errors import DataError, ModelError, expect
 
 Samples = tuple[Tensor, Tensor]
 

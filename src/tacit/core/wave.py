@@ -12,7 +12,7 @@ Shapes = tuple[tuple[int, ...], ...]  # of a model's parameters, in the order in
 
 
 @dataclass(frozen=True, eq=False)
-class Pull:
+class ProximalTerm:
     """A proximal term: each client's loss plus Σ (strength / 2)·‖w − target‖², over the parameters of the model.
 
     Attributes:
@@ -41,11 +41,11 @@ class Descent:
     key: Key  # shuffling; client i uses key.child("client", i)
     mask: Tensor | None = None  # the coordinates that move, in ascending order; None: all of them
     clip: float | None = None  # longer gradients are scaled down to this length, as a whole; None: never
-    pull: Pull | None = None  # towards targets of the clients' own
+    proximal: ProximalTerm | None = None  # towards targets of the clients' own
 
 
 @dataclass(frozen=True, eq=False)
-class Nudge:
+class Perturbation:
     """What if all weights of one group were larger by so much? It is asked of every group by itself.
 
     Attributes:
@@ -84,7 +84,7 @@ class Wave(Protocol):
         """
         ...
 
-    def nudged(self, weights: Tensor, nudge: Nudge) -> Tensor:
+    def perturbed_scores(self, weights: Tensor, nudge: Perturbation) -> Tensor:
         """How well every client's own weights, (clients, dim), do on its own data, (clients, 1 + groups).
 
         First as they are, then with each of the groups nudged. It is the accuracy of a classifier, and minus the mean

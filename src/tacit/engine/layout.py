@@ -12,7 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from tacit.core import DenseRows, Key, MaskedRows, ModelError, Task
+from tacit.core import DenseRows, Key, MaskedRows, Task
+from tacit.errors import ModelError
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from typing import Any, Protocol
 
 import torch
 
-from tacit.core import TacitError, WorkerError
-from tacit.core.errors import expect
-from tacit.engine.crew import Crew, Job
+from tacit.engine.worker import Job, Worker
+from tacit.errors import TacitError, WorkerError, expect
 
 PATIENCE = 3  # deaths on one job before the run is given up
 
@@ -37,9 +36,9 @@ class Pool(Protocol):
         ...
 
 
-def make_pool(crew: Crew, workers: int) -> Pool:
+def make_pool(worker: Worker, workers: int) -> Pool:
     """A pool of that many processes; one worker is this process itself."""
-    return Alone(crew) if workers == 1 else Processes(crew, workers)
+    return InProcessPool(worker) if workers == 1 else ProcessPool(worker, workers)
 
 
 def count_workers(asked: int | None, device: str) -> int:
@@ -53,27 +52,27 @@ def count_workers(asked: int | None, device: str) -> int:
     return asked or len(os.sched_getaffinity(0))
 
 
-class Alone:
+class InProcessPool:
     """Jobs done in this process, one after the other."""
 
-    def __init__(self, crew: Crew) -> None:
-        self.crew = crew
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
 
     def run(self, jobs: Sequence[Job], ahead: int) -> Iterator[Any]:
         """Each result as it is asked for."""
-        return map(self.crew.do, jobs)
+        return map(self.worker.do, jobs)
 
     def close(self) -> None:
         """Nothing to end."""
 
 
-class Processes:
+class ProcessPool:
     """Jobs done by forked processes."""
 
-    def __init__(self, crew: Crew, workers: int) -> None:
-        self.crew = crew
+    def __init__(self, worker: Worker, workers: int) -> None:
+        self.worker = worker
         self.context: ForkContext = multiprocessing.get_context("fork")
-        self.workers: list[Worker] = []
+        self.workers: list[WorkerProcess] = []
         for _ in range(workers):
             self.workers.append(self._start())
 
@@ -98,8 +97,8 @@ class Processes:
             worker.end()
         self.workers = []
 
-    def _start(self) -> "Worker":
-        return Worker(self.context, self.crew, [worker.pipe for worker in self.workers])
+    def _start(self) -> "WorkerProcess":
+        return WorkerProcess(self.context, self.worker, [worker.pipe for worker in self.workers])
 
     def _hand_out(self, jobs: Sequence[Job], waiting: deque[int], limit: int) -> None:
         for worker in self.workers:
@@ -133,13 +132,13 @@ class Processes:
         self.workers.insert(place, self._start())
 
 
-class Worker:
+class WorkerProcess:
     """One process and the pipe to it."""
 
-    def __init__(self, context: ForkContext, crew: Crew, others: "list[Connection[Any, Any]]") -> None:
+    def __init__(self, context: ForkContext, worker: Worker, others: "list[Connection[Any, Any]]") -> None:
         self.pipe, theirs = context.Pipe()
         inherited = [*others, self.pipe]
-        self.process = context.Process(target=_work, args=(crew, theirs, inherited), daemon=True)
+        self.process = context.Process(target=_work, args=(worker, theirs, inherited), daemon=True)
         self.process.start()
         theirs.close()
         self.job: int | None = None
@@ -170,7 +169,7 @@ class Worker:
         self.pipe.close()
 
 
-def _work(crew: Crew, pipe: "Connection[Any, Any]", inherited: "list[Connection[Any, Any]]") -> None:
+def _work(worker: Worker, pipe: "Connection[Any, Any]", inherited: "list[Connection[Any, Any]]") -> None:
     """A worker's life: jobs until the parent closes the pipe or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     for other in inherited:
@@ -182,7 +181,7 @@ def _work(crew: Crew, pipe: "Connection[Any, Any]", inherited: "list[Connection[
             job = pipe.recv()
         except (EOFError, OSError):
             return
-        pipe.send(_answer(crew, job))
+        pipe.send(_answer(worker, job))
 
 
 def _keep_memory() -> None:
@@ -193,9 +192,9 @@ def _keep_memory() -> None:
         mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
-def _answer(crew: Crew, job: Job) -> tuple[bool, Any]:
+def _answer(worker: Worker, job: Job) -> tuple[bool, Any]:
     try:
-        return True, crew.do(job)
+        return True, worker.do(job)
     except TacitError as error:
         return False, error
     except Exception:

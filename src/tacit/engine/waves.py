@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tacit.core import Descent, Nudge, Population, Rows
+from tacit.core import Descent, Perturbation, Population, Rows
 from tacit.core.wave import Shapes
 from tacit.engine.batches import plan_batches
 from tacit.engine.learners import Learner
@@ -24,7 +24,7 @@ FEWEST_MASKED = 4  # where most weights are shared by a wave, larger ones pay: 2
 
 
 @dataclass(frozen=True, eq=False)
-class Stack:
+class StackedClients:
     """A few clients and the way they are trained: what trainers know as a wave."""
 
     clients: Tensor
@@ -46,16 +46,18 @@ class Stack:
         batches = plan_batches(self.population, self.clients, how, weights.dtype)
         return self.learner.descend(weights, batches, how, self.clients)
 
-    def nudged(self, weights: Tensor, nudge: Nudge) -> Tensor:
+    def perturbed_scores(self, weights: Tensor, nudge: Perturbation) -> Tensor:
         """How well every client's weights do on its own data, as they are and with each group nudged."""
         pairs = zip(weights, self.clients.tolist(), strict=True)
-        return torch.stack([self.learner.nudged(own, self.population[client], nudge) for own, client in pairs])
+        return torch.stack(
+            [self.learner.perturbed_scores(own, self.population[client], nudge) for own, client in pairs]
+        )
 
     def losses(self, hypotheses: Tensor) -> Tensor:
         """What each hypothesis loses on each client's own data."""
         return self.learner.judge.losses(hypotheses, self.population, self.clients)
 
-    def only(self, which: Tensor) -> "Stack":
+    def only(self, which: Tensor) -> "StackedClients":
         """The clients where `which` is true."""
         return replace(self, clients=self.clients[which])
 

@@ -3,7 +3,7 @@
 A file in this package lists its factories in a tuple `METHODS`. A factory is a function that returns a
 `Method`; its name with dashes is the method's name, its signature the schema of its arguments, and the first
 line of its docstring what `tacit methods` says about it. Adding a method is adding a file. Methods that are at home on
-another task than the embedded digits, or on a task set up in a way of their own, say so in a table `HOMES`.
+another task than the embedded digits, or on a task set up in a way of their own, say so in a table `DEFAULT_TASKS`.
 """
 
 import importlib
@@ -19,7 +19,7 @@ Factory = Callable[..., Method]
 
 
 @dataclass(frozen=True)
-class Home:
+class DefaultTask:
     """The task that a method is run on if nothing else is said, and how it is set up for that method."""
 
     task: str = "digits"
@@ -41,7 +41,7 @@ def find(name: str) -> Factory:
     return choose(_CATALOG, name, "method")
 
 
-def home(name: str) -> Home:
+def default_task(name: str) -> DefaultTask:
     """Where the method of this name is at home.
 
     Example:
@@ -49,7 +49,7 @@ def home(name: str) -> Home:
         ('digits', 'mnist')
     """
     find(name)
-    return _HOMES.get(name, Home())
+    return _DEFAULT_TASKS.get(name, DefaultTask())
 
 
 def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Method:
@@ -67,10 +67,10 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Method
     return changed(method, {key: value for key, value in args.items() if "." in key}, label)
 
 
-def _discover() -> tuple[Mapping[str, Factory], Mapping[str, Home]]:
+def _discover() -> tuple[Mapping[str, Factory], Mapping[str, DefaultTask]]:
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
     factories: list[Factory] = [factory for module in modules for factory in module.METHODS]
-    homes = {name: Home(*at) for module in modules for name, at in getattr(module, "HOMES", {}).items()}
+    homes = {name: DefaultTask(*at) for module in modules for name, at in getattr(module, "DEFAULT_TASKS", {}).items()}
     return MappingProxyType({_name(factory): factory for factory in factories}), MappingProxyType(homes)
 
 
@@ -82,6 +82,6 @@ def __getattr__(name: str) -> Factory:
     raise AttributeError(f"module {__name__!r} has no method {name!r}.{suggestion(name, _CATALOG)}")
 
 
-_CATALOG, _HOMES = _discover()
+_CATALOG, _DEFAULT_TASKS = _discover()
 # A file may bear the name of its factory (fedavg.fedavg): `tacit.methods.fedavg` is the factory.
 globals().update({factory.__name__: factory for factory in _CATALOG.values()})

@@ -5,7 +5,7 @@ What differs from the paper, and why:
 
 - Whole models become small ones in several rounds (`approach`), and in the end only the weights that are left are
   trained (`settled`), as in the work on ADMM that the paper builds on. It prunes at once, and never stops choosing.
-- The penalty coefficient follows from one number, `pull` (see `tacit.trainers.admm`); the paper prints none.
+- The penalty coefficient follows from one number, `pull` (see `tacit.pieces.trainers.admm`); the paper prints none.
 - Averaging models that kept different weights gives a model of more weights than any of them. Its density is measured
   in every round, and so are its figures after it has been pruned like a client's (`pruned_accuracy`).
 - The form on the wire is our own by default (`compact`); the paper's, compressed sparse rows, is there as `csr`.
@@ -16,15 +16,15 @@ What differs from the paper, and why:
 from collections.abc import Callable
 from typing import Literal
 
-from tacit.channels import Enclave
-from tacit.core import Compact, Csr, Method, Plain
-from tacit.core.errors import expect
+from tacit.core import Method, Plain
 from tacit.core.pieces import Channel
 from tacit.core.schema import choose
-from tacit.core.sparse import Wire
-from tacit.samplers import FixedSize
-from tacit.servers import Replace
-from tacit.trainers import AdmmPrune, Keep, MagnitudePrune, Sgd
+from tacit.errors import expect
+from tacit.pieces.channels import Enclave
+from tacit.pieces.samplers import FixedSize
+from tacit.pieces.servers import Replace
+from tacit.pieces.trainers import AdmmPrune, Keep, MagnitudePrune, Sgd
+from tacit.wire.sparse import Compact, Csr, Wire
 
 Form = Literal["dense", "csr", "compact"]
 _FORMS: dict[str, Callable[[], Wire | None]] = {"dense": lambda: None, "csr": Csr, "compact": Compact}

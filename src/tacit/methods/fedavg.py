@@ -1,9 +1,9 @@
 """Federated averaging: clients train on their own data, the server averages what they learnt."""
 
-from tacit.aggregators import Mean, WeightedMean
 from tacit.core import Method
-from tacit.samplers import FixedSize
-from tacit.trainers import Sgd
+from tacit.pieces.aggregators import Mean, WeightedMean
+from tacit.pieces.samplers import FixedSize
+from tacit.pieces.trainers import Sgd
 
 
 def fedavg(

@@ -27,18 +27,18 @@ from dataclasses import replace
 from functools import wraps
 from typing import Literal
 
-from tacit.channels import IdealSum, SecureSum
-from tacit.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
-from tacit.codecs.select import Selection
 from tacit.core import Budget, Method
-from tacit.core.errors import expect
 from tacit.core.pieces import Channel, Sampler
 from tacit.core.schema import choose
-from tacit.mechanisms import DistributedGaussian, FixedClip, Grid, PublicClip, Reals
-from tacit.mechanisms.numbers import Numbers
-from tacit.samplers import FixedSize, Poisson
-from tacit.servers import Momentum
-from tacit.trainers import Masked, Sgd
+from tacit.errors import expect
+from tacit.pieces.channels import IdealSum, SecureSum
+from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
+from tacit.pieces.codecs.select import Selection
+from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, Grid, PublicClip, Reals
+from tacit.pieces.mechanisms.numbers import Numbers
+from tacit.pieces.samplers import FixedSize, Poisson
+from tacit.pieces.servers import Momentum
+from tacit.pieces.trainers import Masked, Sgd
 
 Scheme = Callable[..., Method]
 Sampling = Literal["poisson", "fixed"]

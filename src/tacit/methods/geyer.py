@@ -16,13 +16,13 @@ from collections.abc import Callable
 from typing import Literal
 
 from tacit.core import Budget, Method
-from tacit.core.errors import UserError, expect
 from tacit.core.pieces import Sampler
 from tacit.core.schema import choose
-from tacit.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
-from tacit.mechanisms.clipping import Clip
-from tacit.samplers import FixedSize, Growing, Poisson
-from tacit.trainers import Sgd
+from tacit.errors import UserError, expect
+from tacit.pieces.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
+from tacit.pieces.mechanisms.clipping import Clip
+from tacit.pieces.samplers import FixedSize, Growing, Poisson
+from tacit.pieces.trainers import Sgd
 
 Clipping = Literal["fixed", "quantile", "median"]
 Sampling = Literal["poisson", "fixed"]

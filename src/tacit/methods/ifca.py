@@ -15,13 +15,13 @@ What differs from the paper, and why:
 from dataclasses import replace
 from typing import Literal
 
-from tacit.aggregators import KMeans
 from tacit.core import Method
 from tacit.core.schema import choose
-from tacit.mechanisms import MetricLaplace
-from tacit.samplers import FixedSize
-from tacit.servers import Replace
-from tacit.trainers import BestOf, Sgd
+from tacit.pieces.aggregators import KMeans
+from tacit.pieces.mechanisms import MetricLaplace
+from tacit.pieces.samplers import FixedSize
+from tacit.pieces.servers import Replace
+from tacit.pieces.trainers import BestOf, Sgd
 
 Scale = Literal["public", "paper"]
 

@@ -15,9 +15,9 @@ axes of clipping and noise follow from what was released before or from public d
 from typing import Literal
 
 from tacit.core import Budget, Method
-from tacit.core.errors import expect
 from tacit.core.schema import choose
-from tacit.mechanisms import (
+from tacit.errors import expect
+from tacit.pieces.mechanisms import (
     ByImportance,
     CentralGaussian,
     EachWeight,
@@ -30,18 +30,18 @@ from tacit.mechanisms import (
     Sensitivity,
     Share,
 )
-from tacit.mechanisms.ellipsoid import PublicImportance
-from tacit.mechanisms.groups import Grouping
-from tacit.mechanisms.importance import MEASURES, Allocation
-from tacit.samplers import Everyone, Poisson
-from tacit.servers import Replace
-from tacit.trainers import Sgd
+from tacit.pieces.mechanisms.ellipsoid import PublicImportance
+from tacit.pieces.mechanisms.groups import Grouping
+from tacit.pieces.mechanisms.importance import MEASURES, Allocation
+from tacit.pieces.samplers import Everyone, Poisson
+from tacit.pieces.servers import Replace
+from tacit.pieces.trainers import Sgd
 
 Clipping = Literal["weights", "gradients", "none"]
 By = Literal["variance", "sensitivity"]
 Which = Literal["least", "most"]
 Group = Literal["inputs", "weights"]
-Nudge = Literal["low", "high"]
+Perturbation = Literal["low", "high"]
 Source = Literal["released", "public"]
 Shape = Literal["ellipsoid", "ball"]
 
@@ -101,7 +101,7 @@ def priority(
     epsilon_low: float = 0.5,
     epsilon_high: float = 10.0,
     groups: Group = "inputs",
-    nudge: Nudge = "low",
+    nudge: Perturbation = "low",
     delta: float = 0.01,
     rounds: int = 25,
     exposures: int | None = None,
@@ -215,7 +215,7 @@ def priority_dp(
 
 
 _PAPER = {"clients": 30, "samples": 1120, "pool": 42_000, "held_out": 8_400, "model": "mlp"}
-HOMES = {
+DEFAULT_TASKS = {
     "nbafl": ("mnist", _PAPER),
     "priority": ("mnist", _PAPER),
     "priority-dp": ("mnist", {"clients": 990, "samples": 60, "public": 600, "model": "mlp"}),

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
-from tacit.core.errors import UserError
-from tacit.report.orders import Order, read_order
+from tacit.errors import UserError
 from tacit.report.plots import Picture, read_plot
+from tacit.report.rankings import Order, read_order
 
 FORMAT = 1
 LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "volume", "uploads"}

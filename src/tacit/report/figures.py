@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.core.errors import UserError
-from tacit.report import histograms, maps, pictures, points
+from tacit.errors import UserError
+from tacit.report import histograms, maps, pictures, scatter
 from tacit.report.comparison import Comparison, Curves, Row
-from tacit.report.looks import ABOVE, BELOW, COLOURS, INK, ONE, WIDTH, caption, plain, require
 from tacit.report.plots import Gallery, Histogram, Maps, Picture, Plot, Points
+from tacit.report.style import ABOVE, BELOW, COLOURS, INK, ONE, WIDTH, caption, plain, require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +54,7 @@ def _drawn(comparison: Comparison, plot: Picture) -> "Figure":
         case Histogram():
             return histograms.draw(comparison, plot)
         case Points():
-            return points.draw(comparison, plot)
+            return scatter.draw(comparison, plot)
         case Maps():
             return maps.draw(comparison, plot)
         case Gallery():

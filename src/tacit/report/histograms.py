@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.report.comparison import Comparison, Row
-from tacit.report.looks import ABOVE, BELOW, COLOURS, INK, ONE, WIDTH, caption, plain
 from tacit.report.plots import Histogram, Panel
+from tacit.report.style import ABOVE, BELOW, COLOURS, INK, ONE, WIDTH, caption, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

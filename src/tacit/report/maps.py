@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.core.errors import UserError
+from tacit.errors import UserError
 from tacit.report.comparison import Comparison, Curves
-from tacit.report.looks import ABOVE, BELOW, INK
 from tacit.report.plots import Maps
+from tacit.report.style import ABOVE, BELOW, INK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from tacit.report.looks import INK
 from tacit.report.plots import Gallery, Strip
+from tacit.report.style import INK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

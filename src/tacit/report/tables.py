@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tacit.report.comparison import PRIVACY, Comparison, Row
-from tacit.report.words import NAMES, head, label, notes, size
+from tacit.report.labels import NAMES, head, label, notes, size
 
 HEAD = ["row", "quantity", "paper", "ours", "least to most", "seeds", "verdict"]
 BENEATH = {"loss", "up", "down", "seconds"}  # told in words, or not at all

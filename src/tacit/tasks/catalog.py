@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tacit.core.schema import call, choose
 from tacit.core.task import Task
 from tacit.tasks import handwriting, hospital, images, medical, sources, synthetic
-from tacit.tasks.data import DataSet, folders, locate
+from tacit.tasks.datasets import DataSet, folders, locate
 
 
 @dataclass(frozen=True)

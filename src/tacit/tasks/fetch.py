@@ -11,8 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
-from tacit.core.errors import DataError, StorageError
-from tacit.tasks.data import DataSet, File, cache_folder, locate, verify
+from tacit.errors import DataError, StorageError
+from tacit.tasks.datasets import DataSet, File, cache_folder, locate, verify
 from tacit.tasks.formats import pack, unpack
 
 CHUNK = 1 << 18

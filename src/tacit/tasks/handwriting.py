@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core.errors import DataError, expect
 from tacit.core.keys import Key
 from tacit.core.losses import CrossEntropy, Loss, RootBrier
 from tacit.core.schema import choose
 from tacit.core.task import Population, Task
-from tacit.tasks.data import folders
+from tacit.errors import DataError, expect
+from tacit.tasks.datasets import folders
 from tacit.tasks.models import find_model
 
 ClassLoss = Literal["cross-entropy", "rmse"]

@@ -17,11 +17,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tacit.core.errors import DataError
 from tacit.core.keys import Key
 from tacit.core.losses import RootMeanSquared
 from tacit.core.task import Population, Task
-from tacit.tasks.data import read
+from tacit.errors import DataError
+from tacit.tasks.datasets import read
 from tacit.tasks.formats import parse_csv
 from tacit.tasks.models import hospital_net
 from tacit.tasks.sources import CMS_IPPS, ZIP_LATLON

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.core.errors import DataError, expect
 from tacit.core.keys import Key
 from tacit.core.schema import choose
 from tacit.core.task import Population, Samples, Task
+from tacit.errors import DataError, expect
 from tacit.tasks import partition as split
-from tacit.tasks.data import DataSet, locate, read
+from tacit.tasks.datasets import DataSet, locate, read
 from tacit.tasks.features import oriented_gradients
 from tacit.tasks.formats import image_records, parse_idx
 from tacit.tasks.handwriting import LOSSES, ClassLoss, turned

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.core.errors import DataError, expect
 from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy
 from tacit.core.task import Population, Samples, Task
+from tacit.errors import DataError, expect
 from tacit.tasks import partition as split
-from tacit.tasks.data import DataSet, read
+from tacit.tasks.datasets import DataSet, read
 from tacit.tasks.encoding import Column, encode
 from tacit.tasks.formats import parse_csv
 from tacit.tasks.models import medical_net

@@ -11,8 +11,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from tacit.core.errors import expect
 from tacit.core.schema import choose
+from tacit.errors import expect
 from tacit.tasks.normalisation import with_group_norm, with_local_batch_norm
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from tacit.core.errors import expect
+from tacit.errors import expect
 
 Net = TypeVar("Net", bound=nn.Module)
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core.errors import DataError, expect
 from tacit.core.keys import Key
+from tacit.errors import DataError, expect
 
 Parts = list[Tensor]
 

@@ -3,7 +3,7 @@
 Adding a data set is adding a record to `DATA_SETS`. The sizes and checksums are those of the content.
 """
 
-from tacit.tasks.data import DataSet, File
+from tacit.tasks.datasets import DataSet, File
 
 _GITHUB = "https://raw.githubusercontent.com/"
 _UCI = "https://archive.ics.uci.edu/static/public/"

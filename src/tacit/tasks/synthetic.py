@@ -9,11 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tacit.core.errors import expect
 from tacit.core.keys import Key
 from tacit.core.losses import Loss, MeanSquared, RootMeanSquared
 from tacit.core.schema import choose
 from tacit.core.task import Population, Samples, Task
+from tacit.errors import expect
 from tacit.tasks.models import linear
 
 LOSSES: dict[str, Loss] = {"rmse": RootMeanSquared(), "mean-squared": MeanSquared()}

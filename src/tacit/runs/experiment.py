@@ -1,0 +1,198 @@
+"""An experiment as data: a method and a task by name, their arguments, and seeds.
+
+Left out, the task is the one that the method is at home on, set up for it; arguments are added to that. A task is one
+of the catalogue, or `FILE.py:FUNCTION`: a function of the user's own that returns a `Task`, whose parameters are then
+the task's arguments.
+
+::
+
+    method = "fl-std"
+    task = "fashion-mnist"
+    seeds = [0, 1, 2]         # or seed = 0
+
+    [args]                    # of the method's factory
+    rounds = 50
+
+    [task-args]               # of the task's
+    clients = 6000
+"""
+
+import importlib.util
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tacit import methods
+from tacit.core import Method, Task
+from tacit.core.schema import call, choose, convert, listed, suggestion
+from tacit.errors import UserError
+from tacit.tasks import TASKS
+
+Options = Mapping[str, object]
+T = TypeVar("T")
+_KEYS = ("method", "task", "seed", "seeds", "args", "task-args")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A method and a task by name, the arguments of their factories, and the seeds to run them with.
+
+    The factories' signatures are the schema: `build_method` and `build_task` raise a `UserError` that names the
+    factory, the key and the nearest right one.
+    """
+
+    method: str
+    task: str = "digits"
+    args: Options = field(default_factory=dict)
+    task_args: Options = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0,)
+
+    def build_method(self) -> Method:
+        """The method, from its factory."""
+        return methods.make(self.method, self.args)
+
+    def build_task(self) -> Task:
+        """The task, from its factory."""
+        task = call(self._task_factory(), f"task {self.task}", self.task_args)
+        if not isinstance(task, Task):
+            raise UserError(f"Expected {self.task} to return a tacit.Task, got {type(task).__name__}.")
+        return replace(task, name=self.task) if own_task(self.task) else task
+
+    def typed_args(self) -> dict[str, object]:
+        """The method's arguments, brought to the types its factory declares."""
+        return _typed(methods.find(self.method), self.args)
+
+    def typed_task_args(self) -> dict[str, object]:
+        """The task's arguments, brought to the types its factory declares."""
+        return _typed(self._task_factory(), self.task_args)
+
+    def _task_factory(self) -> Callable[..., Task]:
+        own = own_task(self.task)
+        return own.factory() if own else choose(TASKS, self.task, "task").factory
+
+
+@dataclass(frozen=True)
+class OwnTask:
+    """A task of the user's own: a function in a Python file that returns a `Task`."""
+
+    file: Path
+    function: str
+
+    def factory(self) -> Callable[..., Task]:
+        """The function; the file is run to get it."""
+        label = f"{self.file}:{self.function}"
+        spec = importlib.util.spec_from_file_location(self.file.stem, self.file)
+        if spec is None or spec.loader is None or not self.file.is_file():
+            raise UserError(f"Expected the task {label} in a Python file, but there is no {self.file}.")
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # a user's file may fail in any way
+            raise UserError(f"Could not run {self.file} for its task: {type(error).__name__}: {error}") from error
+        functions = {name: value for name, value in vars(module).items() if inspect.isfunction(value)}
+        return choose(functions, self.function, f"a function of {self.file}")
+
+
+def own_task(name: str) -> OwnTask | None:
+    """What `FILE.py:FUNCTION` names; None for the name of a task of the catalogue."""
+    file, colon, function = name.rpartition(":")
+    return OwnTask(Path(file), function) if colon and file.endswith(".py") else None
+
+
+def shared_out(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
+    """For each method those of the arguments that its factory has; one that no factory has is an error.
+
+    Example:
+        >>> shared_out({"rounds": 3, "ratio": 0.1}, ["fl-std", "fl-top"])
+        [{'rounds': 3}, {'rounds': 3, 'ratio': 0.1}]
+    """
+    own = [{key: value for key, value in args.items() if _takes(name, key, value)} for name in names]
+    nobody = [key for key in args if not any(key in mine for mine in own)]
+    return [{**mine, **{key: args[key] for key in nobody}} for mine in own]  # what nobody has, each factory refuses
+
+
+def _takes(name: str, key: str, value: object) -> bool:
+    """Whether a method's factory has this argument, or its pieces the field that one with dots names."""
+    if "." not in key:
+        return key in inspect.signature(methods.find(name)).parameters
+    try:
+        methods.make(name, {key: value})
+    except UserError:
+        return False
+    return True
+
+
+def read(path: Path) -> Experiment:
+    """The experiment a TOML file describes."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"Could not read the experiment {path}: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"Expected {path} to be TOML: {error}.") from error
+    return parse(table, str(path))
+
+
+def parse(table: Mapping[str, Any], label: str) -> Experiment:
+    """The experiment a table describes; `label` is what messages call it.
+
+    Example:
+        >>> parse({"method": "fedavg", "seed": 3, "args": {"lr": 0.1}}, "mine.toml").seeds
+        (3,)
+    """
+    for key in table:
+        if key not in _KEYS:
+            raise UserError(f"Expected keys of {label} in {listed(_KEYS)}, got {key!r}.{suggestion(key, _KEYS)}")
+    if "method" not in table:
+        raise UserError(f"Expected {label} to say which method, for example method = 'fedavg'.")
+    method = _expect(table["method"], str, "method", label)
+    default_task = methods.default_task(method)
+    task = _expect(table.get("task", default_task.task), str, "task", label)
+    return Experiment(
+        method=method,
+        task=task,
+        args=_flat(_expect(table.get("args", {}), dict, "args", label)),
+        task_args={
+            **default_task_args(default_task, task),
+            **_expect(table.get("task-args", {}), dict, "task-args", label),
+        },
+        seeds=_seeds(table, label),
+    )
+
+
+def default_task_args(default_task: methods.DefaultTask, task: str) -> dict[str, object]:
+    """How a task is set up for a method that is at home there."""
+    return dict(default_task.args) if task == default_task.task else {}
+
+
+def _flat(table: Options, before: str = "") -> dict[str, object]:
+    """Tables within a table as names with dots: the fields of pieces."""
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {before + key: value}
+    return flat
+
+
+def _seeds(table: Mapping[str, Any], label: str) -> tuple[int, ...]:
+    if "seed" in table and "seeds" in table:
+        raise UserError(f"Expected {label} to have either seed or seeds, and not both.")
+    seeds = _expect(table.get("seeds", [table.get("seed", 0)]), list, "seeds", label)
+    if not seeds or len(set(map(str, seeds))) < len(seeds):
+        raise UserError(f"Expected seeds of {label} to be different numbers, at least one, got {seeds}.")
+    return tuple(_expect(seed, int, "seed", label) for seed in seeds)
+
+
+def _expect(value: object, kind: type[T], key: str, label: str) -> T:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        words = {str: "a string", int: "a whole number", list: "a list", dict: "a table"}
+        raise UserError(f"Expected {key} of {label} to be {words[kind]}, got {value!r}.")
+    return value
+
+
+def _typed(factory: Callable[..., object], options: Options) -> dict[str, object]:
+    known = inspect.signature(factory, eval_str=True).parameters
+    types = {key: known[key].annotation if key in known else Any for key in options}
+    return {key: convert(value, types[key], key, factory.__name__) for key, value in options.items()}

@@ -1,0 +1,50 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tacit.core import files
+from tacit.errors import StorageError
+
+
+def failing(number: int):
+    def fail(*args: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    file = tmp_path / "file"
+    files.write(file, b"one")
+    files.write(file, b"two")
+    assert file.read_bytes() == b"two"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "advice"),
+    [("fsync", errno.ENOSPC, "Free some space"), ("replace", errno.EROFS, "--out"), ("replace", errno.EIO, "disk")],
+)
+def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch, call, number, advice):
+    file = tmp_path / "file"
+    files.write(file, b"one")
+    monkeypatch.setattr(Path if call == "replace" else os, call, failing(number))
+    with pytest.raises(StorageError, match=advice) as caught:
+        files.write(file, b"two")
+    assert str(file) in str(caught.value)
+    assert file.read_bytes() == b"one"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_interrupt_leaves_what_was_there(tmp_path, monkeypatch):
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    file = tmp_path / "file"
+    files.write(file, b"one")
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        files.write(file, b"two")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"one"]

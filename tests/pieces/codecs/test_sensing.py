@@ -1,0 +1,264 @@
+import math
+import time
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from scipy import fft
+from torch import Tensor
+
+from tacit.core import DenseRows, Descent, Key, Round, Rows, State, View
+from tacit.errors import TrainingError, UserError
+from tacit.pieces.codecs import Size, sensing
+from tacit.pieces.codecs.sensing import THRESHOLD, Sense, measure, reconstruct
+
+DIM = 1_663_370  # the Fashion-MNIST model of the FL-TOP paper
+ROOT = Key.from_seed(0)
+NOW = Round(index=0, population=1, expected=1.0, cohort=1, shared=ROOT.child("shared"), secret=ROOT.child("secret"))
+SHARES = (0.0, 0.5, 1.0)  # of the lowest coefficients
+
+
+def normal(*shape: int, name: str = "x", dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=ROOT.child(name).torch(), dtype=dtype)
+
+
+def sparse(count: int, length: int, name: str, dtype: torch.dtype = torch.float64) -> Tensor:
+    """One chunk with `count` numbers that are not zero."""
+    x = torch.zeros(1, length, dtype=dtype)
+    x[0, torch.randperm(length, generator=ROOT.child(name, 1).torch())[:count]] = normal(count, name=name, dtype=dtype)
+    return x
+
+
+def encode(codec: Sense, rows: Tensor, now: Round = NOW) -> Tensor:
+    state = State(0, rows.new_zeros(rows.shape[1]))
+    return codec.encode(DenseRows(rows), codec.view(state, now), now).dense()
+
+
+def random_kept(count: int, length: int, draw: int = 0) -> Tensor:
+    return torch.randperm(length, generator=ROOT.child("kept", draw).torch())[:count]
+
+
+@dataclass(frozen=True, eq=False)
+class Public:
+    """A wave of one client whose update is given."""
+
+    update: Tensor
+    clients: Tensor = torch.zeros(1, dtype=torch.int64)
+    samples: Tensor = torch.ones(1, dtype=torch.int64)
+
+    def descend(self, weights: Tensor, how: Descent) -> Rows:
+        assert (how.lr, how.steps, how.epochs, how.batch_size) == (0.5, 3, None, 7)
+        return DenseRows(self.update[None])
+
+
+@pytest.mark.parametrize(("ratio", "count"), [(0.005, 8316), (0.05, 83_168), (0.1, 166_337)])
+def test_a_message_has_exactly_the_papers_number_of_values(ratio: float, count: int) -> None:
+    row = normal(1, DIM, dtype=torch.float32)
+    coded = encode(Sense(size=Size(ratio=ratio)), row)
+    assert coded.shape == (1, count)
+    assert coded.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("dim", "chunks", "ratio"), [(100, 7, 0.29), (100, 7, 0.02), (5, 9, 1.0), (64, 1, 0.5)])
+@pytest.mark.parametrize("lowest", SHARES)
+def test_any_number_of_chunks_and_values(dim: int, chunks: int, ratio: float, lowest: float) -> None:
+    codec = Sense(size=Size(ratio=ratio), chunks=chunks, lowest=lowest)
+    coded = encode(codec, normal(3, dim))
+    assert coded.shape == (3, {0.29: 29, 0.02: 2, 1.0: 5, 0.5: 32}[ratio])
+    assert codec.decode(coded[0], State(0, torch.zeros(dim)), NOW).shape == (dim,)
+
+
+@pytest.mark.parametrize("lowest", SHARES)
+def test_every_weight_is_heard_with_fewer_values_than_chunks(lowest: float) -> None:
+    codec = Sense(size=Size(ratio=0.05), chunks=200, lowest=lowest)
+    coded = encode(codec, torch.eye(100, dtype=torch.float64))
+    assert coded.shape == (100, 5)
+    assert (coded != 0).sum(1).tolist() == [1] * 100
+
+
+def test_the_lowest_coefficients_of_every_chunk_are_sent() -> None:
+    """14 values of 4 chunks of 10: two chunks send four, two send three."""
+    row = normal(40)
+    expected = torch.from_numpy(fft.dct(row.view(4, 10).numpy(), norm="ortho", axis=1))
+    coded = encode(Sense(size=Size(ratio=0.35), chunks=4, lowest=1.0), row[None])[0]
+    torch.testing.assert_close(coded, torch.cat([expected[:, :3].flatten(), expected[:2, 3]]))
+
+
+def test_half_of_the_coefficients_are_the_lowest_and_half_change_with_the_round() -> None:
+    codec, rounds = (
+        Sense(size=Size(number=40), chunks=2),
+        [replace(NOW, shared=ROOT.child("round", i)) for i in range(9)],
+    )
+    sent = [codec._kept(codec._frame(1000), now) for now in rounds]
+    assert all(len(kept.unique()) == 20 and kept[:10].tolist() == list(range(10)) for kept in sent)
+    assert all(int(kept[10:].min()) >= 10 and int(kept.max()) < 500 for kept in sent)
+    assert len(torch.cat([kept[10:] for kept in sent]).unique()) > 60
+
+
+@pytest.mark.parametrize("length", [64, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_some_columns_give_what_the_whole_transform_gives(
+    length: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = random_kept(12, length)
+    kept[0] = 0
+    x = normal(5, length, dtype=dtype)
+    both = []
+    for few in (True, False):
+        monkeypatch.setattr(sensing, "_few", lambda *_, few=few: few)
+        y = measure(x, kept)
+        both.append((y, reconstruct(y, kept, length, 0.1)))
+    for one, other in zip(*both, strict=True):
+        assert one.dtype == dtype
+        assert torch.dist(one, other) < (1e-4 if dtype == torch.float32 else 1e-12) * one.norm()
+
+
+def test_the_cheaper_way_is_taken() -> None:
+    assert sensing._few(torch.arange(42), 8400)
+    assert not sensing._few(torch.arange(416), 8400)
+
+
+@pytest.mark.parametrize("ratio", [0.02, 0.3, 1.0])
+@pytest.mark.parametrize("lowest", SHARES)
+def test_coefficients_are_linear_and_no_longer_than_the_row(ratio: float, lowest: float) -> None:
+    codec = Sense(size=Size(ratio=ratio), chunks=3, lowest=lowest)
+    a, b = normal(4, 1000, name="a"), normal(4, 1000, name="b")
+    torch.testing.assert_close(encode(codec, a + b), encode(codec, a) + encode(codec, b))
+    assert bool((encode(codec, a).norm(dim=1) <= a.norm(dim=1) * (1 + 1e-12)).all())
+    back = codec.decode(encode(codec, a)[0], State(0, a[0], {THRESHOLD: torch.tensor(0.0)}), NOW)
+    if ratio == 1.0:  # 3 chunks of 336 numbers, of whose coefficients all but 8 are sent
+        assert torch.dist(back, a[0]) < 0.25 * a[0].norm()
+
+
+def test_an_isometry_on_the_span() -> None:
+    codec = Sense(size=Size(ratio=0.25), chunks=5, threshold=0.0)
+    span = codec.decode(normal(50), State(0, torch.zeros(200)), NOW)
+    torch.testing.assert_close(encode(codec, span[None]).norm(), span.norm())
+
+
+def test_rows_do_not_mix_and_may_be_none() -> None:
+    codec, rows = Sense(size=Size(ratio=0.1), chunks=4), normal(3, 500)
+    hostile = rows.clone()
+    hostile[1] = torch.inf
+    assert torch.equal(encode(codec, hostile)[[0, 2]], encode(codec, rows)[[0, 2]])
+    assert not torch.isfinite(encode(codec, hostile)[1]).any()
+    assert encode(codec, rows[:0]).shape == (0, 50)
+
+
+def test_random_coefficients_are_drawn_from_the_shared_key_with_the_lowest_among_them() -> None:
+    codec, row = Sense(size=Size(ratio=0.05), chunks=2, lowest=0.0), normal(1, 1000)
+    again = replace(NOW, secret=ROOT.child("another"))
+    other = replace(NOW, shared=ROOT.child("another"))
+    assert torch.equal(encode(codec, row), encode(codec, row, again))
+    assert not torch.allclose(encode(codec, row), encode(codec, row, other))
+    constant = torch.ones(1, 1000, dtype=torch.float64)  # which has no other coefficient than the lowest
+    for now in (NOW, other):
+        torch.testing.assert_close(encode(codec, constant, now).norm(), constant.norm())
+
+
+@pytest.mark.parametrize(("count", "length"), [(5, 500), (10, 1000), (20, 4000)])
+def test_sparse_vectors_come_back_above_the_sampling_limit(count: int, length: int) -> None:
+    """2 s ln(N/s) random coefficients are enough (Donoho and Tanner 2009), a fifth of them is far too few."""
+    enough = math.ceil(2 * count * math.log(length / count))
+    for draw in range(3):
+        x = sparse(count, length, f"sparse {draw}")
+        kept = random_kept(enough, length, draw)
+        solved = reconstruct(measure(x, kept), kept, length, threshold=1e-4, iterations=2000, tolerance=1e-9)
+        assert torch.dist(solved, x) < 1e-3 * x.norm()
+        kept = kept[: enough // 5]
+        solved = reconstruct(measure(x, kept), kept, length, threshold=1e-4, iterations=2000, tolerance=1e-9)
+        assert torch.dist(solved, x) > 0.1 * x.norm()
+
+
+def test_the_solution_is_a_minimum() -> None:
+    """At it, Aᵀ(y − Ax) is λ·sign(x) where x is not zero, and no larger elsewhere."""
+    kept, length, threshold = random_kept(60, 200), 200, 0.05
+    y = normal(3, 60)
+    x = reconstruct(y, kept, length, threshold, iterations=3000, tolerance=0.0)
+    back = reconstruct(y, kept, length, 0.0)
+    weight = threshold * back.abs().amax(1, keepdim=True)
+    slope = (back - reconstruct(measure(x, kept), kept, length, 0.0)) / weight
+    assert float(slope.abs().max()) < 1 + 1e-3
+    torch.testing.assert_close(slope[x != 0], x.sign()[x != 0], rtol=0, atol=1e-3)
+
+
+def test_thresholding_removes_noise() -> None:
+    """What a threshold is for: of a sparse vector under noise, more comes back with it than without."""
+    x, kept = sparse(10, 2000, "noisy"), random_kept(600, 2000)
+    y = measure(x, kept) + 0.1 * normal(1, 600, name="noise")
+    errors = [float(torch.dist(reconstruct(y, kept, 2000, t), x) / x.norm()) for t in (0.0, 0.2)]
+    assert errors[1] < 0.6 * errors[0]
+
+
+def test_the_threshold_is_tuned_on_public_data() -> None:
+    """A sparse update wants a small threshold, but not zero; one in the span of what is sent wants none."""
+    codec = Sense(size=Size(ratio=0.3), chunks=2, lowest=0.0, lr=0.5, steps=3, batch_size=7)
+    state = State(0, torch.zeros(2000, dtype=torch.float64))
+    peaks = sparse(20, 2000, "public")[0]
+    tuned = codec.prepare(state, Public(peaks), NOW)
+    assert 0 < float(tuned.memory[THRESHOLD]) < 0.1
+    coded = encode(codec, peaks[None])[0]
+    errors = [torch.dist(codec.decode(coded, replace(state, memory=m), NOW), peaks) for m in ({}, tuned.memory)]
+    assert errors[1] <= errors[0]
+    smooth = Sense(size=Size(ratio=0.3), chunks=2, lr=0.5, steps=3, batch_size=7)
+    span = smooth.decode(normal(600), replace(state, memory={THRESHOLD: torch.tensor(0.0)}), NOW)
+    assert float(smooth.prepare(state, Public(span), NOW).memory[THRESHOLD]) == 0
+
+
+def test_without_public_data_the_threshold_is_the_given_one() -> None:
+    state, coded = State(0, torch.zeros(500, dtype=torch.float64)), normal(50)
+    codec = Sense(size=Size(ratio=0.1), chunks=5, threshold=0.2)
+    assert codec.prepare(state, None, NOW) is state
+    tuned = replace(state, memory={THRESHOLD: torch.tensor(0.2, dtype=torch.float64)})
+    assert torch.equal(codec.decode(coded, state, NOW), replace(codec, threshold=0.5).decode(coded, tuned, NOW))
+    assert not torch.equal(codec.decode(coded, state, NOW), replace(codec, threshold=0.5).decode(coded, state, NOW))
+
+
+def test_public_data_that_diverge_are_refused() -> None:
+    codec = Sense(size=Size(ratio=0.5), chunks=2, lr=0.5, steps=3, batch_size=7)
+    with pytest.raises(TrainingError, match="diverged"):
+        codec.prepare(State(0, torch.zeros(10)), Public(torch.full((10,), torch.nan)), NOW)
+
+
+def test_the_whole_model_comes_down_and_nothing_is_remembered() -> None:
+    state, codec = State(0, normal(10)), Sense(size=Size(ratio=0.5))
+    view: View = codec.view(state, NOW)
+    assert view.weights is state.weights
+    assert [part.name for part in view.parts] == ["WEIGHTS"]
+    assert codec.remember(state, normal(5), NOW) is state
+    assert not codec.selects
+
+
+def test_a_large_model_is_decoded_within_seconds() -> None:
+    """About 0.7 s, 40 iterations; the limit leaves room for a busy machine."""
+    codec, total = Sense(size=Size(ratio=0.1), tolerance=0.0), normal(166_337, dtype=torch.float32)
+    start = time.perf_counter()
+    update = codec.decode(total, State(0, torch.zeros(DIM)), NOW)
+    assert time.perf_counter() - start < 10
+    assert update.shape == (DIM,)
+    assert update.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"chunks": 0}, "Expected chunks=0 >= 1."),
+        ({"lowest": 1.5}, r"Expected lowest=1.5 in \[0, 1\]\."),
+        ({"threshold": 1.0}, r"Expected threshold=1.0 in \[0, 1\)\."),
+        ({"thresholds": ()}, "Expected at least one of thresholds."),
+        ({"thresholds": (0.1, -0.1)}, r"Expected thresholds=\(0.1, -0.1\) in \[0, 1\)\."),
+        ({"iterations": 0}, "Expected iterations=0 >= 1."),
+        ({"tolerance": -1}, "Expected tolerance=-1 >= 0."),
+        ({"lr": 0}, "Expected lr=0 > 0."),
+        ({"steps": 0}, "Expected steps=0 >= 1."),
+        ({"batch_size": 0}, "Expected batch_size=0 >= 1."),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        Sense(**{"size": Size(ratio=0.1), **arguments})  # type: ignore[arg-type]
+
+
+def test_a_ratio_too_small_for_the_model_is_refused() -> None:
+    with pytest.raises(UserError, match=r"Expected ratio=0.001 to be at least one of 100 weights\."):
+        encode(Sense(size=Size(ratio=0.001)), normal(1, 100))

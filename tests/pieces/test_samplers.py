@@ -1,0 +1,63 @@
+import pytest
+import torch
+
+from tacit.core import Key
+from tacit.core.pieces import Sampler
+from tacit.errors import UserError
+from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
+
+KEYS = [Key.from_seed(0).child("cohort", i) for i in range(2000)]
+
+
+def counts(sampler: Sampler, population: int) -> torch.Tensor:
+    total = torch.zeros(population)
+    for index, key in enumerate(KEYS):
+        total[sampler.cohort(population, index, key)] += 1
+    return total
+
+
+def test_everyone() -> None:
+    assert Everyone().cohort(4, 0, KEYS[0]).tolist() == [0, 1, 2, 3]
+
+
+def test_a_fixed_size_cohort_has_that_many_different_clients_in_order() -> None:
+    for key in KEYS[:50]:
+        cohort = FixedSize(7).cohort(20, 0, key)
+        assert len(set(cohort.tolist())) == 7
+        assert cohort.tolist() == sorted(cohort.tolist())
+
+
+@pytest.mark.parametrize("sampler", [FixedSize(5), Poisson(5.0)], ids=repr)
+def test_every_client_is_as_likely_as_any_other(sampler: Sampler) -> None:
+    share = counts(sampler, 20) / len(KEYS)
+    spread = (0.25 * 0.75 / len(KEYS)) ** 0.5
+    assert float((share - 0.25).abs().max()) < 4.5 * spread
+
+
+def test_poisson_coins_are_independent() -> None:
+    """The size of the cohort has the binomial's variance, and pairs meet as often as the product says."""
+    cohorts = [set(Poisson(5.0).cohort(20, 0, key).tolist()) for key in KEYS]
+    sizes = torch.tensor([float(len(c)) for c in cohorts])
+    assert float(sizes.mean()) == pytest.approx(5.0, abs=0.2)
+    assert float(sizes.var()) == pytest.approx(20 * 0.25 * 0.75, rel=0.15)
+    assert sum({0, 1} <= c for c in cohorts) / len(cohorts) == pytest.approx(0.0625, abs=0.02)
+
+
+def test_growing_follows_its_stages() -> None:
+    growing = Growing(stages=((2, FixedSize(3)), (3, FixedSize(5))))
+    assert [len(growing.cohort(10, i, KEYS[i])) for i in range(7)] == [3, 3, 5, 5, 5, 5, 5]
+
+
+@pytest.mark.parametrize("sampler", [FixedSize(11), Poisson(11), Growing(stages=((1, Poisson(11)),))], ids=repr)
+def test_a_cohort_larger_than_the_population(sampler: Sampler) -> None:
+    with pytest.raises(UserError, match=r"Expected a cohort of size=11 <= population=10\. Take a smaller cohort"):
+        sampler.cohort(10, 0, KEYS[0])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: FixedSize(0), lambda: Poisson(0), lambda: Growing(stages=()), lambda: Growing(stages=((0, Everyone()),))],
+)
+def test_bad_arguments(make: object) -> None:
+    with pytest.raises(UserError, match="Expected"):
+        make()

@@ -1,0 +1,69 @@
+"""Genuine quotes, with the clock set, and a policy for each that states what is accepted of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tacit.protocols.attestation import Kind, Policy, Verdict, judge
+
+SAMPLES = Path(__file__).parent / "samples"
+JULY = 1_751_371_200  # 2025-07-01 12:00 UTC
+MARCH = 1_772_366_400  # 2026-03-01 12:00 UTC
+DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A quote, its collateral, and what it should be judged by."""
+
+    kind: Kind
+    name: str
+    policy: Policy
+    now: int = JULY
+
+    @property
+    def quote(self) -> bytes:
+        return (SAMPLES / self.name).read_bytes()
+
+    @property
+    def collateral(self) -> bytes:
+        return (SAMPLES / f"{self.name}_collateral.json").read_bytes()
+
+    def judged(
+        self,
+        quote: bytes | None = None,
+        collateral: bytes | None = None,
+        policy: Policy | None = None,
+        now: int | None = None,
+        expected: bytes | None = None,
+    ) -> Verdict:
+        """The verdict, with something exchanged."""
+        return judge(
+            self.kind,
+            self.quote if quote is None else quote,
+            self.collateral if collateral is None else collateral,
+            policy or self.policy,
+            self.now if now is None else now,
+            expected,
+        )
+
+
+SGX = Sample(
+    Kind.SGX,
+    "sgx_quote",
+    Policy(
+        measurements=("33d8736db756ed4997e04ba358d27833188f1932ff7b1d156904d3f560452fbb",),
+        signers=("815f42f11cf64430c30bab7816ba596a1da0130c3b028b673133a66cf9a3e0e6",),
+        statuses=("UpToDate", "ConfigurationAndSWHardeningNeeded"),
+    ),
+)
+TDX = Sample(
+    Kind.TDX,
+    "tdx_quote",
+    Policy(
+        measurements=(
+            "fa13bff786ec94614334ea98d2b49c80d3d029670e86b5615c02afcf50ad9d7a3b02f453567bb20d598b5acf7014d598",
+        )
+    ),
+)
+OUTDATED = Sample(Kind.TDX, "tdx_quote_outdated", Policy(measurements=("00",), statuses=("OutOfDate",)), MARCH)
+HELLO = b"Hello, world!".ljust(64, b"\0")

@@ -1,0 +1,39 @@
+"""A method's text gives the method, and no text gives anything else."""
+
+import pytest
+
+from laws.compositions import everything
+from tacit.errors import UserError
+from tacit.runs.expressions import build
+
+METHODS = everything()
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_every_method_comes_back_from_its_text(method) -> None:
+    assert build(repr(method)) == method
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1",
+        "Sgd(lr=0.1, steps=1)",
+        "__import__('os').system('true')",
+        "Method.__class__",
+        "Method(**{})",
+        "Method(name=open('/etc/passwd').read())",
+        "[Method for _ in ()]",
+        "(lambda: Method)()",
+        "Method(nmae='x')",
+        "Methd()",
+        "Method(name='x', rounds=1+1)",
+        "f'{Method}'",
+        "(" * 500,
+        "Task(model=Sgd)",
+    ],
+)
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(UserError):
+        build(text)

@@ -1,0 +1,179 @@
+import errno
+import os
+from dataclasses import replace
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+import tacit
+from tacit.core import Report
+from tacit.errors import RunError, StorageError, UserError
+from tacit.runs import checkpoint
+from tacit.runs.directory import CHECKPOINT, MODEL, read_manifest, read_rounds
+from tacit.runs.run import Plan
+from tacit.runs.training import follow
+
+ROUNDS = 6
+METHOD = tacit.Method(
+    name="mine",
+    rounds=ROUNDS,
+    sampler=tacit.FixedSize(3),
+    trainer=tacit.Sgd(lr=0.1, steps=2, batch_size=4),
+    server=tacit.Momentum(0.5),
+)
+
+
+def make_task(shift: float = 0.0, model: object = None) -> tacit.Task:
+    generator = torch.Generator().manual_seed(0)
+    sizes = (5, 3, 9, 4, 6)
+    parts = [(torch.randn(n, 4, generator=generator) + shift, torch.arange(n) % 3) for n in sizes]
+    test = (torch.randn(20, 4, generator=generator), torch.arange(20) % 3)
+    return tacit.Task(model=model or (lambda: nn.Linear(4, 3)), clients=parts, test=test, name="tiny")
+
+
+TASK = make_task()
+
+
+def timeless(history: tuple[Report, ...]) -> list[Report]:
+    return [replace(report, seconds=0.0) for report in history]
+
+
+@pytest.fixture(scope="module")
+def whole() -> tacit.Run:
+    return tacit.train(METHOD, TASK, seed=5, workers=1)
+
+
+def assert_same(run: tacit.Run, other: tacit.Run) -> None:
+    assert run.state.round == other.state.round == ROUNDS
+    assert torch.equal(run.state.weights, other.state.weights)
+    assert run.state.memory.keys() == other.state.memory.keys()
+    assert all(torch.equal(run.state.memory[name], other.state.memory[name]) for name in run.state.memory)
+    assert timeless(run.history) == timeless(other.history)
+    assert run.bytes == other.bytes
+
+
+def test_a_run_holds_model_history_and_bytes(whole):
+    assert [report.round for report in whole.history] == [1, 2, 3, 4, 5, 6]
+    assert isinstance(whole.model, nn.Linear)
+    assert not whole.model.training
+    weights = torch.cat([whole.model.weight.flatten(), whole.model.bias]).detach()
+    assert torch.equal(weights, whole.state.weights)
+    right = (whole.model(TASK.test[0]).argmax(1) == TASK.test[1]).float().mean()
+    assert whole.metrics["accuracy"] == pytest.approx(float(right))
+    frame = 24 + 12 + 15 * 4  # a header, a part's header, the weights in float32
+    assert whole.bytes.up == whole.bytes.down == ROUNDS * 3 * frame
+    assert whole.directory is None
+
+
+def test_rounds_are_what_train_folds(whole):
+    steps = list(tacit.rounds(METHOD, TASK, seed=5, workers=1))
+    assert timeless(tuple(report for _, report in steps)) == timeless(whole.history)
+    assert torch.equal(steps[-1][0].weights, whole.state.weights)
+
+
+def test_files_change_nothing_and_hold_everything(whole, tmp_path):
+    run = tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run")
+    assert_same(run, whole)
+    assert timeless(read_rounds(run.directory)) == timeless(whole.history)
+    fresh = nn.Linear(4, 3)
+    fresh.load_state_dict(safetensors.torch.load_file(run.directory / MODEL))
+    assert torch.equal(fresh.weight, whole.model.weight)
+    manifest = read_manifest(run.directory)
+    assert manifest.status == "finished"
+    assert manifest.method.repr == repr(METHOD)
+    assert str(tmp_path) not in (run.directory / "manifest.json").read_text()
+
+
+@pytest.mark.parametrize("done", range(ROUNDS + 1))
+@pytest.mark.parametrize("how", ["interrupt", "stop listening"])
+def test_a_stopped_run_goes_on_to_the_same_result(whole, tmp_path, done, how):
+    steps = follow(Plan(method=METHOD, task=TASK, seed=5), workers=1, out=tmp_path / "run")
+    for _ in range(done + 1):
+        next(steps)
+    if how == "interrupt":
+        with pytest.raises(KeyboardInterrupt):
+            steps.throw(KeyboardInterrupt)
+    steps.close()
+    assert read_manifest(tmp_path / "run").status == "interrupted"
+    assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True), whole)
+    assert timeless(read_rounds(tmp_path / "run")) == timeless(whole.history)
+
+
+def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
+    first = tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run")
+    files = {path.name: path.read_bytes() for path in first.directory.iterdir()}
+    assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True), whole)
+    assert {path.name: path.read_bytes() for path in first.directory.iterdir()} == files
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"seed": 6}, "another seed: 5, not 6"),
+        ({"evaluate_every": 2}, "another evaluate_every"),
+        ({"method": replace(METHOD, rounds=9)}, "another method"),
+        ({"task": make_task(shift=1.0)}, "another task"),
+        ({"task": make_task(model=lambda: nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 3)))}, "another task"),
+    ],
+)
+def test_another_run_cannot_go_on_from_here(tmp_path, changes, word):
+    plan = Plan(method=METHOD, task=TASK, seed=5)
+    steps = follow(plan, workers=1, out=tmp_path / "run")
+    next(steps)
+    next(steps)
+    steps.close()
+    with pytest.raises(RunError, match=word):
+        next(follow(replace(plan, **changes), workers=1, out=tmp_path / "run", resume=True))
+    assert read_manifest(tmp_path / "run").status == "interrupted"
+
+
+def test_figures_are_measured_when_asked_and_at_the_end():
+    run = tacit.train(METHOD, TASK, workers=1, evaluate_every=4)
+    assert [report.round for report in run.history if report.metrics] == [4, ROUNDS]
+    assert run.metrics == run.history[-1].metrics
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "error"),
+    [
+        (replace(METHOD, sampler=tacit.FixedSize(6)), {}, "Expected a cohort of size=6 <= population=5"),
+        (METHOD, {"evaluate_every": 0}, "evaluate_every=0 >= 1"),
+        (METHOD, {"resume": True, "out": None}, "directory of the run to resume"),
+    ],
+)
+def test_what_cannot_run_leaves_nothing(tmp_path, method, options, error):
+    with pytest.raises(UserError, match=error):
+        tacit.train(method, TASK, workers=1, **{"out": tmp_path / "run", **options})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_diverged_run_keeps_its_last_good_state(tmp_path):
+    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+    task = tacit.Task(model=lambda: nn.Linear(2, 1), clients=[(x, x[:, :1])] * 3, loss=tacit.MeanSquared())
+    wild = replace(METHOD, rounds=200, trainer=tacit.Sgd(lr=100.0, steps=2))
+    with pytest.raises(tacit.TrainingError, match="diverged"):
+        tacit.train(wild, task, workers=1, out=tmp_path / "run")
+    assert read_manifest(tmp_path / "run").status == "failed"
+    last = checkpoint.read(tmp_path / "run" / CHECKPOINT)
+    assert last.round == len(read_rounds(tmp_path / "run")) > 0
+    assert torch.isfinite(last.weights).all()
+
+
+def test_a_disk_that_fills_up_leaves_a_run_that_can_go_on(whole, tmp_path, monkeypatch):
+    plan = Plan(method=METHOD, task=TASK, seed=5)
+    steps = follow(plan, workers=1, out=tmp_path / "run")
+    for _ in range(4):
+        next(steps)
+    with monkeypatch.context() as patch:
+
+        def no_space(*args: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patch.setattr(os, "fsync", no_space)
+        with pytest.raises(StorageError, match="No space left"):
+            list(steps)
+    assert not (tmp_path / "run" / MODEL).exists()
+    assert not (tmp_path / "run" / CHECKPOINT).exists()
+    assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True), whole)
