@@ -41,14 +41,20 @@ def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -
         tacit.errors.UserError: Expected options of blur in clip, rounds, got 'clp'. Did you mean 'clip'?
     """
     known = inspect.signature(factory, eval_str=True).parameters
-    for key in options:
-        if key not in known:
-            raise UserError(f"Expected options of {label} in {listed(known)}, got {key!r}.{suggestion(key, known)}")
+    check_names(options, known, label)
     needed = [key for key, p in known.items() if p.default is p.empty and key not in options]
     if needed:
         raise UserError(f"Expected {label} to be given {listed(needed)}: there is no default.")
     given = {key: convert(value, known[key].annotation, key, label) for key, value in options.items()}
     return factory(**given)
+
+
+def check_names(options: Iterable[str], known: Iterable[str], label: str) -> None:
+    """Raise `UserError` for an option that is not among the known ones; the message points to the nearest."""
+    known = list(known)
+    for key in options:
+        if key not in known:
+            raise UserError(f"Expected options of {label} in {listed(known)}, got {key!r}.{suggestion(key, known)}")
 
 
 def changed(record: T, changes: Mapping[str, object], label: str) -> T:

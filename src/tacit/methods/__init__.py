@@ -1,31 +1,55 @@
-"""Methods by name: one file per paper, discovered.
+"""Methods by name: one file per paper or family, discovered.
 
-A file in this package lists its factories in a tuple `METHODS`. A factory is a function that returns a
-`Method`; its name with dashes is the method's name, its signature the schema of its arguments, and the first
-line of its docstring what `tacit methods` says about it. Adding a method is adding a file. Methods that are at home on
-another task than the embedded digits, or on a task set up in a way of their own, say so in a table `DEFAULT_TASKS`.
+A file in this package lists its factories in a tuple `METHODS`. A factory is a function that returns a `Method`: its
+name with dashes is the method's name, its signature is the schema of the method's arguments, and the first line of its
+docstring is the method's summary. A method whose default task is not the embedded digits has an entry in a table
+`DEFAULT_TASKS`. Adding a method is adding a file.
+
+Names, summaries and parameters are read from the source. A file is imported when one of its methods is used.
 """
 
-import importlib
 import pkgutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING
 
-from tacit.core import Method
-from tacit.core.schema import call, changed, choose, suggestion
+from tacit.core.discovery import Definition, read_outline
+from tacit.core.schema import call, changed, check_names, choose, suggestion
 
-Factory = Callable[..., Method]
+if TYPE_CHECKING:
+    from tacit.core import Method
+
+Factory = Callable[..., "Method"]
 
 
 @dataclass(frozen=True)
 class DefaultTask:
-    """The task that a method is run on if nothing else is said, and how it is set up for that method."""
+    """The task that a method runs on unless another one is chosen, and that task's arguments for this method."""
 
     task: str = "digits"
     args: Mapping[str, object] = field(default_factory=dict)
 
 
+@cache
+def definitions() -> Mapping[str, Definition]:
+    """Every method's factory as its source declares it, by the method's name. Imports none of them.
+
+    Example:
+        >>> definitions()["fedavg"].parameters["rounds"]
+        '50'
+    """
+    found: dict[str, Definition] = {}
+    for module in pkgutil.iter_modules(__path__):
+        outline = read_outline(Path(__path__[0], f"{module.name}.py"), f"{__name__}.{module.name}")
+        found |= {_method_name(name): outline.factories[name] for name in outline.tuples["METHODS"]}
+    return MappingProxyType(found)
+
+
+@cache
 def catalog() -> Mapping[str, Factory]:
     """Every method's factory by the method's name.
 
@@ -33,29 +57,44 @@ def catalog() -> Mapping[str, Factory]:
         >>> "fl-std" in catalog()
         True
     """
-    return _CATALOG
+    return MappingProxyType({name: definition.load() for name, definition in definitions().items()})
 
 
 def find(name: str) -> Factory:
-    """The factory of this name; an unknown one is an error that points to the nearest."""
-    return choose(_CATALOG, name, "method")
+    """The factory of the method with this name.
+
+    Raises:
+        UserError: there is no such method; the message lists all names and points to the nearest.
+    """
+    factory: Factory = choose(definitions(), name, "method").load()
+    return factory
+
+
+def check(name: str, args: Mapping[str, object]) -> None:
+    """Raise `UserError` if the method or one of its arguments does not exist. Imports no method.
+
+    Arguments with dots are fields of pieces; `make` checks these.
+    """
+    known = choose(definitions(), name, "method").parameters
+    check_names([key for key in args if "." not in key], known, f"method {name}")
 
 
 def default_task(name: str) -> DefaultTask:
-    """Where the method of this name is at home.
+    """The task that the method with this name runs on by default.
 
     Example:
-        >>> home("fl-std").task, home("nbafl").task
+        >>> default_task("fl-std").task, default_task("nbafl").task
         ('digits', 'mnist')
     """
-    find(name)
-    return _DEFAULT_TASKS.get(name, DefaultTask())
+    module = sys.modules[find(name).__module__]
+    return DefaultTask(*getattr(module, "DEFAULT_TASKS", {}).get(name, ()))
 
 
-def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Method:
-    """The method of this name with arguments that come from outside, checked against the factory's signature.
+def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Method":
+    """The method with this name and with arguments from a file or a command line.
 
-    An argument with dots in its name is a field of one of the method's pieces.
+    Arguments are checked against the factory's signature. One with dots in its name is a field of one of the method's
+    pieces.
 
     Example:
         >>> made = make("fl-std", {"rounds": "3", "server.rate": "1/2"})
@@ -67,21 +106,26 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Method
     return changed(method, {key: value for key, value in args.items() if "." in key}, label)
 
 
-def _discover() -> tuple[Mapping[str, Factory], Mapping[str, DefaultTask]]:
-    modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    factories: list[Factory] = [factory for module in modules for factory in module.METHODS]
-    homes = {name: DefaultTask(*at) for module in modules for name, at in getattr(module, "DEFAULT_TASKS", {}).items()}
-    return MappingProxyType({_name(factory): factory for factory in factories}), MappingProxyType(homes)
-
-
-def _name(factory: Factory) -> str:
-    return factory.__name__.replace("_", "-")
-
-
 def __getattr__(name: str) -> Factory:
-    raise AttributeError(f"module {__name__!r} has no method {name!r}.{suggestion(name, _CATALOG)}")
+    if name.startswith("_") or _method_name(name) not in definitions():
+        raise AttributeError(f"module {__name__!r} has no method {name!r}.{suggestion(name, definitions())}")
+    return find(_method_name(name))
 
 
-_CATALOG, _DEFAULT_TASKS = _discover()
-# A file may bear the name of its factory (fedavg.fedavg): `tacit.methods.fedavg` is the factory.
-globals().update({factory.__name__: factory for factory in _CATALOG.values()})
+def __dir__() -> list[str]:
+    return [*globals(), *(definition.name for definition in definitions().values())]
+
+
+def _method_name(factory: str) -> str:
+    return factory.replace("_", "-")
+
+
+class _Package(ModuleType):
+    """This package as a module: `tacit.methods.fedavg` is the factory, although a file has the same name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        value = getattr(value, name, value) if isinstance(value, ModuleType) else value
+        ModuleType.__setattr__(self, name, value)
+
+
+sys.modules[__name__].__class__ = _Package

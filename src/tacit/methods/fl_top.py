@@ -28,7 +28,7 @@ from functools import wraps
 from typing import Literal
 
 from tacit.core import Budget, Method
-from tacit.core.pieces import Channel, Sampler
+from tacit.core.interfaces import Channel, Sampler
 from tacit.core.schema import choose
 from tacit.errors import expect
 from tacit.pieces.channels import IdealSum, SecureSum
@@ -157,8 +157,8 @@ def fl_cs(
     return replace(base, name="fl-cs", codec=codec, server=Momentum(rho, rate))
 
 
-def _variant(scheme: Scheme, name: str, change: Callable[[Method], Method], summary: str, reference: str) -> Scheme:
-    """A scheme with one piece exchanged: a factory of the same arguments."""
+def _variant(scheme: Scheme, change: Callable[[Method], Method], *, name: str, summary: str, reference: str) -> Scheme:
+    """A scheme with one piece exchanged: a factory with the same parameters."""
 
     @wraps(scheme)
     def factory(*args: object, **options: object) -> Method:
@@ -170,19 +170,19 @@ def _variant(scheme: Scheme, name: str, change: Callable[[Method], Method], summ
     return factory
 
 
-def private(scheme: Scheme) -> Scheme:
-    """The differentially private form of a scheme: its factory with the arguments of `with_noise` as well."""
-    own, added = (list(inspect.signature(f, eval_str=True).parameters.values()) for f in (scheme, with_noise))
+def _private(scheme: Scheme, privatize: Scheme, *, summary: str) -> Scheme:
+    """The differentially private form of a scheme: a factory with the parameters of both functions."""
+    own, added = (list(inspect.signature(f, eval_str=True).parameters.values()) for f in (scheme, privatize))
     signature = inspect.Signature([*own, *added[1:]], return_annotation=Method)
 
     @wraps(scheme)
     def factory(*args: object, **options: object) -> Method:
         given = signature.bind(*args, **options).arguments
         noise = {parameter.name: given.pop(parameter.name) for parameter in added[1:] if parameter.name in given}
-        return with_noise(scheme(**given), **noise)
+        return privatize(scheme(**given), **noise)
 
     factory.__name__ = factory.__qualname__ = f"{scheme.__name__}_dp"
-    factory.__doc__ = _private_doc(scheme)
+    factory.__doc__ = _private_doc(scheme, summary)
     factory.__signature__ = signature  # type: ignore[attr-defined]
     return factory
 
@@ -230,12 +230,12 @@ def with_noise(
     )
 
 
-def _private_doc(scheme: Scheme) -> str:
-    """The scheme's text, and that of the arguments that come with noise."""
-    summary, _, rest = (inspect.getdoc(scheme) or "").partition("\n")
+def _private_doc(scheme: Scheme, summary: str) -> str:
+    """The scheme's docstring under another summary, with the arguments of `with_noise`."""
+    body = (inspect.getdoc(scheme) or "").partition("\n")[2]
     added = (inspect.getdoc(with_noise) or "").partition("Args:\n")[2].partition("\n")[2]
-    before, _, reference = rest.partition("Reference:")
-    return f"{summary.rstrip('.')}; with differential privacy.\n{before.rstrip()}\n{added}\n\nReference:{reference}"
+    before, _, reference = body.partition("Reference:")
+    return f"{summary}\n{before.rstrip()}\n{added}\n\nReference:{reference}"
 
 
 def _masked(method: Method) -> Method:
@@ -260,34 +260,59 @@ def _size(ratio: float, number: int | None) -> Size:
     return Size(ratio=ratio) if number is None else Size(number=number)
 
 
-fl_top_bis = _variant(
-    fl_top,
-    "fl-top-bis",
-    _trains_all,
-    "As FL-TOP, but clients train all weights and send some: the others are not put back at every step.",
-    "Appendix D, FL-TOP-BIS",
-)
 fl_bas_2 = _variant(
     fl_basic,
-    "fl-bas-2",
     _trains_all,
-    "All weights are trained and a random part is sent, another one in every round.",
-    "Appendix D, FL-BAS-2",
+    name="fl-bas-2",
+    summary="All weights are trained and a random part is sent, another one in every round.",
+    reference="Appendix D, FL-BAS-2",
 )
 fl_bas_3 = _variant(
     fl_basic,
-    "fl-bas-3",
     _draws_once,
-    "One random part of the weights is trained and sent, the same in all rounds.",
-    "Appendix D, FL-BAS-3",
+    name="fl-bas-3",
+    summary="One random part of the weights is trained and sent, the same in all rounds.",
+    reference="Appendix D, FL-BAS-3",
 )
 fl_bas_4 = _variant(
     fl_bas_3,
-    "fl-bas-4",
     _trains_all,
-    "All weights are trained and one random part is sent, the same in all rounds.",
-    "Appendix D, FL-BAS-4",
+    name="fl-bas-4",
+    summary="All weights are trained and one random part is sent, the same in all rounds.",
+    reference="Appendix D, FL-BAS-4",
+)
+fl_top_bis = _variant(
+    fl_top,
+    _trains_all,
+    name="fl-top-bis",
+    summary="Like FL-TOP, but clients train all weights and send only the selected ones.",
+    reference="Appendix D, FL-TOP-BIS",
 )
 
-SCHEMES: tuple[Scheme, ...] = (fl_std, fl_basic, fl_bas_2, fl_bas_3, fl_bas_4, fl_cs, fl_top_bis, fl_top)
-METHODS = (*SCHEMES, *map(private, SCHEMES))
+fl_std_dp = _private(fl_std, with_noise, summary="FL-STD with client-level differential privacy.")
+fl_basic_dp = _private(fl_basic, with_noise, summary="FL-BASIC with client-level differential privacy.")
+fl_bas_2_dp = _private(fl_bas_2, with_noise, summary="FL-BAS-2 with client-level differential privacy.")
+fl_bas_3_dp = _private(fl_bas_3, with_noise, summary="FL-BAS-3 with client-level differential privacy.")
+fl_bas_4_dp = _private(fl_bas_4, with_noise, summary="FL-BAS-4 with client-level differential privacy.")
+fl_cs_dp = _private(fl_cs, with_noise, summary="FL-CS with client-level differential privacy.")
+fl_top_bis_dp = _private(fl_top_bis, with_noise, summary="FL-TOP-BIS with client-level differential privacy.")
+fl_top_dp = _private(fl_top, with_noise, summary="FL-TOP with client-level differential privacy.")
+
+METHODS = (
+    fl_std,
+    fl_basic,
+    fl_bas_2,
+    fl_bas_3,
+    fl_bas_4,
+    fl_cs,
+    fl_top_bis,
+    fl_top,
+    fl_std_dp,
+    fl_basic_dp,
+    fl_bas_2_dp,
+    fl_bas_3_dp,
+    fl_bas_4_dp,
+    fl_cs_dp,
+    fl_top_bis_dp,
+    fl_top_dp,
+)

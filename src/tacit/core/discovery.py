@@ -1,0 +1,90 @@
+"""Factories as their source declares them: name, summary and parameters, without importing the module.
+
+The command line lists methods and tasks, and checks names, before PyTorch is imported. The syntax tree of a module is
+enough for that. A factory is a function, or a call that makes one out of functions of the same module,
+`fl_top_dp = private(fl_top, with_noise, summary="...")`: it has their parameters and the given summary.
+"""
+
+import ast
+import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A factory that has not been imported.
+
+    Attributes:
+        module: the module's full name.
+        name: the factory's name in it.
+        summary: the first line of its docstring.
+        parameters: the source text of each parameter's default, by name; empty where there is none.
+    """
+
+    module: str
+    name: str
+    summary: str
+    parameters: Mapping[str, str]
+
+    def load(self) -> Any:
+        """Import the module and return the factory."""
+        return getattr(importlib.import_module(self.module), self.name)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A module's factories, and its tuples of names (`METHODS = (fedavg, ...)`) by the name of the tuple."""
+
+    factories: Mapping[str, Definition]
+    tuples: Mapping[str, tuple[str, ...]]
+
+
+def read_outline(path: Path, module: str) -> Outline:
+    """The outline of a module's source file."""
+    factories: dict[str, Definition] = {}
+    tuples: dict[str, tuple[str, ...]] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            summary = (ast.get_docstring(node) or "").partition("\n")[0]
+            factories[node.name] = Definition(module, node.name, summary, _parameters(node.args))
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if isinstance(node.value, ast.Call):
+                factories[name] = Definition(module, name, _summary(node.value), _inherited(node.value, factories))
+            elif isinstance(node.value, ast.Tuple):
+                tuples[name] = tuple(_names(node.value.elts))
+    return Outline(factories, tuples)
+
+
+def _parameters(args: ast.arguments) -> dict[str, str]:
+    """Parameters and their defaults; one that takes a `Method` belongs to the code, not to the user."""
+    positional = [*args.posonlyargs, *args.args]
+    missing = [None] * (len(positional) - len(args.defaults))
+    pairs = [
+        *zip(positional, [*missing, *args.defaults], strict=True),
+        *zip(args.kwonlyargs, args.kw_defaults, strict=True),
+    ]
+    return {
+        parameter.arg: ast.unparse(default) if default else ""
+        for parameter, default in pairs
+        if not (isinstance(parameter.annotation, ast.Name) and parameter.annotation.id == "Method")
+    }
+
+
+def _summary(call: ast.Call) -> str:
+    texts = {keyword.arg: keyword.value for keyword in call.keywords}
+    summary = texts.get("summary")
+    return str(summary.value) if isinstance(summary, ast.Constant) else ""
+
+
+def _inherited(call: ast.Call, factories: Mapping[str, Definition]) -> dict[str, str]:
+    """The parameters of all functions that a call combines."""
+    combined = [factories[name].parameters for name in _names(call.args) if name in factories]
+    return {name: default for parameters in combined for name, default in parameters.items()}
+
+
+def _names(nodes: Iterable[ast.expr]) -> list[str]:
+    return [node.id for node in nodes if isinstance(node, ast.Name)]
