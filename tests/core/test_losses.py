@@ -39,7 +39,7 @@ def test_accuracy_and_rmse() -> None:
 def test_roots() -> None:
     """The loss of a batch is a root, by Eq. 10 of Galli et al.; on classes it is the distance from a unit vector."""
     outputs, y = torch.tensor([[1.0], [2.0]]), torch.tensor([[0.0], [5.0]])
-    lost = RootMeanSquared().of_mean(RootMeanSquared().per_sample(outputs, y).mean())
+    lost = RootMeanSquared().from_mean(RootMeanSquared().per_sample(outputs, y).mean())
     assert float(lost) == pytest.approx(5**0.5) == pytest.approx(RootMeanSquared().metrics(outputs, y)["loss"])
     logits, labels = torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1])
     assert RootBrier().per_sample(logits, labels).tolist() == [0.5, 0.5]

@@ -171,7 +171,7 @@ SPARE: tuple[Method, ...] = (
             base=DistributedGaussian(clip=FixedClip(0.3), noise_multiplier=0.5, at_once=False),
             importance=Sensitivity(),
             allocation=Graded(3.0, "most"),
-            takes="updates",
+            expects="updates",
         ),
         channel=IdealSum(),
     ),
@@ -243,7 +243,7 @@ SPARE: tuple[Method, ...] = (
         rounds=3,
         sampler=FixedSize(5),
         trainer=SGD,
-        mechanism=MetricLaplace(noise_multiplier=2.0, radius=0.1, per_layer=True, of="updates"),
+        mechanism=MetricLaplace(noise_multiplier=2.0, radius=0.1, per_layer=True, expects="updates"),
     ),
 )
 

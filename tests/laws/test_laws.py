@@ -20,9 +20,9 @@ from tacit.core import Add, Budget, CrossEntropy, DenseRows, Identity, Key, Mess
 from tacit.core.round import broadcast, client_side, prepare, server_side
 from tacit.core.state import View
 from tacit.engine import initial_state, rounds
-from tacit.engine.layout import Layout, make_hypotheses
-from tacit.engine.learners import Fastest, Learner
-from tacit.engine.learners.reference import Reference
+from tacit.engine.layout import Layout, initial_weights, make_model
+from tacit.engine.learners import AutoLearner, Learner
+from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.waves import StackedClients
 from tacit.errors import CompositionError
 from tacit.pieces.aggregators import KMeans, WeightedMean
@@ -73,8 +73,9 @@ def module(make: Callable[[], nn.Module]) -> nn.Module:
 def prepared(method: Method, make: Callable[[], nn.Module]) -> State:
     """The state before the first round."""
     layout, model = Layout.of(module(make)), module(make)
-    wave = StackedClients(torch.tensor([0]), PUBLIC, Fastest(model, CrossEntropy()))
-    weights = make_hypotheses(Task(model=make, clients=POPULATION), 0, method.aggregator.models)
+    wave = StackedClients(torch.tensor([0]), PUBLIC, AutoLearner(model, CrossEntropy()))
+    task = Task(model=make, clients=POPULATION)
+    weights = initial_weights(make_model(task, 0), task, 0, method.aggregator.models)
     state = State(0, weights, layers=layout.sizes, shapes=layout.shapes)
     return prepare(method, state, wave, now(0))
 
@@ -84,7 +85,7 @@ def view_of(method: Method, make: Callable[[], nn.Module]) -> View:
 
 
 def sent(
-    method: Method, make: Callable[[], nn.Module], clients: list[int], way: Callable[..., Learner] = Fastest
+    method: Method, make: Callable[[], nn.Module], clients: list[int], way: Callable[..., Learner] = AutoLearner
 ) -> Messages:
     wave = StackedClients(torch.tensor(clients), POPULATION, way(module(make), CrossEntropy()))
     return client_side(method, view_of(method, make), wave, now())
@@ -92,7 +93,7 @@ def sent(
 
 def step_of(messages: Messages) -> float:
     """Where rows are rounded, numbers that differ in their last bit may come to differ by a step."""
-    return 0.0 if messages.step is None else messages.step.size
+    return 0.0 if messages.grid_step is None else messages.grid_step.size
 
 
 @every_method
@@ -109,7 +110,7 @@ def test_row(method: Method, make: Callable[[], nn.Module]) -> None:
 @every_model
 def test_engine(method: Method, make: Callable[[], nn.Module]) -> None:
     """The fastest way through a wave sends what the plain reference sends."""
-    one, other = (sent(method, make, [0, 3, 5], way) for way in (Fastest, Reference))
+    one, other = (sent(method, make, [0, 3, 5], way) for way in (AutoLearner, ReferenceLearner))
     fast, plain = one.rows.dense(), other.rows.dense()
     flips = step_of(one) * (0.01 * fast.numel()) ** 0.5  # of the roundings, one in a hundred may go the other way
     assert float((fast - plain).norm()) < 1e-4 * float(plain.norm()) + flips
@@ -129,9 +130,9 @@ def test_engine_folds_to_what_all_messages_at_once_give(method: Method) -> None:
     (folded, _), *_ = rounds(method, work, seed=5, workers=1)
     population, state = work.population, initial_state(method, work, 5)
     cohort = method.sampler.cohort(len(population), 0, secret.child("cohort", 0))
-    expected = method.sampler.expected(len(population), 0)
+    expected = method.sampler.expected_cohort(len(population), 0)
     here = Round(0, len(population), expected, len(cohort), shared.child("round", 0), secret.child("round", 0))
-    wave = StackedClients(cohort, population, Fastest(zoo.mlp(), work.loss))
+    wave = StackedClients(cohort, population, AutoLearner(zoo.mlp(), work.loss))
     messages = client_side(method, broadcast(method, state, here), wave, here)
     at_once = server_side(method, state, messages, here)
     torch.testing.assert_close(folded.weights, at_once.weights, rtol=1e-4, atol=1e-6 + step_of(messages))
@@ -160,12 +161,12 @@ def test_size(method: Method) -> None:
     """The book's bytes are the length of the bytes really packed, up and down."""
     messages = sent(method, zoo.cnn, [0, 3, 5, 6, 7])
     sent_up, asked = packed(method, messages)
-    assert list(method.channel.upload(messages, now())) == sent_up
+    assert list(method.channel.upload_sizes(messages, now())) == sent_up
     view = view_of(method, zoo.cnn)
     for first in (True, False):
-        told = view.sent(first=first, form=getattr(method.channel, "down", None))
-        whole = len(frames.pack(frames.Kind.VIEW, 1, told)) + asked
-        assert method.channel.download(view, now(), first=first) == whole
+        told = view.sent(first=first, wire_format=getattr(method.channel, "down", None))
+        whole = len(frames.pack(frames.FrameKind.VIEW, 1, told)) + asked
+        assert method.channel.download_size(view, now(), first=first) == whole
 
 
 def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
@@ -174,7 +175,7 @@ def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
         return carried(method, messages)
     if not isinstance(method.channel, SecureSum):
         count, form = messages.rows.count, getattr(method.channel, "wire", None)
-        return [len(frames.pack(frames.Kind.MESSAGE, 1, messages.parts(i, form))) for i in range(count)], 0
+        return [len(frames.pack(frames.FrameKind.MESSAGE, 1, messages.parts(i, form))) for i in range(count)], 0
     parameters = method.channel.parameters(messages.rows.dim, now())
     session = Session(run=bytes(16), round=1, model=bytes(32), config=bytes(32), parameters=parameters)
     zeros = np.zeros(messages.rows.dim, np.uint32)
@@ -198,7 +199,7 @@ def test_enclave(method: Method) -> None:
     federation = Federation(method, layers=(messages.rows.dim,))
     real = federation.play(messages, 1).closing.released
     keys = (Key.from_seed(SEED_INSIDE, name).child("round", 1) for name in ("shared", "secret"))
-    here = Round(1, POPULATION_INSIDE, method.sampler.expected(POPULATION_INSIDE, 1), 5, *keys)
+    here = Round(1, POPULATION_INSIDE, method.sampler.expected_cohort(POPULATION_INSIDE, 1), 5, *keys)
     state = State(1, torch.zeros(messages.rows.dim), layers=(messages.rows.dim,))
     fast = aggregate(method, state, messages, here)
     assert torch.equal(real.total.total, fast.total.total)
@@ -219,7 +220,7 @@ def test_size_is_what_reports_say(method: Method) -> None:
     state, heard = initial_state(method, _task(), 0), set[int]()
     for after, report in rounds(method, _task(), workers=1):
         up, later, once = _by_hand(method, state)
-        own = {name: sum(getattr(phase, name) for phase in report.phases.values()) for name in ("up", "down")}
+        own = {name: sum(getattr(phase, name) for phase in report.overhead.values()) for name in ("up", "down")}
         beside = {name: taken // len(report.clients) for name, taken in own.items()}
         if isinstance(method.channel, SecureSum):
             up = math.ceil((up - 36) / 4 * method.channel.bits / 8)  # no frame of its own
@@ -239,12 +240,12 @@ def _by_hand(method: Method, state: State) -> tuple[int, int, int]:
     up, down, once = whole, 12 + 4 * dim * method.aggregator.models, 0
     if isinstance(codec, tacit.Sense):
         up = 12 + 4 * codec.encode(DenseRows(torch.zeros(1, dim)), View(state.weights, {}), now()).dim
-    elif isinstance(codec, Select) and isinstance(codec.which, Vote) and "codec/mask" not in state.memory:
+    elif isinstance(codec, Select) and isinstance(codec.selection, Vote) and "codec/mask" not in state.memory:
         down = 0
     elif isinstance(codec, Select):
-        up = some if codec.which.size.number is None else 12 + 4 * codec.which.size.number
-        down = whole if isinstance(codec.which, RandomK) else up
-        told = not isinstance(codec.which, RandomK | FixedRandom)
+        up = some if codec.selection.size.number is None else 12 + 4 * codec.selection.size.number
+        down = whole if isinstance(codec.selection, RandomK) else up
+        told = not isinstance(codec.selection, RandomK | FixedRandom)
         once = 12 + len(indices.pack(state.memory["codec/mask"], dim)) if told else 0
     elif isinstance(method.trainer, AdmmPrune | MagnitudePrune) and state.round >= method.trainer.warm_up:
         shapes = Layout.of(zoo.mlp()).shapes
@@ -351,7 +352,7 @@ COMPLAINTS = [
         "x: Sgd sends updates, but ByImportance takes weights. Set takes='updates'.",
     ),
     (
-        {"mechanism": replace(BY_IMPORTANCE, takes="updates"), "codec": SOME},
+        {"mechanism": replace(BY_IMPORTANCE, expects="updates"), "codec": SOME},
         (
             "x: ByImportance needs the model's layers, but what Select sends has none. "
             "Use Identity, or a bound for whole rows."
@@ -386,14 +387,14 @@ COMPLAINTS = [
     ),
     (
         {"mechanism": MetricLaplace(noise_multiplier=1.0, radius=0.1)},
-        'x: MetricLaplace blurs weights, but Sgd sends updates. Use MetricLaplace(of="updates").',
+        'x: MetricLaplace blurs weights, but Sgd sends updates. Use MetricLaplace(expects="updates").',
     ),
     (
-        {"mechanism": MetricLaplace(noise_multiplier=1.0, radius=0.1, of="updates"), "codec": SOME},
+        {"mechanism": MetricLaplace(noise_multiplier=1.0, radius=0.1, expects="updates"), "codec": SOME},
         "x: MetricLaplace is priced by distances between models, which Select does not send. Use Identity.",
     ),
     (
-        {"mechanism": MetricLaplace(noise_multiplier=1.0, radius=0.1, of="updates"), "budget": Budget(1.0, 1e-5)},
+        {"mechanism": MetricLaplace(noise_multiplier=1.0, radius=0.1, expects="updates"), "budget": Budget(1.0, 1e-5)},
         "x: a budget of ε = 1 at δ = 1e-05 is not what MetricLaplace is priced in. Set its limit instead.",
     ),
 ]

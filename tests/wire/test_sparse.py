@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacit.errors import UserError, WireError
-from tacit.wire.sparse import Compact, Csr, Wire
+from tacit.wire.sparse import Compact, Csr, WireFormat
 
-WIRES: dict[str, Wire] = {
+WIRES: dict[str, WireFormat] = {
     "csr": Csr(),
     "csr of int64": Csr(index="int64"),
     "csr of the smallest": Csr(index="smallest"),
@@ -45,7 +45,7 @@ def rows(draw: st.DrawFn) -> Tensor:
 
 @every_wire
 @given(row=rows())
-def test_what_is_encoded_is_decoded_bit_for_bit(wire: Wire, row: Tensor) -> None:
+def test_what_is_encoded_is_decoded_bit_for_bit(wire: WireFormat, row: Tensor) -> None:
     back = wire.decode(wire.encode(row), row.numel())
     assert back.dtype == torch.float32
     assert back.numpy().tobytes() == row.numpy().tobytes()
@@ -53,7 +53,7 @@ def test_what_is_encoded_is_decoded_bit_for_bit(wire: Wire, row: Tensor) -> None
 
 @every_wire
 @pytest.mark.parametrize("row", [torch.zeros(0), torch.zeros(1), torch.ones(1), torch.zeros(300), torch.ones(300)])
-def test_the_ends_of_the_range(wire: Wire, row: Tensor) -> None:
+def test_the_ends_of_the_range(wire: WireFormat, row: Tensor) -> None:
     assert torch.equal(wire.decode(wire.encode(row), row.numel()), row)
 
 
@@ -80,7 +80,7 @@ def test_index_types() -> None:
 
 
 @every_wire
-def test_every_cut_and_every_extension_is_refused(wire: Wire) -> None:
+def test_every_cut_and_every_extension_is_refused(wire: WireFormat) -> None:
     data = wire.encode(ROW)
     for end in range(len(data)):
         with pytest.raises(WireError):
@@ -91,7 +91,7 @@ def test_every_cut_and_every_extension_is_refused(wire: Wire) -> None:
 
 
 @every_wire
-def test_a_flipped_bit_gives_another_row_or_is_refused(wire: Wire) -> None:
+def test_a_flipped_bit_gives_another_row_or_is_refused(wire: WireFormat) -> None:
     """There is one way to say a row, so that no damage goes by unseen."""
     data = wire.encode(pruned(20, 200))
     for place in range(len(data) * 8):
@@ -107,7 +107,7 @@ def test_a_flipped_bit_gives_another_row_or_is_refused(wire: Wire) -> None:
 
 @every_wire
 @given(data=st.binary(max_size=80), dim=st.integers(0, 300))
-def test_garbage_is_refused_or_says_a_row(wire: Wire, data: bytes, dim: int) -> None:
+def test_garbage_is_refused_or_says_a_row(wire: WireFormat, data: bytes, dim: int) -> None:
     try:
         row = wire.decode(data, dim)
     except WireError:
@@ -116,7 +116,7 @@ def test_garbage_is_refused_or_says_a_row(wire: Wire, data: bytes, dim: int) -> 
 
 
 @every_wire
-def test_rows_of_another_length_and_other_numbers_are_refused(wire: Wire) -> None:
+def test_rows_of_another_length_and_other_numbers_are_refused(wire: WireFormat) -> None:
     data = wire.encode(pruned(20, 200))
     for dim in (0, 19, 199, 201):
         with pytest.raises(WireError):
@@ -128,7 +128,7 @@ def test_rows_of_another_length_and_other_numbers_are_refused(wire: Wire) -> Non
 
 @every_wire
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_is_sent_but_not_read(wire: Wire, bad: float) -> None:
+def test_what_is_not_finite_is_sent_but_not_read(wire: WireFormat, bad: float) -> None:
     row = ROW.clone()
     row[4] = bad
     with pytest.raises(WireError, match="finite"):
@@ -205,7 +205,7 @@ def test_the_smallest_compact_row_by_hand() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: Csr(columns=0), lambda: Csr(index="int16")])  # type: ignore[arg-type]
-def test_arguments(make: Callable[[], Wire]) -> None:
+def test_arguments(make: Callable[[], WireFormat]) -> None:
     with pytest.raises(UserError):
         make()
 

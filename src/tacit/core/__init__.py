@@ -1,113 +1,87 @@
-"""The vocabulary: what a method is made of, and in which order a round uses it."""
+"""The vocabulary of a method: its seven pieces, the state and messages of a round, and the order of its steps."""
 
 import importlib
-import pkgutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tacit.core.interfaces import ApproximateEvent, Event, HypothesisTrainer, MetricMechanism
     from tacit.core.keys import Key
     from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
     from tacit.core.method import Method
     from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-    from tacit.core.pieces import Chooser, Event, Metric, Near
     from tacit.core.rows import DenseRows, MaskedRows, Rows
     from tacit.core.state import (
         Bound,
-        Bounded,
+        BoundedMessages,
+        GridStep,
         Messages,
-        Receipt,
         Report,
         Round,
         State,
-        Step,
         Sum,
         Traffic,
         Turnout,
         View,
+        WaveReport,
     )
     from tacit.core.stopping import Budget
     from tacit.core.task import Population, Samples, Task
     from tacit.core.wave import Descent, Perturbation, ProximalTerm, Wave
-    from tacit.errors import (
-        BudgetError,
-        CompositionError,
-        DataError,
-        LedgerError,
-        ModelError,
-        RunError,
-        StorageError,
-        TacitError,
-        TrainingError,
-        UserError,
-        WireError,
-        WorkerError,
-    )
     from tacit.wire.sparse import Compact, Csr
 
 __all__ = [
     "Add",
+    "ApproximateEvent",
     "BinaryCrossEntropy",
     "Bound",
-    "Bounded",
+    "BoundedMessages",
     "Budget",
-    "BudgetError",
-    "Chooser",
     "Compact",
-    "CompositionError",
     "CrossEntropy",
     "Csr",
-    "DataError",
     "DenseRows",
     "Descent",
     "Event",
+    "GridStep",
+    "HypothesisTrainer",
     "Identity",
     "Key",
-    "LedgerError",
     "Loss",
     "MaskedRows",
     "Mean",
     "MeanSquared",
     "Messages",
     "Method",
-    "Metric",
-    "ModelError",
-    "Near",
+    "MetricMechanism",
     "NoNoise",
     "Perturbation",
     "Plain",
     "Population",
     "ProximalTerm",
-    "Receipt",
     "Report",
     "RootBrier",
     "RootMeanSquared",
     "Round",
     "Rows",
-    "RunError",
     "Samples",
     "State",
-    "Step",
-    "StorageError",
     "Sum",
-    "TacitError",
     "Task",
     "Traffic",
-    "TrainingError",
     "Turnout",
-    "UserError",
     "View",
     "Wave",
-    "WireError",
-    "WorkerError",
+    "WaveReport",
 ]
 
 if not TYPE_CHECKING:
+    # Imported when a name is first used, because `tacit.core.schema` must work without loading PyTorch.
+    _MODULES = ("interfaces", "keys", "losses", "method", "neutral", "rows", "state", "stopping", "task", "wave")
 
     def __getattr__(name: str) -> object:
-        """Import the vocabulary when one of its names is first used: `tacit.core.schema` needs no PyTorch."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        here = [f"{__name__}.{found.name}" for found in pkgutil.iter_modules(__path__)]
-        for module in map(importlib.import_module, (*here, "tacit.errors", "tacit.wire.sparse")):
+        modules = [*(f"{__name__}.{module}" for module in _MODULES), "tacit.wire.sparse"]
+        for module in map(importlib.import_module, modules):
             globals().update({public: value for public, value in vars(module).items() if public in __all__})
         return globals()[name]

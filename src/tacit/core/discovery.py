@@ -8,6 +8,7 @@ enough for that. A factory is a function, or a call that makes one out of functi
 import ast
 import importlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,16 +37,24 @@ class Definition:
 
 @dataclass(frozen=True)
 class Outline:
-    """A module's factories, and its tuples of names (`METHODS = (fedavg, ...)`) by the name of the tuple."""
+    """What a module defines at its top level.
+
+    Attributes:
+        factories: its functions and the factories made of them, by name.
+        tuples: its tuples of names, such as `METHODS = (fedavg, ...)`, by the name of the tuple.
+        tables: its literal dictionaries, by name.
+    """
 
     factories: Mapping[str, Definition]
     tuples: Mapping[str, tuple[str, ...]]
+    tables: Mapping[str, Mapping[str, Any]]
 
 
 def read_outline(path: Path, module: str) -> Outline:
     """The outline of a module's source file."""
     factories: dict[str, Definition] = {}
     tuples: dict[str, tuple[str, ...]] = {}
+    tables: dict[str, Mapping[str, Any]] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
@@ -56,7 +65,10 @@ def read_outline(path: Path, module: str) -> Outline:
                 factories[name] = Definition(module, name, _summary(node.value), _inherited(node.value, factories))
             elif isinstance(node.value, ast.Tuple):
                 tuples[name] = tuple(_names(node.value.elts))
-    return Outline(factories, tuples)
+            elif isinstance(node.value, ast.Dict):
+                with suppress(ValueError):  # not a literal
+                    tables[name] = ast.literal_eval(node.value)
+    return Outline(factories, tuples, tables)
 
 
 def _parameters(args: ast.arguments) -> dict[str, str]:

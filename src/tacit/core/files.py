@@ -19,7 +19,7 @@ _ADVICE = {
 
 
 @contextmanager
-def storing(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals inside this block into one `StorageError` about `path`."""
     try:
         yield
@@ -31,7 +31,7 @@ def storing(path: Path) -> Iterator[None]:
 def write(path: Path, content: bytes) -> None:
     """Put a file in its place, in one step; whatever goes wrong, what stood there before stays."""
     partial = path.with_name(f".{path.name}.partial")
-    with storing(path):
+    with storage_errors(path):
         try:
             with partial.open("wb") as file:
                 file.write(content)

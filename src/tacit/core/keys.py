@@ -58,7 +58,7 @@ class Key:
         """A fresh NumPy generator at the start of this stream."""
         return np.random.Generator(np.random.Philox(key=int.from_bytes(self.value[:16], "little")))
 
-    def source(self) -> Callable[[int], bytes]:
+    def byte_source(self) -> Callable[[int], bytes]:
         """So many bytes at every call, from the start of this stream; unpredictable without the key (SHAKE-256)."""
         parts = count()
         return lambda length: hashlib.shake_256(self.value + next(parts).to_bytes(8, "little")).digest(length)

@@ -21,7 +21,7 @@ class Loss(Protocol):
         """The loss of every sample; both arguments have the samples in their first dimension."""
         ...
 
-    def of_mean(self, mean: Tensor) -> Tensor:
+    def from_mean(self, mean: Tensor) -> Tensor:
         """What a batch loses, or a client, whose samples' losses have this mean."""
         ...
 
@@ -42,7 +42,7 @@ class CrossEntropy:
         """Negative log-likelihood of the right class."""
         return F.cross_entropy(outputs, y, reduction="none")
 
-    def of_mean(self, mean: Tensor) -> Tensor:
+    def from_mean(self, mean: Tensor) -> Tensor:
         """The mean itself."""
         return mean
 
@@ -74,7 +74,7 @@ class MeanSquared:
         """Squared error, averaged over a sample's outputs."""
         return (outputs - y).square().flatten(1).mean(1)
 
-    def of_mean(self, mean: Tensor) -> Tensor:
+    def from_mean(self, mean: Tensor) -> Tensor:
         """The mean itself."""
         return mean
 
@@ -96,7 +96,7 @@ class BinaryCrossEntropy:
         """Negative log-likelihood, averaged over a sample's outputs."""
         return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").flatten(1).mean(1)
 
-    def of_mean(self, mean: Tensor) -> Tensor:
+    def from_mean(self, mean: Tensor) -> Tensor:
         """The mean itself."""
         return mean
 
@@ -127,7 +127,7 @@ class RootMeanSquared:
         """Squared error, averaged over a sample's outputs."""
         return (outputs - y).square().flatten(1).mean(1)
 
-    def of_mean(self, mean: Tensor) -> Tensor:
+    def from_mean(self, mean: Tensor) -> Tensor:
         """Its root."""
         return _root(mean)
 
@@ -150,7 +150,7 @@ class RootBrier:
         p = torch.softmax(outputs, -1)
         return p.square().sum(-1) - 2 * p.gather(-1, y[..., None])[..., 0] + 1
 
-    def of_mean(self, mean: Tensor) -> Tensor:
+    def from_mean(self, mean: Tensor) -> Tensor:
         """Its root."""
         return _root(mean)
 

@@ -7,19 +7,19 @@ in each place. An ablation is `dataclasses.replace`.
 
 from dataclasses import dataclass
 
-from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.pieces import (
+from tacit.core.interfaces import (
     Aggregator,
     Channel,
-    Chooser,
     Codec,
+    HypothesisTrainer,
     Mechanism,
-    Metric,
+    MetricMechanism,
+    PayloadMechanism,
     Sampler,
     ServerUpdate,
-    Takes,
     Trainer,
 )
+from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
 from tacit.core.stopping import Budget
 from tacit.errors import CompositionError, expect
 
@@ -59,14 +59,14 @@ class Method:
         return DELTA if self.budget is None else self.budget.delta
 
     @property
-    def priced(self) -> bool:
+    def accounted(self) -> bool:
         """Whether its rounds have a price; noise that is not sized yet has none to tell."""
         return not self.mechanism.needs_noise and self.mechanism.event(0) is not None
 
     @property
     def streams(self) -> bool:
         """Whether waves can be summed as they come, so that memory does not grow with the cohort."""
-        return self.mechanism.row_wise and self.aggregator.needs == "sum" and self.channel.streams
+        return self.mechanism.row_wise and self.aggregator.requires == "sum" and self.channel.streams
 
 
 def check_composition(method: Method) -> None:
@@ -78,10 +78,10 @@ def check_composition(method: Method) -> None:
 
 
 def _says_and_takes(m: Method) -> str:
-    if m.trainer.sends == m.server.takes:
+    if m.trainer.sends == m.server.expects:
         return ""
     instead = {"weights": "Use Replace.", "updates": "Use Add or Momentum."}[m.trainer.sends]
-    return f"{_of(m.trainer)} sends {m.trainer.sends}, but {_of(m.server)} takes {m.server.takes}. {instead}"
+    return f"{_of(m.trainer)} sends {m.trainer.sends}, but {_of(m.server)} takes {m.server.expects}. {instead}"
 
 
 def _trainer_and_codec(m: Method) -> str:
@@ -100,27 +100,27 @@ def _mechanism_and_codec(m: Method) -> str:
 
 
 def _trainer_and_mechanism(m: Method) -> str:
-    if not isinstance(m.mechanism, Takes) or m.mechanism.takes == m.trainer.sends:
+    if not isinstance(m.mechanism, PayloadMechanism) or m.mechanism.expects == m.trainer.sends:
         return ""
     return (
-        f"{_of(m.trainer)} sends {m.trainer.sends}, but {_of(m.mechanism)} takes {m.mechanism.takes}. "
-        f"Set takes={m.trainer.sends!r}."
+        f"{_of(m.trainer)} sends {m.trainer.sends}, but {_of(m.mechanism)} takes {m.mechanism.expects}. "
+        f"Set expects={m.trainer.sends!r}."
     )
 
 
 def _mechanism_and_channel(m: Method) -> str:
-    if m.mechanism.shares and m.channel.server_sees == "messages":
+    if m.mechanism.distributed and m.channel.server_sees == "messages":
         return (
             f"{_of(m.mechanism)} puts only 1/n of the noise on each client, but {_of(m.channel)} shows the server "
             "every message. Use a channel that reveals only the sum, such as SecureSum."
         )
-    if m.mechanism.shares and m.channel.bits is not None and m.mechanism.bits != m.channel.bits:
+    if m.mechanism.distributed and m.channel.bits is not None and m.mechanism.bits != m.channel.bits:
         added = "real numbers" if m.mechanism.bits is None else f"integers modulo 2^{m.mechanism.bits}"
         return (
             f"{_of(m.mechanism)} blurs with {added}, but {_of(m.channel)} adds up integers modulo 2^{m.channel.bits}. "
             f"Use numbers=Grid(bits={m.channel.bits})."
         )
-    if m.mechanism.reads == "sum" or m.channel.aggregates == "messages":
+    if m.mechanism.requires == "sum" or m.channel.aggregates == "messages":
         return ""
     return f"{_of(m.mechanism)} reads every message on the server, but {_of(m.channel)} reveals only their sum."
 
@@ -130,7 +130,7 @@ def _aggregator_and_channel(m: Method) -> str:
         return ""
     if not m.aggregator.uniform:
         return f"{_of(m.aggregator)} needs every client's number of samples, but {_of(m.channel)} hides it. Use Mean."
-    if m.aggregator.needs == "sum":
+    if m.aggregator.requires == "sum":
         return ""
     return f"{m.aggregator} needs every message, but {_of(m.channel)} reveals only their sum."
 
@@ -144,7 +144,7 @@ def _mechanism_and_aggregator(m: Method) -> str:
 def _hypotheses(m: Method) -> str:
     if m.aggregator.models == 1:
         return ""
-    if not isinstance(m.trainer, Chooser):
+    if not isinstance(m.trainer, HypothesisTrainer):
         return f"{m.aggregator} makes several models, but {_of(m.trainer)} chooses none of them. Use BestOf."
     if m.trainer.sends == "updates":
         return f"{m.aggregator} tells models apart by their weights, but {_of(m.trainer)} sends updates. Send weights."
@@ -154,7 +154,7 @@ def _hypotheses(m: Method) -> str:
 
 
 def _mechanism_and_hypotheses(m: Method) -> str:
-    if m.aggregator.models == 1 or not m.mechanism.bounds_rows or isinstance(m.mechanism, Metric):
+    if m.aggregator.models == 1 or not m.mechanism.bounds_rows or isinstance(m.mechanism, MetricMechanism):
         return ""
     return (
         f"{_of(m.mechanism)} is made for one sum of all messages, but {m.aggregator} makes several. Use MetricLaplace."
@@ -162,24 +162,24 @@ def _mechanism_and_hypotheses(m: Method) -> str:
 
 
 def _metric(m: Method) -> str:
-    if not isinstance(m.mechanism, Metric):
+    if not isinstance(m.mechanism, MetricMechanism):
         return ""
     if not isinstance(m.codec, Identity):
         unlike = f"which {_of(m.codec)} does not send. Use Identity."
         return f"{_of(m.mechanism)} is priced by distances between models, {unlike}"
-    if m.mechanism.of == m.trainer.sends:
+    if m.mechanism.expects == m.trainer.sends:
         return ""
-    instead = f'Use {_of(m.mechanism)}(of="{m.trainer.sends}").'
-    return f"{_of(m.mechanism)} blurs {m.mechanism.of}, but {_of(m.trainer)} sends {m.trainer.sends}. {instead}"
+    instead = f'Use {_of(m.mechanism)}(expects="{m.trainer.sends}").'
+    return f"{_of(m.mechanism)} blurs {m.mechanism.expects}, but {_of(m.trainer)} sends {m.trainer.sends}. {instead}"
 
 
 def _budget(m: Method) -> str:
     if m.mechanism.needs_noise:
         missing = f"{_of(m.mechanism)} is to be sized for a budget, but there is none. Give the budget or the noise."
         return missing if m.budget is None else ""
-    if m.budget is None or m.priced:
+    if m.budget is None or m.accounted:
         return ""
-    if isinstance(m.mechanism, Metric):
+    if isinstance(m.mechanism, MetricMechanism):
         return f"a budget of {m.budget} is not what {_of(m.mechanism)} is priced in. Set its limit instead."
     return f"a budget of {m.budget} needs noise, but {_of(m.mechanism)} adds none. Set its noise or drop the budget."
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch import Tensor
 
-from tacit.core.pieces import AddNoise, Content, DryRun, SumMessages, Visibility
+from tacit.core.interfaces import AddNoise, DryRun, Payload, SumMessages, Visibility
 from tacit.core.rows import Rows
-from tacit.core.state import Bounded, Messages, Round, State, Sum, Traffic, Turnout, View
+from tacit.core.state import BoundedMessages, Messages, Round, State, Sum, Traffic, Turnout, View
 from tacit.core.wave import Wave
 from tacit.errors import expect
 from tacit.wire import frames
-from tacit.wire.sparse import Wire
+from tacit.wire.sparse import WireFormat
 
 if TYPE_CHECKING:
     from tacit.core.method import Method
@@ -42,15 +42,15 @@ class Identity:
         """The vector itself."""
         return total
 
-    def remember(self, state: State, total: Tensor, now: Round) -> State:
+    def update_state(self, state: State, total: Tensor, now: Round) -> State:
         """Nothing."""
         return state
 
 
-class Settled:
+class StatelessMechanism:
     """A mechanism for which all is settled beforehand: nothing is learnt, and nothing told but the method itself."""
 
-    def prepare(self, state: State, rehearse: DryRun | None) -> State:
+    def prepare(self, state: State, dry_run: DryRun | None) -> State:
         """Nothing."""
         return state
 
@@ -58,17 +58,17 @@ class Settled:
         """Nothing."""
         return {}
 
-    def remember(self, state: State, total: Sum, now: Round) -> State:
+    def update_state(self, state: State, total: Sum, now: Round) -> State:
         """Nothing."""
         return state
 
 
-class Unbounded:
+class ClientSideMechanism:
     """A mechanism that leaves it at the client's half: the server neither bounds rows nor blurs their sum."""
 
-    def before_sum(self, messages: Messages, state: State, now: Round) -> Bounded:
+    def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
         """The messages themselves, under no bound."""
-        return Bounded(messages)
+        return BoundedMessages(messages)
 
     def after_sum(self, total: Sum, now: Round) -> Sum:
         """The sum itself."""
@@ -76,16 +76,16 @@ class Unbounded:
 
 
 @dataclass(frozen=True)
-class NoNoise(Settled, Unbounded):
+class NoNoise(StatelessMechanism, ClientSideMechanism):
     """AddNoise nothing. There is no guarantee."""
 
-    reads: ClassVar[Visibility] = "sum"
+    requires: ClassVar[Visibility] = "sum"
     row_wise: ClassVar[bool] = True
     bounds_rows: ClassVar[bool] = False
     needs_noise: ClassVar[bool] = False
-    shares: ClassVar[bool] = False
+    distributed: ClassVar[bool] = False
     per_layer: ClassVar[bool] = False
-    against: ClassVar[str] = "nobody"
+    adversary: ClassVar[str] = "nobody"
     bits: ClassVar[int | None] = None
     unproved: ClassVar[str] = "nothing is blurred, so what is sent may give away the data it was computed from"
 
@@ -97,7 +97,7 @@ class NoNoise(Settled, Unbounded):
         return messages
 
 
-class Unattended:
+class StatelessChannel:
     """A channel that needs nothing beside itself while a run goes, and measures no parts of a round."""
 
     caveat: ClassVar[str] = ""
@@ -106,12 +106,12 @@ class Unattended:
         """Nothing is needed."""
         return nullcontext(self)
 
-    def seconds(self) -> Mapping[str, float]:
+    def timings(self) -> Mapping[str, float]:
         """Nothing is measured."""
         return {}
 
 
-class Direct(Unattended):
+class DirectChannel(StatelessChannel):
     """A channel without a protocol of its own: messages are numbers of any kind, and meet as they are."""
 
     bits: ClassVar[int | None] = None
@@ -130,13 +130,13 @@ class Direct(Unattended):
         """The sum, blurred."""
         return blur(total)
 
-    def phases(self, now: Round) -> Mapping[str, Traffic]:
+    def overhead(self, now: Round) -> Mapping[str, Traffic]:
         """None: there is nothing but the messages."""
         return {}
 
 
 @dataclass(frozen=True)
-class Plain(Direct):
+class Plain(DirectChannel):
     """Send messages as they are: the server sees every one of them.
 
     Args:
@@ -146,18 +146,18 @@ class Plain(Direct):
     Sees: the server, every message; whoever reads the network too, unless the transport is encrypted.
     """
 
-    wire: Wire | None = None
-    down: Wire | None = None
+    wire: WireFormat | None = None
+    down: WireFormat | None = None
     server_sees: ClassVar[Visibility] = "messages"
     aggregates: ClassVar[Visibility] = "messages"
 
-    def upload(self, messages: Messages, now: Round) -> tuple[int, ...]:
+    def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
         """One frame per message."""
         return messages.sizes(self.wire)
 
-    def download(self, view: View, now: Round, *, first: bool) -> int:
+    def download_size(self, view: View, now: Round, *, first: bool) -> int:
         """One frame with the view's parts."""
-        return view.size(first=first, form=self.down)
+        return view.size(first=first, wire_format=self.down)
 
 
 @dataclass(frozen=True)
@@ -165,14 +165,16 @@ class Mean:
     """The mean of the messages; every client counts the same."""
 
     models: ClassVar[int] = 1
-    needs: ClassVar[Visibility] = "sum"
+    requires: ClassVar[Visibility] = "sum"
     uniform: ClassVar[bool] = True
 
-    def combine(self, bounded: Bounded, state: State) -> Sum:
+    def combine(self, bounded: BoundedMessages, state: State) -> Sum:
         """The sum of the rows, and their number."""
         rows = bounded.messages.rows
-        squares = float(rows.norms().double().square().sum())
-        return Sum(rows.sum(), float(rows.count), bounded.bound, bounded.tally, squares, bounded.messages.step)
+        squared_norms = float(rows.norms().double().square().sum())
+        return Sum(
+            rows.sum(), float(rows.count), bounded.bound, bounded.statistic, squared_norms, bounded.messages.grid_step
+        )
 
     def finish(self, total: Sum) -> Tensor:
         """The sum over the number."""
@@ -184,7 +186,7 @@ class Add:
     """Add the aggregated update to the model, times a rate."""
 
     rate: float = 1.0
-    takes: ClassVar[Content] = "updates"
+    expects: ClassVar[Payload] = "updates"
 
     def __post_init__(self) -> None:
         expect(self.rate > 0, f"rate={self.rate} > 0")

@@ -18,21 +18,24 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from tacit.core.interfaces import MetricMechanism
 from tacit.core.method import Method
-from tacit.core.pieces import Metric
 from tacit.core.rows import Rows
-from tacit.core.state import Messages, Receipt, Round, State, Sum, View
+from tacit.core.state import Messages, Round, State, Sum, View, WaveReport
 from tacit.core.wave import Wave
-from tacit.errors import UserError
+from tacit.errors import PublicDataError, UserError
 
 
 def prepare(method: Method, state: State, public: Wave | None, now: Round) -> State:
     """The state before the first round; `public` is a wave of one client that has the public data."""
-    state = method.codec.prepare(state, public, now)
     if public is None:
-        return method.mechanism.prepare(state, None)
+        try:
+            return method.mechanism.prepare(method.codec.prepare(state, None, now), None)
+        except PublicDataError as error:
+            raise PublicDataError(method.name, error.remedy) from None
+    state = method.codec.prepare(state, public, now)
 
-    def rehearse(draw: int) -> Rows:
+    def dry_run(draw: int) -> Rows:
         again = replace(now, shared=now.shared.child("rehearsal", draw))
         view = method.codec.view(state, again)
         if method.codec.selects and view.mask is None:
@@ -42,13 +45,13 @@ def prepare(method: Method, state: State, public: Wave | None, now: Round) -> St
             )
         return method.codec.encode(method.trainer.train(view, public, again), view, again)
 
-    return method.mechanism.prepare(state, rehearse)
+    return method.mechanism.prepare(state, dry_run)
 
 
-def willing(method: Method, taken: Tensor, dim: int) -> Tensor:
+def within_leakage_limit(method: Method, taken: Tensor, dim: int) -> Tensor:
     """Which clients take part, by how often each has before: one that would leak more than it allows declines."""
     mechanism = method.mechanism
-    if not isinstance(mechanism, Metric) or mechanism.limit is None:
+    if not isinstance(mechanism, MetricMechanism) or mechanism.limit is None:
         return torch.ones_like(taken, dtype=torch.bool)
     return (taken + 1) * mechanism.leakage(dim) <= mechanism.limit * (1 + 1e-9)  # six times 0.4 is a little over 2.4
 
@@ -67,19 +70,19 @@ def client_side(method: Method, view: View, data: Wave, now: Round) -> Messages:
     return method.channel.send(messages, now)
 
 
-def refuse(messages: Messages) -> tuple[Messages, Receipt]:
+def reject_non_finite(messages: Messages) -> tuple[Messages, WaveReport]:
     """The messages that are finite, and a note of who was refused: one broken client costs only its own work."""
     norms = messages.rows.norms()
     fine = torch.isfinite(norms)
     kept = messages if bool(fine.all()) else messages.keep(fine)
-    return kept, Receipt(
+    return kept, WaveReport(
         delivered=tuple(messages.clients[fine].tolist()),
-        refused=tuple(messages.clients[~fine].tolist()),
+        rejected=tuple(messages.clients[~fine].tolist()),
         norms=tuple(norms[fine].tolist()),
     )
 
 
-def receive(method: Method, state: State, messages: Messages, now: Round) -> Sum:
+def sum_messages(method: Method, state: State, messages: Messages, now: Round) -> Sum:
     """What these messages contribute to the round's sum."""
 
     def add(seen: Messages) -> Sum:
@@ -88,24 +91,24 @@ def receive(method: Method, state: State, messages: Messages, now: Round) -> Sum
     return method.channel.aggregate(messages, state, now, add)
 
 
-def close(method: Method, state: State, total: Sum, now: Round) -> State:
+def finish_round(method: Method, state: State, total: Sum, now: Round) -> State:
     """The state after the round; a round to which nobody contributed leaves the model as it is."""
-    blurred = released(method, total, now)
+    blurred = released_sum(method, total, now)
     after = state
     if blurred.weight > 0:
-        after = method.mechanism.remember(state, total, now)
+        after = method.mechanism.update_state(state, total, now)
         aggregate = method.aggregator.finish(blurred).to(state.weights.dtype)
-        after = method.codec.remember(after, aggregate, now)
+        after = method.codec.update_state(after, aggregate, now)
         after = method.server.apply(after, method.codec.decode(aggregate, state, now))
     return replace(after, round=state.round + 1)
 
 
-def released(method: Method, total: Sum, now: Round) -> Sum:
+def released_sum(method: Method, total: Sum, now: Round) -> Sum:
     """The round's sum as the server gets it: out of the channel, and blurred."""
     return method.channel.release(total, now, lambda opened: method.mechanism.after_sum(opened, now))
 
 
 def server_side(method: Method, state: State, messages: Messages, now: Round) -> State:
     """A whole round's messages at once: the slow and obvious form of `receive` and `close`."""
-    kept, _ = refuse(messages)
-    return close(method, state, receive(method, state, kept, now), now)
+    kept, _ = reject_non_finite(messages)
+    return finish_round(method, state, sum_messages(method, state, kept, now), now)

@@ -11,7 +11,7 @@ from tacit.core.keys import Key
 from tacit.core.rows import Rows
 from tacit.wire import frames
 from tacit.wire.frames import Part, Parts
-from tacit.wire.sparse import Wire
+from tacit.wire.sparse import WireFormat
 
 SERVER = "server/"  # memory under this prefix never leaves the server's process
 
@@ -39,7 +39,7 @@ class State:
         """How many trainable numbers a model has."""
         return self.weights.shape[-1]
 
-    def remember(self, name: str, value: Tensor) -> Mapping[str, Tensor]:
+    def memory_with(self, name: str, value: Tensor) -> Mapping[str, Tensor]:
         """The memory with one entry written."""
         return {**self.memory, name: value}
 
@@ -53,7 +53,7 @@ class Round:
 
     index: int
     population: int
-    expected: float  # the mean size of the cohort under the sampler: what sums are divided by under privacy
+    expected_cohort: float  # the mean size of the cohort under the sampler: what sums are divided by under privacy
     cohort: int
     shared: Key
     secret: Key
@@ -61,7 +61,7 @@ class Round:
     @property
     def max_cohort(self) -> int:
         """No cohort is larger, but with probability 10⁻³⁰: twelve standard deviations above the mean."""
-        return min(self.population, ceil(self.expected + 12 * sqrt(self.expected) + 12))
+        return min(self.population, ceil(self.expected_cohort + 12 * sqrt(self.expected_cohort) + 12))
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,18 +78,18 @@ class View:
 
     weights: Tensor
     parts: Mapping[Part, Tensor]
-    once: Mapping[Part, Tensor] = field(default_factory=dict)
+    first_parts: Mapping[Part, Tensor] = field(default_factory=dict)
     mask: Tensor | None = None
     layers: tuple[int, ...] = ()
 
-    def sent(self, *, first: bool, form: Wire | None = None) -> Parts:
+    def sent(self, *, first: bool, wire_format: WireFormat | None = None) -> Parts:
         """All that goes to a client, whose first view it is or not; a whole model in a shorter form, if it is one."""
-        parts = {**self.parts, **self.once} if first else self.parts
-        return shortened(parts, Part.WEIGHTS, form) if Part.WEIGHTS in parts else parts
+        parts = {**self.parts, **self.first_parts} if first else self.parts
+        return compressed_part(parts, Part.WEIGHTS, wire_format) if Part.WEIGHTS in parts else parts
 
-    def size(self, *, first: bool, form: Wire | None = None) -> int:
+    def size(self, *, first: bool, wire_format: WireFormat | None = None) -> int:
         """How many bytes that takes as one frame."""
-        return frames.size(self.sent(first=first, form=form))
+        return frames.size(self.sent(first=first, wire_format=wire_format))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,33 +106,33 @@ class Messages:
     clients: Tensor
     rows: Rows
     samples: Tensor | None = None
-    step: "Step | None" = None
+    grid_step: "GridStep | None" = None
 
     def keep(self, which: Tensor) -> "Messages":
         """The messages where the boolean `which` is true."""
         samples = None if self.samples is None else self.samples[which]
-        return Messages(self.clients[which], self.rows.keep(which), samples, self.step)
+        return Messages(self.clients[which], self.rows.keep(which), samples, self.grid_step)
 
-    def sizes(self, form: Wire | None = None) -> tuple[int, ...]:
+    def sizes(self, wire_format: WireFormat | None = None) -> tuple[int, ...]:
         """How many bytes each message takes as a frame; in a form for rows all differ, as numbers they are alike."""
-        if form is not None:
-            return tuple(frames.size(self.parts(i, form)) for i in range(self.rows.count))
+        if wire_format is not None:
+            return tuple(frames.size(self.parts(i, wire_format)) for i in range(self.rows.count))
         parts = {Part.ROW: torch.empty(self.rows.dim, dtype=self.rows.dtype, device="meta")}
         if self.samples is not None:
             parts[Part.SAMPLES] = self.samples[0]
         return (frames.size(parts),) * self.rows.count if self.rows.count else ()
 
-    def parts(self, i: int, form: Wire | None = None) -> Parts:
+    def parts(self, i: int, wire_format: WireFormat | None = None) -> Parts:
         """What message i says on the wire; its row in a shorter form, if it is one."""
-        parts = shortened({Part.ROW: self.rows.dense()[i]}, Part.ROW, form)
+        parts = compressed_part({Part.ROW: self.rows.dense()[i]}, Part.ROW, wire_format)
         return parts if self.samples is None else {**parts, Part.SAMPLES: self.samples[i]}
 
 
-def shortened(parts: Parts, which: Part, form: Wire | None) -> Parts:
+def compressed_part(parts: Parts, which: Part, wire_format: WireFormat | None) -> Parts:
     """The parts with one of them as bytes in a form for rows, where that is shorter than its numbers."""
-    if form is None:
+    if wire_format is None:
         return parts
-    data = form.encode(parts[which])
+    data = wire_format.encode(parts[which])
     if len(data) >= parts[which].numel() * parts[which].element_size():
         return parts
     return {**parts, which: torch.frombuffer(bytearray(data), dtype=torch.uint8)}
@@ -172,7 +172,7 @@ class Bound:
 
 
 @dataclass(frozen=True, eq=False)
-class Bounded:
+class BoundedMessages:
     """Messages with the bound that their rows respect.
 
     Attributes:
@@ -183,7 +183,7 @@ class Bounded:
 
     messages: Messages
     bound: Bound = Bound()
-    tally: float = 0.0
+    statistic: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,22 +196,22 @@ class Sum:
     total: Tensor
     weight: float
     bound: Bound = Bound()
-    tally: float = 0.0
-    squares: float = 0.0  # of the rows' squared norms, weighted as the rows are; for diagnostics
-    step: "Step | None" = None  # that of the grid on which all numbers lie, if they do
+    statistic: float = 0.0
+    squared_norms: float = 0.0  # of the rows' squared norms, weighted as the rows are; for diagnostics
+    grid_step: "GridStep | None" = None  # that of the grid on which all numbers lie, if they do
 
     def __add__(self, other: "Sum") -> "Sum":
         return replace(
             self,
             total=self.total.add_(other.total),
             weight=self.weight + other.weight,
-            tally=self.tally + other.tally,
-            squares=self.squares + other.squares,
+            statistic=self.statistic + other.statistic,
+            squared_norms=self.squared_norms + other.squared_norms,
         )
 
 
 @dataclass(frozen=True)
-class Step:
+class GridStep:
     """Of a grid of numbers that are rounded alike, so that they are added up exactly, in float64 or as integers.
 
     Attributes:
@@ -245,17 +245,17 @@ class Turnout:
     delivered: int
 
     @property
-    def share(self) -> float:
+    def fraction(self) -> float:
         """Of the cohort; all of it, if nobody was asked."""
         return self.delivered / self.cohort if self.cohort else 1.0
 
 
 @dataclass(frozen=True)
-class Receipt:
+class WaveReport:
     """What the server noted about one wave: who delivered, how long the rows were, who was refused."""
 
     delivered: tuple[int, ...]
-    refused: tuple[int, ...]
+    rejected: tuple[int, ...]
     norms: tuple[float, ...]
 
 
@@ -284,7 +284,7 @@ class Report:
 
     round: int
     clients: tuple[int, ...]
-    refused: tuple[int, ...]
+    rejected: tuple[int, ...]
     up: tuple[int, ...]
     down: tuple[int, ...]
     norm: float
@@ -293,13 +293,13 @@ class Report:
     metrics: Mapping[str, float]
     seconds: float
     epsilon: float | None = None
-    phases: Mapping[str, Traffic] = field(default_factory=dict)
-    step: Step | None = None
+    overhead: Mapping[str, Traffic] = field(default_factory=dict)
+    grid_step: GridStep | None = None
     declined: tuple[int, ...] = ()
     leakage: float | None = None
-    parts: Mapping[str, float] = field(default_factory=dict)
+    timings: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def turnout(self) -> Turnout:
         """How many were asked and delivered."""
-        return Turnout(len(self.clients), len(self.clients) - len(self.refused))
+        return Turnout(len(self.clients), len(self.clients) - len(self.rejected))

@@ -32,16 +32,16 @@ class Population(Sequence[Samples]):
 
     x: Tensor
     y: Tensor
-    owned: Tensor  # all clients' sample numbers, one client after the other
-    start: Tensor  # (clients + 1,): client i has owned[start[i]:start[i + 1]]
+    sample_indices: Tensor  # all clients' sample numbers, one client after the other
+    offsets: Tensor  # (clients + 1,): client i has sample_indices[offsets[i]:start[i + 1]]
 
     @classmethod
     def split(cls, x: Tensor, y: Tensor, parts: Sequence[Tensor]) -> Self:
         """A pool and one index tensor per client."""
         expect(len(parts) > 0, "at least one client, got none")
         sizes = torch.tensor([len(part) for part in parts])
-        start = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-        return cls(x, y, torch.cat(list(parts)).long(), start)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+        return cls(x, y, torch.cat(list(parts)).long(), offsets)
 
     @classmethod
     def of(cls, clients: Sequence[Samples]) -> "Population":
@@ -59,14 +59,14 @@ class Population(Sequence[Samples]):
     @property
     def sizes(self) -> Tensor:
         """How many samples each client has."""
-        return self.start.diff()
+        return self.offsets.diff()
 
     def indices(self, client: int) -> Tensor:
         """Where in the pool this client's samples are."""
-        return self.owned[int(self.start[client]) : int(self.start[client + 1])]
+        return self.sample_indices[int(self.offsets[client]) : int(self.offsets[client + 1])]
 
     def __len__(self) -> int:
-        return len(self.start) - 1
+        return len(self.offsets) - 1
 
     @overload
     def __getitem__(self, client: int) -> Samples: ...
@@ -143,7 +143,7 @@ def _check_population(population: Population) -> None:
         )
     if len(population.x) != len(population.y):
         raise DataError(f"Expected one target per sample, got {len(population.x)} and {len(population.y)}.")
-    if int(population.owned.min()) < 0 or int(population.owned.max()) >= len(population.x):
+    if int(population.sample_indices.min()) < 0 or int(population.sample_indices.max()) >= len(population.x):
         raise DataError(f"A client's index points outside the pool of {len(population.x)} samples.")
     if population.x.is_floating_point() and not bool(torch.isfinite(population.x).all()):
         raise DataError(f"Expected finite data, but {_owner_of_bad(population)} has NaN or infinite values.")
@@ -151,11 +151,11 @@ def _check_population(population: Population) -> None:
 
 def _owner_of_bad(population: Population) -> str:
     bad = ~torch.isfinite(population.x).flatten(1).all(1)
-    where = bad[population.owned].nonzero().flatten()
+    where = bad[population.sample_indices].nonzero().flatten()
     if len(where) == 0:
         return "a sample that no client owns"
-    client = int(torch.searchsorted(population.start, where[0], right=True)) - 1
-    return f"client {client} (its sample {int(where[0] - population.start[client])})"
+    client = int(torch.searchsorted(population.offsets, where[0], right=True)) - 1
+    return f"client {client} (its sample {int(where[0] - population.offsets[client])})"
 
 
 def _check_owners(owners: Tensor | None, test: Samples | None) -> None:

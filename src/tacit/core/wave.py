@@ -96,6 +96,6 @@ class Wave(Protocol):
         """What each of the hypotheses, (k, dim), loses on each client's own data: (clients, k)."""
         ...
 
-    def only(self, which: Tensor) -> "Wave":
+    def keep(self, which: Tensor) -> "Wave":
         """The clients where the boolean `which` is true."""
         ...

@@ -30,7 +30,7 @@ _TYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
 _NUMPY = tuple(np.dtype(name) for name in ("<f4", "<f8", "<i4", "<i8", "u1"))
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Which way a frame goes."""
 
     VIEW = 1  # from the server to a client
@@ -55,7 +55,7 @@ Parts = Mapping[Part, Tensor]
 class Frame:
     """A frame that was read: what it is, its round, its parts."""
 
-    kind: Kind
+    kind: FrameKind
     round: int
     parts: dict[Part, Tensor]
 
@@ -65,7 +65,7 @@ def size(parts: Parts) -> int:
     return _HEADER.size + sum(_PART.size + t.numel() * t.element_size() for t in parts.values())
 
 
-def pack(kind: Kind, number: int, parts: Parts) -> bytes:
+def pack(kind: FrameKind, number: int, parts: Parts) -> bytes:
     """One frame of bytes.
 
     Example:
@@ -78,7 +78,7 @@ def pack(kind: Kind, number: int, parts: Parts) -> bytes:
     return header + body
 
 
-def unpack(data: bytes, kind: Kind, limit: int = 1 << 32) -> Frame:
+def unpack(data: bytes, kind: FrameKind, limit: int = 1 << 32) -> Frame:
     """Read a frame of the expected kind; anything else than a well-formed one raises `WireError`."""
     if len(data) > limit:
         raise WireError(f"Expected a frame of at most {limit} bytes, got {len(data)}.")

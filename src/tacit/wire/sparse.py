@@ -43,7 +43,7 @@ _Bits = NDArray[np.uint32]
 _Ints = NDArray[np.int64]
 
 
-class Wire(Protocol):
+class WireFormat(Protocol):
     """How a row becomes bytes, and bytes a row again."""
 
     @property

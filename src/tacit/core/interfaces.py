@@ -13,14 +13,14 @@ from torch import Tensor
 
 from tacit.core.keys import Key
 from tacit.core.rows import Rows
-from tacit.core.state import Bounded, Messages, Round, State, Sum, Traffic, Turnout, View
+from tacit.core.state import BoundedMessages, Messages, Round, State, Sum, Traffic, Turnout, View
 from tacit.core.wave import Shapes, Wave
 from tacit.wire.frames import Part
 
 if TYPE_CHECKING:
     from tacit.core.method import Method
 
-Content = Literal["updates", "weights"]
+Payload = Literal["updates", "weights"]
 Visibility = Literal["messages", "sum"]
 
 
@@ -36,7 +36,7 @@ class Event(Protocol):
 
 
 @dataclass(frozen=True)
-class Near:
+class ApproximateEvent:
     """What was released is no further than this from another event, in total variation.
 
     Attributes:
@@ -59,7 +59,7 @@ class Sampler(Protocol):
         """The clients of round `index`, in ascending order."""
         ...
 
-    def expected(self, population: int, index: int) -> float:
+    def expected_cohort(self, population: int, index: int) -> float:
         """The mean size of that cohort; raises `UserError` if this population cannot give it."""
         ...
 
@@ -72,7 +72,7 @@ class Trainer(Protocol):
     """What does a client learn?"""
 
     @property
-    def sends(self) -> Content:
+    def sends(self) -> Payload:
         """Whether rows are updates or whole weights."""
         ...
 
@@ -87,20 +87,20 @@ class Trainer(Protocol):
 
 
 @runtime_checkable
-class Prunes(Protocol):
+class PruningTrainer(Protocol):
     """A trainer that sends few of the weights, so that the aggregated model is worth a second look. Most are not."""
 
-    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
+    def kept_counts(self, shapes: Shapes) -> tuple[int | None, ...]:
         """How many numbers of each parameter a client sends; None: all, because it is not pruned."""
         ...
 
-    def pruned(self, state: State, shapes: Shapes) -> Tensor | None:
+    def pruned_weights(self, state: State, shapes: Shapes) -> Tensor | None:
         """The model with as few weights as a client sends; None: pruning has not begun."""
         ...
 
 
 @runtime_checkable
-class Chooser(Protocol):
+class HypothesisTrainer(Protocol):
     """A trainer whose clients choose one of several hypotheses."""
 
     def choose(self, view: View, data: Wave) -> Tensor:
@@ -137,7 +137,7 @@ class Codec(Protocol):
         """A vector of those coordinates as a vector of the model's."""
         ...
 
-    def remember(self, state: State, total: Tensor, now: Round) -> State:
+    def update_state(self, state: State, total: Tensor, now: Round) -> State:
         """The state with what this codec learnt from the round's aggregate, for the next one."""
         ...
 
@@ -149,7 +149,7 @@ class Mechanism(Protocol):
     """How is it blurred, and what does that cost? Both halves, client and server, in one piece."""
 
     @property
-    def reads(self) -> Visibility:
+    def requires(self) -> Visibility:
         """What the server must see for this mechanism to work: every message, or only their sum."""
         ...
 
@@ -169,7 +169,7 @@ class Mechanism(Protocol):
         ...
 
     @property
-    def shares(self) -> bool:
+    def distributed(self) -> bool:
         """Whether a client adds only its share of the noise, so that nobody may see a message by itself."""
         ...
 
@@ -179,7 +179,7 @@ class Mechanism(Protocol):
         ...
 
     @property
-    def against(self) -> str:
+    def adversary(self) -> str:
         """From whom clients are protected."""
         ...
 
@@ -200,7 +200,7 @@ class Mechanism(Protocol):
         """
         ...
 
-    def prepare(self, state: State, rehearse: DryRun | None) -> State:
+    def prepare(self, state: State, dry_run: DryRun | None) -> State:
         """The state before the first round, with what this mechanism learns from public data, if there are any."""
         ...
 
@@ -212,7 +212,7 @@ class Mechanism(Protocol):
         """The client's half: clip and blur before anything is sent; `data` are those of the same clients."""
         ...
 
-    def before_sum(self, messages: Messages, state: State, now: Round) -> Bounded:
+    def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
         """The server's half, before aggregation: bound every row."""
         ...
 
@@ -220,13 +220,13 @@ class Mechanism(Protocol):
         """The server's half, after aggregation: blur by the bound that went into the sum."""
         ...
 
-    def remember(self, state: State, total: Sum, now: Round) -> State:
+    def update_state(self, state: State, total: Sum, now: Round) -> State:
         """The state with what this mechanism learnt from the round, before it was blurred, for the next one."""
         ...
 
 
 @runtime_checkable
-class Metric(Protocol):
+class MetricMechanism(Protocol):
     """A mechanism that blurs each message by itself, so that each client has a price of its own: d-privacy.
 
     The price says how well two points within a radius can be told apart, and grows with their distance. It is no
@@ -244,7 +244,7 @@ class Metric(Protocol):
         ...
 
     @property
-    def of(self) -> Content:
+    def expects(self) -> Payload:
         """What it blurs: updates or whole weights."""
         ...
 
@@ -254,7 +254,7 @@ class Metric(Protocol):
 
 
 @runtime_checkable
-class Nominal(Protocol):
+class NominalMechanism(Protocol):
     """A mechanism that comes with figures of its paper, which are no guarantee."""
 
     @property
@@ -265,15 +265,15 @@ class Nominal(Protocol):
 
 def nominal(mechanism: Mechanism) -> Mapping[str, float]:
     """The figures of a mechanism that are no guarantee; most have none."""
-    return mechanism.nominal if isinstance(mechanism, Nominal) else {}
+    return mechanism.nominal if isinstance(mechanism, NominalMechanism) else {}
 
 
 @runtime_checkable
-class Takes(Protocol):
+class PayloadMechanism(Protocol):
     """A mechanism that must know whether rows are updates or weights."""
 
     @property
-    def takes(self) -> Content:
+    def expects(self) -> Payload:
         """Which of them."""
         ...
 
@@ -327,15 +327,15 @@ class Channel(Protocol):
         """What the server gets of the round's sum; `blur` is the mechanism's half after aggregation."""
         ...
 
-    def upload(self, messages: Messages, now: Round) -> tuple[int, ...]:
+    def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
         """How many bytes the client of each of these messages sends."""
         ...
 
-    def download(self, view: View, now: Round, *, first: bool) -> int:
+    def download_size(self, view: View, now: Round, *, first: bool) -> int:
         """How many bytes a client receives, whose first view it is or not."""
         ...
 
-    def phases(self, now: Round) -> Mapping[str, Traffic]:
+    def overhead(self, now: Round) -> Mapping[str, Traffic]:
         """What a client sends and receives beside row and view, by phase of the channel's own protocol."""
         ...
 
@@ -343,7 +343,7 @@ class Channel(Protocol):
         """This channel for one simulated run, with what it needs while it goes, such as a process."""
         ...
 
-    def seconds(self) -> Mapping[str, float]:
+    def timings(self) -> Mapping[str, float]:
         """How long the parts of the last round took; empty: it was not measured."""
         ...
 
@@ -357,7 +357,7 @@ class Aggregator(Protocol):
         ...
 
     @property
-    def needs(self) -> Visibility:
+    def requires(self) -> Visibility:
         """What it must see: every message, or only sums."""
         ...
 
@@ -366,7 +366,7 @@ class Aggregator(Protocol):
         """Whether every client counts the same, as bounded sensitivity requires."""
         ...
 
-    def combine(self, bounded: Bounded, state: State) -> Sum:
+    def combine(self, bounded: BoundedMessages, state: State) -> Sum:
         """What these messages contribute."""
         ...
 
@@ -379,7 +379,7 @@ class ServerUpdate(Protocol):
     """What becomes of the model?"""
 
     @property
-    def takes(self) -> Content:
+    def expects(self) -> Payload:
         """Whether aggregates are updates or whole weights."""
         ...
 
