@@ -2,8 +2,8 @@
 
 A file in this package lists its factories in a tuple `METHODS`. A factory is a function that returns a `Method`: its
 name with dashes is the method's name, its signature is the schema of the method's arguments, and the first line of its
-docstring is the method's summary. A method whose default task is not the embedded digits has an entry in a table
-`DEFAULT_TASKS`. Adding a method is adding a file.
+docstring is the method's summary. A method whose default task is not the embedded digits has an entry in a table of
+literals, `DEFAULT_TASKS`. Adding a method is adding a file.
 
 Names, summaries and parameters are read from the source. A file is imported when one of its methods is used.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
-from tacit.core.discovery import Definition, read_outline
+from tacit.core.discovery import Definition, Outline, read_outline
 from tacit.core.schema import call, changed, check_names, choose, suggestion
 
 if TYPE_CHECKING:
@@ -42,10 +42,7 @@ def definitions() -> Mapping[str, Definition]:
         >>> definitions()["fedavg"].parameters["rounds"]
         '50'
     """
-    found: dict[str, Definition] = {}
-    for module in pkgutil.iter_modules(__path__):
-        outline = read_outline(Path(__path__[0], f"{module.name}.py"), f"{__name__}.{module.name}")
-        found |= {_method_name(name): outline.factories[name] for name in outline.tuples["METHODS"]}
+    found = {_method_name(name): file.factories[name] for file in _outlines() for name in file.tuples["METHODS"]}
     return MappingProxyType(found)
 
 
@@ -86,8 +83,9 @@ def default_task(name: str) -> DefaultTask:
         >>> default_task("fl-std").task, default_task("nbafl").task
         ('digits', 'mnist')
     """
-    module = sys.modules[find(name).__module__]
-    return DefaultTask(*getattr(module, "DEFAULT_TASKS", {}).get(name, ()))
+    choose(definitions(), name, "method")
+    tables = (file.tables.get("DEFAULT_TASKS", {}) for file in _outlines())
+    return next((DefaultTask(*table[name]) for table in tables if name in table), DefaultTask())
 
 
 def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Method":
@@ -114,6 +112,15 @@ def __getattr__(name: str) -> Factory:
 
 def __dir__() -> list[str]:
     return [*globals(), *(definition.name for definition in definitions().values())]
+
+
+@cache
+def _outlines() -> tuple[Outline, ...]:
+    files = [
+        (Path(__path__[0], f"{module.name}.py"), f"{__name__}.{module.name}")
+        for module in pkgutil.iter_modules(__path__)
+    ]
+    return tuple(read_outline(path, module) for path, module in files)
 
 
 def _method_name(factory: str) -> str:

@@ -214,10 +214,9 @@ def priority_dp(
     )
 
 
-_PAPER = {"clients": 30, "samples": 1120, "pool": 42_000, "held_out": 8_400, "model": "mlp"}
 DEFAULT_TASKS = {
-    "nbafl": ("mnist", _PAPER),
-    "priority": ("mnist", _PAPER),
+    "nbafl": ("mnist", {"clients": 30, "samples": 1120, "pool": 42_000, "held_out": 8_400, "model": "mlp"}),
+    "priority": ("mnist", {"clients": 30, "samples": 1120, "pool": 42_000, "held_out": 8_400, "model": "mlp"}),
     "priority-dp": ("mnist", {"clients": 990, "samples": 60, "public": 600, "model": "mlp"}),
 }
 METHODS = (nbafl, priority, priority_dp)

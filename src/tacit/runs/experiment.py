@@ -23,13 +23,14 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tacit import methods
-from tacit.core import Method, Task
+from tacit import methods, tasks
 from tacit.core.schema import call, choose, convert, listed, suggestion
 from tacit.errors import UserError
-from tacit.tasks import TASKS
+
+if TYPE_CHECKING:
+    from tacit.core import Method, Task
 
 Options = Mapping[str, object]
 T = TypeVar("T")
@@ -50,12 +51,20 @@ class Experiment:
     task_args: Options = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
 
-    def build_method(self) -> Method:
+    def check_names(self) -> None:
+        """Raise `UserError` if method, task or one of their arguments does not exist. Imports none of them."""
+        methods.check(self.method, self.args)
+        if own_task(self.task) is None:
+            tasks.check(self.task, self.task_args)
+
+    def build_method(self) -> "Method":
         """The method, from its factory."""
         return methods.make(self.method, self.args)
 
-    def build_task(self) -> Task:
+    def build_task(self) -> "Task":
         """The task, from its factory."""
+        from tacit.core import Task
+
         task = call(self._task_factory(), f"task {self.task}", self.task_args)
         if not isinstance(task, Task):
             raise UserError(f"Expected {self.task} to return a tacit.Task, got {type(task).__name__}.")
@@ -69,9 +78,9 @@ class Experiment:
         """The task's arguments, brought to the types its factory declares."""
         return _typed(self._task_factory(), self.task_args)
 
-    def _task_factory(self) -> Callable[..., Task]:
+    def _task_factory(self) -> "Callable[..., Task]":
         own = own_task(self.task)
-        return own.factory() if own else choose(TASKS, self.task, "task").factory
+        return own.factory() if own else choose(tasks.TASKS, self.task, "task").factory
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ class OwnTask:
     file: Path
     function: str
 
-    def factory(self) -> Callable[..., Task]:
+    def factory(self) -> "Callable[..., Task]":
         """The function; the file is run to get it."""
         label = f"{self.file}:{self.function}"
         spec = importlib.util.spec_from_file_location(self.file.stem, self.file)
@@ -117,7 +126,7 @@ def shared_out(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
 def _takes(name: str, key: str, value: object) -> bool:
     """Whether a method's factory has this argument, or its pieces the field that one with dots names."""
     if "." not in key:
-        return key in inspect.signature(methods.find(name)).parameters
+        return key in choose(methods.definitions(), name, "method").parameters
     try:
         methods.make(name, {key: value})
     except UserError:
