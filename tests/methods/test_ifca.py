@@ -15,12 +15,12 @@ from tacit.core import Round
 from tacit.core.keys import Key
 from tacit.core.state import View
 from tacit.core.stopping import BEST, LOSS, STALE, final_weights, out_of_patience, track_best
-from tacit.engine.learners import Fastest
-from tacit.engine.simulation import TAKEN
+from tacit.engine.learners import AutoLearner
+from tacit.engine.simulation import PARTICIPATIONS
 from tacit.engine.waves import StackedClients
 from tacit.errors import ModelError
 from tacit.runs.directory import CHECKPOINT, LEAKAGE, MODEL, read_rounds
-from tacit.runs.run import Plan
+from tacit.runs.records import Plan
 from tacit.runs.training import follow
 from tacit.tasks.synthetic import THETA
 
@@ -37,7 +37,7 @@ def miss(run: tacit.Run) -> float:
 def groups(run: tacit.Run) -> list[set[int]]:
     """The choices of even and of odd clients."""
     task = run.plan.task
-    data = StackedClients(torch.arange(len(task.population)), task.population, Fastest(run.models[0], task.loss))
+    data = StackedClients(torch.arange(len(task.population)), task.population, AutoLearner(run.models[0], task.loss))
     choice = run.plan.method.trainer.choose(View(final_weights(run.state), {}), data)
     return [set(choice[group::2].tolist()) for group in (0, 1)]
 
@@ -107,7 +107,7 @@ def test_clients_decline_above_the_limit(run: tacit.Run) -> None:
         assert not set(report.clients) & set(report.declined)
         assert len(report.clients) + len(report.declined) == 7
         assert len(report.up) == len(report.clients)
-    taken = run.state.memory[TAKEN].tolist()
+    taken = run.state.memory[PARTICIPATIONS].tolist()
     assert {client: n for client, n in enumerate(taken) if n} == dict(run.leakage.taken)
     assert run.history[-1].leakage == run.leakage.most
 
@@ -133,7 +133,7 @@ def test_files_tell_of_each_client(run: tacit.Run) -> None:
 
 
 def test_no_ledger_is_charged(tmp_path) -> None:
-    with pytest.raises(tacit.UserError, match="d-privacy is kept in each client's own book"):
+    with pytest.raises(tacit.UserError, match="d-privacy is accounted for each client separately"):
         tacit.train(methods.ifca_dp(rounds=1), TASK, workers=1, ledger=tmp_path / "ledger.db")
 
 
@@ -177,7 +177,7 @@ def test_patience_needs_held_out_data() -> None:
 
 def test_hypotheses_must_start_apart() -> None:
     task = replace(TASK, model=nn.Linear(2, 1, bias=False))
-    with pytest.raises(ModelError, match="Expected 2 hypotheses to start apart"):
+    with pytest.raises(ModelError, match="Expected 2 hypotheses with different initial weights"):
         tacit.train(methods.ifca(), task, workers=1)
     assert tacit.train(methods.ifca(models=1, rounds=1), task, workers=1).state.round == 1
 

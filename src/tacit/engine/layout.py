@@ -1,4 +1,7 @@
-"""A module's trainable parameters as one flat vector, and what a module must be like to be trained in a federation."""
+"""A module's trainable parameters as one flat vector, and the checks a module must pass to be trained in a federation.
+
+A row is one client's flat vector of parameters or updates.
+"""
 
 import copy
 from collections.abc import Iterable, Iterator
@@ -18,7 +21,7 @@ from tacit.errors import ModelError
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each trainable parameter lies in the flat vector, in the order of `named_parameters`.
+    """The position of each trainable parameter in the flat vector, in the order of `named_parameters`.
 
     Example:
         >>> layout = Layout.of(nn.Linear(3, 2))
@@ -31,46 +34,50 @@ class Layout:
 
     @classmethod
     def of(cls, model: nn.Module) -> "Layout":
-        """The layout of a module's trainable parameters."""
         trainable = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
         return cls(tuple(name for name, _ in trainable), tuple(shape for _, shape in trainable))
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many numbers each parameter has."""
+        """The number of elements of each parameter."""
         return tuple(prod(shape) for shape in self.shapes)
 
     @property
     def dim(self) -> int:
-        """How many numbers there are in all."""
+        """The number of trainable parameters of the model."""
         return sum(self.sizes)
 
-    def slot(self, name: str) -> tuple[int, int]:
-        """Where a parameter begins and ends."""
-        place = self.names.index(name)
-        start = sum(self.sizes[:place])
-        return start, start + self.sizes[place]
+    def span(self, name: str) -> tuple[int, int]:
+        """The start and the end of a parameter in the flat vector."""
+        number = self.names.index(name)
+        start = sum(self.sizes[:number])
+        return start, start + self.sizes[number]
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The parameters as views of a flat vector, or of a stack of them (leading dimensions stay in front)."""
-        pieces = torch.split(flat, list(self.sizes), dim=-1)
-        lead = flat.shape[:-1]
-        return {n: p.view(*lead, *s) for n, p, s in zip(self.names, pieces, self.shapes, strict=True)}
+        """The parameters as views of a flat vector, or of a stack of them (leading dimensions are kept)."""
+        parts = torch.split(flat, list(self.sizes), dim=-1)
+        leading = flat.shape[:-1]
+        return {n: p.view(*leading, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
     def flatten(self, model: nn.Module) -> Tensor:
         """A copy of the module's trainable parameters as one vector."""
         return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
 
     def load(self, model: nn.Module, flat: Tensor) -> None:
-        """Write a flat vector into the module."""
+        """Copy a flat vector into the module's parameters."""
         with torch.no_grad():
             for (_, parameter), value in zip(_trainable(model), self.views(flat).values(), strict=True):
                 parameter.copy_(value)
 
 
 @dataclass(frozen=True, eq=False)
-class Received:
-    """The weights a descent starts from, of all clients or of each, and which of them it may not move."""
+class StartingWeights:
+    """The weights from which clients start local training, and the mask of the coordinates that may change.
+
+    Attributes:
+        weights: one vector for all clients, or a row for each.
+        mask: None if all coordinates may change.
+    """
 
     weights: Tensor
     mask: Tensor | None
@@ -79,21 +86,21 @@ class Received:
         """A row of weights for every client, to be trained in place."""
         return per_client(self.weights, clients, dims=1)
 
-    def of(self, row: int) -> "Received":
-        """What one client received."""
-        return self if self.weights.dim() == 1 else Received(self.weights[row], self.mask)
+    def of(self, row: int) -> "StartingWeights":
+        """One client's initial weights."""
+        return self if self.weights.dim() == 1 else StartingWeights(self.weights[row], self.mask)
 
     def restore(self, trained: Tensor) -> None:
-        """Undo in place what a step did outside the mask; coordinates do not mix, so that this is a masked step."""
+        """Undo in place what a step changed outside the mask; SGD is coordinate-wise, so this is a masked step."""
         if self.mask is not None:
             trained.copy_(torch.where(self._frozen, self.weights, trained))
 
     def updates(self, trained: Tensor) -> DenseRows | MaskedRows:
-        """Trained minus received weights, under a mask only at its coordinates; `trained` may be overwritten."""
+        """Trained minus initial weights, under a mask only at its coordinates; `trained` may be overwritten."""
         if self.mask is None:
             return DenseRows(trained.sub_(self.weights))
-        moved = trained[:, self.mask].sub_(self.weights[..., self.mask])
-        return MaskedRows(moved, self.mask, self.weights.shape[-1])
+        values = trained[:, self.mask].sub_(self.weights[..., self.mask])
+        return MaskedRows(values, self.mask, self.weights.shape[-1])
 
     @cached_property
     def _frozen(self) -> Tensor:
@@ -102,26 +109,29 @@ class Received:
 
 
 def per_client(tensor: Tensor, clients: int, *, dims: int) -> Tensor:
-    """A copy for every client: of what they share, which has `dims` dimensions, or of what each has already."""
+    """A copy for every client: of a shared tensor with `dims` dimensions, or of a stack with one for each client."""
     return tensor.clone() if tensor.dim() > dims else tensor.repeat(clients, *[1] * dims)
 
 
-def make_hypotheses(task: Task, seed: int, count: int) -> Tensor:
-    """The weights that everybody starts from: those of the task's module, or a stack of several, each drawn anew."""
-    models = [make_model(task, seed, number) for number in range(count)]
+def initial_weights(first: nn.Module, task: Task, seed: int, count: int) -> Tensor:
+    """The weights before the first round: those of the `first` module, or a stack of `count`, each drawn anew."""
+    models = [first, *(make_model(task, seed, number) for number in range(1, count))]
     stack = torch.stack([Layout.of(model).flatten(model) for model in models])
     if count > 1 and bool((stack == stack[0]).all()):
         raise ModelError(
-            f"Expected {count} hypotheses to start apart, but the task's model always starts at the same weights. "
-            "Give a function that makes the model at random weights."
+            f"Expected {count} hypotheses with different initial weights, but the task's model always starts at the "
+            "same ones. Give a function that draws the initial weights at random."
         )
     return stack if count > 1 else stack[0]
 
 
 def make_model(task: Task, seed: int, number: int = 0) -> nn.Module:
-    """A private copy of the task's module at its starting weights, in training mode, checked.
+    """A copy of the task's module with its initial weights, in training mode, after `check_model`.
 
-    `number` says which of several hypotheses it is to be.
+    Args:
+        task: has the module, or a function that creates it.
+        seed: of the run; the initial weights depend on it if the task has a function.
+        number: which of several hypotheses to create.
     """
     model = copy.deepcopy(task.make_model(Key.from_seed(seed, "shared").child("model", number))).train()
     check_model(model)
@@ -148,26 +158,27 @@ def check_model(model: nn.Module) -> None:
     for name, module in modules_of(model, (_BatchNorm,)):
         if module.running_mean is not None:
             raise ModelError(
-                f"{type(module).__name__} {name!r} keeps running statistics, which a federation neither averages nor "
-                "keeps private. Use tacit.tasks.models.with_group_norm(model), or with_local_batch_norm(model) "
-                "to normalise by each batch alone."
+                f"{type(module).__name__} {name!r} keeps running statistics, which federated training neither averages "
+                "nor protects. Use tacit.tasks.models.with_group_norm(model), or with_local_batch_norm(model) "
+                "to normalise by the statistics of each batch."
             )
 
 
-def mixes_samples(model: nn.Module) -> bool:
+def has_batch_statistics(model: nn.Module) -> bool:
     """Whether a sample's output depends on the other samples of its batch, so that batches cannot be padded."""
     return any(True for _ in modules_of(model, (_BatchNorm,)))
 
 
-def draws_randomness(model: nn.Module) -> bool:
-    """Whether the forward pass is random (dropout)."""
+def has_dropout(model: nn.Module) -> bool:
+    """Whether the forward pass is random."""
     return any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules())
 
 
-def has_slow_mapping(model: nn.Module) -> bool:
-    """Whether the module has layers that PyTorch is slower to map over clients than to run one by one.
+def is_slow_under_vmap(model: nn.Module) -> bool:
+    """Whether the module has layers for which `vmap` over clients is slower than a loop over clients.
 
-    Recurrent layers are mapped step by step; convolutions become grouped ones, which also need much more memory.
+    Recurrent layers are mapped step by step; convolutions become grouped convolutions, which also need much more
+    memory.
     """
     return any(True for _ in modules_of(model, (nn.RNNBase, _ConvNd)))
 
@@ -183,17 +194,17 @@ def _trainable(model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
 
 def _check_fits(model: nn.Module, task: Task) -> None:
     population = task.population
-    mine = population.indices(0)[:2]
-    if len(mine) == 1:
-        mine = mine.repeat(2)
+    samples = population.indices(0)[:2]
+    if len(samples) == 1:
+        samples = samples.repeat(2)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            outputs = model(population.x[mine])
+            outputs = model(population.x[samples])
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             reason = str(error).strip().splitlines()[0]
             shape = tuple(population.x.shape[1:])
             raise ModelError(
-                f"The model cannot take the task's samples ({population.x.dtype}, shape {shape}): {reason}"
+                f"The model does not accept the task's samples ({population.x.dtype}, shape {shape}): {reason}"
             ) from error
     task.loss.check(population.y, outputs)
     if task.test is not None:

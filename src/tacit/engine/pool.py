@@ -1,7 +1,7 @@
-"""Worker processes: started once, fed through pipes, replaced when they die.
+"""Worker processes: started once, given jobs through pipes, replaced when they die.
 
-Results are handed over in the order of the jobs, whichever process finished first, so that what is folded from
-them does not depend on the number of workers.
+Results are returned in the order of the jobs, whichever process finished first, so that the folded sum does not depend
+on the number of workers.
 """
 
 import ctypes
@@ -21,14 +21,14 @@ import torch
 from tacit.engine.worker import Job, Worker
 from tacit.errors import TacitError, WorkerError, expect
 
-PATIENCE = 3  # deaths on one job before the run is given up
+MAX_DEATHS = 3  # on one job, before the run fails
 
 
 class Pool(Protocol):
-    """Something that does jobs."""
+    """Where jobs run: in this process, or in several."""
 
     def run(self, jobs: Sequence[Job], ahead: int) -> Iterator[Any]:
-        """The jobs' results in order; at most `ahead` jobs are started before the first is handed over."""
+        """The jobs' results in order; at most `ahead` jobs are started before the first result is taken."""
         ...
 
     def close(self) -> None:
@@ -37,12 +37,12 @@ class Pool(Protocol):
 
 
 def make_pool(worker: Worker, workers: int) -> Pool:
-    """A pool of that many processes; one worker is this process itself."""
+    """A pool of this many processes; one worker is this process itself."""
     return InProcessPool(worker) if workers == 1 else ProcessPool(worker, workers)
 
 
 def count_workers(asked: int | None, device: str) -> int:
-    """How many workers to start: as many as cores unless asked otherwise, and one on an accelerator."""
+    """How many workers to start: one per core unless another number is given, and one on an accelerator."""
     if asked is not None:
         expect(asked >= 1, f"workers={asked} >= 1")
     if torch.device(device).type != "cpu":
@@ -53,21 +53,20 @@ def count_workers(asked: int | None, device: str) -> int:
 
 
 class InProcessPool:
-    """Jobs done in this process, one after the other."""
+    """Runs jobs in this process, one after the other."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
 
     def run(self, jobs: Sequence[Job], ahead: int) -> Iterator[Any]:
-        """Each result as it is asked for."""
         return map(self.worker.do, jobs)
 
     def close(self) -> None:
-        """Nothing to end."""
+        pass
 
 
 class ProcessPool:
-    """Jobs done by forked processes."""
+    """Runs jobs in forked processes."""
 
     def __init__(self, worker: Worker, workers: int) -> None:
         self.worker = worker
@@ -77,22 +76,20 @@ class ProcessPool:
             self.workers.append(self._start())
 
     def run(self, jobs: Sequence[Job], ahead: int) -> Iterator[Any]:
-        """The results in order."""
         waiting = deque(range(len(jobs)))
         done: dict[int, Any] = {}
         deaths = dict.fromkeys(waiting, 0)
         for following in range(len(jobs)):
             while following not in done:
-                self._hand_out(jobs, waiting, following + ahead)
+                self._assign(jobs, waiting, following + ahead)
                 for number, result in self._collect(deaths):
                     if result is None:
-                        waiting.appendleft(number)  # its worker died: another one does it again
+                        waiting.appendleft(number)  # its worker died: another one repeats it
                     else:
                         done[number] = result
             yield done.pop(following)
 
     def close(self) -> None:
-        """End all processes."""
         for worker in self.workers:
             worker.end()
         self.workers = []
@@ -100,13 +97,13 @@ class ProcessPool:
     def _start(self) -> "WorkerProcess":
         return WorkerProcess(self.context, self.worker, [worker.pipe for worker in self.workers])
 
-    def _hand_out(self, jobs: Sequence[Job], waiting: deque[int], limit: int) -> None:
+    def _assign(self, jobs: Sequence[Job], waiting: deque[int], limit: int) -> None:
         for worker in self.workers:
             if worker.job is None and waiting and waiting[0] < limit:
-                worker.hand(waiting.popleft(), jobs)
+                worker.assign(waiting.popleft(), jobs)
 
     def _collect(self, deaths: dict[int, int]) -> list[tuple[int, Any]]:
-        """Results that are there, waiting for at least one; None for a job whose worker died."""
+        """The results that are ready, at least one; None for a job whose worker died."""
         busy = {worker.pipe: i for i, worker in enumerate(self.workers) if worker.job is not None}
         collected = []
         for ready in wait(list(busy)):
@@ -124,10 +121,10 @@ class ProcessPool:
     def _replace(self, place: int, deaths: int) -> None:
         worker = self.workers.pop(place)
         worker.end()
-        if deaths >= PATIENCE:
+        if deaths >= MAX_DEATHS:
             raise WorkerError(
-                f"Worker processes died {deaths} times at the same clients (exit code {worker.process.exitcode}). "
-                "This is most often a lack of memory: use fewer workers, a smaller model or smaller batches."
+                f"Worker processes died {deaths} times on the same clients (exit code {worker.process.exitcode}). "
+                "The most common cause is too little memory: use fewer workers, a smaller model or smaller batches."
             )
         self.workers.insert(place, self._start())
 
@@ -136,15 +133,15 @@ class WorkerProcess:
     """One process and the pipe to it."""
 
     def __init__(self, context: ForkContext, worker: Worker, others: "list[Connection[Any, Any]]") -> None:
-        self.pipe, theirs = context.Pipe()
-        inherited = [*others, self.pipe]
-        self.process = context.Process(target=_work, args=(worker, theirs, inherited), daemon=True)
+        self.pipe, child_end = context.Pipe()
+        unused = [*others, self.pipe]
+        self.process = context.Process(target=_work, args=(worker, child_end, unused), daemon=True)
         self.process.start()
-        theirs.close()
+        child_end.close()
         self.job: int | None = None
 
-    def hand(self, number: int, jobs: Sequence[Job]) -> None:
-        """Give it a job; a broken pipe is noticed when the result is taken."""
+    def assign(self, number: int, jobs: Sequence[Job]) -> None:
+        """Send a job; a broken pipe is noticed when the result is taken."""
         self.job = number
         try:
             self.pipe.send(jobs[number])
@@ -152,7 +149,7 @@ class WorkerProcess:
             self.process.join()
 
     def take(self) -> Any:
-        """Its result, or None if it died; an error of the job is raised here."""
+        """The job's result, or None if the process died; an error of the job is raised here."""
         self.job = None
         try:
             fine, result = self.pipe.recv()
@@ -163,16 +160,16 @@ class WorkerProcess:
         return result
 
     def end(self) -> None:
-        """Kill it: it holds nothing that must be saved."""
+        """Kill the process: it holds nothing that must be saved."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
-def _work(worker: Worker, pipe: "Connection[Any, Any]", inherited: "list[Connection[Any, Any]]") -> None:
-    """A worker's life: jobs until the parent closes the pipe or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    for other in inherited:
+def _work(worker: Worker, pipe: "Connection[Any, Any]", unused: "list[Connection[Any, Any]]") -> None:
+    """Run jobs until the parent closes the pipe or ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    for other in unused:
         other.close()
     torch.set_num_threads(1)
     _keep_memory()

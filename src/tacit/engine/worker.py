@@ -1,4 +1,4 @@
-"""What a worker knows and does: train a wave and leave its sum in shared memory, or evaluate a piece of the test data.
+"""What a worker does: train a wave and write its sum to shared memory, or evaluate a piece of the test data.
 
 The same object works in the parent process (one worker) and, inherited by fork, in worker processes.
 """
@@ -14,31 +14,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.core import Method, Receipt, Round, State, Sum, Task
-from tacit.core.round import broadcast, client_side, receive, refuse
+from tacit.core import Method, Round, State, Sum, Task, View, WaveReport
+from tacit.core.round import broadcast, client_side, reject_non_finite, sum_messages
 from tacit.engine.layout import Layout
-from tacit.engine.learners import Fastest
-from tacit.engine.learners.kernels import forward_of
+from tacit.engine.learners import AutoLearner
+from tacit.engine.learners.kernels import evaluation_module
 from tacit.engine.waves import LARGEST, StackedClients
 
-WIDEST = 8  # bytes of a number: sums on a grid are in float64 whatever the model is in
+WIDEST = 8  # bytes of a number: sums on a grid are in float64, whatever the model's type
 
 
 @dataclass(frozen=True, eq=False)
 class TrainJob:
-    """One wave of a round; its sum (or its rows, if the method must see them) goes to a slot."""
+    """One wave of a round; its sum (or its rows, if the method needs them) goes to a slot."""
 
     now: Round
-    memory: Mapping[str, NDArray[np.generic]]  # what pieces remember since the workers began
+    memory: Mapping[str, NDArray[np.generic]]  # what pieces remember that changed since the workers started
     clients: NDArray[np.int64]
     slot: int
 
 
 @dataclass(frozen=True)
 class EvaluateJob:
-    """A piece of the test data, under one of the hypotheses that are measured."""
+    """A piece of the test data, under one hypothesis."""
 
-    number: int  # of the measurement
+    evaluation: int  # its number
     hypothesis: int
     begin: int
     end: int
@@ -49,76 +49,93 @@ Job = TrainJob | EvaluateJob
 
 @dataclass(frozen=True)
 class Trained:
-    """What a wave sends back beside what it left in its slot."""
+    """The result of a wave, beside the numbers in its slot."""
 
-    receipt: Receipt
+    wave_report: WaveReport
     up: tuple[int, ...]
-    part: Sum  # without its numbers, which lie in the slot
+    part: Sum  # without its numbers, which are in the slot
 
 
 class Worker:
-    """All that is needed to do a job; large tensors lie in memory shared with the worker processes."""
+    """Everything a job needs; large tensors are in memory shared with the worker processes."""
 
     def __init__(
-        self, method: Method, task: Task, model: nn.Module, learner: Fastest, slots: int, state: State
+        self, method: Method, task: Task, model: nn.Module, learner: AutoLearner, slots: int, state: State
     ) -> None:
         self.method, self.task, self.model, self.learner = method, task, model, learner
-        self.memory = dict(state.memory)  # what pieces remembered when the workers began
+        self.initial_memory = dict(state.memory)  # known to every worker process when it starts
         self.layout = Layout.of(model)
         self.weights = shared(state.weights.numel(), state.weights).view(state.weights.shape)
         rows = 1 if method.streams else max_rows(task)
         room = rows * state.dim * WIDEST
         octets = torch.empty(0, dtype=torch.uint8, device=state.weights.device)
         self.slots = [shared(room, octets) for _ in range(slots)]
-        self.loaded = (-1, 0)  # the round and the hypothesis that the model holds
+        self._memory = dict(state.memory)
+        self._view: tuple[int, View] | None = None  # the broadcast of a round, by the round's index
+        self._loaded = (-1, 0)  # the evaluation and the hypothesis whose weights the model holds
 
     @cached_property
     def forward(self) -> nn.Module:
-        """The model as it is evaluated; found when there is something to evaluate."""
-        return forward_of(self.model)
+        """The model as it is evaluated; built when there is something to evaluate."""
+        return evaluation_module(self.model)
+
+    def start(self, state: State, now: Round) -> View:
+        """Start a round: give its weights to all workers, and return its broadcast."""
+        self.weights.copy_(state.weights)
+        return self._broadcast(replace(state, weights=self.weights), now)
 
     def do(self, job: Job) -> "Trained | NDArray[np.generic]":
         """Do a job with one thread, as every worker does."""
         with single_thread():
             return self._train(job) if isinstance(job, TrainJob) else self._evaluate(job)
 
-    def _train(self, job: TrainJob) -> Trained:
-        method, now = self.method, job.now
-        self._learn(job.memory)
-        state = State(now.index, self.weights, self.memory, self.layout.sizes, self.layout.shapes)
-        wave = StackedClients(torch.from_numpy(job.clients), self.task.population, self.learner)
-        messages = client_side(method, broadcast(method, state, now), wave, now)
-        up = method.channel.upload(messages, now)
-        kept, receipt = refuse(messages)
-        part = receive(method, state, kept, now) if method.streams else Sum(kept.rows.dense(), 0.0, step=kept.step)
-        self.slots[job.slot].view(part.total.dtype)[: part.total.numel()].copy_(part.total.reshape(-1))
-        return Trained(receipt, up, replace(part, total=part.total.to("meta")))
-
-    def left(self, slot: int, result: Trained) -> Sum:
-        """What a wave left in its slot: its sum, or its rows."""
+    def slot_content(self, slot: int, result: Trained) -> Sum:
+        """What a wave wrote to its slot: its sum, or its rows."""
         like = result.part.total
         return replace(result.part, total=self.slots[slot].view(like.dtype)[: like.numel()].view(like.shape))
 
-    def _learn(self, news: Mapping[str, NDArray[np.generic]]) -> None:
-        """Take over what changed; what did not stays the same tensor, by which kernels know a mask again."""
-        for name, value in news.items():
+    def _train(self, job: TrainJob) -> Trained:
+        method, now = self.method, job.now
+        self._update_memory(job.memory)
+        state = State(now.index, self.weights, self._memory, self.layout.sizes, self.layout.shapes)
+        wave = StackedClients(torch.from_numpy(job.clients), self.task.population, self.learner)
+        messages = client_side(method, self._broadcast(state, now), wave, now)
+        up = method.channel.upload_sizes(messages, now)
+        kept, wave_report = reject_non_finite(messages)
+        part = (
+            sum_messages(method, state, kept, now)
+            if method.streams
+            else Sum(kept.rows.dense(), 0.0, grid_step=kept.grid_step)
+        )
+        self.slots[job.slot].view(part.total.dtype)[: part.total.numel()].copy_(part.total.reshape(-1))
+        return Trained(wave_report, up, replace(part, total=part.total.to("meta")))
+
+    def _broadcast(self, state: State, now: Round) -> View:
+        """The round's broadcast, made once per process."""
+        if self._view is None or self._view[0] != now.index:
+            self._view = now.index, broadcast(self.method, state, now)
+        return self._view[1]
+
+    def _update_memory(self, changed: Mapping[str, NDArray[np.generic]]) -> None:
+        """Take over what changed; what did not stays the same tensor, by which kernels recognise a mask."""
+        for name, value in changed.items():
             tensor = torch.from_numpy(value)
-            if name not in self.memory or not torch.equal(self.memory[name], tensor):
-                self.memory[name] = tensor
+            if name not in self._memory or not torch.equal(self._memory[name], tensor):
+                self._memory[name] = tensor
 
     @torch.no_grad()
     def _evaluate(self, job: EvaluateJob) -> NDArray[np.generic]:
         assert self.task.test is not None
-        wanted = (job.number, job.hypothesis)
-        if self.loaded != wanted:
+        wanted = (job.evaluation, job.hypothesis)
+        if self._loaded != wanted:
             self.layout.load(self.model, self.weights.view(-1, self.layout.dim)[job.hypothesis])
-            self.loaded = wanted
+            self._loaded = wanted
         outputs: Tensor = self.forward(self.task.test[0][job.begin : job.end])
         return outputs.cpu().numpy()
 
 
 def max_rows(task: Task) -> int:
-    """The most rows a wave can have."""
+    """The largest number of rows in a wave."""
     return min(LARGEST, len(task.population))
 
 
@@ -132,7 +149,7 @@ def shared(count: int, like: Tensor) -> Tensor:
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """One thread for PyTorch's operators: sums then come out the same in any process."""
+    """Run PyTorch's operators with one thread, so that sums are the same in any process."""
     before = torch.get_num_threads()
     if before != 1:
         torch.set_num_threads(1)

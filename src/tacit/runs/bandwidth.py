@@ -39,7 +39,7 @@ class Bandwidth:
             for client, up, down in zip(report.clients, report.up, report.down, strict=True):
                 sent[client] += up
                 received[client] += down
-            for name, taken in report.phases.items():
+            for name, taken in report.overhead.items():
                 phases[name] = phases.get(name, Traffic()) + taken
         return cls(dict(sent), dict(received), phases)
 

@@ -27,7 +27,7 @@ from typing import Any, Self
 import safetensors.torch
 from torch import Tensor
 
-from tacit.core import Method, Report, State, Step, Traffic, files
+from tacit.core import GridStep, Method, Report, State, Traffic, files
 from tacit.errors import RunError
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.runs import checkpoint
@@ -53,7 +53,7 @@ class RunDirectory:
         self.state: State | None = None
         self.history: tuple[Report, ...] = ()
         self._written = time.monotonic()
-        with files.storing(path / ROUNDS):
+        with files.storage_errors(path / ROUNDS):
             self._rounds = (path / ROUNDS).open("ab+")
 
     @classmethod
@@ -62,7 +62,7 @@ class RunDirectory:
         check_free(path)
         made = [place for place in (path, *path.parents) if not place.exists()]
         try:
-            with files.storing(path):
+            with files.storage_errors(path):
                 path.mkdir(parents=True, exist_ok=True)
             files.write(path / MANIFEST, manifest.to_bytes())
             return cls(path, manifest, made)._locked()
@@ -87,14 +87,14 @@ class RunDirectory:
         """Note a round, and now and then where to go on from."""
         caveat = {"caveat": self.manifest.caveat} if self.manifest.caveat else {}
         line = json.dumps({**_plain(asdict(report)), **caveat}, allow_nan=False) + "\n"
-        with files.storing(self.path / ROUNDS):
+        with files.storage_errors(self.path / ROUNDS):
             self._append(line.encode())
         if time.monotonic() - self._written >= SECONDS_BETWEEN_CHECKPOINTS:
             self.checkpoint(state)
 
     def checkpoint(self, state: State) -> None:
         """Write where to go on from; the rounds before it are brought to the disk first."""
-        with files.storing(self.path / ROUNDS):
+        with files.storage_errors(self.path / ROUNDS):
             files.flush(self._rounds)
         checkpoint.write(self.path / CHECKPOINT, state, self.manifest.caveat)
         self.state, self._written = state, time.monotonic()
@@ -163,7 +163,7 @@ class RunDirectory:
         self._rounds.seek(0)
         lines = [self._rounds.readline() for _ in range(self.state.round if self.state else 0)]
         self.history = _parse_lines(lines, self.path / ROUNDS)
-        with files.storing(self.path / ROUNDS):
+        with files.storage_errors(self.path / ROUNDS):
             self._rounds.truncate(sum(map(len, lines)))
             for torn in filter(files.is_partial, self.path.iterdir()):
                 torn.unlink()
@@ -220,11 +220,16 @@ def _parse_lines(lines: list[bytes], file: Path) -> tuple[Report, ...]:
     return tuple(reports)
 
 
-def _to_report(row: dict[str, Any]) -> Report:
+# Keys that earlier releases wrote, and what they are called now: their run directories still open.
+_RENAMED = {"refused": "rejected", "parts": "timings", "phases": "overhead", "step": "grid_step", "longer": "inflation"}
+
+
+def _to_report(line: dict[str, Any]) -> Report:
+    row = {_RENAMED.get(key, key): value for key, value in line.items()}
     return Report(
         round=int(row["round"]),
         clients=tuple(map(int, row["clients"])),
-        refused=tuple(map(int, row["refused"])),
+        rejected=tuple(map(int, row["rejected"])),
         up=tuple(map(int, row["up"])),
         down=tuple(map(int, row["down"])),
         norm=float(row["norm"]),
@@ -233,12 +238,16 @@ def _to_report(row: dict[str, Any]) -> Report:
         metrics={name: float(value) for name, value in row["metrics"].items()},
         seconds=float(row["seconds"]),
         epsilon=None if row["epsilon"] is None else float(row["epsilon"]),
-        step=None if row["step"] is None else Step(float(row["step"]["size"]), float(row["step"]["longer"])),
-        parts={name: float(seconds) for name, seconds in row["parts"].items()},
-        phases={name: Traffic(int(taken["up"]), int(taken["down"])) for name, taken in row["phases"].items()},
+        grid_step=None if row["grid_step"] is None else _to_grid_step(row["grid_step"]),
+        timings={name: float(seconds) for name, seconds in row["timings"].items()},
+        overhead={name: Traffic(int(taken["up"]), int(taken["down"])) for name, taken in row["overhead"].items()},
         declined=tuple(map(int, row["declined"])),
         leakage=None if row["leakage"] is None else float(row["leakage"]),
     )
+
+
+def _to_grid_step(line: dict[str, Any]) -> GridStep:
+    return GridStep(**{_RENAMED.get(key, key): float(value) for key, value in line.items()})
 
 
 def _plain(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,10 +54,10 @@ class TaskEntry:
             name=task.name,
             args=args,
             clients=len(population),
-            samples=len(population.owned),
+            samples=len(population.sample_indices),
             parameters=parameters,
             loss=repr(task.loss),
-            data=_digest(population.x, population.y, population.owned, population.start, *others),
+            data=_digest(population.x, population.y, population.sample_indices, population.offsets, *others),
         )
 
 

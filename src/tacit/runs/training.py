@@ -1,6 +1,6 @@
-"""The one loop that trains: rounds from the engine, notes in the run's directory, a `Run` after every round.
+"""The loop that trains: rounds of the simulation, charges before each of them, files after, a `Run` after every round.
 
-`train` waits for the last one; the command shows each of them on its way.
+`train` returns the last one; the command shows each of them as it comes.
 """
 
 from collections import deque
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from tacit.core import Method, Metric, Report, State, Task
-from tacit.engine import initial_state, rounds
+from tacit.core import Method, MetricMechanism, Report, State, Task
 from tacit.errors import BudgetError, StorageError, UserError
 from tacit.runs.directory import RunDirectory
-from tacit.runs.run import Plan, Run
+from tacit.runs.records import Plan, Run
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
@@ -34,22 +33,22 @@ def train(
     resume: bool = False,
     ledger: Path | str | None = None,
 ) -> Run:
-    """Train a task's model with a method, for as many rounds as the method says.
+    """Train a task's model with a method, for the method's number of rounds.
 
     Args:
         method: what clients and server do.
         task: the model and the data.
-        seed: of everything random; equal seeds give bitwise equal results, for any number of workers.
-        workers: worker processes; None: as many as there are processors.
+        seed: root of all randomness; equal seeds give bitwise equal results, for any number of workers.
+        workers: worker processes; None: one per processor.
         device: where to compute, `cpu` or an accelerator's name.
-        evaluate_every: measure held-out figures every so many rounds; the last one is always measured.
+        evaluate_every: evaluate on held-out data every `n` rounds; the last round is always evaluated.
         out: the run's directory, for its manifest, rounds, checkpoint and model; None: no files.
-        resume: go on with the run that an interrupted call left in `out`.
-        ledger: a privacy ledger that several runs on the same data charge; None: one in `out`, of the run's own.
+        resume: continue the run that an interrupted call left in `out`.
+        ledger: a privacy ledger that several runs on the same data charge; None: a ledger of the run's own in `out`.
 
     Returns:
         The finished run, with `model`, `history`, `bytes`, `privacy`, `state` and `directory`. A method with a budget
-        stops before the round that would pass it.
+        stops before the round that would exceed it.
 
     Example:
         >>> import torch, tacit
@@ -60,8 +59,8 @@ def train(
         (Linear(in_features=3, out_features=2, bias=True), 2, 408)
     """
     plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every)
-    where, book = (None if path is None else Path(path) for path in (out, ledger))
-    (run,) = deque(follow(plan, workers=workers, out=where, resume=resume, ledger=book), maxlen=1)
+    directory, shared = (None if path is None else Path(path) for path in (out, ledger))
+    (run,) = deque(follow(plan, workers=workers, out=directory, resume=resume, ledger=shared), maxlen=1)
     return run
 
 
@@ -80,24 +79,22 @@ def follow(
     if out is None:
         if resume:
             raise UserError("Expected the directory of the run to resume. Give it as out.")
-        start = Run.begin(plan, initial_state(plan.method, plan.task, plan.seed))
-        with spending_of(plan, (), ledger) as charges:
-            yield from _steps(replace(start, charges=charges), workers)
+        run = Run.begin(plan, plan.simulation.initial_state)
+        with open_charges(plan, (), ledger) as charges:
+            yield from _steps(replace(run, charges=charges), workers)
         return
     directory = _open(plan, out) if resume else RunDirectory.create(out, plan.manifest)
     with closing(directory):
-        yield from _kept(plan, directory, workers, ledger)
+        yield from _recorded(plan, directory, workers, ledger)
 
 
 @contextmanager
-def spending_of(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "Iterator[Charges | None]":
-    """What a run spends, with its ledger held open; None for a method without noise."""
+def open_charges(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "Iterator[Charges | None]":
+    """A run's privacy charges, with its ledger held open; None for a method without (ε, δ) accounting."""
     method, population = plan.method, len(plan.task.population)
-    if not method.priced:
-        if ledger is not None and isinstance(method.mechanism, Metric):
-            raise UserError(f"Expected no ledger for {method.name}: d-privacy is kept in each client's own book.")
+    if not method.accounted:
         if ledger is not None:
-            raise UserError(f"Expected no ledger for {method.name}: it adds no noise, so there is nothing to charge.")
+            raise UserError(f"Expected no ledger for {method.name}: {_why_no_ledger(method)}.")
         yield None
         return
     from tacit.privacy.charging import Charges, accountant_of
@@ -108,8 +105,14 @@ def spending_of(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "Ite
         yield Charges.begin(method, population, turnouts)
         return
     terms = () if ledger.exists() else (method.budget, accountant_of(method, population))
-    with Ledger.open(ledger, *terms) as held:
-        yield Charges.begin(method, population, turnouts, held, plan.manifest.run)
+    with Ledger.open(ledger, *terms) as opened:
+        yield Charges.begin(method, population, turnouts, opened, plan.manifest.run)
+
+
+def _why_no_ledger(method: Method) -> str:
+    if isinstance(method.mechanism, MetricMechanism):
+        return "d-privacy is accounted for each client separately"
+    return "it adds no noise, so there is nothing to charge"
 
 
 def _open(plan: Plan, path: Path) -> RunDirectory:
@@ -123,51 +126,44 @@ def _open(plan: Plan, path: Path) -> RunDirectory:
 
 
 def _steps(run: Run, workers: int | None) -> Generator[Run]:
-    """The run as it starts, and after every round that is left; each is charged before it is played."""
+    """The run as it starts, and after every remaining round; each round is charged before it is played."""
     yield run
-    plan, charges = run.plan, run.charges
     if run.ended:
         return
-    steps = rounds(
-        replace(plan.method, rounds=run.rounds),
-        plan.task,
-        seed=plan.seed,
-        workers=workers,
-        device=plan.device,
-        state=run.state,
-        evaluate_every=plan.evaluate_every,
-    )
+    plan = run.plan
+    steps = plan.simulation.rounds(run.state, workers=workers, evaluate_every=plan.evaluate_every, last=run.rounds)
     with closing(steps):
         while not run.ended:
             try:
-                charges = None if charges is None else charges.reserve()
-            except BudgetError:  # a shared ledger may be spent before this run's own budget is
+                run = _step(run, steps)
+            except BudgetError:  # a shared ledger is used up, or too few clients added their share of the noise
                 if run.state.round == 0:
                     raise
                 return
-            state, report = next(steps)
-            if charges is not None:
-                try:
-                    charges = charges.settle(report.turnout)
-                except BudgetError:  # fewer delivered than the noise was sized for, and nothing is released
-                    if run.state.round == 0:
-                        raise
-                    return
-                charges.release(state)
-            run = run.after(state, report, charges)
             yield run
 
 
-def _kept(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path | None) -> Generator[Run]:
-    """The same, with every round noted in the directory."""
+def _step(run: Run, steps: Generator[tuple[State, Report]]) -> Run:
+    """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
+    if run.charges is None:
+        return run.after(*next(steps), None)
+    reserved = run.charges.reserve()
+    state, report = next(steps)
+    charges = reserved.settle(report.turnout)
+    charges.release(state)
+    return run.after(state, report, charges)
+
+
+def _recorded(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path | None) -> Generator[Run]:
+    """The same, with every round recorded in the directory."""
     run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
     try:
-        with spending_of(plan, run.history, ledger or directory.ledger_for(plan.method)) as charges:
+        with open_charges(plan, run.history, ledger or directory.ledger_for(plan.method)) as charges:
             run = replace(run, charges=charges)
             for step in _steps(run, workers):
                 if step is not run:
                     directory.record(step.state, step.history[-1])
-                run = step  # only now: a state is written only behind the round that led to it
+                run = step  # only now: a state is written only after the round that led to it
                 yield run
             directory.finish(run.state, _tensors(run.models), run.leakage)
     except (KeyboardInterrupt, GeneratorExit):
@@ -179,18 +175,18 @@ def _kept(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path
 
 
 def _start(plan: Plan, directory: RunDirectory) -> State:
-    """Where the run stands; one that cannot even begin leaves nothing."""
+    """The state to start from; a run that cannot start leaves no files."""
     if directory.state is not None:
         return directory.state
     try:
-        return initial_state(plan.method, plan.task, plan.seed)
+        return plan.simulation.initial_state
     except BaseException:
         directory.discard()
         raise
 
 
 def _give_up(directory: RunDirectory, run: Run) -> None:
-    """A run that never did a round leaves nothing; any other can go on from its last round."""
+    """A run that failed in its first round leaves no files; any other can be resumed from its last round."""
     if run.state.round == 0:
         directory.discard()
         return
@@ -199,5 +195,5 @@ def _give_up(directory: RunDirectory, run: Run) -> None:
 
 
 def _tensors(models: tuple[nn.Module, ...]) -> dict[str, Tensor]:
-    """The named tensors of a model; of several, each name behind the model's number."""
+    """The named tensors of a model; of several models, each name is prefixed by the model's number."""
     return models[0].state_dict() if len(models) == 1 else nn.ModuleList(models).state_dict()

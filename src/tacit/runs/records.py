@@ -1,4 +1,4 @@
-"""A run as records: the plan, with everything that decides about its result, and the run so far."""
+"""A run as records: the plan, with everything that determines its result, and the run so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from tacit.core import Method, Report, Samples, State, Task
-from tacit.core.pieces import Prunes, nominal
+from tacit.core.interfaces import PruningTrainer, nominal
 from tacit.core.stopping import final_weights, out_of_patience
-from tacit.engine import first_weights, module_at
+from tacit.engine import Simulation
 from tacit.errors import UserError, expect
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.runs.bandwidth import Bandwidth, Savings
@@ -26,9 +26,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """Everything that decides about a run's result. Noise that is to be sized for a budget is sized here.
+    """Everything that determines a run's result. Noise that depends on a budget is sized here.
 
-    `args` and `task_args` are those of the factories, where method and task were made by name.
+    Attributes:
+        method: what clients and server do.
+        task: the model and the data.
+        seed: root of all randomness.
+        device: where to compute.
+        evaluate_every: evaluate on held-out data every `n` rounds.
+        args: the arguments of the method's factory, if the method was made by name.
+        task_args: likewise for the task.
     """
 
     method: Method
@@ -44,14 +51,19 @@ class Plan:
         _check_device(self.device)
         if self.method.patience is not None and self.task.test is None:
             raise UserError(
-                f"Expected held-out data for {self.method.name}, whose patience={self.method.patience} is with the "
-                "loss on them. Give the task test data, or leave patience out."
+                f"Expected held-out data for {self.method.name}: patience={self.method.patience} refers to the loss on "
+                "them. Give the task test data, or leave patience out."
             )
         object.__setattr__(self, "method", size_noise(self.method, len(self.task.population)))
 
     @cached_property
+    def simulation(self) -> Simulation:
+        """The method on the task, on this machine; the model is built here, once."""
+        return Simulation(self.method, self.task, seed=self.seed, device=self.device)
+
+    @cached_property
     def manifest(self) -> Manifest:
-        """The plan in print; made once, because it has a digest of all data."""
+        """The plan as it is written to the run's directory; computed once, because it includes a digest of all data."""
         return Manifest(
             method=MethodEntry(
                 name=self.method.name,
@@ -59,7 +71,7 @@ class Plan:
                 repr=repr(self.method),
                 nominal=dict(nominal(self.method.mechanism)),
             ),
-            task=TaskEntry.of(self.task, self.task_args, first_weights(self.task, self.seed).numel()),
+            task=TaskEntry.of(self.task, self.task_args, self.simulation.layout.dim),
             seed=self.seed,
             device=self.device,
             evaluate_every=self.evaluate_every,
@@ -70,7 +82,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Sparsity:
-    """How many weights a layer has, how many of them a client sends, and how many the model has that are not zero."""
+    """A pruned layer: how many weights it has, how many of them a client sends, and how many are non-zero."""
 
     weights: int
     sent: int
@@ -83,11 +95,11 @@ class Run:
 
     Attributes:
         plan: what is run.
-        state: where the server stands.
+        state: the server's state.
         history: one report per round.
-        directory: where the run's files lie, if it has any.
-        spending: what it has spent on privacy; None if its method is not priced in (ε, δ).
-        leakage: what each client has leaked in the sense of d-privacy; None if its method is not priced that way.
+        directory: where the run's files are; None: it writes none.
+        charges: the privacy charged so far; None: the method has no (ε, δ) accounting.
+        leakage: what each client has leaked (d-privacy); None: the method has no such accounting.
     """
 
     plan: Plan
@@ -105,55 +117,56 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        """The model that the run leaves, ready to be used; of several hypotheses, `models` has all."""
+        """The trained model; of several hypotheses, `models` has all."""
         if len(self.models) > 1:
             raise UserError(
-                f"Expected one model, but {self.plan.method.name} leaves {len(self.models)}. Use run.models, or "
+                f"Expected one model, but {self.plan.method.name} trains {len(self.models)}. Use run.models, or "
                 "run.model_for((x, y)) for the one that fits these samples best."
             )
         return self.models[0]
 
     @cached_property
     def models(self) -> tuple[nn.Module, ...]:
-        """All hypotheses that the run leaves; with patience the best on held-out data, otherwise the last."""
-        task, seed, dim = self.plan.task, self.plan.seed, self.state.dim
-        return tuple(module_at(task, seed, weights) for weights in final_weights(self.state).view(-1, dim))
+        """The trained hypotheses: with early stopping the best on held-out data, otherwise the last."""
+        weights = final_weights(self.state).view(-1, self.state.dim)
+        return tuple(self.plan.simulation.module(hypothesis) for hypothesis in weights)
 
     @torch.no_grad()
     def model_for(self, samples: Samples) -> nn.Module:
-        """The hypothesis that loses least on these samples: the model of a client that has them."""
+        """The hypothesis with the smallest loss on these samples: the model of a client that has them."""
         (x, y), loss = samples, self.plan.task.loss
-        return min(self.models, key=lambda model: float(loss.of_mean(loss.per_sample(model(x), y).double().mean())))
+        return min(self.models, key=lambda model: float(loss.from_mean(loss.per_sample(model(x), y).double().mean())))
 
     @cached_property
     def bytes(self) -> Bandwidth:
-        """The bandwidth book of all rounds."""
+        """The bandwidth report of all rounds."""
         return Bandwidth.of(self.history)
 
     @cached_property
     def savings(self) -> Savings:
-        """How many times fewer bytes travelled than if whole models had been sent both ways, as in FL-STD."""
-        asked = sum(len(report.clients) for report in self.history)
-        return Savings.of(self.bytes, messages=asked, weights=self.state.weights.view(-1, self.state.dim)[0])
+        """How many times fewer bytes were sent than if whole models had been sent both ways, as fl-std does."""
+        participations = sum(len(report.clients) for report in self.history)
+        weights = self.state.weights.view(-1, self.state.dim)[0]
+        return Savings.of(self.bytes, messages=participations, weights=weights)
 
     @cached_property
     def privacy(self) -> "Guarantee | LeakageGuarantee":
-        """What is proved about privacy: (ε, δ) or d-privacy with all it rests on, against whom; or none, and why."""
+        """What is proved: (ε, δ) or d-privacy with its assumptions and against whom; or none, and why."""
         return guarantee_of(self.plan.method, self.history, self.charges, self.leakage)
 
     @property
     def rounds(self) -> int:
-        """How many rounds there will be, as far as the method and its budget say."""
+        """How many rounds there will be, by the method and its budget."""
         return self.plan.method.rounds if self.charges is None else self.charges.allowed
 
     @cached_property
     def sparsity(self) -> Mapping[str, "Sparsity"]:
-        """Of every layer that is pruned, by name: what clients send of it, and what the model has."""
+        """Every pruned layer by its name: what clients send of it, and what the model has."""
         trainer = self.plan.method.trainer
-        if not isinstance(trainer, Prunes):
+        if not isinstance(trainer, PruningTrainer):
             return {}
         parameters = dict(self.model.named_parameters())
-        kept = trainer.kept(tuple(tuple(parameter.shape) for parameter in parameters.values()))
+        kept = trainer.kept_counts(tuple(tuple(parameter.shape) for parameter in parameters.values()))
         return {
             name: Sparsity(parameter.numel(), count, int(parameter.count_nonzero()))
             for (name, parameter), count in zip(parameters.items(), kept, strict=True)
@@ -162,12 +175,12 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The held-out figures of the model that the run leaves: measured last or, with patience, the best."""
+        """The held-out metrics of the trained model: the last ones or, with early stopping, the best."""
         return final_metrics(self.plan.method, self.history)
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing left to play: all rounds are, patience is at its end, or everybody declines."""
+        """Whether no round is left: all were played, patience ran out, or every client would decline."""
         done = self.state.round >= self.rounds or out_of_patience(self.plan.method.patience, self.state)
         return done or (self.leakage is not None and self.leakage.exhausted)
 
@@ -177,10 +190,10 @@ class Run:
         return sum(report.seconds for report in self.history)
 
     @property
-    def parts(self) -> dict[str, float]:
-        """Of these, what each part took, where the channel measured it."""
-        names = dict.fromkeys(name for report in self.history for name in report.parts)
-        return {name: sum(report.parts.get(name, 0.0) for report in self.history) for name in names}
+    def timings(self) -> dict[str, float]:
+        """Seconds by part of a round, where the channel measured them."""
+        names = dict.fromkeys(name for report in self.history for name in report.timings)
+        return {name: sum(report.timings.get(name, 0.0) for report in self.history) for name in names}
 
     def after(self, state: State, report: Report, charges: "Charges | None") -> "Run":
         """The run one round later."""
@@ -193,7 +206,7 @@ class Run:
 
 
 def size_noise(method: Method, population: int) -> Method:
-    """The method for so many clients: if its noise is to be sized for its budget, it is."""
+    """The method for a population: noise that depends on the budget gets its noise multiplier."""
     if not method.mechanism.needs_noise:
         return method
     from tacit.privacy.charging import sized
@@ -204,7 +217,7 @@ def size_noise(method: Method, population: int) -> Method:
 def guarantee_of(
     method: Method, history: Sequence[Report], charges: "Charges | None", leakage: LeakageAccounting | None
 ) -> "Guarantee | LeakageGuarantee":
-    """What is proved about privacy after these rounds, by the book in which the method is priced."""
+    """What is proved about privacy after these rounds."""
     from tacit.privacy.guarantee import Guarantee
 
     if leakage is not None:
@@ -215,11 +228,11 @@ def guarantee_of(
 
 
 def final_metrics(method: Method, history: Sequence[Report]) -> dict[str, float]:
-    """The held-out figures of the model that these rounds leave: measured last or, with patience, the best."""
-    measured = [report.metrics for report in history if report.metrics]
-    if measured and method.patience is not None:
-        return dict(min(measured, key=lambda metrics: metrics["loss"]))
-    return dict(measured[-1]) if measured else {}
+    """The held-out metrics of the model that these rounds give: the last ones or, with early stopping, the best."""
+    evaluated = [report.metrics for report in history if report.metrics]
+    if evaluated and method.patience is not None:
+        return dict(min(evaluated, key=lambda metrics: metrics["loss"]))
+    return dict(evaluated[-1]) if evaluated else {}
 
 
 def _check_device(device: str) -> None:
