@@ -1,26 +1,27 @@
-"""Everything Tacit raises on purpose, in one tree.
+"""All errors that Tacit raises on purpose, in one tree.
 
 ::
 
-    TacitError                  our fault, or the machine's (exit code 1)
+    TacitError                  not the caller's fault (exit code 1)
     ├── WorkerError             worker processes keep dying
     ├── StorageError            a file could not be written: disk full, read-only
-    ├── ProtocolError           the other side of a conversation said what it must not say (TooFewError,
-    │                           EnclaveGoneError: nothing)
-    └── UserError               the caller's fault (exit code 2): what was expected, what came, what to do
+    ├── ProtocolError           a peer sent a message that breaks the protocol (TooFewError and EnclaveGoneError:
+    │                           it sent none)
+    └── UserError               the caller can fix it (exit code 2): what was expected, what was found, what to do
         ├── CompositionError    the pieces of a method do not fit together
-        ├── DataError           data that cannot be trained on, or cannot be found
+        ├── DataError           data that is missing or cannot be trained on
+        │   └── PublicDataError a method that needs public data, for a task that has none
         ├── ModelError          a module that cannot be trained in a federation
         ├── TrainingError       training diverged
         ├── RunError            a run directory that cannot be used
-        ├── LedgerError         a privacy ledger that cannot be used: locked, changed, of other runs
-        ├── BudgetError         a release that would pass the privacy budget
-        └── WireError           bytes that do not follow the schema
+        ├── LedgerError         a privacy ledger that cannot be used: locked, modified, or of other runs
+        ├── BudgetError         a release that would exceed the privacy budget
+        └── WireError           bytes that do not follow the wire format
 """
 
 
 class TacitError(Exception):
-    """Base of all errors raised on purpose. `exit_code` is what the command returns."""
+    """Base of all errors raised on purpose. `exit_code` is the exit code of the command."""
 
     exit_code = 1
 
@@ -34,11 +35,11 @@ class StorageError(TacitError):
 
 
 class ProtocolError(TacitError):
-    """A message that breaks its protocol: malformed, out of turn, or not safe to answer."""
+    """A message that breaks its protocol: malformed, out of order, or not safe to answer."""
 
 
 class UserError(TacitError, ValueError):
-    """Something the caller can mend; the message says how."""
+    """An error that the caller can fix; the message says how."""
 
     exit_code = 2
 
@@ -48,7 +49,15 @@ class CompositionError(UserError):
 
 
 class DataError(UserError):
-    """Data that cannot be trained on, or cannot be found."""
+    """Data that is missing or cannot be trained on."""
+
+
+class PublicDataError(DataError):
+    """A method needs public data and the task has none; `remedy` says how to provide it or do without."""
+
+    def __init__(self, who: str, remedy: str) -> None:
+        super().__init__(f"{who} needs public data: {remedy}")
+        self.remedy = remedy
 
 
 class ModelError(UserError):
@@ -68,14 +77,14 @@ class LedgerError(UserError):
 
 
 class BudgetError(UserError):
-    """A release that would pass the privacy budget."""
+    """A release that would exceed the privacy budget."""
 
 
 class WireError(UserError):
-    """Bytes that do not follow the schema."""
+    """Bytes that do not follow the wire format."""
 
 
 def expect(condition: bool, statement: str, advice: str = "") -> None:
-    """Raise `UserError` with one wording for all arguments: for example "Expected clip=-1.0 > 0."."""
+    """Raise `UserError` unless the condition holds, with one wording for all arguments: "Expected clip=-1.0 > 0."."""
     if not condition:
         raise UserError(f"Expected {statement}." + (f" {advice}" if advice else ""))

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their place, flushed to the disk, then renamed."""
+"""Atomic file writes: to a temporary file beside the target, flushed to disk, then renamed."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ _ADVICE = {
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals inside this block into one `StorageError` about `path`."""
+    """Raise errors of the operating system inside this block as a `StorageError` about `path`."""
     try:
         yield
     except OSError as error:
@@ -29,7 +29,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Put a file in its place, in one step; whatever goes wrong, what stood there before stays."""
+    """Write a file atomically: on any failure, the file that was there before is unchanged."""
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
         try:
@@ -41,21 +41,21 @@ def write(path: Path, content: bytes) -> None:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
-        _flush_names(path.parent)
+        _flush_directory(path.parent)
 
 
 def is_partial(path: Path) -> bool:
-    """Whether this is what a kill left of a file that was never put in its place."""
+    """Whether this is the temporary file of a `write` that was killed."""
     return path.name.startswith(".") and path.name.endswith(".partial")
 
 
 def flush(file: IO[bytes]) -> None:
-    """Bring what was written to the disk."""
+    """Flush buffers and force what was written to disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
-def _flush_names(directory: Path) -> None:
+def _flush_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

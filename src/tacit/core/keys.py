@@ -1,9 +1,9 @@
 """Named streams of randomness.
 
-Every random choice has a name: `key.child("round", 3).child("client", 17)`. Equal names under equal seeds
-give equal numbers, whatever the order or the process in which they are drawn. There are two roots: `shared`
-(masks, cohorts, shuffling: everybody may know it) and `secret` (noise: the server must not know it). In
-simulation both derive from the seed; on a device the second one is the operating system's entropy.
+Every random choice has a name: `key.child("round", 3).child("client", 17)`. Equal names under equal seeds give equal
+numbers, independent of the order and the process in which they are drawn. There are two roots: `shared` (masks,
+cohorts, shuffling: may be public) and `secret` (noise: the server must not know it). In a simulation both derive from
+the seed; on a device the secret one comes from the operating system.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import torch
 
 @dataclass(frozen=True)
 class Key:
-    """One named stream; 32 bytes, and derivation by BLAKE2b.
+    """One named stream: 32 bytes, from which children are derived with keyed BLAKE2b.
 
     Example:
         >>> root = Key.from_seed(0)
@@ -38,11 +38,11 @@ class Key:
 
     @classmethod
     def from_entropy(cls) -> Self:
-        """A stream nobody can repeat, from the operating system."""
+        """A fresh, unpredictable stream from the operating system."""
         return cls(secrets.token_bytes(32))
 
     def child(self, name: str, index: int = 0) -> "Key":
-        """The stream with this name below this one."""
+        """The stream with this name and index below this one."""
         digest = hashlib.blake2b(f"{name}:{index}".encode(), key=self.value, digest_size=32)
         return Key(digest.digest())
 
@@ -59,9 +59,9 @@ class Key:
         return np.random.Generator(np.random.Philox(key=int.from_bytes(self.value[:16], "little")))
 
     def byte_source(self) -> Callable[[int], bytes]:
-        """So many bytes at every call, from the start of this stream; unpredictable without the key (SHAKE-256)."""
-        parts = count()
-        return lambda length: hashlib.shake_256(self.value + next(parts).to_bytes(8, "little")).digest(length)
+        """A function that returns the next `n` bytes of this stream (SHAKE-256, unpredictable without the key)."""
+        calls = count()
+        return lambda length: hashlib.shake_256(self.value + next(calls).to_bytes(8, "little")).digest(length)
 
     def __repr__(self) -> str:
-        return f"Key({self.value[:4].hex()}…)"  # a key in a log must not give noise away
+        return f"Key({self.value[:4].hex()}…)"  # a whole key in a log would reveal the noise

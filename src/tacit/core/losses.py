@@ -1,7 +1,7 @@
-"""What a client minimises, and what is measured on held-out data.
+"""Losses that clients minimise, with the metrics measured on held-out data.
 
-A loss answers per sample, so that padded samples can be given weight zero; what a batch loses is a function of their
-mean, which is mostly the mean itself.
+A loss is computed per sample, so that padding can be given weight zero. The loss of a batch is a function of their
+mean, usually the mean itself.
 """
 
 from dataclasses import dataclass
@@ -15,39 +15,36 @@ from tacit.errors import DataError
 
 
 class Loss(Protocol):
-    """A loss per sample, the check of the targets that fit it, and the metrics that belong to it."""
+    """A loss per sample, the check of its targets, and its metrics."""
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample; both arguments have the samples in their first dimension."""
         ...
 
     def from_mean(self, mean: Tensor) -> Tensor:
-        """What a batch loses, or a client, whose samples' losses have this mean."""
+        """The loss of a batch or a client, from the mean loss of its samples."""
         ...
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
-        """Raise `DataError` if these targets cannot be learnt with outputs of this shape."""
+        """Raise `DataError` if the targets do not fit outputs of this shape."""
         ...
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
-        """Named figures on held-out data, the most telling first."""
+        """Metrics on held-out data by name, the most important first."""
         ...
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Classification: outputs are logits (samples, classes), targets are class numbers."""
+    """Classification: outputs are logits (samples, classes), targets are class numbers (int64)."""
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Negative log-likelihood of the right class."""
         return F.cross_entropy(outputs, y, reduction="none")
 
     def from_mean(self, mean: Tensor) -> Tensor:
-        """The mean itself."""
         return mean
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
-        """Labels are int64 class numbers below the number of outputs."""
         if y.dtype != torch.int64 or y.dim() != 1:
             raise DataError(
                 f"Expected class labels as one int64 per sample, got {y.dtype} of shape {tuple(y.shape)}. "
@@ -61,9 +58,8 @@ class CrossEntropy:
             )
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
-        """Accuracy and mean loss."""
-        right = (outputs.argmax(-1) == y).float().mean()
-        return {"accuracy": float(right), "loss": float(self.per_sample(outputs, y).double().mean())}
+        correct = (outputs.argmax(-1) == y).float().mean()
+        return {"accuracy": float(correct), "loss": float(self.per_sample(outputs, y).double().mean())}
 
 
 @dataclass(frozen=True)
@@ -71,19 +67,15 @@ class MeanSquared:
     """Regression: outputs and targets have the same shape; the mean over all but the samples."""
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Squared error, averaged over a sample's outputs."""
         return (outputs - y).square().flatten(1).mean(1)
 
     def from_mean(self, mean: Tensor) -> Tensor:
-        """The mean itself."""
         return mean
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
-        """Targets are finite floats of the outputs' shape."""
         _check_real("regression targets", y, outputs)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
-        """Root mean squared error and mean loss."""
         loss = float(self.per_sample(outputs, y).double().mean())
         return {"rmse": loss**0.5, "loss": loss}
 
@@ -93,24 +85,20 @@ class BinaryCrossEntropy:
     """Two classes: outputs are logits (samples, 1), targets are 0.0 or 1.0 of the same shape."""
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Negative log-likelihood, averaged over a sample's outputs."""
         return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").flatten(1).mean(1)
 
     def from_mean(self, mean: Tensor) -> Tensor:
-        """The mean itself."""
         return mean
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
-        """Targets are floats in [0, 1] of the outputs' shape."""
         _check_real("binary targets", y, outputs)
         if len(y) and not bool(((y >= 0) & (y <= 1)).all()):
             raise DataError("Expected binary targets in [0, 1]. Encode the two classes as 0.0 and 1.0.")
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         """Balanced accuracy at 0.5, area under the ROC curve, and mean loss."""
-        positive, said = y.flatten() > 0.5, outputs.flatten() > 0
-        rate_of = _mean_or_nan
-        balanced = 0.5 * (rate_of(said[positive]) + rate_of(~said[~positive]))
+        positive, predicted = y.flatten() > 0.5, outputs.flatten() > 0
+        balanced = 0.5 * (_mean_or_nan(predicted[positive]) + _mean_or_nan(~predicted[~positive]))
         loss = float(self.per_sample(outputs, y).double().mean())
         return {"balanced_accuracy": balanced, "auroc": auroc(outputs.flatten(), positive), "loss": loss}
 
@@ -119,53 +107,46 @@ class BinaryCrossEntropy:
 class RootMeanSquared:
     """Regression by the root of the mean squared error of a batch (Galli et al. 2023, Eq. 10).
 
-    Its gradient is that of `MeanSquared` over twice the root: about as long wherever the model is, so that a step of
-    descent goes equally far from near and from afar.
+    Its gradient is that of `MeanSquared` divided by twice the root. Its norm therefore hardly depends on the size of the
+    error, and all steps of gradient descent are about equally long.
     """
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Squared error, averaged over a sample's outputs."""
         return (outputs - y).square().flatten(1).mean(1)
 
     def from_mean(self, mean: Tensor) -> Tensor:
-        """Its root."""
         return _root(mean)
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
-        """Targets are finite floats of the outputs' shape."""
         _check_real("regression targets", y, outputs)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
-        """Root mean squared error, which is the loss."""
         rmse = float(self.per_sample(outputs, y).double().mean().sqrt())
         return {"rmse": rmse, "loss": rmse}
 
 
 @dataclass(frozen=True)
 class RootBrier:
-    """Classification by the root of the Brier score: the RMSE between softmax and the right class as a unit vector."""
+    """Classification by the root of the Brier score: the RMSE between softmax and the one-hot label."""
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Squared distance between the probabilities and the unit vector of the right class."""
+        """Squared distance between the probabilities and the one-hot label."""
         p = torch.softmax(outputs, -1)
         return p.square().sum(-1) - 2 * p.gather(-1, y[..., None])[..., 0] + 1
 
     def from_mean(self, mean: Tensor) -> Tensor:
-        """Its root."""
         return _root(mean)
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
-        """Labels are int64 class numbers below the number of outputs."""
         CrossEntropy().check(y, outputs)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
-        """Accuracy and loss."""
-        right = (outputs.argmax(-1) == y).float().mean()
-        return {"accuracy": float(right), "loss": float(self.per_sample(outputs, y).double().mean().sqrt())}
+        correct = (outputs.argmax(-1) == y).float().mean()
+        return {"accuracy": float(correct), "loss": float(self.per_sample(outputs, y).double().mean().sqrt())}
 
 
 def scores(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
-    """How good every sample's outputs are: 1 where the class is right and 0 where not, or minus the loss; float64.
+    """The score of every sample, in float64: 1 if its class is correct and 0 if not; without classes, minus its loss.
 
     Example:
         >>> scores(CrossEntropy(), torch.tensor([[2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 1])).tolist()
@@ -189,18 +170,18 @@ def auroc(scores: Tensor, positive: Tensor) -> float:
     return float((rank[positive].sum() - n_pos * (n_pos + 1) / 2) / (n_pos * n_neg))
 
 
-def _check_real(what: str, y: Tensor, outputs: Tensor) -> None:
+def _check_real(name: str, y: Tensor, outputs: Tensor) -> None:
     if not y.is_floating_point() or y.shape[1:] != outputs.shape[1:]:
         raise DataError(
-            f"Expected {what} as floats of shape (samples, {', '.join(map(str, outputs.shape[1:]))}), "
+            f"Expected {name} as floats of shape (samples, {', '.join(map(str, outputs.shape[1:]))}), "
             f"got {y.dtype} of shape {tuple(y.shape)}. Reshape y, for example with y.float().view(len(y), -1)."
         )
     if not bool(torch.isfinite(y).all()):
-        raise DataError(f"Expected finite {what}, got NaN or infinity. Remove or fill those samples.")
+        raise DataError(f"Expected finite {name}, got NaN or infinity. Remove or fill those samples.")
 
 
-def _mean_or_nan(hits: Tensor) -> float:
-    return float(hits.double().mean()) if len(hits) else float("nan")
+def _mean_or_nan(values: Tensor) -> float:
+    return float(values.double().mean()) if len(values) else float("nan")
 
 
 def _root(mean: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a run is made of over time: the server's state, what it broadcasts, what comes back, what is reported."""
+"""The records of a run: the server's state, its broadcast, the clients' messages, their sum, and the round's report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,13 +18,13 @@ SERVER = "server/"  # memory under this prefix never leaves the server's process
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """All that the server carries from round to round.
+    """Everything that the server carries from one round to the next.
 
     Attributes:
-        round: how many rounds are done.
-        weights: the trainable parameters as one flat vector; of k hypotheses, k of them, (k, dim).
-        memory: what pieces remember, by name: `server/momentum`, for example.
-        layers: how many numbers each parameter has, in the order in which they make up the vector.
+        round: how many rounds are complete.
+        weights: the trainable parameters as one flat vector; with k hypotheses, (k, dim).
+        memory: the state of individual pieces, by name, for example `server/momentum`.
+        layers: the number of elements of every parameter, in the order of the flat vector.
         shapes: the shapes of these parameters.
     """
 
@@ -36,31 +36,39 @@ class State:
 
     @property
     def dim(self) -> int:
-        """How many trainable numbers a model has."""
+        """The number of trainable parameters of one model."""
         return self.weights.shape[-1]
 
     def memory_with(self, name: str, value: Tensor) -> Mapping[str, Tensor]:
-        """The memory with one entry written."""
+        """The memory with one entry set."""
         return {**self.memory, name: value}
 
 
 @dataclass(frozen=True)
 class Round:
-    """Which round it is (`now`), and the two kinds of randomness.
+    """The current round (`now`) and its two kinds of randomness.
 
-    The cohort's size is not the number of clients at hand: a device plays one client of a cohort of 100.
+    The size of the cohort is not the number of clients at hand: a site is one client of a cohort of, say, 100.
+
+    Attributes:
+        index: the number of the round, from 0.
+        population: how many clients can be sampled.
+        expected_cohort: the mean size of the cohort under the sampler, by which private sums are divided.
+        cohort: how many clients were sampled.
+        shared: randomness that all parties may know: cohorts, masks, shuffling.
+        secret: randomness that the other parties must not know: noise.
     """
 
     index: int
     population: int
-    expected_cohort: float  # the mean size of the cohort under the sampler: what sums are divided by under privacy
+    expected_cohort: float
     cohort: int
     shared: Key
     secret: Key
 
     @property
     def max_cohort(self) -> int:
-        """No cohort is larger, but with probability 10⁻³⁰: twelve standard deviations above the mean."""
+        """A bound on the cohort that fails with probability 10⁻³⁰: twelve standard deviations above the mean."""
         return min(self.population, ceil(self.expected_cohort + 12 * sqrt(self.expected_cohort) + 12))
 
 
@@ -69,11 +77,11 @@ class View:
     """What the server broadcasts.
 
     Attributes:
-        weights: the model the clients start from, however it was sent; of k hypotheses, k of them, (k, dim).
-        parts: what is really sent; packed by the wire and counted.
-        once: what is sent as well, but only with the first view that a client gets.
-        mask: the coordinates that travel in this round, in ascending order; None: all of them.
-        layers: how many numbers each parameter of the model has, which every client knows.
+        weights: the model that clients start from, as they reconstruct it; with k hypotheses, (k, dim).
+        parts: what is sent in every round; packed to bytes and counted.
+        first_parts: what is sent in addition with a client's first broadcast.
+        mask: the coordinates that are sent in this round, ascending; None: all of them.
+        layers: the number of elements of every parameter, which clients know.
     """
 
     weights: Tensor
@@ -83,24 +91,29 @@ class View:
     layers: tuple[int, ...] = ()
 
     def sent(self, *, first: bool, wire_format: WireFormat | None = None) -> Parts:
-        """All that goes to a client, whose first view it is or not; a whole model in a shorter form, if it is one."""
+        """All parts that a client receives.
+
+        Args:
+            first: whether this is the client's first broadcast.
+            wire_format: how to encode a whole model, where that is shorter than its numbers.
+        """
         parts = {**self.parts, **self.first_parts} if first else self.parts
         return compressed_part(parts, Part.WEIGHTS, wire_format) if Part.WEIGHTS in parts else parts
 
     def size(self, *, first: bool, wire_format: WireFormat | None = None) -> int:
-        """How many bytes that takes as one frame."""
+        """The size of `sent` as one frame, in bytes."""
         return frames.size(self.sent(first=first, wire_format=wire_format))
 
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """What clients send: a stack of rows, and whose they are.
+    """What clients send, as a stack of rows.
 
     Attributes:
-        clients: their numbers.
-        rows: one for each.
-        samples: the size of each one's data, only if messages are weighed by it.
-        step: that of the grid on which all numbers lie; None: they lie on none.
+        clients: the number of each row's client.
+        rows: one row per client.
+        samples: the number of samples of each client; only if the aggregator weights rows by it.
+        grid_step: the step of the grid to which rows are rounded; None: they are not rounded.
     """
 
     clients: Tensor
@@ -114,7 +127,7 @@ class Messages:
         return Messages(self.clients[which], self.rows.keep(which), samples, self.grid_step)
 
     def sizes(self, wire_format: WireFormat | None = None) -> tuple[int, ...]:
-        """How many bytes each message takes as a frame; in a form for rows all differ, as numbers they are alike."""
+        """The size of every message as a frame, in bytes."""
         if wire_format is not None:
             return tuple(frames.size(self.parts(i, wire_format)) for i in range(self.rows.count))
         parts = {Part.ROW: torch.empty(self.rows.dim, dtype=self.rows.dtype, device="meta")}
@@ -123,13 +136,13 @@ class Messages:
         return (frames.size(parts),) * self.rows.count if self.rows.count else ()
 
     def parts(self, i: int, wire_format: WireFormat | None = None) -> Parts:
-        """What message i says on the wire; its row in a shorter form, if it is one."""
+        """The parts of message i, its row in the wire format where that is shorter than its numbers."""
         parts = compressed_part({Part.ROW: self.rows.dense()[i]}, Part.ROW, wire_format)
         return parts if self.samples is None else {**parts, Part.SAMPLES: self.samples[i]}
 
 
 def compressed_part(parts: Parts, which: Part, wire_format: WireFormat | None) -> Parts:
-    """The parts with one of them as bytes in a form for rows, where that is shorter than its numbers."""
+    """The parts with one of them encoded in a wire format, if that is shorter than its numbers."""
     if wire_format is None:
         return parts
     data = wire_format.encode(parts[which])
@@ -140,9 +153,15 @@ def compressed_part(parts: Parts, which: Part, wire_format: WireFormat | None) -
 
 @dataclass(frozen=True)
 class Bound:
-    """The L2 bound that every row respects: one for the whole row, one for each layer of it, or an ellipsoid.
+    """An L2 clipping bound that every row respects: of the whole row, of each of its layers, or an ellipsoid.
 
-    Within an ellipsoid, ‖row / axes‖ is at most the one value.
+    In an ellipsoid, ‖row / axes‖ is at most the single value.
+
+    Attributes:
+        values: the bound, or one bound per layer.
+        layers: the sizes of the layers, if there is a bound for each.
+        axes: the axes of an ellipsoid, one per coordinate.
+        ball: whether rows respect even the largest ball inside the ellipsoid.
 
     Example:
         >>> Bound((3.0, 4.0), layers=(10, 20)).whole
@@ -152,19 +171,19 @@ class Bound:
     """
 
     values: tuple[float, ...] = (float("inf"),)
-    layers: tuple[int, ...] = ()  # the layers' sizes, if there is one bound for each
-    axes: Tensor | None = field(default=None, compare=False)  # of an ellipsoid, one per coordinate
-    ball: bool = False  # whether rows even respect the largest ball inside the ellipsoid
+    layers: tuple[int, ...] = ()
+    axes: Tensor | None = field(default=None, compare=False)
+    ball: bool = False
 
     @property
     def whole(self) -> float:
-        """What the norm of a whole row cannot exceed."""
+        """The largest possible L2 norm of a whole row."""
         if self.axes is None:
             return hypot(*self.values)
         return self.values[0] * float(self.axes.min() if self.ball else self.axes.max())
 
     def per_coordinate(self, like: Tensor) -> Tensor:
-        """Each coordinate's bound, as a tensor that can be multiplied with a row."""
+        """The bound of every coordinate, as a tensor that can be multiplied with a row."""
         values = like.new_tensor(self.values)
         if self.axes is not None:
             return values * self.axes.to(like)
@@ -176,9 +195,9 @@ class BoundedMessages:
     """Messages with the bound that their rows respect.
 
     Attributes:
-        messages: the messages.
-        bound: no bound is known by default.
-        tally: a number that the mechanism wants summed over all clients, beside the rows.
+        messages: the messages, clipped.
+        bound: their bound; infinite by default.
+        statistic: a number that the mechanism needs as a sum over clients, in addition to the rows.
     """
 
     messages: Messages
@@ -188,17 +207,25 @@ class BoundedMessages:
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """What an aggregator folds: a total, what to divide it by, and the bound that went into it.
+    """A partial sum of a round: the total, its weight, and the bound of the rows in it.
 
-    Sums add up, in the order in which they are given: the fold of the waves of a round, which share one bound.
+    Sums are added in a fixed order, one per wave; all waves of a round have the same bound.
+
+    Attributes:
+        total: the weighted sum of the rows.
+        weight: what to divide the total by to get the mean.
+        bound: the bound that every row in it respects.
+        statistic: the sum of the mechanism's statistic.
+        squared_norms: the sum of the squared norms of the rows, weighted as the rows are; for diagnostics.
+        grid_step: the step of the grid to which rows were rounded; None: they were not.
     """
 
     total: Tensor
     weight: float
     bound: Bound = Bound()
     statistic: float = 0.0
-    squared_norms: float = 0.0  # of the rows' squared norms, weighted as the rows are; for diagnostics
-    grid_step: "GridStep | None" = None  # that of the grid on which all numbers lie, if they do
+    squared_norms: float = 0.0
+    grid_step: "GridStep | None" = None
 
     def __add__(self, other: "Sum") -> "Sum":
         return replace(
@@ -212,11 +239,11 @@ class Sum:
 
 @dataclass(frozen=True)
 class GridStep:
-    """Of a grid of numbers that are rounded alike, so that they are added up exactly, in float64 or as integers.
+    """The step of a grid to which numbers are rounded, so that they add up exactly, as float64 or as integers.
 
     Attributes:
         size: all numbers are multiples of this power of two.
-        longer: by how much rounding may lengthen a row, relative to its bound: so much more noise is needed.
+        inflation: by how much rounding can lengthen a row, relative to its bound; the noise grows by the same factor.
     """
 
     size: float
@@ -225,7 +252,7 @@ class GridStep:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes both ways: from clients to the server, and back."""
+    """Bytes from clients to the server (up) and from the server to clients (down)."""
 
     up: int = 0
     down: int = 0
@@ -239,20 +266,20 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Turnout:
-    """How many clients a round asked, and how many of them delivered."""
+    """How many clients were in the cohort of a round, and how many of them delivered a message."""
 
     cohort: int
     delivered: int
 
     @property
     def fraction(self) -> float:
-        """Of the cohort; all of it, if nobody was asked."""
+        """The fraction of the cohort that delivered; 1 for an empty cohort."""
         return self.delivered / self.cohort if self.cohort else 1.0
 
 
 @dataclass(frozen=True)
 class WaveReport:
-    """What the server noted about one wave: who delivered, how long the rows were, who was refused."""
+    """Which clients of a wave delivered, the L2 norms of their rows, and which clients were rejected."""
 
     delivered: tuple[int, ...]
     rejected: tuple[int, ...]
@@ -261,25 +288,25 @@ class WaveReport:
 
 @dataclass(frozen=True)
 class Report:
-    """One round in numbers.
+    """The measurements of one round.
 
     Attributes:
-        round: the number of rounds done, from 1.
-        clients: the cohort, without those who declined.
-        refused: clients whose message was not finite; the others' work is kept.
-        up: bytes each client of the cohort sent.
-        down: bytes each client of the cohort received.
-        phases: the part of these bytes that the channel's own protocol takes beside rows and views, by its phases.
-        step: that of the grid on which rows were added up, if they were on one.
-        norm: mean L2 norm of the messages that were delivered.
-        variance: between clients, of their rows as they were summed, per coordinate (V_c of Geyer et al.).
-        scale: mean square of their mean, per coordinate (U_s of Geyer et al.); like the two above, not private.
-        metrics: held-out figures; empty if this round was not evaluated.
+        round: the number of complete rounds, from 1.
+        clients: the cohort, without clients that declined.
+        rejected: clients whose message was not finite; the others' messages count.
+        up: bytes that each client of the cohort sent.
+        down: bytes that each client of the cohort received.
+        norm: mean L2 norm of the delivered messages.
+        variance: variance between clients of the summed rows, per coordinate (V_c of Geyer et al.).
+        scale: mean square of their mean, per coordinate (U_s of Geyer et al.); like norm and variance, not private.
+        metrics: metrics on held-out data; empty if this round was not evaluated.
         seconds: wall-clock time of the round.
-        parts: the part of it that training took, and those that the channel measured; empty if it measured none.
-        epsilon: what all rounds so far cost together, at the method's δ; None if nothing is accounted.
-        declined: clients that were asked and would have leaked more than they allow (d-privacy); they sent nothing.
-        leakage: the most that any client has leaked so far (d-privacy); None if that is not how it is counted.
+        epsilon: ε of all rounds so far together, at the method's δ; None if there is no privacy accounting.
+        overhead: the bytes above that belong to the channel's own protocol, not to messages and broadcasts, by phase.
+        grid_step: the step of the grid to which rows were rounded; None: they were not.
+        declined: sampled clients that would have exceeded their leakage limit (d-privacy) and sent nothing.
+        leakage: the largest leakage of any client so far (d-privacy); None without d-privacy.
+        timings: the seconds spent on training and on the phases that the channel measured; empty: not measured.
     """
 
     round: int
@@ -301,5 +328,4 @@ class Report:
 
     @property
     def turnout(self) -> Turnout:
-        """How many were asked and delivered."""
         return Turnout(len(self.clients), len(self.clients) - len(self.rejected))
