@@ -5,8 +5,10 @@
     TacitError                  not the caller's fault (exit code 1)
     ├── WorkerError             worker processes keep dying
     ├── StorageError            a file could not be written: disk full, read-only
-    ├── ProtocolError           a peer sent a message that breaks the protocol (TooFewError and EnclaveGoneError:
-    │                           it sent none)
+    ├── ProtocolError           a peer sent a message that breaks the protocol, or a round cannot complete
+    │   ├── TooFewClientsError       too few clients or valid shares remain for a secure sum
+    │   ├── EnclaveUnavailableError  the enclave's process ended or does not answer
+    │   └── EnclaveRefusedError      the enclave rejects a request of its host
     └── UserError               the caller can fix it (exit code 2): what was expected, what was found, what to do
         ├── CompositionError    the pieces of a method do not fit together
         ├── DataError           data that is missing or cannot be trained on
@@ -36,6 +38,18 @@ class StorageError(TacitError):
 
 class ProtocolError(TacitError):
     """A message that breaks its protocol: malformed, out of order, or not safe to answer."""
+
+
+class TooFewClientsError(ProtocolError):
+    """Secure aggregation ended without a sum: too few clients, or too few valid shares, remain."""
+
+
+class EnclaveUnavailableError(ProtocolError):
+    """The enclave's process ended or does not answer: the round failed and the model is unchanged."""
+
+
+class EnclaveRefusedError(ProtocolError):
+    """The enclave rejected a request of its host; the message contains no client data."""
 
 
 class UserError(TacitError, ValueError):
