@@ -1,48 +1,77 @@
-"""Federated learning that says little and gives nothing away.
+"""Federated learning with few bytes on the wire and proved privacy.
 
 Examples:
-  tacit run fedavg                          train on embedded data, in seconds
+  tacit run fedavg                      train on the embedded digits, in seconds
   tacit run fl-std --rounds 20 --set lr=0.1
-  tacit run experiment.toml
-  tacit methods                             what there is
-  tacit card fedavg                         who sees what, and what is (not) guaranteed
-  tacit attack dlg fedavg                   what an adversary makes of what it sees
-  tacit audit geyer                         a lower bound on epsilon beside the claim
+  tacit run experiment.toml             an experiment described in a file
+  tacit methods                         list all methods
+  tacit card fedavg                     what each party sees, and what is guaranteed
+  tacit plan --epsilon 1 --delta 1e-5 --rate 1/60 --rounds 200
+  tacit attack dlg fedavg               reconstruct training data from updates
+  tacit audit geyer                     an empirical lower bound on ε, compared with the claimed ε
+
+Terms are explained in docs/glossary.md.
 """
 
-# One module per verb, found by listing. A verb's docstring is its help (the first line in the list of verbs),
-# `configure(parser)` declares its arguments, `run(args)` does it and returns the exit code. Modules of this
-# package import nothing heavy at their top, so that help is quick.
+# One module per command, found by listing. Its docstring is the command's help (the first line is the summary),
+# `configure(parser)` declares its arguments, `run(args)` executes it and returns the exit code. Only the chosen command
+# is imported, and no command imports PyTorch before it has checked the names that it was given.
 
 import argparse
+import ast
 import importlib
 import os
 import pkgutil
+import re
 import sys
 import traceback
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
-INTERRUPTED = 130  # what shells expect after Ctrl-C
+INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that complains in one line."""
+    """A parser whose errors are one line and suggest the nearest name."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and where to read on."""
-        self.exit(2, f"tacit: {message[:1].upper()}{message[1:].rstrip('.')}. See {self.prog} --help.\n")
+        choices = re.search(r"invalid choice: (\S+) \(choose from (.*)\)", message)
+        near = _nearest(choices[1].strip("'"), choices[2].replace("'", "").split(", ")) if choices else ""
+        self.exit(2, f"tacit: {message[:1].upper()}{message[1:].rstrip('.')}.{near} See {self.prog} --help.\n")
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+        """Refuse unknown options here, where those of the command are known; its parent knows none of them."""
+        known, unknown = argparse.ArgumentParser.parse_known_args(self, args, namespace)
+        if unknown:
+            options = (option for action in self._actions for option in action.option_strings)
+            near = _nearest(unknown[0], options) if unknown[0].startswith("-") else ""
+            self.exit(2, f"tacit: Unknown argument {unknown[0]!r}.{near} See {self.prog} --help.\n")
+        return known, unknown
+
+
+class _Version(argparse.Action):
+    """Print the version of the installed package."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: object) -> None:
+        from importlib.metadata import version
+
+        parser.exit(0, f"tacit {version('tacit')}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code: 0, 2 for the user's fault, 1 for ours, 130 if interrupted."""
-    args = make_parser().parse_args(argv)
+    """Run a command line.
+
+    Returns:
+        The exit code: 0; 2 for a mistake of the user; 1 for any other failure; 130 after an interrupt.
+    """
+    line = sys.argv[1:] if argv is None else list(argv)
+    args = make_parser(line[0] if line else "").parse_args(line)
     try:
         code = int(args.run(args))
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, for the flush at exit
         return 1
     except KeyboardInterrupt as interrupt:
@@ -52,29 +81,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _exit_code(error)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser of all verbs."""
+def make_parser(chosen: str) -> Parser:
+    """The parser for a command line with the chosen command; of the other commands it knows only the summaries."""
     parser = Parser(prog="tacit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for name in sorted(found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_")):
-        _add_verb(verbs, name, importlib.import_module(f"{__name__}.{name}"))
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    names = sorted(found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_"))
+    if chosen in names:
+        _add_command(commands, chosen)
+        return parser
+    for name in names:
+        commands.add_parser(name, help=_summary(Path(__path__[0], f"{name}.py")))
     return parser
 
 
-def _add_verb(verbs: "argparse._SubParsersAction[Parser]", name: str, module: ModuleType) -> None:
-    doc = (module.__doc__ or "").strip()
-    parser = verbs.add_parser(
-        name,
-        help=doc.partition("\n")[0].rstrip("."),
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _add_command(commands: "argparse._SubParsersAction[Parser]", name: str) -> None:
+    module = importlib.import_module(f"{__name__}.{name}")
+    parser = commands.add_parser(name, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     module.configure(parser)
     parser.set_defaults(run=module.run)
 
 
+def _summary(path: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0].rstrip(".").replace("%", "%%")
+
+
+def _nearest(word: str, names: Iterable[str]) -> str:
+    from tacit.core.schema import suggestion
+
+    return suggestion(word, names)
+
+
 def _exit_code(error: Exception) -> int:
-    """Report an error: one sentence if it was raised on purpose, everything there is if not."""
+    """Report an error: one sentence if Tacit raised it on purpose, the traceback otherwise."""
     from tacit.errors import TacitError
 
     if isinstance(error, TacitError):

@@ -19,8 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._options import add_options, to_dict
-from tacit.cli._text import aligned
+from tacit.cli._console import add_options, aligned, to_dict, track
 
 if TYPE_CHECKING:
     from tacit.attacks.dlg import Likeness
@@ -75,18 +74,21 @@ def _experiment(args: argparse.Namespace, **more: object) -> "Experiment":
     from tacit.runs.experiment import Experiment
 
     given = {**to_dict(args.set), **more}
-    return Experiment(method=args.method, task=args.task, args=given, task_args=to_dict(args.task_set))
+    experiment = Experiment(method=args.method, task=args.task, args=given, task_args=to_dict(args.task_set))
+    experiment.check_names()  # before PyTorch is imported
+    return experiment
 
 
 def _dlg(args: argparse.Namespace) -> int:
     """Deep leakage from gradients: find the images whose update is the one that was seen."""
-    from tacit.attacks.scenario import besieged, reconstructions
-    from tacit.cli._progress import counted
+    made = _experiment(args)
 
-    made, siege = _experiment(args), _siege(args)
+    from tacit.attacks.scenario import besieged, reconstructions
+
+    siege = _siege(args)
     task, seen = besieged(made.build_method(), made.build_task(), siege, args.seed)
     attacked = sum(len(observation.single()) for observation in seen)
-    steps = counted(reconstructions(task, seen, siege, args.seed), attacked, f"attack {args.method}: client")
+    steps = track(reconstructions(task, seen, siege, args.seed), attacked, f"attack {args.method}: client")
     found = list(steps) if attacked else []
     picture = _draw(args, found)
     if args.json:
@@ -160,7 +162,7 @@ def _draw(args: argparse.Namespace, found: "Sequence[Likeness]") -> Path | None:
     """Originals above what was found; without the plotting library only a word about it."""
     if not found:
         return None
-    from tacit.core.files import storing, write
+    from tacit.core.files import storage_errors, write
     from tacit.errors import UserError
     from tacit.report.figures import png
     from tacit.report.pictures import draw
@@ -172,7 +174,7 @@ def _draw(args: argparse.Namespace, found: "Sequence[Likeness]") -> Path | None:
         print(f"tacit: No picture. {error}", file=sys.stderr)
         return None
     path = args.picture or Path("runs") / "attacks" / f"dlg-{args.method}-{args.task}-{args.vantage}-{args.seed}.png"
-    with storing(path):
+    with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write(path, png(draw(f"{args.method} on {args.task}, seen by the {args.vantage}", _gallery(found))))
     return Path(path)
@@ -190,13 +192,13 @@ def _gallery(found: "Sequence[Likeness]") -> "Gallery":
 
 def _membership(args: argparse.Namespace) -> int:
     """Membership inference: models are trained on random halves of the clients or records, and tell who was in."""
-    from tacit.attacks.scenario import members
-    from tacit.cli._progress import counted
-
     more = {} if args.rounds is None else {"rounds": args.rounds}
     made = _experiment(args, **more)
+
+    from tacit.attacks.scenario import members
+
     steps = members(made.build_method(), made.build_task(), args.level, args.models, args.seed)
-    *_, models = counted(steps, args.models, f"attack {args.method}: model")
+    *_, models = track(steps, args.models, f"attack {args.method}: model")
     assert models is not None  # the last one is what all trainings lead to
     found = {"likelihood ratio": models.by_ratio(), "loss": models.by_loss()}
     if args.json:

@@ -18,8 +18,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from tacit.cli._options import add_options, to_dict
-from tacit.cli._text import aligned
+from tacit.cli._console import add_options, aligned, to_dict, track
 
 if TYPE_CHECKING:
     from tacit.attacks.auditing import Trial
@@ -47,10 +46,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Audit, and print the bound beside the claim."""
-    from tacit.attacks.scenario import claim_of, judge, trial_of
     from tacit.runs.experiment import Experiment
 
     made = Experiment(method=args.method, task=args.task, args=to_dict(args.set), task_args=to_dict(args.task_set))
+    made.check_names()  # before PyTorch is imported
+
+    from tacit.attacks.scenario import claim_of, judge, trial_of
+
     trial = trial_of(
         made.build_method(),
         made.build_task(),
@@ -70,13 +72,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _guess(trial: "Trial", args: argparse.Namespace) -> "Errors | Guesses":
     from tacit.attacks.auditing import many_runs, one_run
-    from tacit.cli._progress import counted
     from tacit.core import Key
 
     key = Key.from_seed(args.seed, "audit")
     if args.canaries:
         return one_run(trial, args.canaries, key)
-    (found,) = deque(counted(many_runs(trial, args.runs, key), args.runs, f"audit {args.method}: run"), maxlen=1)
+    (found,) = deque(track(many_runs(trial, args.runs, key), args.runs, f"audit {args.method}: run"), maxlen=1)
     return found.errors()
 
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from tacit.cli._options import add_options, to_dict
-from tacit.cli._text import figures
+from tacit.cli._console import add_options, figures, to_dict
 
 if TYPE_CHECKING:
     from tacit.report.cards import Card

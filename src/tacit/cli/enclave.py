@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._options import add_options, to_dict
+from tacit.cli._console import add_options, to_dict
 
 if TYPE_CHECKING:
     import socket
@@ -100,6 +100,9 @@ def _verify(args: argparse.Namespace) -> int:
 def _configure(args: argparse.Namespace) -> int:
     """Write a configuration; its digest is what clients compare."""
     from tacit import methods
+
+    methods.check(args.method, to_dict(args.set))  # before PyTorch is imported
+
     from tacit.core import files
 
     method = methods.make(args.method, to_dict(args.set))

@@ -8,7 +8,7 @@ Examples:
 import argparse
 import json
 
-from tacit.cli._text import aligned
+from tacit.cli._console import aligned
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -24,10 +24,10 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from tacit.cli._text import aligned
+from tacit.cli._console import aligned
 
 if TYPE_CHECKING:
-    from tacit.core.pieces import Sampler
+    from tacit.core.interfaces import Sampler
     from tacit.privacy.accountants import Accountant
     from tacit.privacy.planning import Cohorts
 
@@ -98,7 +98,7 @@ def _sampler(args: argparse.Namespace) -> "Sampler":
     expect((args.cohort is None) != (args.schedule is None), "either --cohort or --schedule")
     sampler = Growing(tuple((n, _sized(args, m)) for n, m in args.schedule)) if args.schedule else None
     for size in [m for _, m in args.schedule or ()] or [args.cohort]:
-        _sized(args, size).expected(args.population, 0)  # refuses a cohort that exceeds the population
+        _sized(args, size).expected_cohort(args.population, 0)  # refuses a cohort that exceeds the population
     return sampler or _sized(args, args.cohort)
 
 

@@ -22,7 +22,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._text import aligned
+from tacit.cli._console import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tacit.papers.jobs import Choice, Job
     from tacit.papers.studies import Study
     from tacit.report.comparison import Comparison
-    from tacit.runs.run import Run
+    from tacit.runs.records import Run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -112,13 +112,13 @@ def _besiege(study: "Study", groups: "list[list[Job]]", *, fast: bool) -> "Compa
     """Attack what was not attacked before."""
     from functools import partial
 
-    from tacit.cli._progress import counted
+    from tacit.cli._console import track
     from tacit.papers.attack_jobs import assaults_of, compare
 
     assaults = assaults_of(groups, fast=fast)
     left = {assault.job: assault for group in assaults for assault in group if not assault.finished()}
     for job, task in _with_tasks(left):
-        left[job].make(task, partial(counted, label=f"{job.label}: client"))
+        left[job].make(task, partial(track, label=f"{job.label}: client"))
     return compare(study, assaults, fast=fast)
 
 
@@ -132,12 +132,12 @@ def _with_tasks(jobs: "Iterable[Job]") -> "Iterator[tuple[Job, Task]]":
 
 def _watch(job: "Job", task: "Task", workers: int | None) -> None:
     """Run one, and show it as it goes."""
-    from tacit.cli._progress import shown
+    from tacit.cli._console import track_run
 
     latest: Run | None = None
     try:
         with closing(job.steps(task, workers)) as steps:
-            for step in shown(steps, job.label):
+            for step in track_run(steps, job.label):
                 latest = step
     except KeyboardInterrupt:
         done = f" after {latest.state.round} of {latest.rounds} rounds" if latest else ""
@@ -187,9 +187,9 @@ def _load(path: Path) -> "Comparison":
 
 
 def _write(path: Path, content: bytes) -> None:
-    from tacit.core.files import storing, write
+    from tacit.core.files import storage_errors, write
 
-    with storing(path):
+    with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write(path, content)
 

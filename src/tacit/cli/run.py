@@ -1,24 +1,24 @@
-"""Train a model with a method, or go on with a run.
+"""Train a model with one or more methods, or resume a run.
 
-The method is named, or described together with its task in an experiment's TOML file. Results lie in the run's
-directory: manifest.json, rounds.jsonl, checkpoint.safetensors and model.safetensors.
+A method is given by name, or in an experiment file (TOML) together with its task and seeds. Each run writes a directory
+with manifest.json, rounds.jsonl, checkpoint.safetensors and model.safetensors.
 
 Examples:
-  tacit run fedavg                                      on the embedded digits, 100 clients
+  tacit run fedavg                                      the embedded digits, 100 clients
   tacit run fl-std --task fashion-mnist --rounds 5 --set lr=0.1 --seed 3 --workers 2
   tacit run fedavg --set cohort=10 epochs=1 --task-set partition=shards --out runs/shards
   tacit run fl-top --task mine.py:hospitals             your own data: a function that returns a tacit.Task
-  tacit run experiment.toml
-  tacit run --resume runs/fedavg-digits-0               after Ctrl-C, a crash or a kill
-  tacit run geyer --set epsilon=8 delta=1e-3            stops when the privacy budget is spent
-  tacit run fl-top --set ratio=0.005                    few of the weights are ever trained or sent
+  tacit run experiment.toml                             an experiment described in a file
+  tacit run --resume runs/fedavg-digits-0               continue after Ctrl-C, a crash or a kill
+  tacit run geyer --set epsilon=8 delta=1e-3            stops when the privacy budget is used up
+  tacit run fl-top --set ratio=0.005                    train and send only 0.5 % of the weights
   tacit run fl-top-dp --set ratio=0.005 epsilon=1 delta=1e-5 --task fashion-mnist --rounds 200
-  tacit run esmfl --set compression=87                  clients train towards few weights, and send only these
-  tacit run fl-std fl-top-dp --set ratio=0.1            side by side; an option goes to those that have it
-  tacit run nbafl --set epsilon=1 delta=0.01            on its paper's task; --task mnist --task-set says otherwise
-  tacit run ifca-dp --set models=2 noise=5 limit=2 --task synthetic    a model per group, d-privacy per client
+  tacit run esmfl --set compression=87                  clients prune the model and send only the remaining weights
+  tacit run fl-std fl-top-dp --set ratio=0.1            compare methods; an option applies to the methods that have it
+  tacit run nbafl --set epsilon=1 delta=0.01            on the task of its paper, unless --task names another
+  tacit run ifca-dp --set models=2 noise=5 limit=2 --task synthetic    one model per group, d-privacy per client
 
-An experiment's file:
+An experiment file:
   method = "fl-std"
   task = "fashion-mnist"
   seeds = [0, 1, 2]
@@ -37,36 +37,36 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._options import add_options, to_dict
-from tacit.cli._text import aligned, figures
-from tacit.report.labels import size
+from tacit.cli._console import add_options, aligned, figures, to_dict
+from tacit.report.labels import size, size_against
 
 if TYPE_CHECKING:
     from tacit.runs.experiment import Experiment
-    from tacit.runs.run import Plan, Run
+    from tacit.runs.records import Plan, Run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("what", nargs="*", metavar="METHOD|FILE.toml", help="methods, or an experiment's file")
-    parser.add_argument("--resume", metavar="RUN", type=Path, help="go on with the run in this directory")
+    parser.add_argument("what", nargs="*", metavar="METHOD|FILE.toml", help="methods by name, or an experiment file")
+    parser.add_argument("--resume", metavar="RUN", type=Path, help="continue the run in this directory")
     parser.add_argument(
-        "--task", help="what to learn: of tacit data list, or FILE.py:FUNCTION (default: digits, or the method's own)"
+        "--task",
+        help="a task of `tacit data list`, or FILE.py:FUNCTION (default: the method's default task, usually digits)",
     )
-    parser.add_argument("--rounds", metavar="N", help="how many rounds; short for --set rounds=N")
-    add_options(parser, "--set", "method; tacit card METHOD shows them")
+    parser.add_argument("--rounds", metavar="N", help="number of rounds; short for --set rounds=N")
+    add_options(parser, "--set", "method; tacit card METHOD lists them")
     add_options(parser, "--task-set", "task")
-    parser.add_argument("--seed", type=int, help="of everything random (default: 0)")
-    parser.add_argument("--workers", type=int, metavar="N", help="worker processes; the result does not depend on it")
-    parser.add_argument("--device", help="where to compute (default: cpu)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the run's directory (default: one below runs/)")
-    parser.add_argument("--evaluate-every", type=int, metavar="N", help="measure every N rounds (default: 1)")
-    parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs charge")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    parser.add_argument("--seed", type=int, help="seed of all randomness (default: 0)")
+    parser.add_argument("--workers", type=int, metavar="N", help="worker processes; they do not change the result")
+    parser.add_argument("--device", help="the PyTorch device (default: cpu)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
+    parser.add_argument("--evaluate-every", type=int, metavar="N", help="evaluate every N rounds (default: 1)")
+    parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs may share")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what was asked for, and print a table of it."""
+    """Start or resume runs, and print a table of the results."""
     runs = [_resume(args)] if args.resume else _start(args)
     if args.json:
         print(json.dumps({"runs": [_summary(done) for done in runs]}, indent=2, allow_nan=False))
@@ -79,17 +79,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _start(args: argparse.Namespace) -> "list[Run]":
     """One run per method and seed, all on the same data."""
-    from tacit.runs.directory import check_free
-    from tacit.runs.run import Plan
-
     experiments = _experiments(args)
+    for experiment in experiments:
+        experiment.check_names()  # before PyTorch is imported
+
+    from tacit.runs.directory import check_free
+    from tacit.runs.records import Plan
+
     task = experiments[0].build_task()
     trials = [(experiment, experiment.build_method(), seed) for experiment in experiments for seed in experiment.seeds]
-    places = [_place(args.out, experiment, seed, methods=len(experiments)) for experiment, _, seed in trials]
-    for place in places:
-        check_free(place)
+    directories = [_directory(args.out, experiment, seed, methods=len(experiments)) for experiment, _, seed in trials]
+    for directory in directories:
+        check_free(directory)
     runs = []
-    for (experiment, method, seed), place in zip(trials, places, strict=True):
+    for (experiment, method, seed), directory in zip(trials, directories, strict=True):
         plan = Plan(
             method=method,
             task=task,
@@ -99,21 +102,21 @@ def _start(args: argparse.Namespace) -> "list[Run]":
             args=experiment.typed_args(),
             task_args=experiment.typed_task_args(),
         )
-        runs.append(_watch(plan, place, args, resume=False))
+        runs.append(_execute(plan, directory, args, resume=False))
     return runs
 
 
 def _experiments(args: argparse.Namespace) -> "list[Experiment]":
-    """What the file or the methods' names say, and over it what the command line says; the first one's task for all."""
+    """The experiments of the file or the methods' names, changed by the command line; all have the first one's task."""
     from tacit import methods
     from tacit.errors import UserError
     from tacit.runs.experiment import Experiment, default_task_args, read, shared_out
 
     if not args.what:
-        raise UserError("Expected a method's name, an experiment's file, or --resume RUN. See tacit run --help.")
+        raise UserError("Expected a method's name, an experiment file, or --resume RUN. See tacit run --help.")
     files = [what for what in args.what if what.endswith(".toml")]
     if files and len(args.what) > 1:
-        raise UserError(f"Expected {files[0]} to stand alone: an experiment's file has its own task.")
+        raise UserError(f"Expected {files[0]} to be the only argument: an experiment file has its own task.")
     default_task = methods.default_task(args.what[0]) if not files else methods.DefaultTask()
     bases = [read(Path(what)) if files else Experiment(method=what, task=default_task.task) for what in args.what]
     given = {**to_dict(args.set), **({} if args.rounds is None else {"rounds": args.rounds})}
@@ -134,68 +137,71 @@ def _experiments(args: argparse.Namespace) -> "list[Experiment]":
 
 
 def _resume(args: argparse.Namespace) -> "Run":
-    """The run in a directory, made again from its manifest."""
+    """Continue the run in a directory, rebuilt from its manifest."""
+    _check_resume_alone(args)
+
     from tacit.errors import RunError
     from tacit.runs.directory import read_manifest
     from tacit.runs.experiment import Experiment
-    from tacit.runs.run import Plan
+    from tacit.runs.records import Plan
 
-    _check_alone(args)
     manifest = read_manifest(args.resume)
     manifest.check_versions(args.resume)
     if manifest.method.args is None or manifest.task.args is None:
-        raise RunError(f"The run in {args.resume} was started from Python. Go on there, with tacit.train(resume=True).")
-    made = Experiment(
+        raise RunError(
+            f"The run in {args.resume} was started from Python. Resume it there, with tacit.train(resume=True)."
+        )
+    experiment = Experiment(
         method=manifest.method.name,
         task=manifest.task.name,
         args=manifest.method.args,
         task_args=manifest.task.args,
     )
     plan = Plan(
-        method=made.build_method(),
-        task=made.build_task(),
+        method=experiment.build_method(),
+        task=experiment.build_task(),
         seed=manifest.seed,
         device=manifest.device,
         evaluate_every=manifest.evaluate_every,
-        args=made.args,
-        task_args=made.task_args,
+        args=experiment.args,
+        task_args=experiment.task_args,
     )
-    return _watch(plan, args.resume, args, resume=True)
+    return _execute(plan, args.resume, args, resume=True)
 
 
-def _check_alone(args: argparse.Namespace) -> None:
-    """A resumed run is the same run: only what does not change the result may be given."""
+def _check_resume_alone(args: argparse.Namespace) -> None:
+    """A resumed run is the same run: only options that do not change the result are allowed."""
     from tacit.errors import UserError
 
     names = ("what", "task", "rounds", "set", "task_set", "seed", "device", "out", "evaluate_every")
     given = [name for name in names if getattr(args, name) not in (None, [])]
     if given:
         flag = args.what[0] if given[0] == "what" else "--" + given[0].replace("_", "-")
-        raise UserError(f"Expected --resume to stand without {flag}: a run goes on as it began.")
+        raise UserError(f"Expected --resume without {flag}: a resumed run keeps its method, task and options.")
 
 
-def _watch(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume: bool) -> "Run":
-    """Show the run while it goes; an interrupt says how to go on."""
-    from tacit.cli._progress import shown
+def _execute(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume: bool) -> "Run":
+    """Run to the end with a progress display; an interrupt prints how to resume."""
+    from tacit.cli._console import track_run
     from tacit.runs.training import follow
 
     steps = follow(plan, workers=args.workers, out=directory, resume=resume, ledger=args.ledger)
     latest: Run | None = None
     try:
         with closing(steps):
-            for step in shown(steps, plan.method.name):
+            for step in track_run(steps, plan.method.name):
                 if latest is None:
                     _warn(step)
                 latest = step
     except KeyboardInterrupt:
         done = f" after {latest.state.round} of {plan.method.rounds} rounds" if latest else ""
-        raise KeyboardInterrupt(f"Interrupted{done}. Go on with: tacit run --resume {directory}") from None
+        raise KeyboardInterrupt(f"Interrupted{done}. Resume with: tacit run --resume {directory}") from None
     assert latest is not None  # follow yields the run as it starts
     return latest
 
 
 def _warn(run: "Run") -> None:
-    """Say at the start what would be a pity to learn at the end."""
+    """Print warnings before the first round, while stopping still costs nothing."""
     if run.plan.method.channel.caveat:
         print(f"Warning: {run.plan.method.channel.caveat}", file=sys.stderr)
     if run.charges is not None:
@@ -206,8 +212,8 @@ def _warn(run: "Run") -> None:
             print(f"Warning: {weak}", file=sys.stderr)
 
 
-def _place(out: Path | None, experiment: "Experiment", seed: int, *, methods: int) -> Path:
-    """Where the files go: as told, below it one place per method and seed if there are several, or a free name."""
+def _directory(out: Path | None, experiment: "Experiment", seed: int, *, methods: int) -> Path:
+    """The run's directory: `--out`, with one below it per method and seed if there are several, or an unused name."""
     if out is not None:
         below = out / experiment.method if methods > 1 else out
         return below / f"seed-{seed}" if len(experiment.seeds) > 1 else below
@@ -227,117 +233,125 @@ def _summary(run: "Run") -> dict[str, object]:
         "bytes": {"up": run.bytes.up, "down": run.bytes.down, "phases": _phases(run)},
         "savings": {"up": run.savings.up, "down": run.savings.down},
         "sparsity": {name: asdict(layer) for name, layer in run.sparsity.items()},
-        "privacy": _spent(run),
+        "privacy": _privacy_summary(run),
         "leakage": None if run.leakage is None else run.leakage.to_json(),
         "seconds": run.seconds,
-        "parts": run.parts,
+        "parts": run.timings,
         "directory": str(run.directory),
         **({"caveat": run.plan.method.channel.caveat} if run.plan.method.channel.caveat else {}),
     }
 
 
+def _privacy_summary(run: "Run") -> dict[str, object]:
+    """The guarantee and, for a run with a budget, how much of it is used."""
+    nominal = run.plan.manifest.method.nominal
+    guarantee = run.privacy.to_json() | ({"nominal": dict(nominal)} if nominal else {})
+    charges = run.charges
+    if charges is None:
+        return guarantee
+    accounted = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
+    left = {"delta_at_budget": charges.delta_at_budget, "rounds_left": run.plan.method.rounds - run.state.round}
+    return {**guarantee, **accounted, **left}
+
+
+def _phases(run: "Run") -> dict[str, dict[str, int]]:
+    """Overhead of the channel's protocol in bytes, by phase."""
+    return {name: {"up": traffic.up, "down": traffic.down} for name, traffic in run.bytes.phases.items()}
+
+
 def _notes(run: "Run", *, alone: bool) -> list[str]:
-    """What a person should know beside the table."""
-    return _sparsity(run, alone=alone) + _privacy(run, alone=alone) + _overhead(run) + _parts(run)
+    """Sentences below the table: pruning, privacy, how the run ended, overhead, timings."""
+    return [*_sparsity(run, alone=alone), *_privacy(run, alone=alone), *_ending(run), *_overhead(run), *_timings(run)]
 
 
 def _sparsity(run: "Run", *, alone: bool) -> list[str]:
-    """Layer by layer, what a pruning method leaves."""
+    """Each pruned layer of a pruning method."""
     whose = "" if alone else f" of {run.plan.method.name}"
     return [
-        f"Sparsity{whose}: of {name}'s {layer.weights} weights clients send {layer.sent} "
-        f"({1 - layer.sent / layer.weights:.2%} zeros), the model has {layer.held}."
+        f"Layer {name}{whose}: clients send {layer.sent} of {layer.weights} weights "
+        f"({1 - layer.sent / layer.weights:.2%} zeros); the trained model has {layer.held} non-zero weights."
         for name, layer in run.sparsity.items()
     ]
 
 
-def _spent(run: "Run") -> dict[str, object]:
-    """The guarantee, and of a run with a budget how far it is used up."""
-    nominal = run.plan.manifest.method.nominal
-    told = run.privacy.to_json() | ({"nominal": dict(nominal)} if nominal else {})
-    charges = run.charges
-    if charges is None:
-        return told
-    accounted = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
-    left = {"delta_at_budget": charges.delta_at_budget, "rounds_left": run.plan.method.rounds - run.state.round}
-    return {**told, **accounted, **left}
-
-
-def _phases(run: "Run") -> dict[str, dict[str, int]]:
-    """Bytes of the channel's own protocol."""
-    return {name: {"up": taken.up, "down": taken.down} for name, taken in run.bytes.phases.items()}
-
-
-def _overhead(run: "Run") -> list[str]:
-    """What the channel's own protocol took beside rows and views, and in which phases."""
-    book, method = run.bytes, run.plan.method
-    if not book.phases:
-        return []
-    whole = book.overhead.up + book.overhead.down
-    share = whole / max(book.up + book.down - whole, 1)
-    parts = ", ".join(f"{name} {size(taken.up + taken.down)}" for name, taken in book.phases.items())
-    channel = type(method.channel).__name__
-    return [f"Of these bytes {channel} took {size(whole)}, {share:.2f} of what it carried: {parts}.", *_rounding(run)]
-
-
-def _parts(run: "Run") -> list[str]:
-    """How long each part took, where the channel measured it."""
-    told = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in run.parts.items())
-    return [f"Time by part: {told}."] if told else []
-
-
-def _rounding(run: "Run") -> list[str]:
-    """What sums of integers cost in accuracy."""
-    step, bits = run.history[-1].step if run.history else None, run.plan.method.channel.bits
-    if step is None:
-        return []
-    noise = f", which lengthens bounds, and with them the noise, by {step.inflation:.2%}" if step.inflation else ""
-    return [f"Sums are of integers modulo 2^{bits}: numbers were rounded to multiples of {step.size:.2g}{noise}."]
-
-
 def _privacy(run: "Run", *, alone: bool) -> list[str]:
-    """What a person should know about the run's privacy."""
+    """The guarantee, nominal figures, and how much of the budget is used."""
     charges, method = run.charges, run.plan.method
     lines = [f"Guarantee{'' if alone else f' of {method.name}'}: {run.privacy}"]
     lines += figures(run.plan.manifest.method.nominal)
     if charges is not None and method.budget is not None:
-        lines.append(
-            f"Spent: ε = {charges.epsilon:.4g} at δ = {charges.delta:g}, or δ = {charges.delta_at_budget:.3g} at "
-            f"ε = {method.budget.epsilon:g}, in {run.state.round} rounds."
-        )
-        if run.state.round < method.rounds:
-            lines.append(f"The budget allows no further round; {method.rounds - run.state.round} more were planned.")
-    return [*lines, *_ended(run)]
-
-
-def _ended(run: "Run") -> list[str]:
-    """Why a run stopped before its last round, if held-out clients or the clients themselves wanted it."""
-    method, book = run.plan.method, run.leakage
-    lines = []
-    if book is not None and book.limit is not None:
-        lines.append(f"Clients declined {book.declined} times to leak more than {book.limit:g}.")
-    if run.state.round < method.rounds and book is not None and book.exhausted:
-        lines.append(f"Every client would decline; {method.rounds - run.state.round} more rounds were planned.")
-    elif run.state.round < method.rounds and method.patience is not None:
-        lines.append(f"Stopped: no smaller loss on held-out data in {method.patience} measurements; the best is kept.")
+        used, limit = f"{charges.epsilon:.2f}", method.budget.epsilon
+        lines.append(f"Budget used: ε = {used} of {limit:g} at δ = {charges.delta:g}.")
     return lines
 
 
+def _ending(run: "Run") -> list[str]:
+    """Why a run ended before its last planned round."""
+    method, leakage, lines = run.plan.method, run.leakage, []
+    if leakage is not None and leakage.limit is not None:
+        lines.append(f"Clients declined to take part {leakage.declined} times: the leakage limit is {leakage.limit:g}.")
+    if run.state.round >= method.rounds:
+        return lines
+    if leakage is not None and leakage.exhausted:
+        why = "every client has reached its leakage limit"
+    elif method.patience is not None and run.state.round < run.rounds:
+        why = f"the loss on held-out data did not improve in {method.patience} evaluations; the best model is kept"
+    else:
+        why = "another round would exceed the privacy budget"
+    return [*lines, f"Stopped after {run.state.round} of {method.rounds} rounds: {why}."]
+
+
+def _overhead(run: "Run") -> list[str]:
+    """Bytes of the channel's protocol in addition to updates and broadcasts, and what rounding costs."""
+    traffic, method = run.bytes, run.plan.method
+    if not traffic.phases:
+        return []
+    overhead = traffic.overhead.up + traffic.overhead.down
+    share = overhead / max(traffic.up + traffic.down - overhead, 1)
+    channel = {"SecureSum": "Secure aggregation"}.get(type(method.channel).__name__, type(method.channel).__name__)
+    phases = ", ".join(f"{name} {size(phase.up + phase.down)}" for name, phase in traffic.phases.items())
+    return [
+        f"{channel} overhead: {size(overhead)} ({_percent(share)} of the payload).",
+        f"Overhead by phase: {phases}.",
+        *_rounding(run),
+    ]
+
+
+def _rounding(run: "Run") -> list[str]:
+    """What sums of integers cost in accuracy."""
+    step, bits = run.history[-1].grid_step if run.history else None, run.plan.method.channel.bits
+    if step is None:
+        return []
+    lines = [f"Values are rounded to multiples of {step.size:.2g} and summed modulo 2^{bits}."]
+    return [*lines, f"Rounding to integers costs {_percent(step.inflation)} more noise."] if step.inflation else lines
+
+
+def _timings(run: "Run") -> list[str]:
+    """Seconds by part of a round, where the channel measured them."""
+    parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in run.timings.items())
+    return [f"Time: {parts}."] if parts else []
+
+
 def _table(runs: "list[Run]") -> list[list[str]]:
-    """The finished runs side by side, under a line of names."""
+    """The finished runs, a row each, below a header."""
     names = list(dict.fromkeys(name for run in runs for name in run.metrics))
-    leaking = ["leakage"] * any(run.leakage is not None for run in runs)
-    lines = [["method", "task", "seed", "rounds", *names, "ε", *leaking, "up", "down", "seconds"]]
+    leakage = ["leakage"] * any(run.leakage is not None for run in runs)
+    rows = [["method", "task", "seed", "rounds", *names, "ε", *leakage, "up", "down", "seconds"]]
     for run in runs:
         head = [run.plan.method.name, run.plan.task.name, str(run.plan.seed), str(run.state.round)]
         metrics = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
         epsilon = "-" if run.charges is None else f"{run.charges.epsilon:.3g}"
-        leaked = ["-" if run.leakage is None else f"{run.leakage.most:.3g}"] * bool(leaking)
-        lines.append([*head, *metrics, epsilon, *leaked, *_travelled(run), f"{run.seconds:.1f}"])
-    return lines
+        leaked = ["-" if run.leakage is None else f"{run.leakage.most:.3g}"] * bool(leakage)
+        rows.append([*head, *metrics, epsilon, *leaked, *_bytes(run), f"{run.seconds:.1f}"])
+    return rows
 
 
-def _travelled(run: "Run") -> list[str]:
-    """Bytes up and down, where they are fewer than FL-STD's with the factor: it sends whole models both ways."""
+def _bytes(run: "Run") -> list[str]:
+    """Bytes up and down; compared with fl-std, which sends whole models both ways, where they are fewer."""
     pairs = ((run.bytes.up, run.savings.up), (run.bytes.down, run.savings.down))
-    return [size(taken) + (f" (FL-STD / {factor:.1f})" if factor > 1.05 else "") for taken, factor in pairs]
+    return [size_against(count, count * factor, "fl-std") if factor > 1.05 else size(count) for count, factor in pairs]
+
+
+def _percent(share: float) -> str:
+    """A share in percent, with at least two significant digits."""
+    return f"{100 * share:.{0 if share >= 0.1 else 2}f} %"

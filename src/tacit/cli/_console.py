@@ -1,0 +1,132 @@
+"""What commands share: `KEY=VALUE` options, aligned tables, and progress on standard error."""
+
+import argparse
+import sys
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from tacit.report.labels import size
+
+if TYPE_CHECKING:
+    from tacit.core import Report
+    from tacit.runs.records import Run
+
+SECONDS_BETWEEN_LINES = 5.0
+T = TypeVar("T")
+
+
+def add_options(parser: argparse.ArgumentParser, flag: str, owner: str) -> None:
+    """Declare a flag that takes one or more `KEY=VALUE` and may be repeated; `owner` is what they are arguments of."""
+    parser.add_argument(
+        flag, nargs="+", action="extend", default=[], metavar="KEY=VALUE", type=_pair, help=f"arguments of the {owner}"
+    )
+
+
+def to_dict(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The pairs as a dictionary; of equal keys the last one counts."""
+    return dict(pairs)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    r"""Rows as lines of equal columns; the first two are aligned left, all others right.
+
+    Example:
+        >>> print("\n".join(aligned([["a", "name", "x"], ["bb", "b", "10"]])))
+        a   name   x
+        bb  b     10
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(_cell(i, text, widths[i]) for i, text in enumerate(row)) for row in rows]
+
+
+def figures(named: Mapping[str, float]) -> list[str]:
+    """Named figures, one per line.
+
+    Example:
+        >>> figures({"nominal epsilon": 0.50001})
+        ['nominal epsilon: 0.5']
+    """
+    return [f"{name}: {value:.4g}" for name, value in named.items()]
+
+
+def track(steps: Iterable[T], total: int, label: str) -> Generator[T]:
+    """The same steps, with a progress bar on a terminal or a line every few seconds elsewhere."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=12),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            yield from bar.track(steps, total=total, description=label)
+        return
+    printed = time.monotonic()
+    for number, step in enumerate(steps, start=1):
+        if time.monotonic() - printed >= SECONDS_BETWEEN_LINES:
+            print(f"{label} {number}/{total}", file=sys.stderr, flush=True)
+            printed = time.monotonic()
+        yield step
+
+
+def track_run(steps: "Iterable[Run]", label: str) -> "Generator[Run]":
+    """The same steps of a run, with rounds, last metric, ε and bytes so far."""
+    return _run_with_bar(steps, label) if sys.stderr.isatty() else _run_with_lines(steps, label)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
+    return key.replace("-", "_"), value
+
+
+def _cell(column: int, text: str, width: int) -> str:
+    return text.ljust(width) if column < 2 else text.rjust(width)
+
+
+def _run_with_bar(steps: "Iterable[Run]", label: str) -> "Generator[Run]":
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(label, total=None, figures="")
+        for run, text in _with_figures(steps):
+            bar.update(task, total=run.rounds, completed=run.state.round, figures=text)
+            yield run
+
+
+def _run_with_lines(steps: "Iterable[Run]", label: str) -> "Generator[Run]":
+    printed = time.monotonic()
+    for run, text in _with_figures(steps):
+        if time.monotonic() - printed >= SECONDS_BETWEEN_LINES or run.state.round == run.rounds:
+            print(f"{label}: round {run.state.round}/{run.rounds} {text}", file=sys.stderr, flush=True)
+            printed = time.monotonic()
+        yield run
+
+
+def _with_figures(steps: "Iterable[Run]") -> "Generator[tuple[Run, str]]":
+    """Each step with its last metric, ε, and the bytes so far; sums are continued, not recomputed."""
+    seen, up, down, metric = 0, 0, 0, ""
+    for run in steps:
+        for report in run.history[seen:]:
+            up, down, metric = up + sum(report.up), down + sum(report.down), _first_metric(report) or metric
+        seen = len(run.history)
+        epsilon = "" if run.charges is None else f" ε {run.charges.epsilon:.3f}"
+        yield run, f"{metric}{epsilon} up {size(up)} down {size(down)}"
+
+
+def _first_metric(report: "Report") -> str:
+    return next((f"{name} {value:.3f}" for name, value in report.metrics.items()), "")
