@@ -27,7 +27,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
 
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         near = _nearest(choices[1].strip("'"), choices[2].replace("'", "").split(", ")) if choices else ""
         self.exit(2, f"tacit: {message[:1].upper()}{message[1:].rstrip('.')}.{near} See {self.prog} --help.\n")
 
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown options here, where those of the command are known; its parent knows none of them."""
         known, unknown = argparse.ArgumentParser.parse_known_args(self, args, namespace)
         if unknown:
@@ -48,6 +48,13 @@ class Parser(argparse.ArgumentParser):
             near = _nearest(unknown[0], options) if unknown[0].startswith("-") else ""
             self.exit(2, f"tacit: Unknown argument {unknown[0]!r}.{near} See {self.prog} --help.\n")
         return known, unknown
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as this project's lines; examples keep their line breaks."""
+
+    def __init__(self, prog: str) -> None:
+        argparse.RawDescriptionHelpFormatter.__init__(self, prog, max_help_position=30, width=120)
 
 
 class _Version(argparse.Action):
@@ -83,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser(chosen: str) -> Parser:
     """The parser for a command line with the chosen command; of the other commands it knows only the summaries."""
-    parser = Parser(prog="tacit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="tacit", description=__doc__, formatter_class=_Formatter)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     names = sorted(found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_"))
@@ -97,7 +104,7 @@ def make_parser(chosen: str) -> Parser:
 
 def _add_command(commands: "argparse._SubParsersAction[Parser]", name: str) -> None:
     module = importlib.import_module(f"{__name__}.{name}")
-    parser = commands.add_parser(name, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = commands.add_parser(name, description=module.__doc__, formatter_class=_Formatter)
     module.configure(parser)
     parser.set_defaults(run=module.run)
 

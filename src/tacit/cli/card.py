@@ -1,4 +1,4 @@
-"""Show a method: its pieces, who sees what, and what is (not) guaranteed.
+"""Describe a method: its pieces, what each party sees, and what is guaranteed.
 
 Examples:
   tacit card fedavg
@@ -22,15 +22,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("method", help="a method's name; tacit methods lists them")
     add_options(parser, "--set", "method")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the card."""
+    from tacit import methods
+
+    methods.check(args.method, to_dict(args.set))  # before PyTorch is imported
+
     from tacit.report.cards import card
 
-    shown = card(args.method, to_dict(args.set))
-    print(json.dumps(asdict(shown), indent=2) if args.json else "\n".join(_lines(shown)))
+    found = card(args.method, to_dict(args.set))
+    print(json.dumps(asdict(found), indent=2) if args.json else "\n".join(_lines(found)))
     return 0
 
 
@@ -40,13 +44,13 @@ def _lines(card: "Card") -> Iterator[str]:
     for title, table in (("Pieces", card.pieces), ("Who sees what", card.sees), ("Arguments", card.args)):
         width = max(map(len, table), default=0)
         yield from ("", title, *(f"  {key:<{width}}  {value}" for key, value in table.items()))
-    yield from ("", "What a round releases", f"  {card.event}")
+    yield from ("", "Released per round", f"  {card.event}")
     yield from ("", "Guarantee", f"  {card.guarantee}")
     if card.nominal:
-        yield from ("", "Figures that are no guarantee", *(f"  {line}" for line in figures(card.nominal)))
+        yield from ("", "Nominal figures (not a guarantee)", *(f"  {line}" for line in figures(card.nominal)))
     if card.uncovered:
-        yield from ("", "Not covered, or only as said", *(f"  {sentence}" for sentence in card.uncovered))
+        yield from ("", "Assumptions, and what is not covered", *(f"  {sentence}" for sentence in card.uncovered))
     yield from ("", "Rounds", f"  {card.rounds}")
     yield from ("", "Run it", f"  {card.run}")
-    yield from ("", "In Python, with the names of tacit", f"  {card.repr}")
+    yield from ("", "In Python (names of tacit)", f"  {card.repr}")
     yield from ("", "Cite", f"  {card.reference}")

@@ -1,4 +1,4 @@
-"""List the methods there are.
+"""List all methods.
 
 Examples:
   tacit methods
@@ -13,17 +13,16 @@ from tacit.cli._console import aligned
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print every method's name and what it does."""
-    from tacit.methods import catalog
-    from tacit.report.cards import summary
+    """Print each method's name and summary."""
+    from tacit.methods import definitions
 
-    lines = {name: summary(factory) for name, factory in catalog().items()}
+    summaries = {name: definition.summary for name, definition in definitions().items()}
     if args.json:
-        print(json.dumps([{"name": name, "summary": text} for name, text in lines.items()], indent=2))
+        print(json.dumps([{"name": name, "summary": text} for name, text in summaries.items()], indent=2))
         return 0
-    print("\n".join(aligned(list(lines.items()))))
+    print("\n".join(line.rstrip() for line in aligned(list(summaries.items()))))
     return 0

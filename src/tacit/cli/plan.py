@@ -1,16 +1,17 @@
-"""Noise for a privacy budget, or what a noise costs.
+"""Compute the noise for a privacy budget, the ε of a noise level, or the number of rounds.
 
-Give two of --epsilon, --noise and --rounds; the third is computed. Noise is a multiplier: its standard deviation
-over what one client can add to the sum. Cohorts are Poisson samples unless said otherwise; a tight amplification is
-proved for them. With cohorts of fixed size, whoever stays away is replaced by somebody else, which costs more.
+Give two of --epsilon, --noise and --rounds; the third is computed. The noise multiplier is the standard deviation of
+the noise divided by the clipping bound, the most that one client can change the sum. Cohorts are Poisson samples unless
+--sampling is given: each client takes part independently, and privacy amplification by sampling is tight. In cohorts of
+fixed size a client that does not take part is replaced by another one, which costs more privacy.
 
-Accountants: pld is tight and what should be claimed; rdp is a quick upper bound; rdp-classic is the moments
+Accountants: pld is tight, and should be used for claims; rdp is a fast upper bound; rdp-classic is the moments
 accountant of older papers, for comparison with their tables.
 
 Examples:
-  tacit plan --epsilon 1 --delta 1e-5 --rate 1/60 --rounds 200       the noise for a budget
-  tacit plan --noise 1.54 --delta 1e-5 --rate 1/60 --rounds 200      epsilon after every round
-  tacit plan --noise 1.54 --delta 1e-5 --rate 1/60 --epsilon 1       how many rounds
+  tacit plan --epsilon 1 --delta 1e-5 --rate 1/60 --rounds 200       the noise multiplier for a budget
+  tacit plan --noise 1.54 --delta 1e-5 --rate 1/60 --rounds 200      ε after every round
+  tacit plan --noise 1.54 --delta 1e-5 --rate 1/60 --epsilon 1       the number of rounds
   tacit plan --epsilon 8 --delta 1e-3 --population 100 --cohort 50 --rounds 11 --accountant rdp-classic
   tacit plan --epsilon 8 --delta 1e-3 --population 100 --schedule 20x30,40x50        20 rounds of 30, 40 of 50
   tacit plan --noise 4 --delta 1e-5 --population 6000 --cohort 100 --rounds 200 --sampling fixed
@@ -29,45 +30,53 @@ from tacit.cli._console import aligned
 if TYPE_CHECKING:
     from tacit.core.interfaces import Sampler
     from tacit.privacy.accountants import Accountant
-    from tacit.privacy.planning import Cohorts
+    from tacit.privacy.planning import CohortSampling
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     known = parser.add_argument_group("two of these three")
-    known.add_argument("--epsilon", type=_number, metavar="E", help="the budget")
+    known.add_argument("--epsilon", type=_number, metavar="E", help="the privacy budget ε")
     known.add_argument("--noise", type=_number, metavar="Z", help="the noise multiplier")
-    known.add_argument("--rounds", type=int, metavar="T", help="how many rounds (with --schedule: all of its stages)")
-    parser.add_argument("--delta", type=_number, required=True, metavar="D", help="small against 1 / population")
-    cohorts = parser.add_argument_group("who takes part in a round")
-    cohorts.add_argument("--sampling", choices=("poisson", "fixed", "everyone"), default="poisson")
-    cohorts.add_argument("--rate", type=_number, metavar="Q", help="the probability of a client, like 1/60")
-    cohorts.add_argument("--population", type=int, metavar="N", help="how many clients there are")
-    cohorts.add_argument("--cohort", type=_number, metavar="M", help="how many take part, on average")
-    cohorts.add_argument("--schedule", type=_stages, metavar="TxM,TxM", help="so many rounds with so many clients")
-    parser.add_argument("--accountant", choices=("rdp-classic", "rdp", "pld"), help="default: pld where it has a bound")
-    parser.add_argument("--adjacency", choices=("add-or-remove", "replace-one"), default="add-or-remove")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    known.add_argument("--rounds", type=int, metavar="T", help="number of rounds (with --schedule: all of them)")
+    parser.add_argument(
+        "--delta", type=_number, required=True, metavar="D", help="δ; it should be far below 1 / population"
+    )
+    cohorts = parser.add_argument_group("cohorts")
+    cohorts.add_argument(
+        "--sampling", choices=("poisson", "fixed", "everyone"), default="poisson", help="default: poisson"
+    )
+    cohorts.add_argument("--rate", type=_number, metavar="Q", help="sampling rate of a client, for example 1/60")
+    cohorts.add_argument("--population", type=int, metavar="N", help="number of clients")
+    cohorts.add_argument("--cohort", type=_number, metavar="M", help="(expected) number of clients per round")
+    cohorts.add_argument(
+        "--schedule", type=_stages, metavar="TxM,TxM", help="T rounds with M clients each, then the next stage"
+    )
+    parser.add_argument("--accountant", choices=("rdp-classic", "rdp", "pld"), help="default: pld where it applies")
+    parser.add_argument(
+        "--adjacency", choices=("add-or-remove", "replace-one"), default="add-or-remove", help="default: add-or-remove"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compute what is missing, and print it."""
-    from tacit.privacy.accountants import accountant
-    from tacit.privacy.planning import Cohorts
+    """Compute the missing quantity and print it."""
+    from tacit.privacy.accountants import accountant_by_name
+    from tacit.privacy.planning import CohortSampling
 
     _check(args)
-    cohorts = Cohorts(_sampler(args), args.population or 1)
-    by = accountant(_accountant(args), args.adjacency)
-    found = {**_question(args, by), **_answer(args, cohorts, by)}
+    cohorts = CohortSampling(_sampler(args), args.population or 1)
+    accountant = accountant_by_name(_accountant_name(args), args.adjacency)
+    found = {**_inputs(args, accountant), **_result(args, cohorts, accountant)}
     _warn(args)
     print(json.dumps(_finite(found), indent=2) if args.json else "\n".join(_lines(found)))
     return 0
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise `UserError` unless there is exactly one question."""
+    """Raise `UserError` unless exactly two of the three quantities are given."""
+    from tacit.core.stopping import check_delta
     from tacit.errors import expect
-    from tacit.privacy.accounting import check_delta
 
     check_delta(args.delta)
     if args.schedule and args.rounds is None and (args.epsilon is None or args.noise is None):
@@ -85,12 +94,13 @@ def _sampler(args: argparse.Namespace) -> "Sampler":
 
     if args.sampling == "everyone":
         expect(
-            not (args.rate or args.cohort or args.schedule), "no --rate, --cohort or --schedule where everyone joins"
+            not (args.rate or args.cohort or args.schedule),
+            "no --rate, --cohort or --schedule with --sampling everyone",
         )
         return Everyone()
     if args.rate is not None:
         expect(args.sampling == "poisson", "--population and --cohort for cohorts of fixed size, got --rate")
-        expect(not (args.cohort or args.schedule), "either --rate or a cohort's size, got both")
+        expect(not (args.cohort or args.schedule), "either --rate or a cohort size, got both")
         expect(0 < args.rate <= 1, f"rate={args.rate:g} in (0, 1]")
         return _sized(args, args.rate * (args.population or 1))
     expect(args.population is not None, "--rate, or --population with --cohort or --schedule")
@@ -112,50 +122,56 @@ def _sized(args: argparse.Namespace, size: float) -> "Sampler":
     return FixedSize(int(size))
 
 
-def _accountant(args: argparse.Namespace) -> str:
-    """Tight where there is a tight bound."""
+def _accountant_name(args: argparse.Namespace) -> str:
+    """The tight accountant, except where it has no bound."""
     loose = args.sampling == "fixed" and args.adjacency == "replace-one"
     return str(args.accountant or ("rdp" if loose else "pld"))
 
 
-def _question(args: argparse.Namespace, by: "Accountant") -> dict[str, object]:
-    return {"accountant": by.name, "adjacency": by.adjacency.value, "sampling": args.sampling, "delta": args.delta}
+def _inputs(args: argparse.Namespace, accountant: "Accountant") -> dict[str, object]:
+    return {
+        "accountant": accountant.name,
+        "adjacency": accountant.adjacency.value,
+        "sampling": args.sampling,
+        "delta": args.delta,
+    }
 
 
-def _answer(args: argparse.Namespace, cohorts: "Cohorts", by: "Accountant") -> dict[str, object]:
-    """The one that was not given, and the ε that it leads to."""
+def _result(args: argparse.Namespace, cohorts: "CohortSampling", accountant: "Accountant") -> dict[str, object]:
+    """The quantity that was not given, and the resulting ε."""
+    from tacit.core import Budget
     from tacit.errors import UserError
-    from tacit.privacy.accounting import MOST_ROUNDS, Budget
+    from tacit.privacy.accountants import MAX_ROUNDS
     from tacit.privacy.planning import check_noise
 
     if args.noise is not None:
         check_noise(args.noise)
     if args.epsilon is None:
-        epsilons = cohorts.epsilons(args.noise, args.rounds, args.delta, by)
+        epsilons = cohorts.epsilons(args.noise, args.rounds, args.delta, accountant)
         return {"noise": args.noise, "rounds": args.rounds, "epsilon": epsilons[-1], "epsilons": epsilons}
     budget = Budget(args.epsilon, args.delta)
     if args.noise is None:
-        noise = cohorts.noise_for(budget, args.rounds, by)
-        epsilon = cohorts.epsilon(noise, args.rounds, args.delta, by)
+        noise = cohorts.noise_for(budget, args.rounds, accountant)
+        epsilon = cohorts.epsilon(noise, args.rounds, args.delta, accountant)
         return {"budget": args.epsilon, "rounds": args.rounds, "noise": noise, "epsilon": epsilon}
-    rounds = cohorts.rounds_within(budget, args.noise, by)
+    rounds = cohorts.rounds_within(budget, args.noise, accountant)
     if rounds == 0:
-        raise UserError(f"Not even one round at noise {args.noise:g} stays within {budget}. Take more noise.")
-    epsilon = cohorts.epsilon(args.noise, rounds, args.delta, by)
+        raise UserError(f"Not even one round with noise {args.noise:g} stays within {budget}. Use more noise.")
+    epsilon = cohorts.epsilon(args.noise, rounds, args.delta, accountant)
     found = {"budget": args.epsilon, "noise": args.noise, "rounds": rounds, "epsilon": epsilon}
-    return {**found, "or_more": True} if rounds == MOST_ROUNDS else found
+    return {**found, "or_more": True} if rounds == MAX_ROUNDS else found
 
 
 def _warn(args: argparse.Namespace) -> None:
-    from tacit.privacy.accounting import weak_delta
+    from tacit.privacy.guarantee import delta_warning
 
-    warning = weak_delta(args.delta, args.population) if args.population else None
+    warning = delta_warning(args.delta, args.population) if args.population else None
     if warning:
         print(f"tacit: {warning}", file=sys.stderr)
 
 
 def _finite(value: object) -> object:
-    """Plain values as JSON knows them: an infinite ε is null."""
+    """JSON has no infinity: an infinite ε is null."""
     if isinstance(value, dict):
         return {key: _finite(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -164,19 +180,24 @@ def _finite(value: object) -> object:
 
 
 def _lines(found: dict[str, object]) -> Iterator[str]:
-    """What was found, for people; a curve as a table of its own, before the rest."""
+    """The result as text: first ε after every round, if it was computed, then all quantities."""
     epsilons = found.get("epsilons")
     if isinstance(epsilons, list):
-        rows = [("round", "", "epsilon"), *((str(i), "", f"{e:.4f}") for i, e in enumerate(epsilons, start=1))]
+        rows = [("round", "", "ε"), *((str(i), "", f"{e:.4f}") for i, e in enumerate(epsilons, start=1))]
         yield from (*aligned(rows), "")
-    words = {**found, "epsilon": f"{found['epsilon']:.4f}", "noise": _rounded_up(found["noise"])}
-    words["rounds"] = f"{found['rounds']}{' or more' * ('or_more' in found)}"
-    shown = ("noise", "rounds", "epsilon", "delta", "sampling", "adjacency", "accountant")
-    yield from (line.rstrip() for line in aligned([(key, str(words[key])) for key in shown]))
+    rounds = f"{found['rounds']}{' or more' * ('or_more' in found)}"
+    shown = [
+        ("noise multiplier", _rounded_up(found["noise"])),
+        ("rounds", rounds),
+        ("ε", f"{found['epsilon']:.4f}"),
+        ("δ", f"{found['delta']:g}"),
+        *((key, str(found[key])) for key in ("sampling", "adjacency", "accountant")),
+    ]
+    yield from (line.rstrip() for line in aligned(shown))
 
 
 def _rounded_up(noise: object) -> str:
-    """A noise multiplier with four decimals that is not below the one that was computed."""
+    """A noise multiplier with four decimals, rounded up: less noise would not suffice."""
     assert isinstance(noise, float)
     text = f"{noise:.4f}"
     return text if float(text) >= noise else f"{noise + 0.5e-4:.4f}"
@@ -190,7 +211,7 @@ def _number(text: str) -> float:
 
 
 def _stages(text: str) -> list[tuple[int, float]]:
-    """`20x30,40x50` as stages of rounds and sizes."""
+    """Parse `20x30,40x50` into stages of rounds and cohort sizes."""
     try:
         stages = [tuple(part.split("x")) for part in text.split(",")]
         return [(int(rounds), float(size)) for rounds, size in stages]

@@ -205,9 +205,9 @@ def _warn(run: "Run") -> None:
     if run.plan.method.channel.caveat:
         print(f"Warning: {run.plan.method.channel.caveat}", file=sys.stderr)
     if run.charges is not None:
-        from tacit.privacy.accounting import weak_delta
+        from tacit.privacy.guarantee import delta_warning
 
-        weak = weak_delta(run.charges.delta, run.charges.population)
+        weak = delta_warning(run.charges.delta, run.charges.population)
         if weak:
             print(f"Warning: {weak}", file=sys.stderr)
 
@@ -341,7 +341,7 @@ def _table(runs: "list[Run]") -> list[list[str]]:
         head = [run.plan.method.name, run.plan.task.name, str(run.plan.seed), str(run.state.round)]
         metrics = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
         epsilon = "-" if run.charges is None else f"{run.charges.epsilon:.3g}"
-        leaked = ["-" if run.leakage is None else f"{run.leakage.most:.3g}"] * bool(leakage)
+        leaked = ["-" if run.leakage is None else f"{run.leakage.maximum:.3g}"] * bool(leakage)
         rows.append([*head, *metrics, epsilon, *leaked, *_bytes(run), f"{run.seconds:.1f}"])
     return rows
 
