@@ -1,7 +1,7 @@
-"""The seven questions a method answers, as Protocols.
+"""The interfaces of the seven pieces of a method, as Protocols.
 
-Pieces are frozen records. They hold no state of their own: what they remember lives in `State.memory`, and all
-randomness comes from the keys in `Round`.
+Pieces are frozen records. What they carry from round to round lives in `State.memory`, and all randomness comes from
+the keys in `Round`.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,51 +25,50 @@ Visibility = Literal["messages", "sum"]
 
 
 class Event(Protocol):
-    """What was released, for the privacy books to price: an event of `dp_accounting`, opaque to the core.
+    """What a round releases, for the privacy accounting: an event of `dp_accounting`, opaque to the core.
 
-    Its noise multipliers are over what one client can add to the sum, whatever the adjacency it is priced for.
+    Its noise multipliers are relative to the contribution of one client to the sum, for every adjacency.
     """
 
     def to_named_tuple(self) -> object:
-        """The event in plain values."""
+        """The event as plain values."""
         ...
 
 
 @dataclass(frozen=True)
 class ApproximateEvent:
-    """What was released is no further than this from another event, in total variation.
+    """A release whose distribution is within a total variation distance of another event's.
 
     Attributes:
-        event: the other.
-        distance: how much of δ may be lost by taking one for the other, times 1 + e^ε.
+        event: the other event.
+        distance: the total variation distance; it costs `distance * (1 + e^ε)` of δ.
     """
 
     event: Event
     distance: float
 
     def to_named_tuple(self) -> object:
-        """The event in plain values."""
-        return ("Near", self.event.to_named_tuple(), self.distance)
+        return ("ApproximateEvent", self.event.to_named_tuple(), self.distance)
 
 
 class Sampler(Protocol):
-    """Who takes part, and what does that do for privacy?"""
+    """Who takes part in a round, and how does sampling amplify privacy?"""
 
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
         """The clients of round `index`, in ascending order."""
         ...
 
     def expected_cohort(self, population: int, index: int) -> float:
-        """The mean size of that cohort; raises `UserError` if this population cannot give it."""
+        """The mean size of that cohort; raises `UserError` if the population is too small for it."""
         ...
 
     def amplify(self, event: Event, population: int, index: int) -> Event:
-        """The event of round `index` as seen from outside, where nobody knows who took part."""
+        """The event of round `index` for an adversary who does not know the cohort (privacy amplification)."""
         ...
 
 
 class Trainer(Protocol):
-    """What does a client learn?"""
+    """What does a client compute from its data?"""
 
     @property
     def sends(self) -> Payload:
@@ -78,24 +77,24 @@ class Trainer(Protocol):
 
     @property
     def masked(self) -> bool:
-        """Whether it trains only the coordinates that the codec chose."""
+        """Whether it trains only the coordinates that the codec selected."""
         ...
 
     def train(self, view: View, data: Wave, now: Round) -> Rows:
-        """One row per client."""
+        """One row per client of the wave."""
         ...
 
 
 @runtime_checkable
 class PruningTrainer(Protocol):
-    """A trainer that sends few of the weights, so that the aggregated model is worth a second look. Most are not."""
+    """A trainer that prunes weights, so that the aggregated model can be evaluated pruned as well."""
 
     def kept_counts(self, shapes: Shapes) -> tuple[int | None, ...]:
-        """How many numbers of each parameter a client sends; None: all, because it is not pruned."""
+        """How many weights of each parameter a client sends; None: the parameter is not pruned."""
         ...
 
     def pruned_weights(self, state: State, shapes: Shapes) -> Tensor | None:
-        """The model with as few weights as a client sends; None: pruning has not begun."""
+        """The model pruned to as many weights as a client sends; None: pruning has not begun."""
         ...
 
 
@@ -104,177 +103,177 @@ class HypothesisTrainer(Protocol):
     """A trainer whose clients choose one of several hypotheses."""
 
     def choose(self, view: View, data: Wave) -> Tensor:
-        """The number of each client's choice, which is never sent."""
+        """The number of the hypothesis that each client chooses; it is never sent."""
         ...
 
 
 class Codec(Protocol):
-    """In which coordinates is it said?"""
+    """In which coordinates are updates sent?"""
 
     @property
     def selects(self) -> bool:
-        """Whether it chooses some of the model's coordinates."""
+        """Whether it selects a subset of the model's coordinates."""
         ...
 
     @property
     def fixed(self) -> bool:
-        """Whether the same coordinates travel in all rounds."""
+        """Whether the same coordinates are sent in all rounds."""
         ...
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        """The state before the first round, with what this codec learns from public data, if there are any."""
+        """The state before the first round, with what this codec learns from public data, if there is any."""
         ...
 
     def view(self, state: State, now: Round) -> View:
-        """What clients are told at the start of a round."""
+        """What the server broadcasts at the start of a round."""
         ...
 
     def encode(self, rows: Rows, view: View, now: Round) -> Rows:
-        """The rows in the coordinates that travel."""
+        """The rows in the coordinates that are sent."""
         ...
 
     def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
-        """A vector of those coordinates as a vector of the model's."""
+        """An aggregate in the coordinates that are sent, as a vector of the model."""
         ...
 
     def update_state(self, state: State, total: Tensor, now: Round) -> State:
-        """The state with what this codec learnt from the round's aggregate, for the next one."""
+        """The state with what this codec derives from the round's aggregate for the next round."""
         ...
 
 
-DryRun = Callable[[int], Rows]  # what a client with the public data would send, at one draw of the shared randomness
+DryRun = Callable[[int], Rows]  # what a client with the public data would send, for the n-th draw of shared randomness
 
 
 class Mechanism(Protocol):
-    """How is it blurred, and what does that cost? Both halves, client and server, in one piece."""
+    """How are updates clipped and noised, and what does that cost? Client side and server side in one piece."""
 
     @property
     def requires(self) -> Visibility:
-        """What the server must see for this mechanism to work: every message, or only their sum."""
+        """What its server side must see: every message, or only their sum."""
         ...
 
     @property
     def row_wise(self) -> bool:
-        """Whether `before_sum` treats each row by itself, so that waves can be summed as they come."""
+        """Whether `before_sum` treats every row independently, so that waves can be summed as they arrive."""
         ...
 
     @property
     def bounds_rows(self) -> bool:
-        """Whether anything is blurred at all."""
+        """Whether it clips rows or adds noise at all."""
         ...
 
     @property
     def needs_noise(self) -> bool:
-        """Whether the noise is still to be sized for a method's budget and a population."""
+        """Whether the noise multiplier still has to be computed from the budget and the population."""
         ...
 
     @property
     def distributed(self) -> bool:
-        """Whether a client adds only its share of the noise, so that nobody may see a message by itself."""
+        """Whether every client adds only a share of the noise, so that only the sum is private."""
         ...
 
     @property
     def per_layer(self) -> bool:
-        """Whether it needs rows with the model's layers, as a bound for every layer does."""
+        """Whether it needs rows with the model's layers, for example to clip each layer separately."""
         ...
 
     @property
     def adversary(self) -> str:
-        """From whom clients are protected."""
+        """Against whom clients are protected, in words."""
         ...
 
     @property
     def unproved(self) -> str:
-        """Why nothing can be claimed about privacy, event or not; empty if the event bounds all that is released."""
+        """Why there is no privacy guarantee; empty if the event covers everything that is released."""
         ...
 
     @property
     def bits(self) -> int | None:
-        """Its noise is of integers, for sums modulo 2^bits; None: of real numbers, or there is none."""
+        """Its noise is integer-valued, for sums modulo 2^bits; None: it is real-valued, or there is none."""
         ...
 
     def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
-        """What round `index` releases about those who take part in it; None: nothing is proved.
+        """What round `index` releases about its participants; None: nothing is proved.
 
-        Without a turnout, what is promised before the round; with one, what it came to.
+        Without a turnout, the event promised before the round; with one, the event that took place.
         """
         ...
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
-        """The state before the first round, with what this mechanism learns from public data, if there are any."""
+        """The state before the first round, with what this mechanism learns from public data, if there is any."""
         ...
 
     def broadcast_parts(self, state: State) -> Mapping[Part, Tensor]:
-        """What clients must be told for their half, beside what the codec says."""
+        """What clients need for their side, in addition to the codec's broadcast."""
         ...
 
     def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
-        """The client's half: clip and blur before anything is sent; `data` are those of the same clients."""
+        """The client side: clip and add noise before sending; `data` belongs to the same clients."""
         ...
 
     def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
-        """The server's half, before aggregation: bound every row."""
+        """The server side before aggregation: clip every row to the bound."""
         ...
 
     def after_sum(self, total: Sum, now: Round) -> Sum:
-        """The server's half, after aggregation: blur by the bound that went into the sum."""
+        """The server side after aggregation: add noise scaled to the bound of the sum."""
         ...
 
     def update_state(self, state: State, total: Sum, now: Round) -> State:
-        """The state with what this mechanism learnt from the round, before it was blurred, for the next one."""
+        """The state with what this mechanism derives from the round's sum, before noise, for the next round."""
         ...
 
 
 @runtime_checkable
 class MetricMechanism(Protocol):
-    """A mechanism that blurs each message by itself, so that each client has a price of its own: d-privacy.
+    """A mechanism with d-privacy (metric privacy): it adds noise to every message and accounts for each client.
 
-    The price says how well two points within a radius can be told apart, and grows with their distance. It is no
-    (ε, δ), and the two are never added up.
+    The leakage bounds how well two points within a radius can be distinguished, and grows with their distance. It is
+    not an ε of (ε, δ)-differential privacy, and the two are never added.
     """
 
     @property
     def radius(self) -> float | None:
-        """The radius, public and fixed beforehand; None: it depends on the data, and the price is nominal."""
+        """The radius, public and fixed beforehand; None: it depends on the data, and the leakage is only nominal."""
         ...
 
     @property
     def limit(self) -> float | None:
-        """What a client may leak in all rounds together before it declines to take part; None: anything."""
+        """The total leakage at which a client declines to take part; None: unlimited."""
         ...
 
     @property
     def expects(self) -> Payload:
-        """What it blurs: updates or whole weights."""
+        """Whether it adds noise to updates or to whole weights."""
         ...
 
     def leakage(self, dim: int) -> float:
-        """What one message of so many numbers costs within the radius."""
+        """The leakage of one message of `dim` numbers, for points at the distance of the radius."""
         ...
 
 
 @runtime_checkable
 class NominalMechanism(Protocol):
-    """A mechanism that comes with figures of its paper, which are no guarantee."""
+    """A mechanism with privacy figures from its paper that are not a guarantee."""
 
     @property
     def nominal(self) -> Mapping[str, float]:
-        """The figures by their names."""
+        """The figures by name."""
         ...
 
 
 def nominal(mechanism: Mechanism) -> Mapping[str, float]:
-    """The figures of a mechanism that are no guarantee; most have none."""
+    """The nominal figures of a mechanism; empty for most."""
     return mechanism.nominal if isinstance(mechanism, NominalMechanism) else {}
 
 
 @runtime_checkable
 class PayloadMechanism(Protocol):
-    """A mechanism that must know whether rows are updates or weights."""
+    """A mechanism that depends on whether rows are updates or weights."""
 
     @property
     def expects(self) -> Payload:
-        """Which of them."""
+        """Whether rows must be updates or whole weights."""
         ...
 
 
@@ -283,77 +282,77 @@ AddNoise = Callable[[Sum], Sum]
 
 
 class Channel(Protocol):
-    """Who sees which part of it, in how many bytes?"""
+    """Who sees which part of the messages, and how many bytes do they take?"""
 
     @property
     def server_sees(self) -> Visibility:
-        """What the server sees."""
+        """What the server sees: every message, or only their sum."""
         ...
 
     @property
     def aggregates(self) -> Visibility:
-        """What mechanism and aggregator are given, wherever they run: every message, or only their sum."""
+        """What mechanism and aggregator receive, at whichever party they run: every message, or only their sum."""
         ...
 
     @property
     def caveat(self) -> str:
-        """What everything that a run leaves must say about this channel; empty: nothing."""
+        """A warning that every output of a run with this channel must carry; empty: none."""
         ...
 
     @property
     def bits(self) -> int | None:
-        """It carries integers modulo 2^bits; None: any numbers."""
+        """It sums integers modulo 2^bits; None: any numbers."""
         ...
 
     @property
     def tolerates(self) -> str:
-        """How many may collude or be lost, in words; empty where that is no question."""
+        """How many clients may collude or drop out, in words; empty if that does not apply."""
         ...
 
     @property
     def streams(self) -> bool:
-        """Whether a simulation may let each wave meet by itself and add up what comes of it."""
+        """Whether a simulation may aggregate each wave separately and add the results."""
         ...
 
     def send(self, messages: Messages, now: Round) -> Messages:
-        """The client's half: messages in the numbers that this channel carries."""
+        """The client side: messages converted to the numbers that this channel carries."""
         ...
 
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
-        """Where messages come together; `add` is what anybody would do who sees them: bound them and add them up."""
+        """The sum of the messages; `add` clips and sums those that a party sees in the clear."""
         ...
 
-    def release(self, total: Sum, now: Round, blur: AddNoise) -> Sum:
-        """What the server gets of the round's sum; `blur` is the mechanism's half after aggregation."""
+    def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
+        """What the server receives of the round's sum; `add_noise` is the mechanism's `after_sum`."""
         ...
 
     def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
-        """How many bytes the client of each of these messages sends."""
+        """How many bytes the client of each message sends."""
         ...
 
     def download_size(self, view: View, now: Round, *, first: bool) -> int:
-        """How many bytes a client receives, whose first view it is or not."""
+        """How many bytes a client receives; `first`: whether this is its first broadcast."""
         ...
 
     def overhead(self, now: Round) -> Mapping[str, Traffic]:
-        """What a client sends and receives beside row and view, by phase of the channel's own protocol."""
+        """What a client sends and receives in addition to row and broadcast, by phase of the channel's protocol."""
         ...
 
     def open(self, method: "Method", population: int, seed: int) -> "AbstractContextManager[Channel]":
-        """This channel for one simulated run, with what it needs while it goes, such as a process."""
+        """This channel with the resources of one simulated run, such as a process."""
         ...
 
     def timings(self) -> Mapping[str, float]:
-        """How long the parts of the last round took; empty: it was not measured."""
+        """The seconds that each phase of the last round took; empty: not measured."""
         ...
 
 
 class Aggregator(Protocol):
-    """How do many become one, or k?"""
+    """How do many messages become one model, or k?"""
 
     @property
     def models(self) -> int:
-        """How many models come of it; with more than one, the state's weights are (models, dim)."""
+        """How many models it produces; with more than one, the state's weights are (models, dim)."""
         ...
 
     @property
@@ -363,11 +362,11 @@ class Aggregator(Protocol):
 
     @property
     def uniform(self) -> bool:
-        """Whether every client counts the same, as bounded sensitivity requires."""
+        """Whether every client has the same weight, as bounded sensitivity requires."""
         ...
 
     def combine(self, bounded: BoundedMessages, state: State) -> Sum:
-        """What these messages contribute."""
+        """The contribution of these messages to the sum."""
         ...
 
     def finish(self, total: Sum) -> Tensor:
@@ -376,7 +375,7 @@ class Aggregator(Protocol):
 
 
 class ServerUpdate(Protocol):
-    """What becomes of the model?"""
+    """How does the aggregate change the model?"""
 
     @property
     def expects(self) -> Payload:
@@ -384,5 +383,5 @@ class ServerUpdate(Protocol):
         ...
 
     def apply(self, state: State, aggregate: Tensor) -> State:
-        """The state of the next round, but for the round's number."""
+        """The state after the round, except for its round number."""
         ...

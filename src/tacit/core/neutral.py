@@ -1,4 +1,4 @@
-"""The neutral element of every slot that has one: together they make federated averaging."""
+"""The default piece of every slot that has one; with a sampler and a trainer they make federated averaging."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -21,63 +21,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Identity:
-    """Say everything, as it is: the whole model down, the whole row up."""
+    """No compression: the server broadcasts the whole model, and clients send whole rows."""
 
     selects: ClassVar[bool] = False
     fixed: ClassVar[bool] = True
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        """Nothing."""
         return state
 
     def view(self, state: State, now: Round) -> View:
-        """All weights."""
         return View(state.weights, {frames.Part.WEIGHTS: state.weights})
 
     def encode(self, rows: Rows, view: View, now: Round) -> Rows:
-        """The rows themselves."""
         return rows
 
     def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
-        """The vector itself."""
         return total
 
     def update_state(self, state: State, total: Tensor, now: Round) -> State:
-        """Nothing."""
         return state
 
 
 class StatelessMechanism:
-    """A mechanism for which all is settled beforehand: nothing is learnt, and nothing told but the method itself."""
+    """Mixin for mechanisms that learn nothing from public data or earlier rounds and broadcast nothing."""
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
-        """Nothing."""
         return state
 
     def broadcast_parts(self, state: State) -> Mapping[frames.Part, Tensor]:
-        """Nothing."""
         return {}
 
     def update_state(self, state: State, total: Sum, now: Round) -> State:
-        """Nothing."""
         return state
 
 
 class ClientSideMechanism:
-    """A mechanism that leaves it at the client's half: the server neither bounds rows nor blurs their sum."""
+    """Mixin for mechanisms that act only at the client: the server neither clips rows nor adds noise."""
 
     def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
-        """The messages themselves, under no bound."""
         return BoundedMessages(messages)
 
     def after_sum(self, total: Sum, now: Round) -> Sum:
-        """The sum itself."""
         return total
 
 
 @dataclass(frozen=True)
 class NoNoise(StatelessMechanism, ClientSideMechanism):
-    """AddNoise nothing. There is no guarantee."""
+    """No clipping and no noise.
+
+    Formal guarantees: none. Updates can reveal training data.
+    """
 
     requires: ClassVar[Visibility] = "sum"
     row_wise: ClassVar[bool] = True
@@ -87,63 +80,57 @@ class NoNoise(StatelessMechanism, ClientSideMechanism):
     per_layer: ClassVar[bool] = False
     adversary: ClassVar[str] = "nobody"
     bits: ClassVar[int | None] = None
-    unproved: ClassVar[str] = "nothing is blurred, so what is sent may give away the data it was computed from"
+    unproved: ClassVar[str] = "no noise is added, so updates can reveal training data"
 
     def event(self, index: int, turnout: Turnout | None = None) -> None:
-        """Nothing is proved."""
+        """None: nothing is proved."""
 
     def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
-        """The messages themselves."""
         return messages
 
 
 class StatelessChannel:
-    """A channel that needs nothing beside itself while a run goes, and measures no parts of a round."""
+    """Mixin for channels that need no resources during a run and measure no timings."""
 
     caveat: ClassVar[str] = ""
 
     def open(self, method: "Method", population: int, seed: int) -> AbstractContextManager[Self]:
-        """Nothing is needed."""
         return nullcontext(self)
 
     def timings(self) -> Mapping[str, float]:
-        """Nothing is measured."""
         return {}
 
 
 class DirectChannel(StatelessChannel):
-    """A channel without a protocol of its own: messages are numbers of any kind, and meet as they are."""
+    """Mixin for channels without a protocol of their own: messages hold any numbers and are summed as they are."""
 
     bits: ClassVar[int | None] = None
     tolerates: ClassVar[str] = ""
     streams: ClassVar[bool] = True
 
     def send(self, messages: Messages, now: Round) -> Messages:
-        """The messages themselves."""
         return messages
 
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
-        """Whoever sees them adds them up."""
         return add(messages)
 
-    def release(self, total: Sum, now: Round, blur: AddNoise) -> Sum:
-        """The sum, blurred."""
-        return blur(total)
+    def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
+        return add_noise(total)
 
     def overhead(self, now: Round) -> Mapping[str, Traffic]:
-        """None: there is nothing but the messages."""
         return {}
 
 
 @dataclass(frozen=True)
 class Plain(DirectChannel):
-    """Send messages as they are: the server sees every one of them.
+    """Messages are sent as they are, and the server sees each of them.
 
     Args:
-        wire: the form in which clients send rows, where it is shorter than four bytes a number: `Csr()`, `Compact()`.
-        down: the form in which the server sends whole models, where it is shorter.
+        wire: the wire format of rows that clients send, where it is shorter than four bytes a number: `Csr()`,
+            `Compact()`.
+        down: the wire format of whole models that the server sends, where it is shorter.
 
-    Sees: the server, every message; whoever reads the network too, unless the transport is encrypted.
+    Sees: the server, every message; anybody on the network too, unless the transport is encrypted.
     """
 
     wire: WireFormat | None = None
@@ -152,38 +139,39 @@ class Plain(DirectChannel):
     aggregates: ClassVar[Visibility] = "messages"
 
     def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
-        """One frame per message."""
         return messages.sizes(self.wire)
 
     def download_size(self, view: View, now: Round, *, first: bool) -> int:
-        """One frame with the view's parts."""
         return view.size(first=first, wire_format=self.down)
 
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of the messages; every client counts the same."""
+    """The mean of the messages, with the same weight for every client."""
 
     models: ClassVar[int] = 1
     requires: ClassVar[Visibility] = "sum"
     uniform: ClassVar[bool] = True
 
     def combine(self, bounded: BoundedMessages, state: State) -> Sum:
-        """The sum of the rows, and their number."""
         rows = bounded.messages.rows
         squared_norms = float(rows.norms().double().square().sum())
         return Sum(
-            rows.sum(), float(rows.count), bounded.bound, bounded.statistic, squared_norms, bounded.messages.grid_step
+            rows.sum(),
+            float(rows.count),
+            bounded.bound,
+            bounded.statistic,
+            squared_norms,
+            bounded.messages.grid_step,
         )
 
     def finish(self, total: Sum) -> Tensor:
-        """The sum over the number."""
         return total.total / total.weight
 
 
 @dataclass(frozen=True)
 class Add:
-    """Add the aggregated update to the model, times a rate."""
+    """Add the aggregated update to the model, multiplied by a server learning rate."""
 
     rate: float = 1.0
     expects: ClassVar[Payload] = "updates"
@@ -192,5 +180,4 @@ class Add:
         expect(self.rate > 0, f"rate={self.rate} > 0")
 
     def apply(self, state: State, aggregate: Tensor) -> State:
-        """The model moved by the update."""
         return replace(state, weights=state.weights.add(aggregate, alpha=self.rate))

@@ -1,8 +1,8 @@
-"""A factory's signature is its schema.
+"""The signature of a factory is its schema.
 
-Methods and tasks are made by ordinary functions. What a file or a command line says about them is checked
-against the function's own parameters, so there is no second description to keep in step: unknown and
-missing keys are named with the nearest right one, and plain values are brought to the annotated type.
+Methods and tasks are built by ordinary functions. Options from a file or a command line are checked against the
+parameters of the function: unknown and missing options are reported with the closest match, and plain values are
+converted to the annotated type.
 """
 
 import dataclasses
@@ -20,37 +20,37 @@ T = TypeVar("T")
 
 
 def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -> T:
-    """Call a factory with options that come from outside.
+    """Call a factory with options from a file or a command line.
 
     Args:
-        factory: a function whose parameters all have names.
-        label: what the messages call it.
-        options: values as TOML or a command line gives them; strings are read as the annotated type.
+        factory: a function with named parameters only.
+        label: its name in error messages.
+        options: values as in TOML or on a command line; strings are converted to the annotated type.
 
     Raises:
         UserError: an option is unknown, missing, or of the wrong type.
 
     Example:
-        >>> def blur(clip: float, rounds: int = 100) -> str:
+        >>> def noisy(clip: float, rounds: int = 100) -> str:
         ...     return f"{clip} {rounds}"
-        >>> call(blur, "blur", {"clip": "1/4"})
+        >>> call(noisy, "noisy", {"clip": "1/4"})
         '0.25 100'
-        >>> call(blur, "blur", {"clip": 1, "clp": 3})
+        >>> call(noisy, "noisy", {"clip": 1, "clp": 3})
         Traceback (most recent call last):
             ...
-        tacit.errors.UserError: Expected options of blur in clip, rounds, got 'clp'. Did you mean 'clip'?
+        tacit.errors.UserError: Expected options of noisy in clip, rounds, got 'clp'. Did you mean 'clip'?
     """
     known = inspect.signature(factory, eval_str=True).parameters
     check_names(options, known, label)
-    needed = [key for key, p in known.items() if p.default is p.empty and key not in options]
-    if needed:
-        raise UserError(f"Expected {label} to be given {listed(needed)}: there is no default.")
-    given = {key: convert(value, known[key].annotation, key, label) for key, value in options.items()}
-    return factory(**given)
+    missing = [key for key, p in known.items() if p.default is p.empty and key not in options]
+    if missing:
+        raise UserError(f"Expected {label} to be given {listed(missing)}: there is no default.")
+    arguments = {key: convert(value, known[key].annotation, key, label) for key, value in options.items()}
+    return factory(**arguments)
 
 
 def check_names(options: Iterable[str], known: Iterable[str], label: str) -> None:
-    """Raise `UserError` for an option that is not among the known ones; the message points to the nearest."""
+    """Raise `UserError` for the first unknown option; the message suggests the closest known one."""
     known = list(known)
     for key in options:
         if key not in known:
@@ -58,12 +58,12 @@ def check_names(options: Iterable[str], known: Iterable[str], label: str) -> Non
 
 
 def changed(record: T, changes: Mapping[str, object], label: str) -> T:
-    """A frozen record with some fields changed, of its own or of records within it, all at once.
+    """A copy of a frozen record with some fields changed, its own or those of nested records.
 
     Args:
-        record: a dataclass; it is built anew, so that its own checks are made.
-        changes: values as TOML or a command line gives them, by the names of fields with dots between them.
-        label: what the messages call the record.
+        record: a dataclass; the copy is validated like a new record.
+        changes: values as in TOML or on a command line, by field name; dots separate nested fields.
+        label: the name of the record in error messages.
 
     Example:
         >>> from dataclasses import make_dataclass
@@ -72,25 +72,25 @@ def changed(record: T, changes: Mapping[str, object], label: str) -> T:
         16
     """
     known = {f.name for f in dataclasses.fields(record) if f.init} if dataclasses.is_dataclass(record) else set()
-    within: dict[str, dict[str, object]] = {}
+    nested: dict[str, dict[str, object]] = {}
     for path, value in changes.items():
         name, _, rest = path.partition(".")
         if name not in known:
-            near = suggestion(name, known)
-            raise UserError(f"Expected fields of {label} in {listed(sorted(known))}, got {name!r}.{near}")
-        within.setdefault(name, {})[rest] = value
+            hint = suggestion(name, known)
+            raise UserError(f"Expected fields of {label} in {listed(sorted(known))}, got {name!r}.{hint}")
+        nested.setdefault(name, {})[rest] = value
     hints = typing.get_type_hints(type(record))
     new = {
         name: convert(inner[""], hints[name], name, label)
         if "" in inner
         else changed(getattr(record, name), inner, f"{name} of {label}")
-        for name, inner in within.items()
+        for name, inner in nested.items()
     }
     return dataclasses.replace(record, **new)  # type: ignore[type-var]
 
 
 def convert(value: object, annotation: Any, key: str, label: str) -> object:
-    """Bring a plain value to an annotated type; types that a file cannot hold pass unchanged."""
+    """Convert a plain value to an annotated type; values of types that a file cannot express are unchanged."""
     if typing.get_origin(annotation) is Literal:
         return _literal(value, typing.get_args(annotation), key, label)
     try:
@@ -102,7 +102,7 @@ def convert(value: object, annotation: Any, key: str, label: str) -> object:
 
 
 def choose(table: Mapping[str, T], name: str, what: str) -> T:
-    """The entry of this name, or an error that lists the names and points to the nearest.
+    """The entry with this name; for an unknown name, an error that lists all names and suggests the closest.
 
     Example:
         >>> choose({"iid": 1, "shards": 2}, "shard", "partition")
@@ -116,14 +116,14 @@ def choose(table: Mapping[str, T], name: str, what: str) -> T:
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:
-    """` Did you mean 'rounds'?`, or nothing if no choice is near."""
+    """` Did you mean 'rounds'?`, or the empty string if no choice is similar."""
     folded = {choice.lower().replace("_", "-"): choice for choice in choices}
     near = difflib.get_close_matches(word.lower().replace("_", "-"), folded, n=1, cutoff=0.5)
     return f" Did you mean {folded[near[0]]!r}?" if near else ""
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in one line, in their order."""
+    """The names, separated by commas; `none` if there are none."""
     return ", ".join(names) or "none"
 
 
@@ -135,7 +135,7 @@ def _literal(value: object, choices: tuple[object, ...], key: str, label: str) -
 
 
 def _read(value: object, annotation: Any) -> object:
-    """Read one value, or raise `ValueError` or `TypeError`."""
+    """Convert one value, or raise `ValueError` or `TypeError`."""
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
         return _read_union(value, typing.get_args(annotation))
@@ -146,7 +146,7 @@ def _read(value: object, annotation: Any) -> object:
 
 
 def _read_union(value: object, arms: tuple[Any, ...]) -> object:
-    """The first arm that takes the value; `none` stands for `None` where that is allowed."""
+    """The value as the first type of the union that accepts it; the string `none` is `None` where that is allowed."""
     if type(None) in arms and (value is None or (isinstance(value, str) and value.lower() == "none")):
         return None
     for arm in sorted((arm for arm in arms if arm is not type(None)), key=_width):
@@ -164,7 +164,7 @@ def _read_tuple(values: Iterable[object], arms: tuple[Any, ...]) -> tuple[object
 
 
 def _width(annotation: Any) -> int:
-    """Narrow types are tried first: `3` is an int before it is a float or a string."""
+    """The order in which types are tried, narrow ones first: `3` is an int before it is a float or a string."""
     order = [bool, int, float, str]
     return order.index(annotation) if annotation in order else -1
 
@@ -187,7 +187,7 @@ def _to_int(value: object) -> int:
 
 
 def _to_float(value: object) -> float:
-    """A number, or a string that may be a fraction like `1/60`."""
+    """A number from a number or a string, which may be a fraction such as `1/60`."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise TypeError(value)
     if isinstance(value, str) and "/" in value:
@@ -210,7 +210,7 @@ _READERS: dict[Any, Callable[[object], object]] = {
 
 
 def _name(annotation: Any) -> str:
-    """An annotation in words."""
+    """An annotation in words, for error messages."""
     words = {
         int: "a whole number",
         float: "a number",

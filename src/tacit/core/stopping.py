@@ -1,7 +1,7 @@
 """When a run stops: a privacy budget, and early stopping on held-out data.
 
-Early stopping keeps its record in the state, so that an interrupted run resumes unchanged: the best weights, their
-loss, and how many evaluations ago that was.
+Early stopping keeps the best weights, their loss and the number of evaluations since then in the state, so that an
+interrupted run resumes unchanged.
 """
 
 import math
@@ -34,19 +34,19 @@ class Budget:
 
 def check_delta(delta: float) -> None:
     """Raise `UserError` unless δ is in (0, 1)."""
-    expect(0 < delta < 1, f"delta={delta:g} in (0, 1)", "It is the probability that the guarantee fails: take 1e-5.")
+    expect(0 < delta < 1, f"delta={delta:g} in (0, 1)", "δ bounds the probability that the guarantee fails: use 1e-5.")
 
 
 def track_best(patience: int | None, state: State, metrics: Mapping[str, float]) -> State:
-    """The state after an evaluation on held-out data; without patience it is unchanged."""
+    """The state with the best weights updated after an evaluation on held-out data; unchanged without patience."""
     if patience is None or "loss" not in metrics:
         return state
     loss = torch.tensor(metrics["loss"], dtype=torch.float64)
     if LOSS not in state.memory or bool(loss < state.memory[LOSS]):
-        news = {BEST: state.weights, LOSS: loss, STALE: torch.tensor(0)}
+        updated = {BEST: state.weights, LOSS: loss, STALE: torch.tensor(0)}
     else:
-        news = {STALE: state.memory[STALE] + 1}
-    return replace(state, memory={**state.memory, **news})
+        updated = {STALE: state.memory[STALE] + 1}
+    return replace(state, memory={**state.memory, **updated})
 
 
 def out_of_patience(patience: int | None, state: State) -> bool:

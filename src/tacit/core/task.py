@@ -1,8 +1,8 @@
-"""What is learnt: data split over clients, a model, a loss.
+"""A learning task: data partitioned over clients, a model and a loss.
 
-The population keeps all samples in one pool with an index per client, so that ten thousand clients cost no
-more than their indices, data may be shared between clients (label shards with repetition), and worker
-processes see one copy of it.
+The population keeps all samples in one pool and the indices of every client's samples. Ten thousand clients therefore
+cost no more than their indices, clients may share samples (label shards with repetition), and worker processes share
+one copy.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,23 +21,29 @@ Samples = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Population(Sequence[Samples]):
-    """All clients' data: a pool of samples, and for every client the indices of its own.
+    """The data of all clients: a pool of samples, and the indices of every client's samples.
+
+    Attributes:
+        x: the inputs of the pool.
+        y: the targets of the pool.
+        sample_indices: indices into the pool, those of client 0 first.
+        offsets: (clients + 1,); client i has `sample_indices[offsets[i]:offsets[i + 1]]`.
 
     Example:
         >>> x, y = torch.zeros(5, 2), torch.tensor([0, 1, 0, 1, 0])
-        >>> people = Population.split(x, y, [torch.tensor([0, 1, 2]), torch.tensor([3, 4])])
-        >>> people.sizes.tolist(), people[1][1].tolist()
+        >>> population = Population.split(x, y, [torch.tensor([0, 1, 2]), torch.tensor([3, 4])])
+        >>> population.sizes.tolist(), population[1][1].tolist()
         ([3, 2], [1, 0])
     """
 
     x: Tensor
     y: Tensor
-    sample_indices: Tensor  # all clients' sample numbers, one client after the other
-    offsets: Tensor  # (clients + 1,): client i has sample_indices[offsets[i]:start[i + 1]]
+    sample_indices: Tensor
+    offsets: Tensor
 
     @classmethod
     def split(cls, x: Tensor, y: Tensor, parts: Sequence[Tensor]) -> Self:
-        """A pool and one index tensor per client."""
+        """A population from a pool and one index tensor per client."""
         expect(len(parts) > 0, "at least one client, got none")
         sizes = torch.tensor([len(part) for part in parts])
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
@@ -58,11 +64,11 @@ class Population(Sequence[Samples]):
 
     @property
     def sizes(self) -> Tensor:
-        """How many samples each client has."""
+        """The number of samples of every client."""
         return self.offsets.diff()
 
     def indices(self, client: int) -> Tensor:
-        """Where in the pool this client's samples are."""
+        """The indices of this client's samples in the pool."""
         return self.sample_indices[int(self.offsets[client]) : int(self.offsets[client + 1])]
 
     def __len__(self) -> int:
@@ -77,8 +83,8 @@ class Population(Sequence[Samples]):
             return [self[i] for i in range(*client.indices(len(self)))]
         if not -len(self) <= client < len(self):
             raise IndexError(f"client {client} of {len(self)}")
-        mine = self.indices(client % len(self))
-        return self.x[mine], self.y[mine]
+        chosen = self.indices(client % len(self))
+        return self.x[chosen], self.y[chosen]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,17 +92,17 @@ class Task:
     """A model, the clients' data, and held-out data.
 
     Args:
-        model: a `torch.nn.Module`, whose weights are the starting point, or a function that makes one; the
-            function is called under the run's seed.
-        clients: one `(x, y)` pair of tensors per client, of any sizes; or a `Population`.
-        test: held-out `(x, y)`; without it no metrics are measured.
-        owners: for every held-out sample the number of the held-out client that it belongs to. Where a method trains
-            several hypotheses, each of these clients takes the one that fits its own samples best; without owners
-            they all count as one client's.
+        model: a `torch.nn.Module` with its initial weights, or a function that returns one; the function is called
+            with the run's seed set.
+        clients: one `(x, y)` pair of tensors per client, of any size, or a `Population`.
+        test: held-out `(x, y)`; without it, no metrics are measured.
+        owners: the number of the held-out client that each held-out sample belongs to. If a method trains several
+            hypotheses, each of these clients uses the one with the smallest loss on its samples; without owners, all
+            samples belong to one client.
         loss: `CrossEntropy()` (the default), `MeanSquared()`, `BinaryCrossEntropy()`, `RootMeanSquared()`,
             `RootBrier()`, or your own `Loss`.
-        public: `(x, y)` that everybody may see; some methods choose coordinates or bounds from it.
-        name: what reports call the task.
+        public: `(x, y)` that is not private; some methods choose coordinates or bounds from it.
+        name: the task's name in reports.
     """
 
     model: nn.Module | Callable[[], nn.Module]
@@ -110,18 +116,17 @@ class Task:
     def __post_init__(self) -> None:
         object.__setattr__(self, "clients", Population.of(self.clients))
         _check_population(self.population)
-        for what, samples in (("test", self.test), ("public", self.public)):
+        for name, samples in (("test", self.test), ("public", self.public)):
             if samples is not None:
-                _check_samples(what, samples, self.population)
+                _check_samples(name, samples, self.population)
         _check_owners(self.owners, self.test)
 
     @property
     def population(self) -> Population:
-        """The clients' data as one pool."""
         return Population.of(self.clients)
 
     def make_model(self, key: Key) -> nn.Module:
-        """The module at its starting weights, in training mode, checked against the data."""
+        """The module with its initial weights."""
         if isinstance(self.model, nn.Module):
             model = self.model
         else:
@@ -139,19 +144,21 @@ def _check_population(population: Population) -> None:
         empty = (sizes == 0).nonzero().flatten().tolist()
         raise DataError(
             f"Expected every client to have data, but client {empty[0]} has none "
-            f"({len(empty)} of {len(sizes)} are empty). Leave empty clients out."
+            f"({len(empty)} of {len(sizes)} are empty). Remove empty clients."
         )
     if len(population.x) != len(population.y):
         raise DataError(f"Expected one target per sample, got {len(population.x)} and {len(population.y)}.")
     if int(population.sample_indices.min()) < 0 or int(population.sample_indices.max()) >= len(population.x):
-        raise DataError(f"A client's index points outside the pool of {len(population.x)} samples.")
+        raise DataError(
+            f"Expected sample indices below {len(population.x)}, the size of the pool; a client has others."
+        )
     if population.x.is_floating_point() and not bool(torch.isfinite(population.x).all()):
-        raise DataError(f"Expected finite data, but {_owner_of_bad(population)} has NaN or infinite values.")
+        raise DataError(f"Expected finite data, but {_non_finite_client(population)} has NaN or infinite values.")
 
 
-def _owner_of_bad(population: Population) -> str:
-    bad = ~torch.isfinite(population.x).flatten(1).all(1)
-    where = bad[population.sample_indices].nonzero().flatten()
+def _non_finite_client(population: Population) -> str:
+    non_finite = ~torch.isfinite(population.x).flatten(1).all(1)
+    where = non_finite[population.sample_indices].nonzero().flatten()
     if len(where) == 0:
         return "a sample that no client owns"
     client = int(torch.searchsorted(population.offsets, where[0], right=True)) - 1
@@ -169,15 +176,15 @@ def _check_owners(owners: Tensor | None, test: Samples | None) -> None:
         )
 
 
-def _check_samples(what: str, samples: Samples, population: Population) -> None:
+def _check_samples(name: str, samples: Samples, population: Population) -> None:
     x, y = samples
     if len(x) != len(y) or len(x) == 0:
-        raise DataError(f"Expected the {what} data as non-empty (x, y) of equal length, got {len(x)} and {len(y)}.")
-    theirs = population.x
-    if x.shape[1:] != theirs.shape[1:] or x.dtype != theirs.dtype:
+        raise DataError(f"Expected the {name} data as non-empty (x, y) of equal length, got {len(x)} and {len(y)}.")
+    expected = population.x
+    if x.shape[1:] != expected.shape[1:] or x.dtype != expected.dtype:
         raise DataError(
-            f"Expected the {what} data like the clients' ({theirs.dtype}, shape {tuple(theirs.shape[1:])}), "
+            f"Expected the {name} data like the clients' ({expected.dtype}, shape {tuple(expected.shape[1:])}), "
             f"got {x.dtype}, shape {tuple(x.shape[1:])}."
         )
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        raise DataError(f"Expected finite {what} data, got NaN or infinite values.")
+        raise DataError(f"Expected finite {name} data, got NaN or infinite values.")

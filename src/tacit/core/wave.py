@@ -1,4 +1,4 @@
-"""A few clients and their data as the engine stacks them, and all that trainers and mechanisms may ask of them."""
+"""The interface between pieces and the engine: a wave is a few clients whose data the engine stacks."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,11 +13,11 @@ Shapes = tuple[tuple[int, ...], ...]  # of a model's parameters, in the order in
 
 @dataclass(frozen=True, eq=False)
 class ProximalTerm:
-    """A proximal term: each client's loss plus Σ (strength / 2)·‖w − target‖², over the parameters of the model.
+    """A proximal term that is added to each client's loss: Σ (strength / 2)·‖w − target‖², over the parameters.
 
     Attributes:
-        target: where the client's weights are pulled to, (clients, dim): a row for every client of the wave.
-        strengths: one for every parameter of the model, in the order of a row; 0: not pulled.
+        target: one row per client of the wave, (clients, dim).
+        strengths: one per parameter of the model, in the order of a row; 0: no term for this parameter.
     """
 
     target: Tensor
@@ -26,10 +26,17 @@ class ProximalTerm:
 
 @dataclass(frozen=True)
 class Descent:
-    """Stochastic gradient descent on a client, spelled out for the engine.
+    """The configuration of stochastic gradient descent at a client.
 
-    Exactly one of `steps` and `epochs` is given. A client with at most `batch_size` samples (or with
-    `batch_size` None) takes full-batch steps.
+    Exactly one of `steps` and `epochs` is set. A client with at most `batch_size` samples, or with `batch_size` None,
+    takes full-batch steps.
+
+    Attributes:
+        key: for shuffling; client i uses `key.child("client", i)`.
+        mask: the coordinates that are trained, ascending; None: all of them.
+        clip: gradients are clipped to this L2 norm, as a whole; None: never.
+        proximal: a proximal term with one target per client.
+
     """
 
     lr: float
@@ -38,20 +45,20 @@ class Descent:
     batch_size: int | None
     momentum: float
     weight_decay: float
-    key: Key  # shuffling; client i uses key.child("client", i)
-    mask: Tensor | None = None  # the coordinates that move, in ascending order; None: all of them
-    clip: float | None = None  # longer gradients are scaled down to this length, as a whole; None: never
-    proximal: ProximalTerm | None = None  # towards targets of the clients' own
+    key: Key
+    mask: Tensor | None = None
+    clip: float | None = None
+    proximal: ProximalTerm | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Perturbation:
-    """What if all weights of one group were larger by so much? It is asked of every group by itself.
+    """Adding a constant to all weights of one group; evaluated for every group separately.
 
     Attributes:
-        groups: each coordinate's group, from 0; -1 for those that never move.
-        count: how many groups there are.
-        amount: by how much a group's weights are raised.
+        groups: the group of every coordinate, from 0; -1 for coordinates in no group.
+        count: the number of groups.
+        amount: the constant that is added.
     """
 
     groups: Tensor
@@ -60,16 +67,16 @@ class Perturbation:
 
 
 class Wave(Protocol):
-    """A few clients' data, stacked by the engine, and what can be computed on them. Rows never mix."""
+    """The stacked data of a few clients, and what can be computed on it, independently for every client."""
 
     @property
     def clients(self) -> Tensor:
-        """Whose data it is."""
+        """The numbers of the clients."""
         ...
 
     @property
     def samples(self) -> Tensor:
-        """How many samples each has."""
+        """The number of samples of every client."""
         ...
 
     @property
@@ -78,22 +85,22 @@ class Wave(Protocol):
         ...
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:
-        """Every client descends on its own data; the updates (trained minus received).
+        """Train every client on its own data; returns the updates (trained minus initial weights).
 
-        They all start from one vector, or each from its own row of `weights`, (clients, dim).
+        All start from one vector, or each from its own row of `weights`, (clients, dim).
         """
         ...
 
-    def perturbed_scores(self, weights: Tensor, nudge: Perturbation) -> Tensor:
-        """How well every client's own weights, (clients, dim), do on its own data, (clients, 1 + groups).
+    def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
+        """The score of every client's own weights, (clients, dim), on its own data: (clients, 1 + groups), float64.
 
-        First as they are, then with each of the groups nudged. It is the accuracy of a classifier, and minus the mean
-        loss of anything else, in float64.
+        First for the weights as they are, then with each group perturbed. The score is the accuracy of a classifier,
+        and minus the mean loss of other models.
         """
         ...
 
     def losses(self, hypotheses: Tensor) -> Tensor:
-        """What each of the hypotheses, (k, dim), loses on each client's own data: (clients, k)."""
+        """The loss of each of the hypotheses, (k, dim), on every client's own data: (clients, k)."""
         ...
 
     def keep(self, which: Tensor) -> "Wave":
