@@ -17,12 +17,12 @@ from tacit.papers.quantities import Finished, derived
 from tacit.papers.studies import read_study
 from tacit.pieces.samplers import Poisson
 from tacit.privacy.accountants import RdpClassic
-from tacit.privacy.planning import Cohorts
+from tacit.privacy.planning import CohortSampling
 from tacit.report.comparison import Comparison
 from tacit.runs import checkpoint
 from tacit.runs.bandwidth import cost
 from tacit.runs.directory import CHECKPOINT, read_rounds
-from tacit.tasks.synthetic import THETA
+from tacit.tasks.regression import THETA
 
 N = 8 * 8 * 64 + 64 + 64 * 10 + 10  # weights of digits-net
 K = int(0.05 * N)
@@ -107,7 +107,7 @@ def test_other_metrics_are_those_of_the_best_round(tiny):
 def test_epsilon_as_papers_have_it_is_that_of_poisson_cohorts_at_the_best_round(tiny):
     for name in ("top-dp", "fixed"):
         found = values(tiny, name)
-        theirs = Cohorts(Poisson(5), 20).epsilon(2.0, found["best_round"], 1e-5, RdpClassic())
+        theirs = CohortSampling(Poisson(5), 20).epsilon(2.0, found["best_round"], 1e-5, RdpClassic())
         assert found["epsilon_classic"] == pytest.approx(theirs)
     assert values(tiny, "fixed")["epsilon"] > values(tiny, "top-dp")["epsilon"]
     assert values(tiny, "top")["epsilon_classic"] is None
@@ -261,6 +261,6 @@ def test_groups_that_were_found_and_what_clients_leaked(tmp_path):
     assert values["miss"] == pytest.approx(max(distances))
     assert values["found"] == float(max(distances) <= 0.6)
     assert 0 <= values["right"] <= 1
-    assert values["leakage"] == run.leakage.most == pytest.approx(0.4 * max(run.leakage.taken.values()))
+    assert values["leakage"] == run.leakage.maximum == pytest.approx(0.4 * max(run.leakage.participations.values()))
     assert values["rmse"] == pytest.approx(run.metrics["rmse"], rel=1e-5)
     assert row.guarantee.startswith("none: the noise is scaled by the length of the client's own update")

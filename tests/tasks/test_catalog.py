@@ -1,4 +1,6 @@
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -15,10 +17,20 @@ def test_every_task_is_described():
         assert entry.summary.endswith(".")
         assert entry.clients != "None"
         assert all(isinstance(data, DataSet) and data.name in DATA_SETS for data in entry.data)
-        parameters = inspect.signature(entry.factory).parameters.values()
-        assert all(parameter.default is not parameter.empty for parameter in parameters)
-        documented = inspect.getdoc(entry.factory) or ""
-        assert all(f"{parameter.name}:" in documented for parameter in parameters)
+        parameters = inspect.signature(entry.factory).parameters
+        assert all(parameter.default is not parameter.empty for parameter in parameters.values())
+        documentation = inspect.getdoc(entry.factory) or ""
+        assert all(f"{parameter}:" in documentation for parameter in parameters)
+        assert documentation.startswith(entry.summary)
+        assert entry.natural_clients or entry.clients == str(parameters["clients"].default)
+
+
+def test_listing_tasks_does_not_import_torch():
+    code = (
+        "import sys; from tacit.tasks import TASKS; [(entry.summary, entry.clients) for entry in TASKS.values()]; "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_embedded_tasks_are_always_ready():
@@ -26,7 +38,7 @@ def test_embedded_tasks_are_always_ready():
     assert TASKS["synthetic"].ready
 
 
-def test_make_task_reads_strings():
+def test_make_task_converts_strings():
     task = make_task("digits", clients="30", partition="shards")
     assert isinstance(task, Task)
     assert len(task.population) == 30

@@ -14,8 +14,8 @@ from tacit.tasks.formats import image_records, pack, parse_csv, parse_idx, unpac
 RECORDS = np.random.default_rng(0).integers(0, 10, (3, 3073), dtype=np.uint8).tobytes()
 
 
-def idx(kind: int, *shape: int, body: bytes) -> bytes:
-    return struct.pack(f">BBBB{len(shape)}I", 0, 0, kind, len(shape), *shape) + body
+def idx(dtype: int, *shape: int, body: bytes) -> bytes:
+    return struct.pack(f">BBBB{len(shape)}I", 0, 0, dtype, len(shape), *shape) + body
 
 
 def test_idx_of_bytes_and_of_integers():
@@ -43,7 +43,7 @@ def test_idx_is_strict(content, words):
         parse_idx(content, "labels.gz")
 
 
-def test_every_packing_gives_its_content_back(tmp_path: Path):
+def test_every_packing_returns_its_content(tmp_path: Path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("folder/table.csv", "a,b")
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
@@ -60,12 +60,12 @@ def test_every_packing_gives_its_content_back(tmp_path: Path):
     assert unpack(tmp_path / "a.csv", limit=5) == b"plain"
 
 
-def test_inflating_stops_at_the_limit(tmp_path: Path):
+def test_decompression_stops_at_the_limit(tmp_path: Path):
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(10_000_000)))
     assert len(unpack(tmp_path / "bomb.gz", limit=10)) == 11
 
 
-def test_broken_files_are_refused(tmp_path: Path):
+def test_damaged_files_are_refused(tmp_path: Path):
     (tmp_path / "cut.gz").write_bytes(gzip.compress(np.random.default_rng(0).bytes(1000))[:-20])
     (tmp_path / "not.gz").write_bytes(b"hello")
     (tmp_path / "not.zip").write_bytes(b"hello")

@@ -4,6 +4,7 @@ from torch import nn
 
 from tacit.errors import UserError
 from tacit.tasks import models
+from tacit.tasks.models import with_group_norm, with_local_batch_norm
 
 COUNTS = {
     "mcmahan-cnn": (1_663_370, (1, 28, 28), 10),
@@ -27,7 +28,7 @@ def count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def test_every_model_is_pinned():
+def test_every_model_is_listed():
     assert set(COUNTS) == set(models.MODELS)
 
 
@@ -40,7 +41,7 @@ def test_parameters_and_shapes(name):
     assert not list(model.buffers())
 
 
-def test_an_unknown_name_points_to_the_nearest():
+def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(UserError, match=r"Expected model in .*got 'mobilenet'\. Did you mean 'mobilenet-v2'\?"):
         models.find_model("mobilenet")
 
@@ -59,25 +60,63 @@ def test_mobilenet_weights_are_those_of_the_paper():
 
 
 @pytest.mark.parametrize("name", ["mcmahan-cnn", "femnist-cnn", "medical-net"])
-def test_keras_starts(name):
+def test_keras_initialisation(name):
     torch.manual_seed(0)
     for parameter in models.find_model(name)().state_dict().values():
         if parameter.dim() == 1:
             assert not parameter.any()
         else:
-            field = parameter[0][0].numel()
-            bound = (6 / (parameter.shape[0] * field + parameter.shape[1] * field)) ** 0.5
+            kernel = parameter[0][0].numel()
+            bound = (6 / (parameter.shape[0] * kernel + parameter.shape[1] * kernel)) ** 0.5
             assert 0.9 * bound < float(parameter.abs().max()) <= bound * 1.000001
 
 
-def test_geyer_start_is_truncated():
+def test_the_initialisation_of_geyer_is_truncated():
     for weight in models.geyer_mlp().state_dict().values():
         scaled = weight * weight.shape[1] ** 0.5
         assert float(scaled.abs().max()) <= 2
-        assert float(scaled.std()) == pytest.approx(0.88, abs=0.05)  # the deviation of a normal cut at ±2
+        assert float(scaled.std()) == pytest.approx(0.88, abs=0.05)  # of a normal truncated at ±2
 
 
-def test_dropout_is_a_choice():
+def test_dropout_is_optional():
     kinds = [type(layer) for layer in models.femnist_cnn(dropout=True)]
     assert kinds.count(nn.Dropout) == 2
     assert count(models.femnist_cnn(dropout=True)) == 1_206_590
+
+
+def batch_norm_net() -> nn.Sequential:
+    inner = nn.Sequential(nn.Conv2d(6, 10, 1), nn.BatchNorm2d(10, affine=False))
+    net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), inner, nn.Flatten(), nn.BatchNorm1d(10))
+    for parameter in net.parameters():
+        nn.init.normal_(parameter)
+    return net
+
+
+@pytest.mark.parametrize("convert", [with_group_norm, with_local_batch_norm])
+def test_no_running_statistics_remain_and_weights_are_kept(convert):
+    old = batch_norm_net()
+    new = convert(old)
+    assert not list(new.buffers())
+    assert len(list(old.buffers())) == 9
+    before, after = list(old.parameters()), list(new.parameters())
+    assert all(torch.equal(a, b) and a is not b for a, b in zip(before, after, strict=True))
+    assert torch.isfinite(new(torch.randn(4, 3, 3, 3))).all()
+
+
+def test_local_batch_norm_equals_batch_norm_in_training():
+    old = batch_norm_net()
+    x = torch.randn(4, 3, 3, 3)
+    new = with_local_batch_norm(old)
+    assert torch.equal(old.train()(x), new.train()(x))
+    assert torch.equal(old(x), new.eval()(x))
+
+
+def test_group_norm_normalises_each_sample_by_itself():
+    net, x = with_group_norm(batch_norm_net(), groups=2), torch.randn(4, 3, 3, 3)
+    assert torch.allclose(net(x)[1:2], net(x[1:2]), atol=1e-5)
+
+
+def test_a_bare_layer_and_wrong_groups():
+    assert isinstance(with_group_norm(nn.BatchNorm2d(4)), nn.GroupNorm)
+    with pytest.raises(UserError, match="groups=0 > 0"):
+        with_group_norm(batch_norm_net(), groups=0)

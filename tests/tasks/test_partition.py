@@ -55,7 +55,7 @@ def test_shards_cover_the_pool(pool, data):
 
 @quick
 @given(pools, st.integers(1, 40), st.integers(1, 30))
-def test_shards_repeat_where_clients_outnumber_the_data(pool, clients, half):
+def test_shards_repeat_if_clients_need_more_samples_than_there_are(pool, clients, half):
     parts = label_shards(torch.tensor(pool), clients, KEY, samples=2 * half)
     assert [len(part) for part in parts] == [2 * half] * clients
     uses = torch.bincount(torch.cat(parts), minlength=len(pool))
@@ -74,7 +74,7 @@ def test_geyer_populations(clients):
 
 @quick
 @given(pools, st.floats(1e-4, 100), st.data())
-def test_dirichlet_covers_the_pool_and_leaves_nobody_empty(pool, alpha, data):
+def test_dirichlet_covers_the_pool_and_leaves_no_client_empty(pool, alpha, data):
     labels, clients = torch.tensor(pool), data.draw(st.integers(1, len(pool)))
     parts = dirichlet(labels, clients, KEY, alpha=alpha)
     assert exactly_once(parts, len(pool))
@@ -82,13 +82,13 @@ def test_dirichlet_covers_the_pool_and_leaves_nobody_empty(pool, alpha, data):
     assert same(parts, dirichlet(labels, clients, KEY, alpha=alpha))
 
 
-def test_alpha_sets_the_skew():
+def test_alpha_controls_the_label_skew():
     labels = torch.arange(20_000) % 10
-    held = [
+    classes = [
         sum(len(labels[part].unique()) for part in dirichlet(labels, 20, KEY, alpha=alpha))
         for alpha in (0.01, 0.3, 1000.0)
     ]
-    assert held[0] < held[1] < held[2] == 200
+    assert classes[0] < classes[1] < classes[2] == 200
 
 
 @quick
@@ -99,7 +99,7 @@ def test_by_key_gives_each_value_one_client(keys):
     assert [{keys[i] for i in part.tolist()} for part in parts] == [{key} for key in sorted(set(keys))]
 
 
-def test_another_key_deals_otherwise():
+def test_another_key_gives_another_partition():
     labels, other = torch.arange(100) % 10, Key.from_seed(8)
     assert not same(iid(100, 10, KEY), iid(100, 10, other))
     assert not same(label_shards(labels, 10, KEY), label_shards(labels, 10, other))
@@ -110,7 +110,7 @@ def test_another_key_deals_otherwise():
     [
         (lambda: iid(5, 6, KEY), "got 5"),
         (lambda: iid(5, 0, KEY), "clients=0 > 0"),
-        (lambda: iid(5, 2, KEY, samples=3), "2 clients to share 6 samples or more, got 5"),
+        (lambda: iid(5, 2, KEY, samples=3), "at least 6 samples for 2 clients, got 5"),
         (lambda: iid(5, 2, KEY, samples=0), "samples=0 > 0"),
         (lambda: label_shards(torch.zeros(5), 3, KEY), "got 5"),
         (lambda: label_shards(torch.zeros(5), 3, KEY, samples=3), "multiple of shards=2"),
@@ -120,6 +120,6 @@ def test_another_key_deals_otherwise():
         (lambda: by_key([]), "at least one sample"),
     ],
 )
-def test_what_cannot_be_dealt_is_said(wrong, words):
+def test_impossible_partitions_are_refused(wrong, words):
     with pytest.raises(UserError, match=words):
         wrong()

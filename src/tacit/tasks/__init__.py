@@ -1,4 +1,7 @@
-"""Named tasks: data sets with checksums, ways to split them over clients, and the papers' models."""
+"""Named tasks: data sets with checksums, ways to split them among clients, and the papers' models.
+
+The catalogue can be read without importing PyTorch; models are imported when one is first used.
+"""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -6,16 +9,12 @@ from typing import TYPE_CHECKING
 from tacit.tasks.catalog import TASKS, check, make_task
 
 if TYPE_CHECKING:
-    from tacit.tasks.models import MODELS, find_model
-    from tacit.tasks.normalisation import with_group_norm, with_local_batch_norm
+    from tacit.tasks.models import MODELS, find_model, with_group_norm, with_local_batch_norm
 
 __all__ = ["MODELS", "TASKS", "check", "find_model", "make_task", "with_group_norm", "with_local_batch_norm"]
 
-if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> object:
-        """Import models when one is first used: names of tasks are listed and checked without PyTorch."""
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = "normalisation" if name.startswith("with_") else "models"
-        return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("tacit.tasks.models"), name)

@@ -1,4 +1,8 @@
-"""The tasks by name. Adding one is adding a factory and a record here."""
+"""The tasks by name. Adding one means writing its factory and adding a row to `TASKS`.
+
+The table names modules and functions instead of importing them, and summaries are read from the source: listing the
+tasks does not import PyTorch.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,25 +20,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A named task: the module with its factory, and the data it needs. The module is imported to make the task."""
+class CatalogEntry:
+    """A named task.
+
+    Attributes:
+        name: what the command line calls it.
+        module: of this package.
+        function: the factory in that module; its signature is the schema of the task's arguments.
+        data: the data sets that it is made from.
+        natural_clients: the clients that the data define, if they are the default.
+        folder: folder of files without a checksum, which users generate themselves.
+    """
 
     name: str
     module: str
+    function: str
     data: tuple[DataSet, ...] = ()
-    natural: str = ""  # the clients that the data define, where these are the default
-    folder: str = ""  # of files without checksum, which every user generates
-
-    @property
-    def definition(self) -> Definition:
-        """The factory as its source declares it."""
-        return _outline(self.module).factories[self.name.replace("-", "_")]
+    natural_clients: str = ""
+    folder: str = ""
 
     @property
     def factory(self) -> "Callable[..., Task]":
-        """The function that makes the task."""
-        factory: Callable[..., Task] = self.definition.load()
-        return factory
+        found: Callable[..., Task] = self.definition.load()
+        return found
+
+    @property
+    def definition(self) -> Definition:
+        """The factory as its source declares it; the module is not imported."""
+        return _outline(self.module).factories[self.function]
 
     @property
     def summary(self) -> str:
@@ -43,17 +56,16 @@ class Entry:
 
     @property
     def clients(self) -> str:
-        """The number or kind of clients by default."""
-        return self.natural or self.definition.parameters["clients"]
+        """The default clients: their number, or the natural ones."""
+        return self.natural_clients or self.definition.parameters["clients"]
 
     @property
     def ready(self) -> bool:
-        """Whether all files that the task needs are present."""
-        if self.folder and not any(any((folder / self.folder).rglob("*.json")) for folder in data_folders()):
+        """Whether all required files are present."""
+        if self.folder and not any(any((place / self.folder).rglob("*.json")) for place in data_folders()):
             return False
-        return all(
-            locate(file) is not None for data in self.data for file in data.files if file.path not in data.optional
-        )
+        required = [file for data in self.data for file in data.files if file.path not in data.optional]
+        return all(locate(file) is not None for file in required)
 
 
 @cache
@@ -61,22 +73,30 @@ def _outline(module: str) -> Outline:
     return read_outline(Path(__file__).with_name(f"{module}.py"), f"tacit.tasks.{module}")
 
 
-TASKS: dict[str, Entry] = {
+TASKS: dict[str, CatalogEntry] = {
     entry.name: entry
     for entry in (
-        Entry("digits", "images"),
-        Entry("synthetic", "synthetic"),
-        Entry("mnist", "images", (sources.MNIST,)),
-        Entry("mnist-writers", "images", (sources.MNIST, sources.QMNIST_WRITERS), "539 writers"),
-        Entry("femnist", "handwriting", natural="LEAF's writers", folder="femnist"),
-        Entry("fashion-mnist", "images", (sources.FASHION_MNIST,)),
-        Entry("cifar-10", "images", (sources.CIFAR_10,)),
-        Entry("hospital-charges", "hospital", (sources.CMS_IPPS, sources.ZIP_LATLON), "2206 hospitals"),
-        Entry("covid-mx", "medical", (sources.COVID_MX,)),
-        Entry("ist", "medical", (sources.IST,), "463 hospitals"),
-        Entry("diabetes-130", "medical", (sources.DIABETES,)),
-        Entry("gusto", "medical", (sources.GUSTO,), "16 regions"),
-        Entry("support2", "medical", (sources.SUPPORT2,)),
+        CatalogEntry("digits", "images", "digits"),
+        CatalogEntry("synthetic", "regression", "synthetic"),
+        CatalogEntry("mnist", "images", "mnist", (sources.MNIST,)),
+        CatalogEntry(
+            "mnist-writers", "writers", "mnist_writers", (sources.MNIST, sources.QMNIST_WRITERS), "539 writers"
+        ),
+        CatalogEntry("femnist", "writers", "femnist", natural_clients="LEAF's writers", folder="femnist"),
+        CatalogEntry("fashion-mnist", "images", "fashion_mnist", (sources.FASHION_MNIST,)),
+        CatalogEntry("cifar-10", "images", "cifar_10", (sources.CIFAR_10,)),
+        CatalogEntry(
+            "hospital-charges",
+            "regression",
+            "hospital_charges",
+            (sources.CMS_IPPS, sources.ZIP_LATLON),
+            "2206 hospitals",
+        ),
+        CatalogEntry("covid-mx", "medical", "covid_mx", (sources.COVID_MX,)),
+        CatalogEntry("ist", "medical", "ist", (sources.IST,), "463 hospitals"),
+        CatalogEntry("diabetes-130", "medical", "diabetes_130", (sources.DIABETES,)),
+        CatalogEntry("gusto", "medical", "gusto", (sources.GUSTO,), "16 regions"),
+        CatalogEntry("support2", "medical", "support2", (sources.SUPPORT2,)),
     )
 }
 
@@ -91,10 +111,10 @@ def make_task(name: str, **options: object) -> "Task":
 
     Args:
         name: one of `TASKS`.
-        options: parameters of its factory; strings are read as the annotated type.
+        options: parameters of its factory; strings are converted to the annotated type.
 
     Raises:
-        UserError: the name or an option is unknown or has the wrong type; the message points to the nearest.
+        UserError: the name or an option is unknown or has the wrong type; the message suggests the nearest name.
         DataError: data is missing; the message says how to get it.
 
     Example:

@@ -1,7 +1,7 @@
-"""From packed files to bytes, and from bytes to arrays: strict, bounded, and never through pickle.
+"""Decompress files and parse them: strict, with bounded memory, and never through pickle.
 
-What a file *holds* is what counts: a gzip file is its inflated bytes, a zip or tar file one member, an npz
-batch the records of the original binary batch. So a file that was packed anew still passes its checksum.
+Checksums are those of the content: of the decompressed bytes of a gzip file, of one member of a zip or tar archive, of
+the original binary records of an npz batch. A file that was compressed again therefore still passes its check.
 """
 
 import csv
@@ -21,43 +21,51 @@ from numpy.typing import NDArray
 
 from tacit.errors import DataError
 
-BROKEN = (OSError, EOFError, ValueError, KeyError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError)
+PACKINGS = (".tar.gz", ".gz", ".zip", ".npz")
+READ_ERRORS = (
+    OSError, EOFError, ValueError, KeyError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError,
+)  # fmt: skip
 IDX_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype("u1"), 0x0C: np.dtype(">i4")}
 
 
-def unpack(path: Path, *, member: str = "", limit: int, suffix: str = "") -> bytes:
-    """The content of a packed file.
+def packing_of(path: str) -> str:
+    """How a file is compressed, by its name: one of `PACKINGS`, or `.raw`."""
+    return next((packing for packing in PACKINGS if path.endswith(packing)), ".raw")
+
+
+def unpack(path: Path, *, member: str = "", limit: int, packing: str = "") -> bytes:
+    """The content of a compressed file.
 
     Args:
-        path: where it is.
-        member: for a zip or tar file, the base name of the file inside.
-        limit: bytes of content that are expected; at most one more is read, whatever the file claims.
-        suffix: how it is packed, if its own name does not say so.
+        path: the file.
+        member: for a zip or tar archive, the base name of the file inside.
+        limit: expected bytes of content; at most one more byte is read, whatever the file declares.
+        packing: one of `PACKINGS` or `.raw`; by default what the file's name says.
 
     Raises:
-        DataError: the file is truncated or broken.
+        DataError: the file is truncated or damaged.
     """
-    kind = suffix or "".join(path.suffixes[-2:])
     try:
-        if kind.endswith(".tar.gz"):
-            return _tar_member(path, member, limit)
-        if kind.endswith(".gz"):
-            with gzip.open(path) as stream:
-                return stream.read(limit + 1)
-        if kind.endswith(".zip"):
-            return _zip_member(path, member, limit)
-        if kind.endswith(".npz"):
-            return _records(path)
+        match packing or packing_of(path.name):
+            case ".tar.gz":
+                return _tar_member(path, member, limit)
+            case ".gz":
+                with gzip.open(path) as stream:
+                    return stream.read(limit + 1)
+            case ".zip":
+                return _zip_member(path, member, limit)
+            case ".npz":
+                return _npz_records(path)
         with path.open("rb") as plain:
             return plain.read(limit + 1)
-    except BROKEN as error:
+    except READ_ERRORS as error:
         raise DataError(
             f"{path} cannot be read: {error or type(error).__name__}. Delete it and fetch it again."
         ) from error
 
 
 def pack(content: bytes, path: Path) -> None:
-    """Write content in the packing that the file's name asks for: gzip, or npz for image records."""
+    """Write content, compressed as the file's name says: gzip, npz for image records, or not at all."""
     if path.suffix == ".npz":
         labels, images = image_records(content)
         with path.open("wb") as target:
@@ -69,26 +77,26 @@ def pack(content: bytes, path: Path) -> None:
 
 
 def parse_idx(content: bytes, name: str) -> NDArray[Any]:
-    """An array in the IDX format of the MNIST family; the length must be exactly what the header says."""
+    """An array in the IDX format of the MNIST family; its length must be exactly what the header declares."""
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
         raise DataError(f"Expected {name} to begin with an IDX header, got {content[:4].hex(' ') or 'nothing'}.")
-    kind, dimensions = IDX_TYPES[content[2]], content[3]
+    dtype, dimensions = IDX_TYPES[content[2]], content[3]
     start = 4 + 4 * dimensions
     if len(content) < start:
         raise DataError(f"Expected {name} to have {dimensions} dimensions, but its header is cut off.")
     shape = struct.unpack(f">{dimensions}I", content[4:start])
-    wanted = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    if len(content) - start != wanted:
-        raise DataError(f"Expected {name} to hold {wanted} bytes of data, got {len(content) - start}.")
-    array: NDArray[Any] = np.frombuffer(content, kind, offset=start).reshape(shape)
-    return array.astype(kind.newbyteorder("="))
+    expected = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if len(content) - start != expected:
+        raise DataError(f"Expected {name} to hold {expected} bytes of data, got {len(content) - start}.")
+    array: NDArray[Any] = np.frombuffer(content, dtype, offset=start).reshape(shape)
+    return array.astype(dtype.newbyteorder("="))
 
 
 def image_records(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Labels and images of a binary CIFAR batch: records of one label byte and 3 x 32 x 32 pixels."""
     size = 1 + 3 * 32 * 32
     if len(content) == 0 or len(content) % size:
-        raise DataError(f"Expected image records of {size} bytes, got {len(content)} bytes in all.")
+        raise DataError(f"Expected image records of {size} bytes, got {len(content)} bytes in total.")
     records = np.frombuffer(content, np.uint8).reshape(-1, size)
     return records[:, 0].copy(), records[:, 1:].reshape(-1, 3, 32, 32).copy()
 
@@ -100,17 +108,17 @@ def parse_csv(content: bytes, name: str) -> dict[str, list[str]]:
     columns = list(zip(*_full_rows(rows, len(header), name), strict=True))
     if not columns:
         raise DataError(f"Expected {name} to hold a header and rows, got {len(content)} bytes.")
-    spaced = b", " in content or b" ," in content or b" \n" in content or b"\n " in content
+    has_spaces = b", " in content or b" ," in content or b" \n" in content or b"\n " in content
     return {
-        title: [cell.strip() for cell in cells] if spaced else list(cells)
+        title: [cell.strip() for cell in cells] if has_spaces else list(cells)
         for title, cells in zip(header, columns, strict=True)
     }
 
 
 def _full_rows(rows: Iterator[list[str]], width: int, name: str) -> Iterator[list[str]]:
-    for number, row in enumerate(rows, start=2):
+    for line, row in enumerate(rows, start=2):
         if len(row) != width:
-            raise DataError(f"Expected {width} cells in line {number} of {name}, got {len(row)}.")
+            raise DataError(f"Expected {width} cells in line {line} of {name}, got {len(row)}.")
         yield row
 
 
@@ -132,7 +140,7 @@ def _zip_member(path: Path, member: str, limit: int) -> bytes:
     raise KeyError(f"no {member} inside")
 
 
-def _records(path: Path) -> bytes:
+def _npz_records(path: Path) -> bytes:
     """An npz batch (x, y) as the records of the original binary batch."""
     with np.load(path, allow_pickle=False) as arrays:
         images, labels = arrays["x"], arrays["y"]

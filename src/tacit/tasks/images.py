@@ -1,32 +1,36 @@
-"""Image tasks: embedded digits, MNIST (also by writer), Fashion-MNIST, CIFAR-10.
+"""Image tasks: embedded digits, MNIST, Fashion-MNIST, CIFAR-10; and oriented gradients as public features.
 
-Pixels are scaled to [0, 1] and nothing else. Every factory's signature is the schema of its options.
+Pixels are scaled to [0, 1] and not transformed otherwise. Every factory's signature is the schema of its options.
 """
 
 import inspect
 from collections.abc import Callable
 from functools import partial
+from math import pi
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.core.keys import Key
 from tacit.core.schema import choose
 from tacit.core.task import Population, Samples, Task
-from tacit.errors import DataError, expect
-from tacit.tasks import partition as split
+from tacit.errors import expect
+from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import DataSet, locate, read
-from tacit.tasks.features import oriented_gradients
 from tacit.tasks.formats import image_records, parse_idx
-from tacit.tasks.handwriting import LOSSES, ClassLoss, turned
 from tacit.tasks.models import find_model
-from tacit.tasks.sources import CIFAR_10, FASHION_MNIST, MNIST, QMNIST_WRITERS
+from tacit.tasks.sources import CIFAR_10, FASHION_MNIST, MNIST
 
 Partition = Literal["iid", "shards", "dirichlet"]
 Features = Literal["pixels", "oriented-gradients"]
+DIGITS = Path(__file__).with_name("digits.npz")  # licence and attribution in digits.LICENSE.txt
+CELL = 4  # side of a histogram's cell, in pixels
+FEATURE_BATCH = 4096  # images whose features are computed at once, which bounds memory
 
 
 def digits(
@@ -37,32 +41,32 @@ def digits(
     model: str = "digits-net",
     seed: int = 0,
 ) -> Task:
-    """Handwritten digits of 8x8 that come with scikit-learn; needs no download.
+    """Handwritten digits of 8x8 pixels, embedded in the package; needs no download.
 
-    Of 1,797 images, 1,500 are dealt to the clients, `public` are public, the others are held out.
+    Of 1,797 images, 1,500 are the clients', `public` are public, and the others are the test set.
 
     Args:
         clients: number of clients.
         partition: `iid`, `shards` (two per client) or `dirichlet`.
         alpha: concentration of `dirichlet`.
-        public: images that everybody may see, owned by no client.
+        public: number of public images, which no client owns.
         model: name of a model for (1, 8, 8) inputs.
-        seed: of the split; a run has its own.
-    """
-    from sklearn.datasets import load_digits
+        seed: seed of the partition; a run has its own seed.
 
-    images, labels = load_digits(return_X_y=True)
+    Reference: Alpaydin, Kaynak. Optical Recognition of Handwritten Digits. UCI Machine Learning Repository, 1998.
+    """
+    images, labels = load_digits()
     x = torch.from_numpy(images).float().view(-1, 1, 8, 8) / 16
     y = torch.from_numpy(labels).long()
     expect(0 <= public < 297, f"0 <= public={public} < 297")
-    order = torch.randperm(len(x), generator=Key.from_seed(0, "digits").torch())  # the same test set for all
-    train, shown, test = order[:1500], order[1500 : 1500 + public], order[1500 + public :]
-    parts = _deal(y[train], clients, partition, alpha, None, _key(seed))
+    order = torch.randperm(len(x), generator=Key.from_seed(0, "digits").torch())  # the same test set for every seed
+    train, public_part, test = order[:1500], order[1500 : 1500 + public], order[1500 + public :]
+    parts = _split(y[train], clients, partition, alpha, None, _key(seed))
     return Task(
         model=find_model(model),
         clients=Population.split(x[train], y[train], parts),
         test=(x[test], y[test]),
-        public=(x[shown], y[shown]) if public else None,
+        public=(x[public_part], y[public_part]) if public else None,
         name="digits",
     )
 
@@ -79,65 +83,41 @@ def mnist(
     model: str = "mcmahan-cnn",
     seed: int = 0,
 ) -> Task:
-    """MNIST digits, dealt at random or by label.
+    """MNIST digits, split among clients at random or by label.
 
     Args:
         clients: number of clients.
         partition: `iid`; `shards`, two per client; or `dirichlet`.
-        samples: images per client for `iid` and `shards`; left out, all there are are dealt, except that
-            `shards` gives 600 to each of more than 100 clients, so that they share images (Geyer et al.).
+        samples: images per client for `iid` and `shards`. By default all images are assigned, except that `shards`
+            gives 600 to each of more than 100 clients, which then share images (Geyer et al.).
         alpha: concentration of `dirichlet`.
-        features: `pixels`, or `oriented-gradients`, 392 numbers that everybody computes alike from an image.
-        pool: work with so many of the 60,000 training images, drawn at random; left out, with all.
-        held_out: so many of these are the test images; left out, the 10,000 that come with MNIST are.
-        public: so many of these everybody may see, and no client owns.
+        features: `pixels`, or `oriented-gradients`: 392 features, a public function of each image.
+        pool: use only this many of the 60,000 training images, drawn at random; by default all.
+        held_out: this many images of the pool are the test set; by default the 10,000 test images of MNIST are.
+        public: this many images of the pool are public, and no client owns them.
         model: name of a model for (1, 28, 28) inputs, or for as many inputs as there are features.
-        seed: of the split.
+        seed: seed of the partition.
     """
-    aside = (public, held_out or 0)
-    shown, own_test, (x, y) = _set_aside(_idx_images(MNIST, "train"), aside, pool, _key(seed).child("pool"))
-    test = own_test if held_out else _idx_images(MNIST, "t10k")
-    if partition == "shards" and samples is None and clients > 100:
-        samples = 600
-    parts = _deal(y, clients, partition, alpha, samples, _key(seed))
     make: Callable[..., nn.Module] = find_model(model)
     if features == "oriented-gradients":
-        advice = "Take softmax-regression or mlp, or pixels."
+        advice = "Use softmax-regression or mlp, or features=pixels."
         expect("inputs" in inspect.signature(make).parameters, f"model={model!r} to take features as inputs", advice)
+    reserved = (public, held_out or 0)
+    public_images, own_test, (x, y) = _reserve(load_idx(MNIST, "train"), reserved, pool, _key(seed).child("pool"))
+    test = own_test if held_out else load_idx(MNIST, "t10k")
+    if partition == "shards" and samples is None and clients > 100:
+        samples = 600
+    parts = _split(y, clients, partition, alpha, samples, _key(seed))
+    if features == "oriented-gradients":
         x, test = oriented_gradients(x), (oriented_gradients(test[0]), test[1])
-        shown = oriented_gradients(shown[0]), shown[1]
+        public_images = oriented_gradients(public_images[0]), public_images[1]
         make = partial(make, inputs=x.shape[1])
-    known = shown if public else None
-    return Task(model=make, clients=Population.split(x, y, parts), test=test, public=known, name="mnist")
-
-
-def mnist_writers(
-    rotated: bool = False, loss: ClassLoss = "cross-entropy", model: str = "mcmahan-cnn", seed: int = 0
-) -> Task:
-    """MNIST with its 539 writers as clients; the test images are by 297 others.
-
-    Args:
-        rotated: turn all images of half of the writers by 90 degrees, which makes two groups, also in the test.
-        loss: `cross-entropy`, or `rmse` between softmax and the right class.
-        model: name of a model for (1, 28, 28) inputs.
-        seed: of who is turned.
-    """
-    (x, y), (test_x, test_y) = _idx_images(MNIST, "train"), _idx_images(MNIST, "t10k")
-    parts = _by_writer("train", y)
-    held_out = _by_writer("test", test_y)
-    if rotated:
-        key = Key.from_seed(seed, "turned")
-        x, test_x = turned(x, parts, key.child("train")), turned(test_x, held_out, key.child("test"))
-    owners = torch.empty(len(test_y), dtype=torch.int64)
-    for number, part in enumerate(held_out):
-        owners[part] = number
     return Task(
-        model=find_model(model),
+        model=make,
         clients=Population.split(x, y, parts),
-        test=(test_x, test_y),
-        owners=owners,
-        loss=choose(LOSSES, loss, "loss"),
-        name="mnist-writers",
+        test=test,
+        public=public_images if public else None,
+        name="mnist",
     )
 
 
@@ -150,21 +130,21 @@ def fashion_mnist(
     model: str = "mcmahan-cnn",
     seed: int = 0,
 ) -> Task:
-    """Fashion-MNIST as FL-TOP splits it: 6,000 clients of 10 images, and 10 MNIST images in public.
+    """Fashion-MNIST as FL-TOP splits it: 6,000 clients of 10 images, and 10 public MNIST images.
 
-    The public images are there if MNIST is; otherwise the task has none.
+    Without MNIST the task has no public images.
 
     Args:
         clients: number of clients.
-        samples: images per client; `none` deals all 60,000. `dirichlet` takes no notice of it.
+        samples: images per client; `none` assigns all 60,000. `dirichlet` ignores it.
         partition: `iid`, `shards` or `dirichlet`.
         alpha: concentration of `dirichlet`.
-        public: MNIST images that everybody may see; 0 for none.
+        public: number of public MNIST images.
         model: name of a model for (1, 28, 28) inputs.
-        seed: of the split.
+        seed: seed of the partition.
     """
-    (x, y), test = _idx_images(FASHION_MNIST, "train"), _idx_images(FASHION_MNIST, "t10k")
-    parts = _deal(y, clients, partition, alpha, samples, _key(seed))
+    (x, y), test = load_idx(FASHION_MNIST, "train"), load_idx(FASHION_MNIST, "t10k")
+    parts = _split(y, clients, partition, alpha, samples, _key(seed))
     return Task(
         model=find_model(model),
         clients=Population.split(x, y, parts),
@@ -183,45 +163,95 @@ def cifar_10(
     model: str = "mobilenet-v2",
     seed: int = 0,
 ) -> Task:
-    """CIFAR-10; as many of its five training batches as are present.
+    """CIFAR-10, with those of its five training batches that are present.
 
-    The population says how many images there are: 20,000 with two batches, 50,000 with all.
+    There are 10,000 training images per batch: 20,000 with two batches, 50,000 with all.
 
     Args:
         clients: number of clients.
         partition: `iid`, `shards` or `dirichlet`.
-        samples: images per client for `iid` and `shards`; left out, all are dealt.
-        shards: per client, each mostly of one class.
+        samples: images per client for `iid` and `shards`; by default all are assigned.
+        shards: shards per client, each mostly of one class.
         alpha: concentration of `dirichlet`.
         model: name of a model for (3, 32, 32) inputs.
-        seed: of the split.
+        seed: seed of the partition.
     """
     train = [file for file in CIFAR_10.files if "data_batch" in file.name and locate(file)]
-    batches = [_batch(file.name) for file in train] or [_batch("data_batch_1.npz")]
+    batches = [_load_batch(file.name) for file in train] or [_load_batch("data_batch_1.npz")]
     x, y = (torch.cat(column) for column in zip(*batches, strict=True))
-    parts = _deal(y, clients, partition, alpha, samples, _key(seed), shards)
+    parts = _split(y, clients, partition, alpha, samples, _key(seed), shards)
     return Task(
         model=find_model(model),
         clients=Population.split(x, y, parts),
-        test=_batch("test_batch.npz"),
+        test=_load_batch("test_batch.npz"),
         name="cifar-10",
     )
 
 
-def _deal(
+def oriented_gradients(images: Tensor, *, bins: int = 8) -> Tensor:
+    """Histograms of oriented gradients (HOG): features that are a public function of each image and cost no privacy.
+
+    A linear model on good features has far fewer weights than a network on pixels, and with differential privacy the
+    noise grows with the number of weights. Gradients are central differences; each pixel's magnitude is split between
+    the two nearest of `bins` directions, averaged over cells of 4 by 4 pixels, and divided by the magnitude of the
+    neighbourhood.
+
+    Args:
+        images: (samples, 1, height, width) in [0, 1].
+        bins: number of directions.
+
+    Returns:
+        (samples, bins · cells): 392 for 28 by 28 pixels and 8 directions.
+
+    Reference: Dalal, Triggs. Histograms of Oriented Gradients for Human Detection. CVPR 2005.
+
+    Example:
+        >>> oriented_gradients(torch.rand(3, 1, 28, 28)).shape
+        torch.Size([3, 392])
+    """
+    return torch.cat([_histograms(batch, bins) for batch in torch.split(images, FEATURE_BATCH)])
+
+
+def load_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The embedded digits: images (1797, 8, 8) with values from 0 to 16, and their classes."""
+    with np.load(DIGITS, allow_pickle=False) as arrays:
+        return arrays["x"], arrays["y"]
+
+
+def load_idx(data: DataSet, part: str) -> Samples:
+    """Images (count, 1, 28, 28) in [0, 1] and labels of `train` or `t10k`."""
+    image_file, label_file = (data.file(f"{part}-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
+    images = parse_idx(read(image_file), image_file.path)
+    labels = parse_idx(read(label_file), label_file.path)
+    return _scale_pixels(images[:, None]), torch.from_numpy(labels.astype(np.int64))
+
+
+def _histograms(images: Tensor, bins: int) -> Tensor:
+    padded = F.pad(images, (1, 1, 1, 1), mode="replicate")
+    dx = padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2]
+    dy = padded[:, :, 2:, 1:-1] - padded[:, :, :-2, 1:-1]
+    magnitude = torch.hypot(dx, dy)
+    angle = torch.atan2(dy, dx) * (bins / (2 * pi)) % bins
+    distance = (angle - torch.arange(bins).view(1, -1, 1, 1)).abs()
+    share = (1 - torch.minimum(distance, bins - distance)).clamp(min=0)
+    cells = F.avg_pool2d(magnitude * share, CELL)
+    energy = F.avg_pool2d(cells.square().sum(1, keepdim=True), 3, stride=1, padding=1, count_include_pad=False)
+    return (cells / (energy.sqrt() + 0.05)).flatten(1)
+
+
+def _split(
     y: Tensor, clients: int, partition: str, alpha: float, samples: int | None, key: Key, shards: int = 2
-) -> split.Parts:
-    """Split by one of the three ways."""
-    ways: dict[str, Callable[[], split.Parts]] = {
-        "iid": lambda: split.iid(len(y), clients, key, samples=samples),
-        "shards": lambda: split.label_shards(y, clients, key, shards=shards, samples=samples),
-        "dirichlet": lambda: split.dirichlet(y, clients, key, alpha=alpha),
+) -> partitions.Parts:
+    ways: dict[str, Callable[[], partitions.Parts]] = {
+        "iid": lambda: partitions.iid(len(y), clients, key, samples=samples),
+        "shards": lambda: partitions.label_shards(y, clients, key, shards=shards, samples=samples),
+        "dirichlet": lambda: partitions.dirichlet(y, clients, key, alpha=alpha),
     }
     return choose(ways, partition, "partition")()
 
 
-def _set_aside(samples: Samples, counts: tuple[int, ...], pool: int | None, key: Key) -> list[Samples]:
-    """So many samples for each count, then the rest of the pool; in their own order if nothing is left out."""
+def _reserve(samples: Samples, counts: tuple[int, ...], pool: int | None, key: Key) -> list[Samples]:
+    """Disjoint random subsets of these sizes, then the rest of the pool; the original order if nothing is left out."""
     x, y = samples
     for count in counts:
         expect(count >= 0, f"public and held_out of {count} >= 0")
@@ -237,38 +267,20 @@ def _key(seed: int) -> Key:
     return Key.from_seed(seed, "partition")
 
 
-def _by_writer(part: str, y: Tensor) -> split.Parts:
-    """Every writer's images, by QMNIST's table of `train` or of `test`, which begins with MNIST's own images."""
-    file = QMNIST_WRITERS.file(f"qmnist-{part}-labels-idx2-int.gz")
-    rows = parse_idx(read(file), file.path)[: len(y)]
-    if rows.shape != (len(y), 8) or not np.array_equal(rows[:, 0], y.numpy()):
-        raise DataError(f"Expected {file.path} to label the {len(y):,} MNIST images, but its classes differ.")
-    return split.by_key(rows[:, 2])
-
-
-def _idx_images(data: DataSet, part: str) -> Samples:
-    """Images (count, 1, 28, 28) in [0, 1] and labels of `train` or `t10k`."""
-    image_file, label_file = (data.file(f"{part}-{what}-ubyte.gz") for what in ("images-idx3", "labels-idx1"))
-    images = parse_idx(read(image_file), image_file.path)
-    labels = parse_idx(read(label_file), label_file.path)
-    return _pixels(images[:, None]), torch.from_numpy(labels.astype(np.int64))
-
-
-def _batch(name: str) -> Samples:
-    """One CIFAR batch."""
+def _load_batch(name: str) -> Samples:
     labels, images = image_records(read(CIFAR_10.file(name)))
-    return _pixels(images), torch.from_numpy(labels.astype(np.int64))
+    return _scale_pixels(images), torch.from_numpy(labels.astype(np.int64))
 
 
-def _pixels(images: NDArray[Any]) -> Tensor:
+def _scale_pixels(images: NDArray[Any]) -> Tensor:
     return torch.from_numpy(images).float().div_(255)
 
 
 def _public_digits(count: int, key: Key) -> Samples | None:
-    """A few MNIST images, if MNIST is there."""
+    """This many MNIST images, if MNIST is present."""
     expect(count >= 0, f"public={count} >= 0")
     if count == 0 or any(locate(file) is None for file in MNIST.files[:2]):
         return None
-    x, y = _idx_images(MNIST, "train")
-    some = torch.randperm(len(x), generator=key.torch())[:count]
-    return x[some], y[some]
+    x, y = load_idx(MNIST, "train")
+    chosen = torch.randperm(len(x), generator=key.torch())[:count]
+    return x[chosen], y[chosen]

@@ -1,11 +1,16 @@
 """Medical tasks: outcomes of patients, with hospitals as clients.
 
-They stand in for the proprietary Premier data of FL-TOP, with the same network at its own number of inputs,
-the same 80/20 split over all patients (by patient where one has several stays) and the same kind of features
-(`tacit.tasks.encoding`). Only what is known when the prediction is made is an input; each factory says what is
-left out. The split into training and test rows is fixed; the seed changes who owns which training row.
+They replace the proprietary Premier data of FL-TOP, with the same network (at another number of inputs), the same
+80/20 split over all patients (by patient where one has several stays) and the same kind of features. Only what is known
+at the time of the prediction is an input; each factory lists what is excluded. The split into training and test rows is
+fixed; the seed changes which client owns which training row.
+
+Features are in [0, 1]. Numbers are scaled by the minimum and maximum of the training rows; a missing number becomes 0,
+and an indicator column marks it. Categories become one column per value with at least `RARE` training rows (the rule of
+FL-TOP's medical data); a missing category is a value like any other.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -19,26 +24,30 @@ from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy
 from tacit.core.task import Population, Samples, Task
 from tacit.errors import DataError, expect
-from tacit.tasks import partition as split
+from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import DataSet, read
-from tacit.tasks.encoding import Column, encode
 from tacit.tasks.formats import parse_csv
 from tacit.tasks.models import medical_net
 from tacit.tasks.sources import COVID_MX, DIABETES, GUSTO, IST, SUPPORT2
 
+RARE = 100  # training rows
+MISSING = ("", "?")
+
+Column = list[str] | NDArray[np.int64]
+
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
-    """A table of patients, and which of its columns are inputs.
+class PatientTable:
+    """A table of patients, and the role of its columns.
 
     Args:
-        name: what reports call the task.
+        name: the task's name in reports.
         table: all columns.
         numbers, categories: the columns that are inputs.
-        positive: for each row whether the outcome happened.
-        hospital: for each row the natural client; none if it is not published.
-        person: for each row who it is about, where one person has several rows.
-        rows: the rows that count; all if left out.
+        positive: for each row whether the outcome occurred.
+        hospital: for each row the natural client; None if it is not published.
+        person: for each row the patient, if a patient can have several rows.
+        rows: the rows that are used; None for all.
     """
 
     name: str
@@ -52,15 +61,15 @@ class Study:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deal:
-    """Who owns the training rows.
+class ClientSplit:
+    """How the training rows are split among clients.
 
     Args:
-        clients: number of virtual hospitals of equal size; none for the natural ones.
-        public: rows that everybody may see and no client owns.
-        balanced: leave out rows of the more frequent outcome at random, until each client (and the public
-            data) has as many of both.
-        seed: of all this.
+        clients: number of virtual hospitals of equal size; None for the natural ones.
+        public: number of public rows, which no client owns.
+        balanced: drop rows of the more frequent outcome at random, until each client (and the public data) has as
+            many of both.
+        seed: seed of the split.
     """
 
     clients: int | None
@@ -69,29 +78,37 @@ class Deal:
     seed: int
 
 
+@dataclass(frozen=True)
+class EncodedTable:
+    """Features of all rows, and the names of the columns."""
+
+    x: Tensor
+    names: tuple[str, ...]
+
+
 def covid_mx(clients: int | None = 5010, public: int = 356, balanced: bool = False, seed: int = 0) -> Task:
     """COVID-19 patients of Mexico: death, from age, sex and earlier diseases.
 
-    Left out as later than the first visit, or not dated: DATE_DIED (the outcome), INTUBED, ICU, PATIENT_TYPE
-    (sent home or kept), CLASIFFICATION_FINAL (the laboratory's answer) and PNEUMONIA.
+    Excluded, as later than the first visit or not dated: DATE_DIED (the outcome), INTUBED, ICU, PATIENT_TYPE (sent home
+    or admitted), CLASIFFICATION_FINAL (the laboratory's result) and PNEUMONIA.
 
     Args:
         clients: virtual hospitals of equal size; `none` for the 13 kinds of institution (MEDICAL_UNIT).
-        public: patients that everybody may see.
+        public: number of public patients, which no client owns.
         balanced: downsample each client to as many deaths as survivors.
-        seed: of the split into clients.
+        seed: seed of the split into clients.
     """
     table = _covid_table()
-    sick = ("DIABETES", "COPD", "ASTHMA", "INMSUPR", "HIPERTENSION", "OTHER_DISEASE", "CARDIOVASCULAR")
-    study = Study(
+    diseases = ("DIABETES", "COPD", "ASTHMA", "INMSUPR", "HIPERTENSION", "OTHER_DISEASE", "CARDIOVASCULAR")
+    patients = PatientTable(
         name="covid-mx",
         table=dict(table),
         numbers=("AGE",),
-        categories=("SEX", "PREGNANT", *sick, "OBESITY", "RENAL_CHRONIC", "TOBACCO"),
+        categories=("SEX", "PREGNANT", *diseases, "OBESITY", "RENAL_CHRONIC", "TOBACCO"),
         positive=table["DATE_DIED"] != 99999999,
         hospital=table["MEDICAL_UNIT"],
     )
-    return _task(study, Deal(clients=clients, public=public, balanced=balanced, seed=seed))
+    return _make_task(patients, ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed))
 
 
 def ist(
@@ -103,21 +120,21 @@ def ist(
 ) -> Task:
     """International Stroke Trial: death, from what was known at randomisation; hospitals are clients.
 
-    Inputs are the R columns, age, sex, stroke type and the allotted treatment. Left out are all D and F
-    columns (14 days and 6 months later), the trial's own predictions (EXPD...) and the date.
+    Inputs are the R columns, age, sex, stroke type and the assigned treatment. Excluded are all D and F columns (14
+    days and 6 months later), the trial's own predictions (EXPD...) and the date.
 
     Args:
         clients: virtual hospitals of equal size; `none` for the real ones.
         outcome: dead within six months, or within fourteen days.
-        public: patients that everybody may see.
+        public: number of public patients, which no client owns.
         balanced: downsample each client to as many deaths as survivors.
-        seed: of the split into clients.
+        seed: seed of the split into clients.
     """
-    table = _csv(IST)
+    table = _read_csv(IST)
     deficits = tuple(f"RDEF{number}" for number in range(1, 9))
     early = ("RCONSC", "RSLEEP", "RATRIAL", "RCT", "RVISINF", "RHEP24", "RASP3")
     died = table["DIED" if outcome == "six-months" else "ID14"]
-    study = Study(
+    patients = PatientTable(
         name="ist",
         table=table,
         numbers=("AGE", "RDELAY", "RSBP"),
@@ -125,7 +142,7 @@ def ist(
         positive=_equals(died, "1"),
         hospital=np.array([int(number) for number in table["HOSPNUM"]]),
     )
-    return _task(study, Deal(clients=clients, public=public, balanced=balanced, seed=seed))
+    return _make_task(patients, ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed))
 
 
 def gusto(
@@ -137,18 +154,18 @@ def gusto(
 ) -> Task:
     """GUSTO-I: death within 30 days of an infarction, from findings at admission; regions are clients.
 
-    Left out are the columns derived from others (sho, hig, hyp, hrt, ant, tpa) and the regions.
+    Excluded are the columns derived from others (sho, hig, hyp, hrt, ant, tpa) and the regions.
 
     Args:
-        clients: virtual hospitals of equal size; `none` for the groups of the data.
-        groups: which ones: `regl` (16 regions), `grpl` (48) or `grps` (121).
-        public: patients that everybody may see.
+        clients: virtual hospitals of equal size; `none` for the groups in the data.
+        groups: the grouping: `regl` (16 regions), `grpl` (48) or `grps` (121).
+        public: number of public patients, which no client owns.
         balanced: downsample each client to as many deaths as survivors.
-        seed: of the split into clients.
+        seed: seed of the split into clients.
     """
-    table = _csv(GUSTO)
+    table = _read_csv(GUSTO)
     history = ("dia", "pmi", "htn", "smk", "pan", "fam", "prevcvd", "prevcabg")
-    study = Study(
+    patients = PatientTable(
         name="gusto",
         table=table,
         numbers=("age", "pulse", "sysbp", "height", "weight", "ste"),
@@ -156,27 +173,27 @@ def gusto(
         positive=_equals(table["day30"], "1"),
         hospital=np.array([int(number) for number in table[groups]]),
     )
-    return _task(study, Deal(clients=clients, public=public, balanced=balanced, seed=seed))
+    return _make_task(patients, ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed))
 
 
 def diabetes_130(clients: int | None = 100, public: int = 0, balanced: bool = False, seed: int = 0) -> Task:
-    """Diabetics of 130 US hospitals: back within 30 days, from what is known at discharge.
+    """Diabetic patients of 130 US hospitals: readmission within 30 days, from what is known at discharge.
 
-    The hospital is not published, so clients are virtual. Stays that end in death or a hospice are left out,
-    since nobody comes back from there. All stays of one patient are on the same side of the split.
+    The hospital is not published, so clients are virtual. Stays that end in death or a hospice are excluded, since no
+    readmission can follow. All stays of one patient are on the same side of the split.
 
     Args:
         clients: virtual hospitals of equal size.
-        public: stays that everybody may see.
-        balanced: downsample each client to as many returns as not.
-        seed: of the split into clients.
+        public: number of public stays, which no client owns.
+        balanced: downsample each client to as many readmissions as others.
+        seed: seed of the split into clients.
     """
-    table = _csv(DIABETES)
+    table = _read_csv(DIABETES)
     names = list(table)
     numbers = tuple(name for name in names if name.startswith(("num", "time_in")))
     labels = {"encounter_id", "patient_nbr", "readmitted"}
     final = {"11", "13", "14", "19", "20", "21"}
-    study = Study(
+    patients = PatientTable(
         name="diabetes-130",
         table=table,
         numbers=numbers,
@@ -185,85 +202,105 @@ def diabetes_130(clients: int | None = 100, public: int = 0, balanced: bool = Fa
         person=table["patient_nbr"],
         rows=np.flatnonzero([where not in final for where in table["discharge_disposition_id"]]),
     )
-    return _task(study, Deal(clients=clients, public=public, balanced=balanced, seed=seed))
+    return _make_task(patients, ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed))
 
 
 def support2(clients: int | None = 40, public: int = 0, balanced: bool = False, seed: int = 0) -> Task:
     """SUPPORT: death in hospital of the critically ill, from findings up to the third day.
 
-    Left out: later facts (death, slos, d.time, charges and costs, avtisst, sfdm2), other predictions (surv2m,
-    surv6m, prg2m, prg6m, sps), orders not to resuscitate, and the questionnaires of daily living, whose
-    absence tells the outcome.
+    Excluded: later facts (death, slos, d.time, charges and costs, avtisst, sfdm2), other predictions (surv2m, surv6m,
+    prg2m, prg6m, sps), orders not to resuscitate, and the questionnaires of daily living, whose absence reveals the
+    outcome.
 
     Args:
         clients: virtual hospitals of equal size; the five real ones are not published.
-        public: patients that everybody may see.
+        public: number of public patients, which no client owns.
         balanced: downsample each client to as many deaths as survivors.
-        seed: of the split into clients.
+        seed: seed of the split into clients.
     """
-    table = _csv(SUPPORT2)
+    table = _read_csv(SUPPORT2)
     body = ("meanbp", "wblc", "hrt", "resp", "temp", "pafi", "alb", "bili", "crea", "sod", "ph", "glucose", "bun")
-    study = Study(
+    patients = PatientTable(
         name="support2",
         table=table,
         numbers=("age", "num.co", "edu", "scoma", "aps", "hday", *body, "urine"),
         categories=("sex", "dzgroup", "income", "race", "diabetes", "dementia", "ca"),
         positive=_equals(table["hospdead"], "1"),
     )
-    return _task(study, Deal(clients=clients, public=public, balanced=balanced, seed=seed))
+    return _make_task(patients, ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed))
 
 
-def _task(study: Study, deal: Deal) -> Task:
-    """Split, encode, and deal the training rows out."""
-    train, test = _split(study)
-    x = encode(study.table, study.numbers, study.categories, train).x
-    y = torch.from_numpy(study.positive.astype(np.float32))[:, None]
-    key = Key.from_seed(deal.seed, "patients")
-    shown, owned = _public_and_owned(len(train), deal, key.child("public"))
+def encode(
+    table: dict[str, Column], numbers: Sequence[str], categories: Sequence[str], train: NDArray[np.int64]
+) -> EncodedTable:
+    """Features of all rows, with ranges and category values from the training rows only.
+
+    Example:
+        >>> table = {"age": ["20", "60", "?"], "sex": ["f", "m", "f"]}
+        >>> encode(table, ["age"], [], np.array([0, 1, 2])).x.tolist()
+        [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
+    """
+    columns: dict[str, NDArray[np.float32]] = {}
+    for name in numbers:
+        columns |= _scale(name, table[name], train)
+    for name in categories:
+        columns |= _one_hot(name, table[name], train)
+    return EncodedTable(torch.from_numpy(np.stack(list(columns.values()))).T.contiguous(), tuple(columns))
+
+
+def _make_task(patients: PatientTable, split: ClientSplit) -> Task:
+    train, test = _train_test_rows(patients)
+    x = encode(patients.table, patients.numbers, patients.categories, train).x
+    y = torch.from_numpy(patients.positive.astype(np.float32))[:, None]
+    key = Key.from_seed(split.seed, "patients")
+    public_rows, owned = _public_and_owned(len(train), split, key.child("public"))
     rows = torch.from_numpy(train)
     positive = y[rows].flatten() > 0.5
-    parts = [owned[part] for part in _parts(study, train[owned.numpy()], deal, key)]
-    if deal.balanced:
-        parts = [_balanced(part, positive, key.child("balance", i)) for i, part in enumerate(parts)]
-        shown = _balanced(shown, positive, key.child("balance public")) if len(shown) else shown
-    public: Samples | None = (x[rows[shown]], y[rows[shown]]) if len(shown) else None
+    parts = [owned[part] for part in _client_parts(patients, train[owned.numpy()], split, key)]
+    if split.balanced:
+        parts = [_downsample(part, positive, key.child("balance", i)) for i, part in enumerate(parts)]
+        public_rows = (
+            _downsample(public_rows, positive, key.child("balance public")) if len(public_rows) else public_rows
+        )
+    public: Samples | None = (x[rows[public_rows]], y[rows[public_rows]]) if len(public_rows) else None
     return Task(
         model=partial(medical_net, inputs=x.shape[1]),
         clients=Population.split(x[rows], y[rows], parts),
         test=(x[torch.from_numpy(test)], y[torch.from_numpy(test)]),
         loss=BinaryCrossEntropy(),
         public=public,
-        name=study.name,
+        name=patients.name,
     )
 
 
-def _split(study: Study) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers for training (80 %) and testing, the same for every seed; persons stay together."""
-    rows = np.arange(len(study.positive)) if study.rows is None else study.rows
-    people = rows if study.person is None else np.unique(np.asarray(study.person)[rows], return_inverse=True)[1]
-    names = np.unique(people)
-    chosen = Key.from_seed(0, f"split {study.name}").numpy().permutation(names)[: round(0.8 * len(names))]
-    trains = np.isin(people, chosen)
+def _train_test_rows(patients: PatientTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows for training (80 %) and testing, the same for every seed; all rows of a person are on one side."""
+    rows = np.arange(len(patients.positive)) if patients.rows is None else patients.rows
+    persons = rows if patients.person is None else np.unique(np.asarray(patients.person)[rows], return_inverse=True)[1]
+    distinct = np.unique(persons)
+    key = Key.from_seed(0, f"split {patients.name}")
+    chosen = key.numpy().permutation(distinct)[: round(0.8 * len(distinct))]
+    trains = np.isin(persons, chosen)
     return rows[trains].astype(np.int64), rows[~trains].astype(np.int64)
 
 
-def _public_and_owned(count: int, deal: Deal, key: Key) -> tuple[Tensor, Tensor]:
+def _public_and_owned(count: int, split: ClientSplit, key: Key) -> tuple[Tensor, Tensor]:
     """Which training rows are public, and which belong to clients."""
-    expect(0 <= deal.public < count, f"0 <= public={deal.public} < {count}")
+    expect(0 <= split.public < count, f"0 <= public={split.public} < {count}")
     order = torch.randperm(count, generator=key.torch())
-    return order[: deal.public], order[deal.public :].sort().values
+    return order[: split.public], order[split.public :].sort().values
 
 
-def _parts(study: Study, rows: NDArray[np.int64], deal: Deal, key: Key) -> split.Parts:
+def _client_parts(patients: PatientTable, rows: NDArray[np.int64], split: ClientSplit, key: Key) -> partitions.Parts:
     """Virtual hospitals of equal size, or the natural ones."""
-    if deal.clients is not None:
-        return split.iid(len(rows), deal.clients, key.child("clients"))
-    if study.hospital is None:
-        raise DataError(f"Expected clients=<number> for {study.name}: its hospitals are not published.")
-    return split.by_key(np.asarray(study.hospital)[rows])
+    if split.clients is not None:
+        return partitions.iid(len(rows), split.clients, key.child("clients"))
+    if patients.hospital is None:
+        raise DataError(f"Expected clients=<number> for {patients.name}: its hospitals are not published.")
+    return partitions.by_key(np.asarray(patients.hospital)[rows])
 
 
-def _balanced(part: Tensor, positive: Tensor, key: Key) -> Tensor:
+def _downsample(part: Tensor, positive: Tensor, key: Key) -> Tensor:
     """As many rows of both outcomes; a client that has only one outcome keeps one row."""
     shuffled = part[torch.randperm(len(part), generator=key.torch())]
     yes, no = shuffled[positive[shuffled]], shuffled[~positive[shuffled]]
@@ -271,7 +308,41 @@ def _balanced(part: Tensor, positive: Tensor, key: Key) -> Tensor:
     return torch.cat([yes[:each], no[:each]])
 
 
-def _csv(data: DataSet) -> dict[str, Column]:
+def _scale(name: str, column: Column, train: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
+    """A number scaled to [0, 1], and an indicator column if any training row lacks it."""
+    values = _floats(column)
+    low, high = np.nanmin(values[train]), np.nanmax(values[train])
+    scaled = np.clip((values - low) / max(high - low, 1e-12), 0, 1)
+    missing = np.isnan(values)
+    columns = {name: np.nan_to_num(scaled).astype(np.float32)}
+    return columns | ({f"{name} missing": missing.astype(np.float32)} if missing[train].any() else {})
+
+
+def _one_hot(name: str, column: Column, train: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
+    """One column per value that is not rare; none if all rows have the same value."""
+    values, codes = _codes(column)
+    counts = np.bincount(codes[train], minlength=len(values))
+    frequent = [code for code, count in enumerate(counts) if RARE <= count < len(train)]
+    return {f"{name}={values[code]}": (codes == code).astype(np.float32) for code in frequent}
+
+
+def _codes(column: Column) -> tuple[list[str], NDArray[np.int64]]:
+    """The distinct values in order, and for each row the index of its value."""
+    if not isinstance(column, list):
+        distinct, codes = np.unique(column, return_inverse=True)
+        return [str(value) for value in distinct], codes.astype(np.int64)
+    values = sorted(set(column))
+    code = {value: index for index, value in enumerate(values)}
+    return values, np.array([code[value] for value in column], dtype=np.int64)
+
+
+def _floats(column: Column) -> NDArray[np.float64]:
+    if not isinstance(column, list):
+        return column.astype(np.float64)
+    return np.array([np.nan if value in MISSING else float(value) for value in column])
+
+
+def _read_csv(data: DataSet) -> dict[str, Column]:
     file = data.files[0]
     return dict(parse_csv(read(file), file.path))
 
@@ -281,7 +352,7 @@ def _equals(column: Column, value: str) -> NDArray[np.bool_]:
 
 
 def _covid_table() -> dict[str, NDArray[np.int64]]:
-    """The million rows as whole numbers; dates lose their separators, so 9999-99-99 is 99999999."""
+    """The table as integers; dates lose their separators, so that 9999-99-99 is 99999999."""
     file = COVID_MX.files[0]
     header, _, body = read(file).partition(b"\n")
     names = header.decode().strip().split(",")

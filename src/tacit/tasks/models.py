@@ -1,25 +1,32 @@
-"""The models of the papers, as plain `torch.nn` modules.
+"""The models of the papers as plain `torch.nn` modules, and replacements for batch normalisation.
 
-Each factory takes keywords only and returns a module at its starting weights, drawn from PyTorch's global
-generator (a task calls it under the run's seed). Most are one `nn.Sequential` of plain layers, which the
-engine's fast kernels understand. Parameter counts are those of the papers.
+Each factory takes keywords only and returns a module at its initial weights, drawn from PyTorch's global generator (a
+task calls it under the run's seed). Most are one `nn.Sequential` of plain layers, which the engine's fast kernels
+support. Parameter counts are those of the papers.
+
+Running statistics of batch norm would be averaged without being trained, reveal the distribution of the clients' data,
+and are not bounded by clipping. A model is therefore normalised without them, or refused.
 """
 
+import copy
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from tacit.core.schema import choose
 from tacit.errors import expect
-from tacit.tasks.normalisation import with_group_norm, with_local_batch_norm
+
+Net = TypeVar("Net", bound=nn.Module)
 
 
 def mcmahan_cnn(*, channels: int = 1, outputs: int = 10) -> nn.Sequential:
     """Two 5x5 convolutions of 32 and 64 channels with same padding, 512 hidden units: 1,663,370 parameters.
 
-    For 28x28 images. Glorot-uniform start with zero biases, the default of Keras, which FL-TOP used.
+    For 28x28 images. Glorot-uniform initialisation with zero biases, the default of Keras, which FL-TOP used.
 
     Example:
         >>> sum(p.numel() for p in mcmahan_cnn().parameters())
@@ -43,7 +50,7 @@ def mcmahan_cnn(*, channels: int = 1, outputs: int = 10) -> nn.Sequential:
 def geyer_mlp() -> nn.Sequential:
     """784-600-100-10 without biases: 531,400 parameters.
 
-    Weights start as a normal truncated at two standard deviations, with deviation 1/√fan-in.
+    Weights are initialised from a normal with standard deviation 1/√fan-in, truncated at two deviations.
     """
     net = nn.Sequential(
         nn.Flatten(),
@@ -66,7 +73,7 @@ def mlp(*, inputs: int = 784, hidden: int = 256, outputs: int = 10) -> nn.Sequen
 
 
 def softmax_regression(*, inputs: int = 784, outputs: int = 10) -> nn.Sequential:
-    """Logits that are linear in the pixels, started at zero: 7,850 parameters at 784-10."""
+    """Logits linear in the inputs, initialised to zero: 7,850 parameters at 784-10."""
     layer = nn.Linear(inputs, outputs)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -91,7 +98,7 @@ def sigmoid_lenet(*, side: int = 28, channels: int = 1, outputs: int = 10) -> nn
     """Three 5x5 convolutions of 12 channels, two of stride 2, with sigmoids: 13,426 parameters at 28x28.
 
     The network of Zhu et al. (Deep Leakage from Gradients), which is smooth enough to be inverted. Weights and biases
-    start uniform in ±½, as there.
+    are initialised uniformly in ±½, as in that paper.
 
     Example:
         >>> sum(p.numel() for p in sigmoid_lenet().parameters())
@@ -113,15 +120,15 @@ def sigmoid_lenet(*, side: int = 28, channels: int = 1, outputs: int = 10) -> nn
 
 
 def digits_sigmoid_lenet() -> nn.Sequential:
-    """The same for the embedded 8x8 digits: 8,026 parameters."""
+    """`sigmoid_lenet` for the embedded 8x8 digits: 8,026 parameters."""
     return sigmoid_lenet(side=8)
 
 
 def femnist_cnn(*, outputs: int = 62, dropout: bool = False) -> nn.Sequential:
     """Two 3x3 convolutions of 32 and 64 channels, one pooling, 128 hidden units: 1,206,590 parameters.
 
-    The group-privacy paper's table prints 2x2 kernels, which would make 1,400,990 parameters; 3x3 kernels
-    without padding give the count it states. Glorot-uniform start with zero biases.
+    The group-privacy paper's table lists 2x2 kernels, which would give 1,400,990 parameters; 3x3 kernels without
+    padding give the count that it states. Glorot-uniform initialisation with zero biases.
     """
     light, heavy = ([nn.Dropout(0.25)], [nn.Dropout(0.5)]) if dropout else ([], [])
     net = nn.Sequential(
@@ -148,7 +155,7 @@ def hospital_net() -> nn.Sequential:
 def medical_net(*, inputs: int = 7280, hidden: int = 200) -> nn.Sequential:
     """Two hidden layers and one logit: 1,496,601 parameters at 7280-200-200-1.
 
-    The paper's sigmoid is part of `BinaryCrossEntropy`. Glorot-uniform start with zero biases.
+    The paper's sigmoid is part of `BinaryCrossEntropy`. Glorot-uniform initialisation with zero biases.
     """
     net = nn.Sequential(
         nn.Linear(inputs, hidden),
@@ -166,24 +173,24 @@ def digits_net(*, hidden: int = 64) -> nn.Sequential:
 
 
 def digits_mlp() -> nn.Sequential:
-    """64-256-256-10 for the embedded 8x8 digits: 85,002 parameters, many of which need not be trained."""
+    """64-256-256-10 for the embedded 8x8 digits: 85,002 parameters, more than the task needs."""
     layers = [nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)]
     return nn.Sequential(nn.Flatten(), *layers)
 
 
 def linear(*, inputs: int = 2) -> nn.Sequential:
-    """A linear map xᵀθ without a bias, started at a standard normal θ: 2 parameters."""
+    """A linear map xᵀθ without a bias, initialised to a standard normal θ: 2 parameters."""
     layer = nn.Linear(inputs, 1, bias=False)
     nn.init.normal_(layer.weight)
     return nn.Sequential(layer)
 
 
 class InvertedResidual(nn.Module):
-    """Widen by 1x1, filter each channel by 3x3, narrow by 1x1; added to the input where the stride is 1."""
+    """A block of MobileNetV2: 1x1 expansion, 3x3 depthwise convolution, 1x1 projection; a shortcut if stride is 1."""
 
-    def __init__(self, inputs: int, outputs: int, widening: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, expansion: int, stride: int) -> None:
         super().__init__()
-        wide = widening * inputs
+        wide = expansion * inputs
         self.body = nn.Sequential(
             *_convolution(inputs, wide, 1),
             nn.ReLU(),
@@ -191,26 +198,25 @@ class InvertedResidual(nn.Module):
             nn.ReLU(),
             *_convolution(wide, outputs, 1),
         )
-        plain = inputs == outputs
-        self.shortcut = nn.Sequential(*([] if plain or stride > 1 else _convolution(inputs, outputs, 1)))
-        self.adds = stride == 1
+        identity = inputs == outputs
+        self.shortcut = nn.Sequential(*([] if identity or stride > 1 else _convolution(inputs, outputs, 1)))
+        self.has_shortcut = stride == 1
 
     def forward(self, x: Tensor) -> Tensor:
-        """Filtered, plus the input where the resolution is kept."""
-        filtered: Tensor = self.body(x)
-        return filtered + self.shortcut(x) if self.adds else filtered
+        projected: Tensor = self.body(x)
+        return projected + self.shortcut(x) if self.has_shortcut else projected
 
 
 def mobilenet_v2(*, norm: Literal["group", "batch"] = "group", outputs: int = 10) -> nn.Sequential:
     """MobileNetV2 for 32x32 images with 1x1 shortcut convolutions: 2,296,922 parameters.
 
     Args:
-        norm: `group` normalises each sample over groups of channels; `batch` normalises over the batch at
-            hand, in training and in evaluation, and keeps no running statistics that would have to travel.
+        norm: `group` normalises each sample over groups of channels; `batch` normalises over the current batch, in
+            training and in evaluation, without running statistics.
         outputs: number of classes.
     """
     expect(norm in ("group", "batch"), f"norm={norm!r} to be 'group' or 'batch'")
-    plan = (
+    stages = (  # expansion, channels, blocks, stride
         (1, 16, 1, 1),
         (6, 24, 2, 1),
         (6, 32, 3, 2),
@@ -221,9 +227,9 @@ def mobilenet_v2(*, norm: Literal["group", "batch"] = "group", outputs: int = 10
     )
     blocks: list[nn.Module] = [*_convolution(3, 32, 3), nn.ReLU()]
     width = 32
-    for widening, channels, repeats, stride in plan:
+    for expansion, channels, repeats, stride in stages:
         for repeat in range(repeats):
-            blocks.append(InvertedResidual(width, channels, widening, stride if repeat == 0 else 1))
+            blocks.append(InvertedResidual(width, channels, expansion, stride if repeat == 0 else 1))
             width = channels
     blocks += [
         *_convolution(width, 1280, 1),
@@ -236,8 +242,71 @@ def mobilenet_v2(*, norm: Literal["group", "batch"] = "group", outputs: int = 10
     return with_group_norm(net) if norm == "group" else with_local_batch_norm(net)
 
 
+def with_group_norm(model: Net, *, groups: int = 8) -> Net:
+    """A copy of a model with every batch norm replaced by a group norm with the same affine parameters.
+
+    Args:
+        model: any module; it is not changed.
+        groups: groups of channels per layer; if they do not divide a layer's channels, the greatest common divisor
+            of the two is used.
+
+    Example:
+        >>> with_group_norm(nn.Sequential(nn.BatchNorm2d(12)))[0].num_groups
+        4
+    """
+    expect(groups > 0, f"groups={groups} > 0")
+
+    def convert(old: _BatchNorm) -> nn.Module:
+        channels = old.num_features
+        return nn.GroupNorm(math.gcd(groups, channels), channels, eps=old.eps, affine=old.affine)
+
+    return _replace_norms(model, convert)
+
+
+def with_local_batch_norm(model: Net) -> Net:
+    """A copy of a model whose batch norms use the statistics of the current batch, in training and in evaluation.
+
+    Example:
+        >>> with_local_batch_norm(nn.BatchNorm1d(3)).running_mean is None
+        True
+    """
+
+    def convert(old: _BatchNorm) -> nn.Module:
+        new = copy.deepcopy(old)
+        new.track_running_stats = False
+        new.running_mean = new.running_var = new.num_batches_tracked = None
+        return new
+
+    return _replace_norms(model, convert)
+
+
+def _replace_norms(model: Net, convert: Callable[[_BatchNorm], nn.Module]) -> Net:
+    """A deep copy with every batch norm converted."""
+    if isinstance(model, _BatchNorm):
+        return _convert_layer(model, convert)  # type: ignore[return-value]  # another type of layer replaces it
+    converted = copy.deepcopy(model)
+    for parent in list(converted.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, _BatchNorm):
+                setattr(parent, name, _convert_layer(child, convert))
+    return converted
+
+
+def _convert_layer(old: _BatchNorm, convert: Callable[[_BatchNorm], nn.Module]) -> nn.Module:
+    """The converted layer with the parameters, device and mode of the old one."""
+    new = convert(old)
+    if old.affine:
+        new.to(old.weight.device, old.weight.dtype)
+        with torch.no_grad():
+            new.get_parameter("weight").copy_(old.weight)
+            new.get_parameter("bias").copy_(old.bias)
+        for name in ("weight", "bias"):
+            new.get_parameter(name).requires_grad_(old.get_parameter(name).requires_grad)
+    return new.train(old.training)
+
+
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """A convolution without bias and its normalisation."""
+    """A convolution without bias, and batch norm."""
     convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False)
     return [convolution, nn.BatchNorm2d(outputs)]
 
@@ -271,7 +340,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def find_model(name: str) -> Callable[[], nn.Module]:
-    """The factory of this name; an unknown name is a `UserError` that points to the nearest.
+    """The factory of this name; an unknown name is a `UserError` that suggests the nearest.
 
     Example:
         >>> find_model("lenet") is lenet

@@ -1,7 +1,7 @@
-"""Who owns which samples: ways to deal one pool out to clients.
+"""Ways to partition a pool of samples among clients.
 
-Each function returns one int64 index tensor per client, never an empty one, and the same for the same key.
-Label shards follow McMahan et al. 2017 and, where the clients outnumber the data, Geyer et al. 2017;
+Each function returns one non-empty int64 index tensor per client, and the same ones for the same key.
+Label shards follow McMahan et al. 2017 and, where clients need more samples than there are, Geyer et al. 2017;
 Dirichlet label skew follows Hsu et al. 2019.
 """
 
@@ -18,14 +18,14 @@ Parts = list[Tensor]
 
 
 def iid(count: int, clients: int, key: Key, *, samples: int | None = None) -> Parts:
-    """Deal samples at random, in equal parts.
+    """Assign samples at random, in equal parts.
 
     Args:
         count: samples in the pool.
-        clients: parts to make.
-        key: the stream that shuffles.
-        samples: samples per client; some of the pool may then stay unused. Without it the whole pool is
-            dealt, and sizes differ by at most one.
+        clients: number of clients.
+        key: randomness of the shuffle.
+        samples: samples per client; part of the pool may then stay unused. By default the whole pool is assigned, and
+            sizes differ by at most one.
 
     Returns:
         Disjoint index tensors.
@@ -43,18 +43,18 @@ def iid(count: int, clients: int, key: Key, *, samples: int | None = None) -> Pa
 
 
 def label_shards(labels: Tensor, clients: int, key: Key, *, shards: int = 2, samples: int | None = None) -> Parts:
-    """Sort by label, cut into shards, and deal each client a few: most clients see few classes.
+    """Sort by label, cut into shards, and assign each client a few: most clients have few classes.
 
-    Where `clients * samples` exceeds the pool, every class is permuted and repeated as often as needed, so
-    clients share samples (and one client may hold a sample twice).
+    If `clients * samples` exceeds the pool, every class is permuted and repeated as often as needed, so that clients
+    share samples (and one client may have a sample twice).
 
     Args:
-        labels: class numbers of the pool.
-        clients: parts to make.
-        key: the stream that shuffles within classes and deals shards.
+        labels: classes of the pool.
+        clients: number of clients.
+        key: randomness of the order within classes and of the assignment of shards.
         shards: shards per client.
-        samples: samples per client, a multiple of `shards`. Without it the whole pool is cut into
-            `clients * shards` shards of equal size up to one, and parts are disjoint.
+        samples: samples per client, a multiple of `shards`. By default the whole pool is cut into `clients * shards`
+            shards whose sizes differ by at most one, and parts are disjoint.
 
     Example:
         >>> parts = label_shards(torch.arange(10).repeat_interleave(6), 10, Key.from_seed(0))
@@ -65,20 +65,21 @@ def label_shards(labels: Tensor, clients: int, key: Key, *, shards: int = 2, sam
     _expect_enough(len(labels), clients, shards if samples is None else 0)
     if samples is None:
         pool = _by_class(labels, 1, key)
-        pieces = list(pool.tensor_split(clients * shards))
+        all_shards = list(pool.tensor_split(clients * shards))
     else:
         expect(samples > 0 and samples % shards == 0, f"samples={samples} to be a multiple of shards={shards}")
         pool = _by_class(labels, -(-clients * samples // len(labels)), key)
-        pieces = [piece for piece in torch.split(pool, samples // shards) if len(piece) == samples // shards]
-    deal = torch.randperm(len(pieces), generator=key.child("deal").torch())[: clients * shards]
-    return [torch.cat([pieces[int(piece)] for piece in hand]) for hand in deal.view(clients, shards)]
+        size = samples // shards
+        all_shards = [shard for shard in torch.split(pool, size) if len(shard) == size]
+    order = torch.randperm(len(all_shards), generator=key.child("deal").torch())[: clients * shards]
+    return [torch.cat([all_shards[int(shard)] for shard in assigned]) for assigned in order.view(clients, shards)]
 
 
 def dirichlet(labels: Tensor, clients: int, key: Key, *, alpha: float) -> Parts:
-    """Split each class over the clients in proportions drawn from a symmetric Dirichlet distribution.
+    """Split each class among the clients in proportions drawn from a symmetric Dirichlet distribution.
 
-    Small `alpha` gives clients of few classes and unequal sizes, large `alpha` is nearly iid. The parts are
-    disjoint and cover the pool. A client left without data takes one sample from the largest.
+    Small `alpha` gives clients of few classes and unequal sizes, large `alpha` is nearly iid. The parts are disjoint
+    and cover the pool. A client that would have no data gets one sample of the largest client.
 
     Example:
         >>> parts = dirichlet(torch.arange(1000) % 10, 5, Key.from_seed(0), alpha=0.1)
@@ -87,15 +88,15 @@ def dirichlet(labels: Tensor, clients: int, key: Key, *, alpha: float) -> Parts:
     """
     expect(alpha > 0, f"alpha={alpha} > 0")
     _expect_enough(len(labels), clients, 1)
-    draw = key.child("dirichlet").numpy()
-    hands: list[list[Tensor]] = [[] for _ in range(clients)]
+    generator = key.child("dirichlet").numpy()
+    assigned: list[list[Tensor]] = [[] for _ in range(clients)]
     pool, counts = _by_class(labels, 1, key), torch.unique(labels, return_counts=True)[1]
-    for mine in torch.split(pool, counts.tolist()):
-        share = np.nan_to_num(draw.dirichlet(np.full(clients, alpha)))
-        cuts = np.round(np.cumsum(share)[:-1] * len(mine)).astype(np.int64)
-        for hand, piece in zip(hands, mine.tensor_split(torch.from_numpy(cuts)), strict=True):
-            hand.append(piece)
-    return _none_empty([torch.cat(hand) for hand in hands])
+    for members in torch.split(pool, counts.tolist()):
+        proportions = np.nan_to_num(generator.dirichlet(np.full(clients, alpha)))
+        boundaries = np.round(np.cumsum(proportions)[:-1] * len(members)).astype(np.int64)
+        for own, piece in zip(assigned, members.tensor_split(torch.from_numpy(boundaries)), strict=True):
+            own.append(piece)
+    return _fill_empty([torch.cat(pieces) for pieces in assigned])
 
 
 def by_key(keys: Tensor | np.ndarray | Sequence[str]) -> Parts:
@@ -115,30 +116,31 @@ def by_key(keys: Tensor | np.ndarray | Sequence[str]) -> Parts:
 
 
 def _by_class(labels: Tensor, repeats: int, key: Key) -> Tensor:
-    """All sample numbers, class after class; each class is `repeats` fresh permutations of itself."""
+    """Indices of all samples, class by class; each class is repeated in `repeats` fresh permutations."""
     expect(labels.dim() == 1, f"one label per sample, got shape {tuple(labels.shape)}")
-    chance = key.child("classes").torch()
+    generator = key.child("classes").torch()
     pool = []
     for label in torch.unique(labels):
-        mine = (labels == label).nonzero().flatten()
-        pool += [mine[torch.randperm(len(mine), generator=chance)] for _ in range(repeats)]
+        members = (labels == label).nonzero().flatten()
+        pool += [members[torch.randperm(len(members), generator=generator)] for _ in range(repeats)]
     return torch.cat(pool)
 
 
-def _none_empty(parts: Parts) -> Parts:
-    """Give every empty client one sample of the client that then has most."""
+def _fill_empty(parts: Parts) -> Parts:
+    """Give every empty client one sample of the client that is largest at that moment."""
     sizes = torch.tensor([len(part) for part in parts])
-    for poor in (sizes == 0).nonzero().flatten().tolist():
-        rich = int(sizes.argmax())
-        parts[poor], parts[rich] = parts[rich][-1:].clone(), parts[rich][:-1]
-        sizes[poor], sizes[rich] = 1, sizes[rich] - 1
+    for empty in (sizes == 0).nonzero().flatten().tolist():
+        largest = int(sizes.argmax())
+        parts[empty], parts[largest] = parts[largest][-1:].clone(), parts[largest][:-1]
+        sizes[empty], sizes[largest] = 1, sizes[largest] - 1
     return parts
 
 
 def _expect_enough(count: int, clients: int, each: int) -> None:
-    """There are clients, there is data, and it is enough for all if nothing is shared."""
+    """Check that there are clients, and at least `each` samples for every one of them."""
     expect(clients > 0, f"clients={clients} > 0")
     expect(each >= 0, f"samples={each} > 0")
-    if count < max(1, clients * each):
-        advice = f" Take at most {count // each} clients, or fewer samples for each." if each else ""
-        raise DataError(f"Expected {clients} clients to share {clients * each} samples or more, got {count}.{advice}")
+    needed = max(1, clients * each)
+    if count < needed:
+        advice = f" Use at most {count // each} clients, or fewer samples per client." if each else ""
+        raise DataError(f"Expected at least {needed} samples for {clients} clients, got {count}.{advice}")

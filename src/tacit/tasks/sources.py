@@ -1,6 +1,6 @@
-"""The data sets that tasks are made of: checksums, public sources, licences.
+"""The data sets that tasks are made from: checksums, public sources, licences.
 
-Adding a data set is adding a record to `DATA_SETS`. The sizes and checksums are those of the content.
+Adding a data set means adding a record to `DATA_SETS`. Sizes and checksums are those of the decompressed content.
 """
 
 from tacit.tasks.datasets import DataSet, File
@@ -14,12 +14,12 @@ _CIFAR = ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",)
 
 
 def _file(folder: str, name: str, size: int, sha256: str, bases: tuple[str, ...]) -> File:
-    """A file whose address is a base and its own name."""
+    """A file whose URLs are base URLs followed by its name."""
     return File(f"{folder}/{name}", sha256, size, tuple(base + name for base in bases))
 
 
 def _batch(name: str, sha256: str) -> File:
-    """A CIFAR batch, kept as npz, fetched as a member of the binary archive."""
+    """A CIFAR batch, stored as npz, downloaded as a member of the binary archive."""
     return File(f"cifar-10/{name}.npz", sha256, 10_000 * 3073, _CIFAR, f"{name}.bin")
 
 

@@ -1,4 +1,7 @@
 import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,16 +10,18 @@ import tacit
 from tacit.core import RootBrier
 from tacit.core.keys import Key
 from tacit.errors import DataError
-from tacit.tasks.handwriting import femnist, read_leaf, turned
+from tacit.tasks import writers
+from tacit.tasks.writers import femnist, mnist_writers, read_leaf, rotate_half
 
 
-def leaf(**writers: tuple[int, int]) -> dict[str, object]:
-    """A file as LEAF writes it: for each writer so many images of one class."""
+def leaf(**counts_and_labels: tuple[int, int]) -> dict[str, object]:
+    """A file in LEAF's format: for each writer this many images of one class."""
     data = {
         name: {"x": [[number / 10 + i / 1000 for i in range(784)] for number in range(count)], "y": [label] * count}
-        for name, (count, label) in writers.items()
+        for name, (count, label) in counts_and_labels.items()
     }
-    return {"users": list(data), "num_samples": [len(entry["y"]) for entry in data.values()], "user_data": data}
+    counts = [count for count, _ in counts_and_labels.values()]
+    return {"users": list(data), "num_samples": counts, "user_data": data}
 
 
 @pytest.fixture
@@ -28,7 +33,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_leaf_s_files(folder):
+def test_files_of_leaf(folder):
     x, y, parts = read_leaf(folder / "femnist")
     assert x.shape == (10, 1, 28, 28)
     assert [y[part].tolist() for part in parts] == [[61] * 4, [0] * 2, [35] * 4]
@@ -36,7 +41,7 @@ def test_leaf_s_files(folder):
     assert x[int(parts[1][1]), 0, 0, 1] == pytest.approx(0.101)
 
 
-def test_the_task(folder):
+def test_femnist(folder):
     task = femnist(held_out=0.34, loss="rmse")
     assert len(task.population) == 2
     assert task.loss == RootBrier()
@@ -47,27 +52,27 @@ def test_the_task(folder):
     assert run.state.weights.shape == (2, 1_206_590)
 
 
-def test_half_of_the_writers_are_turned():
+def test_half_of_the_writers_are_rotated():
     x = torch.arange(4 * 784.0).view(4, 1, 28, 28)
     parts = [torch.tensor([0]), torch.tensor([1]), torch.tensor([2]), torch.tensor([3])]
-    after = turned(x, parts, Key.from_seed(0))
-    whole = [number for number in range(4) if torch.equal(after[number], x[number])]
-    assert len(whole) == 2
-    for number in set(range(4)) - set(whole):
+    after = rotate_half(x, parts, Key.from_seed(0))
+    unchanged = [number for number in range(4) if torch.equal(after[number], x[number])]
+    assert len(unchanged) == 2
+    for number in set(range(4)) - set(unchanged):
         assert after[number, 0, 0, 0] == x[number, 0, 0, 27]  # counter-clockwise: the right column becomes the top row
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{", "as LEAF writes FEMNIST"),
+        (b"{", "in LEAF's format of FEMNIST"),
         (b'{"users": ["a"]}', "user_data"),
         (json.dumps(leaf(a=(1, 62))).encode(), "classes 62 to 62"),
         (b'{"users": ["a"], "user_data": {"a": {"x": [[1, 2]], "y": [0]}}}', "reshape"),
         (b'{"users": [], "user_data": {}}', "Expected samples"),
     ],
 )
-def test_other_files_are_refused(tmp_path, content, words):
+def test_other_formats_are_refused(tmp_path, content, words):
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(DataError, match=words):
         read_leaf(tmp_path)
@@ -77,15 +82,33 @@ def test_without_files(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert not tacit.tasks.TASKS["femnist"].ready
-    with pytest.raises(DataError, match=r"no JSON file\. Make it with LEAF"):
+    with pytest.raises(DataError, match=r"no JSON file\. Generate it with LEAF"):
         femnist()
 
 
-def test_mnist_writers_in_two_groups(data_folder):
-    plain, task = (tacit.tasks.make_task("mnist-writers", rotated=rotated) for rotated in (False, True))
+@pytest.fixture(scope="module")
+def mnist_data(real_data: Path) -> Iterator[None]:
+    """The real images, read once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_DATA", str(real_data))
+        patch.setattr(writers, "load_idx", cache(writers.load_idx))
+        yield
+
+
+def test_mnist_writers(mnist_data):
+    task = mnist_writers()
+    sizes = task.population.sizes
+    assert (len(sizes), int(sizes.min()), int(sizes.max()), int(sizes.median())) == (539, 19, 131, 116)
+    assert task.test is not None
+    assert torch.bincount(task.test[1]).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
+def test_mnist_writers_in_two_groups(mnist_data):
+    plain, task = (mnist_writers(rotated=rotated) for rotated in (False, True))
     changed = [not torch.equal(plain.population[i][0], task.population[i][0]) for i in range(539)]
     assert sum(changed) == 269
     assert task.owners is not None
+    assert plain.owners is not None
     assert len(task.owners.unique()) == 297
     assert task.owners.bincount().tolist() == plain.owners.bincount().tolist()
     assert plain.test is not None
