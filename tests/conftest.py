@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 import torch
 
-torch.set_num_threads(1)  # tests are small: a second thread only gets in the way
+torch.set_num_threads(1)  # the tensors of tests are small, so that threads cost more than they gain
 DATA = os.environ.get("TACIT_DATA")  # before a test changes it
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of the real data sets, if this machine has them."""
+    """The folder of the real data sets; tests that need it are skipped without it."""
     folder = Path(DATA) if DATA else Path(__file__).resolve().parents[2] / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("needs the data sets: set TACIT_DATA to their folder")
@@ -19,6 +19,6 @@ def real_data() -> Path:
 
 @pytest.fixture
 def data_folder(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The real data sets, where tasks find them too."""
+    """The folder of the real data sets, with TACIT_DATA set so that tasks find it."""
     monkeypatch.setenv("TACIT_DATA", str(real_data))
     return real_data

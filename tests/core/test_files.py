@@ -1,5 +1,6 @@
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,14 @@ from tacit.core import files
 from tacit.errors import StorageError
 
 
-def failing(number: int):
+def failing(number: int) -> Callable[..., None]:
     def fail(*args: object) -> None:
         raise OSError(number, os.strerror(number))
 
     return fail
 
 
-def test_a_file_is_replaced_whole(tmp_path):
+def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
     file = tmp_path / "file"
     files.write(file, b"one")
     files.write(file, b"two")
@@ -27,7 +28,9 @@ def test_a_file_is_replaced_whole(tmp_path):
     ("call", "number", "advice"),
     [("fsync", errno.ENOSPC, "Free some space"), ("replace", errno.EROFS, "--out"), ("replace", errno.EIO, "disk")],
 )
-def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch, call, number, advice):
+def test_a_failed_write_leaves_the_file_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, advice: str
+) -> None:
     file = tmp_path / "file"
     files.write(file, b"one")
     monkeypatch.setattr(Path if call == "replace" else os, call, failing(number))
@@ -38,7 +41,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch, call, numbe
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_an_interrupt_leaves_what_was_there(tmp_path, monkeypatch):
+def test_an_interrupt_leaves_the_file_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 

@@ -9,7 +9,7 @@ def test_equal_names_give_equal_numbers() -> None:
     assert one.numpy().random() == other.numpy().random()
 
 
-def test_every_part_of_a_name_counts() -> None:
+def test_different_names_give_different_keys() -> None:
     root = Key.from_seed(3)
     keys = {
         root.value,
@@ -23,11 +23,11 @@ def test_every_part_of_a_name_counts() -> None:
     assert len(keys) == 7
 
 
-def test_entropy_does_not_repeat() -> None:
+def test_keys_from_entropy_differ() -> None:
     assert Key.from_entropy() != Key.from_entropy()
 
 
-def test_a_printed_key_does_not_give_itself_away() -> None:
+def test_a_printed_key_is_not_revealed() -> None:
     key = Key.from_seed(0)
     assert key.value.hex() not in repr(key)
     assert len(repr(key)) < 20

@@ -11,7 +11,7 @@ from tacit.errors import DataError
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=40))
-def test_auroc_is_scikit_learns(pairs: list[tuple[int, bool]]) -> None:
+def test_auroc_agrees_with_scikit_learn(pairs: list[tuple[int, bool]]) -> None:
     scores, positive = (np.array(column) for column in zip(*pairs, strict=True))
     ours = auroc(torch.from_numpy(scores), torch.from_numpy(positive))
     if positive.all() or not positive.any():
@@ -20,7 +20,7 @@ def test_auroc_is_scikit_learns(pairs: list[tuple[int, bool]]) -> None:
         assert ours == pytest.approx(roc_auc_score(positive, scores))
 
 
-def test_binary_metrics_are_scikit_learns() -> None:
+def test_binary_metrics_agree_with_scikit_learn() -> None:
     g = torch.Generator().manual_seed(0)
     outputs, y = torch.randn(200, 1, generator=g), (torch.rand(200, 1, generator=g) < 0.2).float()
     ours = BinaryCrossEntropy().metrics(outputs, y)
@@ -36,11 +36,11 @@ def test_accuracy_and_rmse() -> None:
     )
 
 
-def test_roots() -> None:
-    """The loss of a batch is a root, by Eq. 10 of Galli et al.; on classes it is the distance from a unit vector."""
+def test_root_losses() -> None:
+    """The loss of a batch is a root (Eq. 10 of Galli et al.); for classes, of the distance from the one-hot label."""
     outputs, y = torch.tensor([[1.0], [2.0]]), torch.tensor([[0.0], [5.0]])
-    lost = RootMeanSquared().from_mean(RootMeanSquared().per_sample(outputs, y).mean())
-    assert float(lost) == pytest.approx(5**0.5) == pytest.approx(RootMeanSquared().metrics(outputs, y)["loss"])
+    loss = RootMeanSquared().from_mean(RootMeanSquared().per_sample(outputs, y).mean())
+    assert float(loss) == pytest.approx(5**0.5) == pytest.approx(RootMeanSquared().metrics(outputs, y)["loss"])
     logits, labels = torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1])
     assert RootBrier().per_sample(logits, labels).tolist() == [0.5, 0.5]
     assert RootBrier().metrics(logits, labels) == pytest.approx({"accuracy": 0.5, "loss": 0.5**0.5})
@@ -49,7 +49,7 @@ def test_roots() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "y", "words"),
+    ("loss", "y", "message"),
     [
         (CrossEntropy(), torch.tensor([0, 3]), r"labels in 0\.\.2 .* got 0\.\.3"),
         (CrossEntropy(), torch.tensor([-1, 0]), r"got -1\.\.0"),
@@ -59,6 +59,6 @@ def test_roots() -> None:
         (BinaryCrossEntropy(), torch.full((2, 3), 2.0), r"in \[0, 1\]"),
     ],
 )
-def test_targets_that_do_not_fit(loss: Loss, y: torch.Tensor, words: str) -> None:
-    with pytest.raises(DataError, match=words):
+def test_invalid_targets_are_rejected(loss: Loss, y: torch.Tensor, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         loss.check(y, torch.zeros(2, 3))

@@ -20,10 +20,17 @@ def factory(
     return ratio, rounds, private, partition, samples, sizes, label
 
 
-def test_values_of_toml_and_of_the_command_line_give_the_same():
-    toml = {"ratio": 1, "rounds": 3, "private": True, "samples": 5, "sizes": [1, 2], "label": 2}
-    said = {"ratio": "1", "rounds": "3", "private": "true", "samples": "5", "sizes": ["1", "2"], "label": "2"}
-    assert call(factory, "f", toml) == call(factory, "f", said)
+def test_toml_and_the_command_line_give_the_same_arguments() -> None:
+    toml: dict[str, object] = {"ratio": 1, "rounds": 3, "private": True, "samples": 5, "sizes": [1, 2], "label": 2}
+    typed: dict[str, object] = {
+        "ratio": "1",
+        "rounds": "3",
+        "private": "true",
+        "samples": "5",
+        "sizes": ["1", "2"],
+        "label": "2",
+    }
+    assert call(factory, "f", toml) == call(factory, "f", typed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +39,16 @@ class Record:
     rounds: "int" = 3
 
 
-def test_records_and_partial_functions_are_factories_too():
+def test_records_and_partial_functions_are_factories() -> None:
     assert call(Record, "record", {"clip": "2"}) == Record(clip=2.0)
     assert call(partial(factory, ratio=0.5), "f", {"rounds": "4"})[:2] == (0.5, 4)
 
 
-def test_parameters_without_annotation_take_anything():
+def test_parameters_without_annotation_accept_any_value() -> None:
     assert call(lambda x: x, "f", {"x": "3"}) == "3"
 
 
-def test_fractions_and_none():
+def test_fractions_and_none() -> None:
     assert call(factory, "f", {"ratio": "1/60", "samples": "none"})[:5] == (1 / 60, 10, False, "iid", None)
 
 
@@ -60,13 +67,13 @@ def test_fractions_and_none():
         ({"ratio": 1, "sizes": ["a"]}, ["sizes of f", "a list of a whole number"]),
     ],
 )
-def test_wrong_options_are_named(options, words):
+def test_invalid_options_are_reported(options: dict[str, object], words: list[str]) -> None:
     with pytest.raises(UserError, match="Expected") as caught:
         call(factory, "f", options)
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_choose_and_suggestion():
+def test_choose_and_suggestion() -> None:
     assert choose({"a": 1}, "a", "letter") == 1
     assert suggestion("fl_top", ["fl-top", "geyer"]) == " Did you mean 'fl-top'?"
     assert suggestion("zzz", ["fl-top"]) == ""

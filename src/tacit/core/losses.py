@@ -107,8 +107,8 @@ class BinaryCrossEntropy:
 class RootMeanSquared:
     """Regression by the root of the mean squared error of a batch (Galli et al. 2023, Eq. 10).
 
-    Its gradient is that of `MeanSquared` divided by twice the root. Its norm hardly depends on the size of the error, so that
-    all steps of gradient descent are about equally long.
+    Its gradient is that of `MeanSquared` divided by twice the root. Its norm hardly depends on the size of the error,
+    so that all steps of gradient descent are about equally long.
     """
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:

@@ -149,9 +149,7 @@ def _check_population(population: Population) -> None:
     if len(population.x) != len(population.y):
         raise DataError(f"Expected one target per sample, got {len(population.x)} and {len(population.y)}.")
     if int(population.sample_indices.min()) < 0 or int(population.sample_indices.max()) >= len(population.x):
-        raise DataError(
-            f"Expected sample indices below {len(population.x)}, the size of the pool; a client has others."
-        )
+        raise DataError(f"Expected the clients' sample indices in [0, {len(population.x)}), the size of the pool.")
     if population.x.is_floating_point() and not bool(torch.isfinite(population.x).all()):
         raise DataError(f"Expected finite data, but {_non_finite_client(population)} has NaN or infinite values.")
 

@@ -1,15 +1,15 @@
-"""Sets of coordinates in few bytes: masks that travel once to each client, supports of sparse messages.
+"""Compact sets of coordinates: masks that are sent once to each client, and supports of sparse messages.
 
-A set has two forms, of which the smaller one is written; its first byte tells which::
+A set is written in the shorter of two formats, which its first byte identifies::
 
     0 u8 | one bit per coordinate                                                            bitmap
     1 u8 | count u64 | parameter u8 per 128 gaps | low bits | unary bits                     gaps
 
-The gap before a coordinate is how many coordinates are left out there. A gap g with parameter r is written as the
-Golomb–Rice code of g: its r low bits, and g >> r in unary (as many zeros, then a one). The low bits stand in planes,
-all lowest bits first, so that both streams are written and read without a loop over coordinates. Streams are
-little-endian within bytes and filled up with zeros. A gap form that is no shorter than the bitmap is malformed, so
-that reading never takes more than some bytes for each of `dim` coordinates.
+The gap of a coordinate is the number of coordinates that are skipped before it. A gap g with parameter r is written as
+its Golomb–Rice code: its r low bits, and g >> r in unary (that many zeros, then a one). The low bits are stored in bit
+planes, lowest first, so that both streams are written and read without a loop over coordinates. Streams are
+little-endian within bytes and padded with zeros. Gaps that are no shorter than the bitmap are malformed, so that
+reading needs only a few bytes of memory for each of `dim` coordinates.
 
 Reference: R. F. Rice, "Some practical universal noiseless coding techniques", JPL 1979; S. W. Golomb, "Run-length
 encodings", IEEE Trans. Information Theory 12(3), 1966.
@@ -27,14 +27,14 @@ from tacit.errors import WireError, expect
 _BITMAP, _GAPS = 0, 1
 _HEADER = struct.Struct("<BQ")
 _BLOCK = 128  # gaps that share a parameter: fine enough for masks whose density changes from layer to layer
-_LARGEST = 1 << 62  # so that a coordinate and one more gap stay within int64
+_MAX_DIM = 1 << 62  # so that a coordinate plus another gap fits into int64
 
 _Bytes = NDArray[np.uint8]
 _Ints = NDArray[np.int64]
 
 
 def pack(indices: Tensor, dim: int) -> Tensor:
-    """Ascending, distinct coordinates below `dim` as bytes.
+    """Serialise ascending, distinct coordinates below `dim`.
 
     Example:
         >>> mask = torch.tensor([3, 5, 900])
@@ -54,7 +54,7 @@ def pack(indices: Tensor, dim: int) -> Tensor:
 
 
 def unpack(packed: Tensor, dim: int) -> Tensor:
-    """The coordinates that were packed for this `dim`; anything else than a well-formed set raises `WireError`."""
+    """The coordinates that were packed with this `dim`; raises `WireError` unless the bytes are well-formed."""
     _check_dim(dim)
     if packed.dtype != torch.uint8 or packed.dim() != 1 or packed.numel() == 0:
         raise WireError(f"Expected a set of coordinates as bytes, got {packed.dtype} of shape {tuple(packed.shape)}.")
@@ -65,19 +65,19 @@ def unpack(packed: Tensor, dim: int) -> Tensor:
         return torch.from_numpy(_unpack_bitmap(data, dim))
     if data[0] == _GAPS:
         return torch.from_numpy(_unpack_gaps(data, dim))
-    raise WireError(f"Expected a set of coordinates in form {_BITMAP} or {_GAPS}, got form {data[0]}.")
+    raise WireError(f"Expected a set of coordinates in format {_BITMAP} or {_GAPS}, got format {data[0]}.")
 
 
 def _check_dim(dim: int) -> None:
-    expect(0 <= dim < _LARGEST, f"dim={dim} in [0, 2**62)")
+    expect(0 <= dim < _MAX_DIM, f"dim={dim} in [0, 2**62)")
 
 
 def _checked(indices: Tensor, dim: int) -> _Ints:
     _check_dim(dim)
-    expect(indices.dtype == torch.int64 and indices.dim() == 1, f"indices as int64 in one row, got {indices.dtype}")
+    expect(indices.dtype == torch.int64 and indices.dim() == 1, f"indices as a vector of int64, got {indices.dtype}")
     array: _Ints = indices.detach().cpu().numpy()
     if array.size:
-        expect(bool(np.all(array[1:] > array[:-1])), "indices in ascending order, each once")
+        expect(bool(np.all(array[1:] > array[:-1])), "indices in strictly ascending order")
         expect(array[0] >= 0 and array[-1] < dim, f"indices from {array[0]} to {array[-1]} in [0, {dim})")
     return array
 
@@ -102,7 +102,7 @@ def _pack_bitmap(chosen: _Ints, dim: int) -> _Bytes:
 
 def _unpack_bitmap(data: _Bytes, dim: int) -> _Ints:
     if data.size != _bitmap_size(dim):
-        raise WireError(f"Expected a bitmap of {_bitmap_size(dim)} bytes, got {data.size}: it was cut.")
+        raise WireError(f"Expected a bitmap of {_bitmap_size(dim)} bytes, got {data.size}: it was truncated.")
     chosen = np.flatnonzero(_bits(data[1:]))
     if chosen.size and chosen[-1] >= dim:
         raise WireError(f"Expected coordinates below {dim}, got {chosen[-1]}.")
@@ -110,12 +110,12 @@ def _unpack_bitmap(data: _Bytes, dim: int) -> _Ints:
 
 
 def _parameters(gaps: _Ints) -> tuple[_Bytes, tuple[int, int]]:
-    """The best parameter of every block, and how many low and unary bits they make together."""
+    """The best parameter of every block, and the total numbers of low and unary bits."""
     blocks = np.zeros((-(-gaps.size // _BLOCK), _BLOCK), np.int64)
     blocks.reshape(-1)[: gaps.size] = gaps
     sizes = _block_sizes(gaps.size)
     candidates = range(int(gaps.max(initial=0)).bit_length() + 1)
-    # In float64: the cost of a hopelessly small parameter may pass int64, the cost of the best one is exact.
+    # In float64: the cost of a far too small parameter may overflow int64, and the cost of the best one is exact.
     costs = np.stack([(blocks >> r).sum(1, dtype=np.float64) + sizes * r for r in candidates])
     best = costs.argmin(0)
     low = int((best * sizes).sum())
@@ -137,11 +137,11 @@ def _pack_planes(gaps: _Ints, widths: _Ints) -> _Bytes:
 
 
 def _unpack_planes(bits: _Bytes, widths: _Ints) -> _Ints:
-    low, at = np.zeros(widths.size, np.int64), 0
+    low, position = np.zeros(widths.size, np.int64), 0
     for bit in range(int(widths.max(initial=0))):
         wide = np.flatnonzero(widths > bit)
-        low[wide] |= bits[at : at + wide.size].astype(np.int64) << bit
-        at += wide.size
+        low[wide] |= bits[position : position + wide.size].astype(np.int64) << bit
+        position += wide.size
     return low
 
 
@@ -155,31 +155,31 @@ def _pack_unary(high: _Ints) -> _Bytes:
 def _unpack_gaps(data: _Bytes, dim: int) -> _Ints:
     widths, low, unary = _split(data, dim)
     if low.size and _bits(low[-1:])[(int(widths.sum()) - 1) % 8 + 1 :].any():
-        raise WireError("The low bits are followed by something else than zeros.")
+        raise WireError("Expected zeros after the low bits.")
     ends = np.flatnonzero(_bits(unary))
     if ends.size != widths.size or (unary.size and unary[-1] == 0):
-        raise WireError(f"Expected {widths.size} unary codes up to the last byte, got {ends.size}.")
+        raise WireError(f"Expected {widths.size} unary codes that end in the last byte, got {ends.size}.")
     high = np.diff(ends, prepend=-1) - 1
-    if np.any(high > dim >> widths):  # before the shift, which would wrap around
+    if np.any(high > dim >> widths):  # before the shift, which could overflow
         raise WireError(f"Expected coordinates below {dim}, got a larger gap.")
     chosen = np.cumsum((high << widths | _unpack_planes(_bits(low), widths)) + 1) - 1
-    if np.any(chosen >= dim):  # every one: the first that is too large cannot have wrapped around, later ones can
+    if np.any(chosen >= dim):  # check all: the first one that is too large has not overflowed, later ones may have
         raise WireError(f"Expected coordinates below {dim}, got larger ones.")
     return chosen
 
 
 def _split(data: _Bytes, dim: int) -> tuple[_Ints, _Bytes, _Bytes]:
-    """The parameter of every gap, the low bits and the unary bits; lengths are checked before anything is made."""
+    """The parameter of every gap, the low bits and the unary bits; lengths are checked before allocating."""
     if not _HEADER.size <= data.size < _bitmap_size(dim):
         raise WireError(f"Expected gaps in {_HEADER.size} to {_bitmap_size(dim) - 1} bytes, got {data.size}.")
     _, count = _HEADER.unpack(data[: _HEADER.size].tobytes())
     start = _HEADER.size + -(-count // _BLOCK)
-    if start + _bytes_for(count) > data.size:  # every code has at least the bit that ends it
-        raise WireError(f"The set says {count} coordinates, but {data.size} bytes cannot hold them.")
+    if start + _bytes_for(count) > data.size:  # every code has at least its final bit
+        raise WireError(f"Expected {count} coordinates, but {data.size} bytes cannot hold them.")
     parameters = data[_HEADER.size : start]
     if parameters.size and parameters.max() > dim.bit_length():
         raise WireError(f"Expected parameters of at most {dim.bit_length()}, got {parameters.max()}.")
     end = start + _bytes_for(int((parameters * _block_sizes(count)).sum()))
     if end + _bytes_for(count) > data.size:
-        raise WireError(f"The low bits of {count} coordinates pass the end of {data.size} bytes.")
+        raise WireError(f"Expected the low bits of {count} coordinates, but {data.size} bytes cannot hold them.")
     return _widths(parameters, count), data[start:end], data[end:]

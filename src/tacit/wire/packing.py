@@ -1,8 +1,8 @@
-"""Bytes in fixed schemas: numbers, tables of equally long entries by client, sets of clients.
+"""Fields of protocol messages: numbers, chunks, tables of equally long entries by client, and sets of clients.
 
-A table is `count u32`, then per client `id u32 | entry`, ids strictly ascending: nobody can stand in it twice. What a
-count promises is compared with the bytes that are there before anything is read, so that no message makes its reader
-allocate more than its own length.
+A table is `count u32`, then per client `id u32 | entry`, with ids strictly ascending, so that no client occurs twice.
+Counts are compared with the length of the message before anything is read, so that no message makes its reader
+allocate more than the message's own length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,67 +14,66 @@ from tacit.errors import ProtocolError
 Table = Mapping[int, bytes]
 WORD = 4  # bytes of a count and of a client's number
 LENGTH = 8  # bytes of a length
-MOST = 1 << 32  # clients' numbers are smaller
+CLIENT_LIMIT = 1 << 32  # clients' numbers are below it
 
 
-def number(value: int, width: int = WORD) -> bytes:
-    """A little-endian unsigned number."""
+def pack_number(value: int, width: int = WORD) -> bytes:
+    """A little-endian unsigned number of `width` bytes."""
     return value.to_bytes(width, "little")
 
 
 def pack_chunk(data: bytes) -> bytes:
-    """Bytes with their length in front, as `Reader.chunk` reads them."""
-    return number(len(data), LENGTH) + data
+    """Bytes prefixed with their length, as `Reader.chunk` reads them."""
+    return pack_number(len(data), LENGTH) + data
 
 
 @cache
-def _entry(width: int) -> Struct:
-    """How one client's entry lies in a table."""
+def _table_entry(width: int) -> Struct:
     return Struct(f"<I{width}s")
 
 
 class Reader:
-    """Reads bytes once, from the front; whatever is missing, or left over at the end, is a `ProtocolError`."""
+    """Reads a message once, from the front; missing or left-over bytes raise `ProtocolError`."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = memoryview(data)
 
     def take(self, count: int) -> bytes:
-        """The next bytes."""
+        """The next `count` bytes."""
         if count > len(self._data):
-            raise ProtocolError(f"Expected {count} more bytes, got {len(self._data)}: the message was cut.")
+            raise ProtocolError(f"Expected {count} more bytes, got {len(self._data)}: the message was truncated.")
         taken, self._data = self._data[:count], self._data[count:]
         return bytes(taken)
 
     def number(self, width: int = WORD) -> int:
-        """The next number."""
+        """The next number of `width` bytes."""
         return int.from_bytes(self.take(width), "little")
 
-    def chunk(self, most: int) -> bytes:
-        """The next bytes that say their own length, `most` at most."""
+    def chunk(self, limit: int) -> bytes:
+        """The next bytes that are prefixed with their length, which may be at most `limit`."""
         length = self.number(LENGTH)
-        if length > most:
-            raise ProtocolError(f"Expected at most {most} bytes, got {length}.")
+        if length > limit:
+            raise ProtocolError(f"Expected at most {limit} bytes, got {length}.")
         return self.take(length)
 
     def rest(self) -> memoryview:
-        """All that is left, not copied."""
+        """All remaining bytes, not copied."""
         taken, self._data = self._data, self._data[:0]
         return taken
 
-    def done(self) -> None:
-        """Nothing may be left."""
+    def expect_end(self) -> None:
+        """Raise `ProtocolError` if bytes remain."""
         if self._data:
             raise ProtocolError(f"Expected the end of the message, got {len(self._data)} more bytes.")
 
-    def table(self, width: int, most: int) -> dict[int, bytes]:
-        """The next table, of entries with `width` bytes, `most` of them at most."""
+    def table(self, width: int, limit: int) -> dict[int, bytes]:
+        """The next table of entries of `width` bytes, at most `limit` of them."""
         count = self.number()
-        if count > most:
-            raise ProtocolError(f"Expected a table of at most {most} entries, got {count}.")
+        if count > limit:
+            raise ProtocolError(f"Expected a table of at most {limit} entries, got {count}.")
         if count * (WORD + width) > len(self._data):
-            raise ProtocolError(f"A table of {count} entries does not fit into {len(self._data)} bytes.")
-        entry = _entry(width)
+            raise ProtocolError(f"Expected a table of {count} entries, but only {len(self._data)} bytes remain.")
+        entry = _table_entry(width)
         table: list[tuple[int, bytes]] = list(entry.iter_unpack(self.take(count * entry.size)))
         last = -1
         for client, _ in table:
@@ -84,10 +83,10 @@ class Reader:
         return dict(table)
 
     def subset(self, members: Sequence[int]) -> frozenset[int]:
-        """The next set of clients out of `members`, one bit for each."""
+        """The next subset of `members`, one bit for each."""
         bits = self.number((len(members) + 7) // 8)
         if bits >> len(members):
-            raise ProtocolError("A set of clients has members beyond the roster.")
+            raise ProtocolError(f"Expected a subset of {len(members)} clients, got bits beyond them.")
         return frozenset(client for place, client in enumerate(members) if bits >> place & 1)
 
 
@@ -95,16 +94,16 @@ def pack_table(table: Table, width: int) -> bytes:
     """A table as `Reader.table` reads it."""
     if any(len(entry) != width for entry in table.values()):
         raise ProtocolError(f"Expected entries of {width} bytes.")
-    pack = _entry(width).pack
-    return number(len(table)) + b"".join(pack(client, table[client]) for client in sorted(table))
+    pack = _table_entry(width).pack
+    return pack_number(len(table)) + b"".join(pack(client, table[client]) for client in sorted(table))
 
 
-def size_table(count: int, width: int) -> int:
-    """How many bytes `pack_table` needs."""
+def table_size(count: int, width: int) -> int:
+    """The length of `pack_table` in bytes."""
     return WORD + count * (WORD + width)
 
 
 def pack_subset(chosen: frozenset[int], members: Sequence[int]) -> bytes:
-    """A set of clients as `Reader.subset` reads it."""
+    """A subset of clients as `Reader.subset` reads it."""
     bits = sum(1 << place for place, client in enumerate(members) if client in chosen)
-    return number(bits, (len(members) + 7) // 8)
+    return pack_number(bits, (len(members) + 7) // 8)
