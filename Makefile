@@ -1,26 +1,33 @@
-# Each target makes the environment it needs: .venv, with the tacit command in it. Python 3.11 and make are enough.
+# Each target first creates the environment it needs: .venv, with the tacit command in it. Python 3.11 and make suffice.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench
+.PHONY: help demo test campaign lint bench
 
-demo: $(READY)  ## standard federated learning, the same with privacy, and FL-TOP-DP, on embedded data of 100 clients
+help:  ## print this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /: /'
+
+demo: $(READY)  ## compare FL-STD, FL-STD-DP and FL-TOP-DP on the embedded digits, split over 100 clients (2 minutes)
 	$(BIN)/tacit run fl-std fl-std-dp fl-top-dp --rounds 100 --set ratio=0.02 epsilon=8 delta=1e-3 \
 		--task-set model=digits-mlp --evaluate-every 10
 
-test: $(READY)  ## the whole test suite
+test: $(READY)  ## run the test suite
 	$(BIN)/python -m pytest -q -n auto
 
-lint: $(READY)  ## style, types, and who may import whom
+campaign: $(READY)  ## run the test suite with every command of the documents and far more random trials (hours)
+	TACIT_DOCUMENTS=whole TACIT_SCHEDULES=10000 TACIT_HUNDREDS=100 TACIT_FUZZ=100000 TACIT_AUDITS=100 \
+		TACIT_AUDIT_RUNS=60 TACIT_SAMPLES=10000000 TACIT_IMAGES=20 TACIT_LONG=1 $(BIN)/python -m pytest -q -n auto
+
+lint: $(READY)  ## check style, types and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)  ## speed and memory, beside other frameworks
+bench: $(READY)  ## measure speed and memory, compared with other frameworks
 	$(BIN)/python benchmarks/run.py
 
 $(READY): pyproject.toml constraints.txt

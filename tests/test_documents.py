@@ -1,7 +1,13 @@
-"""Every command and every example in README and docs runs."""
+"""Every command and every example in README and docs runs.
+
+Commands run in this process, each once. Long ones are shortened (`SHORT`), because what they compute is tested
+elsewhere: the point here is that the command line, its options and their combination are still right. With
+TACIT_DOCUMENTS=whole they run as they are printed, the demo through `make`.
+"""
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,8 +15,18 @@ from pathlib import Path
 
 import pytest
 
+from tacit import cli, methods, tasks
+
+WHOLE = os.environ.get("TACIT_DOCUMENTS") == "whole"
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SHORT = {  # options that replace those of a command, or are added to them
+    "run": {"--rounds": "2", "--workers": "1"},
+    "attack dlg": {"--images": "1", "--steps": "20"},
+    "attack membership": {"--rounds": "2", "--models": "4"},
+    "audit --canaries": {"--canaries": "50"},
+    "audit --runs": {"--runs": "20"},
+}
 EXAMPLES = [
     pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
@@ -23,24 +39,65 @@ COMMANDS = [
     for line in block.splitlines()
     if line.strip()
 ]
-TACIT = Path(sys.executable).with_name("tacit")
+
+
+def shortened(command: str) -> str:
+    """The command with fewer rounds, images or runs."""
+    if WHOLE:
+        return command
+    for words, options in SHORT.items():
+        if all(word in command.split() for word in words.split()):
+            for option, value in options.items():
+                command = re.sub(rf" {option} \S+", "", command) + f" {option} {value}"
+    return command
+
+
+def needs_data(command: str) -> bool:
+    words = command.split()
+    default = methods.default_task(words[2]).task if words[1] == "run" and "--task" not in words else ""
+    return any(entry.data and (name in words or name == default) for name, entry in tasks.TASKS.items())
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
-def test_examples_run(code: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_examples_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "example", "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("tacit")])
-def test_commands_run(command: str, tmp_path: Path, data_folder: Path) -> None:
-    environment = {**os.environ, "TACIT_DATA": str(data_folder)}
-    done = subprocess.run([TACIT, *command.split()[1:]], cwd=tmp_path, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+@pytest.mark.parametrize("command", dict.fromkeys(shortened(c) for c in COMMANDS if c.startswith("tacit ")))
+def test_commands_run(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    if needs_data(command):
+        request.getfixturevalue("data_folder")
+    monkeypatch.chdir(tmp_path)
+    code = cli.main(shlex.split(command)[1:])
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    assert printed.out.strip()
 
 
-def test_the_demo_runs(tmp_path: Path) -> None:
+def demo() -> str:
+    """The command of the Makefile's target `demo`."""
+    recipe = re.search(r"^demo:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe
+    return " ".join(recipe[1].replace("\\\n", " ").split()).replace("$(BIN)/", "")
+
+
+def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert demo().startswith("tacit run fl-std fl-std-dp fl-top-dp --rounds 100 ")
+    assert cli.main(shlex.split(shortened(demo()))[1:]) == 0
+    assert "Results:" in capsys.readouterr().out
+    assert (tmp_path / "runs").is_dir()
+
+
+@pytest.mark.skipif(not WHOLE, reason="minutes: TACIT_DOCUMENTS=whole")
+def test_make_demo_runs(tmp_path: Path) -> None:
     """`make demo`, in a copy of the tree that borrows this environment."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
@@ -50,15 +107,21 @@ def test_the_demo_runs(tmp_path: Path) -> None:
     done = subprocess.run(["make", "demo"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Results:" in done.stdout
-    assert (tmp_path / "runs").is_dir()
 
 
 def test_every_other_command_is_a_target_of_make() -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for command in COMMANDS:
-        if not command.startswith("tacit"):
+        if not command.startswith("tacit "):
             assert re.fullmatch(r"make (\w+)", command)
             assert command.split()[1] in targets
+
+
+def test_every_target_of_make_is_explained() -> None:
+    listed = re.findall(r"^([a-z]+):.*  ## \S", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony
+    assert listed == phony[1].split()
 
 
 def test_links_lead_somewhere() -> None:
@@ -67,8 +130,11 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
 
 
-def test_the_table_of_methods_is_complete() -> None:
-    from tacit import methods
+def test_the_glossary_is_linked() -> None:
+    assert "docs/glossary.md" in (cli.__doc__ or "")
+    assert "(docs/glossary.md)" in (ROOT / "README.md").read_text()
 
+
+def test_the_table_of_methods_is_complete() -> None:
     listed = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE))
     assert listed == set(methods.catalog())

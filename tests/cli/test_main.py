@@ -1,37 +1,90 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tacit import cli, methods
 from tacit.errors import StorageError
 
-VERBS = ("run", "methods", "card", "data")
+COMMANDS = ("run", "methods", "card", "data", "plan", "attack", "audit", "enclave", "reproduce")
+WITHOUT_TORCH = [
+    ("--version", 0, "tacit "),
+    ("--help", 0, "docs/glossary.md"),
+    ("methods", 0, "fl-top-dp"),
+    ("methods --json", 0, '"fl-top-dp"'),
+    ("data list", 0, "fashion-mnist"),
+    ("reproduce", 0, "geyer/table-1"),
+    ("rnu fedavg", 2, "Did you mean 'run'?"),
+    ("methods --jsn", 2, "Did you mean '--json'?"),
+    ("run fedavg --evaluate-evry 2", 2, "Did you mean '--evaluate-every'?"),
+    ("run fedvag", 2, "Did you mean 'fedavg'?"),
+    ("run fedavg --set epoch=2", 2, "Did you mean 'epochs'?"),
+    ("run fl-std fl-top-dp --set ration=0.1", 2, "Did you mean 'ratio'?"),
+    ("run fedavg --task digit", 2, "Did you mean 'digits'?"),
+    ("run fedavg --task-set client=3", 2, "Did you mean 'clients'?"),
+    ("run nbafl --task-set client=3", 2, "Did you mean 'clients'?"),
+    ("card fedvag", 2, "Did you mean 'fedavg'?"),
+    ("card fedavg --set epoch=2", 2, "Did you mean 'epochs'?"),
+    ("plan --sampling poison --delta 1e-5", 2, "Did you mean 'poisson'?"),
+    ("data lst", 2, "Did you mean 'list'?"),
+    ("data fetch minst", 2, "Did you mean 'mnist'?"),
+    ("attack dgl fedavg", 2, "Did you mean 'dlg'?"),
+    ("attack dlg fedvag", 2, "Did you mean 'fedavg'?"),
+    ("audit geyer --set cohrt=3", 2, "Did you mean 'cohort'?"),
+    ("enclave configure fedvag --population 9 --seed 0 --out x", 2, "Did you mean 'fedavg'?"),
+    ("reproduce geyer/tabel-1", 2, "Did you mean 'geyer/table-1'?"),
+]
 
 
-def test_help_lists_every_verb_and_is_quick():
-    command = [sys.executable, "-X", "importtime", "-m", "tacit.cli", "--help"]
-    began = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    seconds = time.perf_counter() - began
-    assert all(f"    {verb} " in done.stdout for verb in VERBS)
-    assert "torch" not in done.stderr
-    assert seconds < 2  # 0.1 s on an idle machine; with torch it is far more
+def test_names_are_listed_and_checked_without_importing_torch():
+    """In one process, in which an import of PyTorch by any of these commands would show."""
+    code = (
+        "import contextlib, io, json, sys\n"
+        "from tacit.cli import main\n"
+        "results = []\n"
+        "for line in json.loads(sys.argv[1]):\n"
+        "    text = io.StringIO()\n"
+        "    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):\n"
+        "        try:\n"
+        "            code = main(line.split())\n"
+        "        except SystemExit as exit:\n"
+        "            code = exit.code\n"
+        "    results.append([code, text.getvalue(), 'torch' in sys.modules])\n"
+        "print(json.dumps(results))\n"
+    )
+    lines = json.dumps([line for line, _, _ in WITHOUT_TORCH])
+    done = subprocess.run([sys.executable, "-c", code, lines], capture_output=True, text=True, check=True)
+    for (line, code, words), (found, text, torch) in zip(WITHOUT_TORCH, json.loads(done.stdout), strict=True):
+        assert found == code, f"tacit {line}: {text}"
+        assert words in text, f"tacit {line}: {text}"
+        assert not torch, f"tacit {line} imports torch"
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_s_help_teaches_by_example(verb, capsys):
+def test_help_lists_every_command(capsys):
     with pytest.raises(SystemExit, match="0"):
-        cli.main([verb, "--help"])
-    assert f"tacit {verb}" in capsys.readouterr().out.partition("Examples:")[2]
+        cli.main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(any(line.startswith(f"    {command}") for line in lines) for command in COMMANDS)
+
+
+def test_no_command_imports_another(capsys):
+    code = "import sys, tacit.cli; tacit.cli.main(['methods']); print(*(m for m in sys.modules if 'tacit.cli.' in m))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.splitlines()[-1].split()) == {"tacit.cli.methods", "tacit.cli._console"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_has_examples(command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([command, "--help"])
+    assert f"tacit {command}" in capsys.readouterr().out.partition("Examples:")[2]
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ([], ["VERB"]),
+        ([], ["COMMAND"]),
         (["rnu"], ["'rnu'", "'run'"]),
         (["run", "fedavg", "--set", "lr"], ["KEY=VALUE", "'lr'"]),
         (["run", "fedavg", "--seed", "one"], ["--seed", "'one'"]),
@@ -42,12 +95,12 @@ def test_every_verb_s_help_teaches_by_example(verb, capsys):
 def test_wrong_command_lines_get_one_line_and_exit_code_2(line, words, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(line)
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     assert caught.value.code == 2
-    assert said.out == ""
-    assert said.err.startswith("tacit: ")
-    assert said.err.count("\n") == 1
-    assert all(word in said.err for word in [*words, "--help"])
+    assert printed.out == ""
+    assert printed.err.startswith("tacit: ")
+    assert printed.err.count("\n") == 1
+    assert all(word in printed.err for word in [*words, "--help"])
 
 
 def raising(error: BaseException):
@@ -58,24 +111,24 @@ def raising(error: BaseException):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (StorageError("Disk on fire."), 1, "tacit: Disk on fire.\n"),
         (KeyboardInterrupt(), 130, "tacit: Interrupted.\n"),
     ],
 )
-def test_errors_on_purpose_are_one_sentence(monkeypatch, capsys, error, code, said):
-    monkeypatch.setattr(methods, "catalog", raising(error))
+def test_expected_errors_are_one_sentence(monkeypatch, capsys, error, code, message):
+    monkeypatch.setattr(methods, "definitions", raising(error))
     assert cli.main(["methods"]) == code
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
-def test_other_errors_show_where_they_come_from(monkeypatch, capsys):
-    monkeypatch.setattr(methods, "catalog", raising(ZeroDivisionError("bug")))
+def test_unexpected_errors_show_a_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(methods, "definitions", raising(ZeroDivisionError("bug")))
     assert cli.main(["methods"]) == 1
-    said = capsys.readouterr().err
-    assert "Traceback" in said
-    assert "ZeroDivisionError: bug" in said
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed
+    assert "ZeroDivisionError: bug" in printed
 
 
 def test_methods_lists_the_catalogue(capsys):
@@ -86,21 +139,21 @@ def test_methods_lists_the_catalogue(capsys):
     assert [entry["name"] for entry in json.loads(capsys.readouterr().out)] == list(methods.catalog())
 
 
-def test_card_prints_all_there_is_to_know(capsys):
+def test_a_card_is_complete(capsys):
     assert cli.main(["card", "fl-std", "--set", "rounds=3", "lr=1/8"]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for words in (
         "Who sees what",
         "Guarantee",
-        "none: nothing is blurred",
+        "no noise is added, so updates can reveal training data",
         "lr=0.125",
         "rounds=3",
         "Kerkouche",
         "tacit run fl-std",
     ):
-        assert words in said
+        assert words in printed
     for slot in ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server"):
-        assert f"  {slot} " in said
+        assert f"  {slot} " in printed
     assert cli.main(["card", "fl-std", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["pieces"]["sampler"] == "FixedSize(size=100)"
 
@@ -109,6 +162,6 @@ def test_card_prints_all_there_is_to_know(capsys):
     ("line", "words"),
     [(["card", "fl-sdt"], "'fl-std'"), (["card", "fl-std", "--set", "step=3"], "Did you mean 'steps'?")],
 )
-def test_card_refuses_what_there_is_not(line, words, capsys):
+def test_a_card_of_an_unknown_method_or_argument_is_refused(line, words, capsys):
     assert cli.main(line) == 2
     assert words in capsys.readouterr().err

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 
@@ -9,27 +10,27 @@ FIXED = "--noise 1 --delta 1e-5 --population 9 --cohort 2 --rounds 3 --sampling 
 SIZED = ["--delta", "1e-5", "--population", "6000", "--accountant", "rdp"]
 
 
-def plan(capsys, *line: str) -> dict[str, object]:
+def plan(capsys, *line: str) -> dict[str, Any]:
     assert cli.main(["plan", *line, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert isinstance(found, dict)
     return found
 
 
-def test_noise_for_a_budget(capsys):
+def test_the_noise_for_a_budget(capsys):
     found = plan(capsys, *BASE, "--epsilon", "1", "--rounds", "200")
     assert found["noise"] == pytest.approx(1.5406, abs=1e-3)
     assert found["epsilon"] <= 1
 
 
-def test_what_a_noise_costs_after_every_round(capsys):
+def test_epsilon_after_every_round(capsys):
     found = plan(capsys, *BASE, "--noise", "1.54", "--rounds", "200")
     assert len(found["epsilons"]) == 200
     assert round(found["epsilons"][59], 4) == 0.7641
     assert round(found["epsilon"], 4) == 1.0006
 
 
-def test_rounds_for_both(capsys):
+def test_the_rounds_for_a_budget_and_a_noise(capsys):
     assert plan(capsys, *BASE, "--noise", "1.54", "--epsilon", "1")["rounds"] == 199
     assert plan(capsys, *BASE, "--noise", "400", "--epsilon", "9")["or_more"] is True
 
@@ -49,7 +50,7 @@ def test_a_schedule_of_sizes(capsys):
     assert plan(capsys, *SIZED, "--schedule", "3x100,2x200", "--epsilon", "1", "--noise", "2")["rounds"] > 5
 
 
-def test_what_is_harder_to_hide_costs_more(capsys):
+def test_less_amplification_costs_more(capsys):
     def epsilon(*line: str) -> float:
         return float(str(plan(capsys, *SIZED, "--noise", "3", "--rounds", "5", *line)["epsilon"]))
 
@@ -65,21 +66,21 @@ def test_the_default_is_the_tight_accountant_where_it_has_a_bound(capsys):
     assert plan(capsys, *line, "--sampling", "fixed", "--adjacency", "replace-one")["accountant"] == "rdp"
 
 
-def test_for_people(capsys):
+def test_the_printed_table(capsys):
     assert cli.main(["plan", *BASE, "--noise", "1.54", "--rounds", "3"]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    lines = said.out.splitlines()
-    assert lines[0].split() == ["round", "epsilon"]
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    lines = printed.out.splitlines()
+    assert lines[0].split() == ["round", "ε"]
     assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
-    assert lines[5].split() == ["noise", "1.5400"]
+    assert lines[5].split() == ["noise", "multiplier", "1.5400"]
     assert all(line == line.rstrip() for line in lines)
 
 
 def test_noise_is_never_printed_below_what_is_needed(capsys):
     exact = plan(capsys, *BASE, "--epsilon", "1", "--rounds", "200")["noise"]
     assert cli.main(["plan", *BASE, "--epsilon", "1", "--rounds", "200"]) == 0
-    printed = capsys.readouterr().out.split()[1]
+    printed = capsys.readouterr().out.split()[2]
     assert exact <= float(printed) <= exact + 1e-4
 
 
@@ -91,9 +92,9 @@ def test_an_infinite_epsilon_is_null_in_json(capsys):
 def test_a_weak_delta_is_a_warning(capsys):
     line = ["plan", "--delta", "1e-2", "--population", "1000", "--cohort", "9", "--noise", "2", "--rounds", "2"]
     assert cli.main([*line, "--accountant", "rdp", "--json"]) == 0
-    said = capsys.readouterr()
-    assert "not small against 1/1000" in said.err
-    assert json.loads(said.out)["rounds"] == 2
+    printed = capsys.readouterr()
+    assert "δ = 0.01 is too large: choose it well below 1/1000." in printed.err
+    assert json.loads(printed.out)["rounds"] == 2
 
 
 @pytest.mark.parametrize(
@@ -116,21 +117,21 @@ def test_a_weak_delta_is_a_warning(capsys):
         ("--noise 1 --delta 1e-5 --population 100 --cohort 200 --rounds 3", "size=200 <= population=100"),
         ("--noise 1 --delta 1e-5 --population 9 --cohort 2.5 --rounds 3 --sampling fixed", "a whole number"),
         ("--noise 1 --delta 1e-5 --rate .1 --rounds 3 --sampling fixed", "--population and --cohort"),
-        ("--noise 1 --delta 1e-5 --rate .1 --rounds 3 --sampling everyone", "where everyone joins"),
+        ("--noise 1 --delta 1e-5 --rate .1 --rounds 3 --sampling everyone", "with --sampling everyone"),
         ("--noise .1 --delta 1e-5 --rate .5 --epsilon .5 --accountant rdp", "Not even one round"),
         (f"{FIXED} --adjacency replace-one --accountant pld", "Expected accountant rdp"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(line, words, capsys):
     assert cli.main(["plan", *line.split()]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert words in said.err
-    assert said.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert words in printed.err
+    assert printed.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("line", ["--epsilon 1 --rate .1 --rounds 5", "--delta x", "--delta 1e-5 --schedule 3y4"])
-def test_bad_arguments_too(line, capsys):
+def test_wrong_arguments_get_one_line_and_exit_code_2(line, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["plan", *line.split()])
     assert caught.value.code == 2

@@ -110,7 +110,7 @@ def _experiments(args: argparse.Namespace) -> "list[Experiment]":
     """The experiments of the file or the methods' names, changed by the command line; all have the first one's task."""
     from tacit import methods
     from tacit.errors import UserError
-    from tacit.runs.experiment import Experiment, default_task_args, read, shared_out
+    from tacit.runs.experiment import Experiment, default_task_args, read, split_args
 
     if not args.what:
         raise UserError("Expected a method's name, an experiment file, or --resume RUN. See tacit run --help.")
@@ -132,7 +132,7 @@ def _experiments(args: argparse.Namespace) -> "list[Experiment]":
             },
             seeds=base.seeds if args.seed is None else (args.seed,),
         )
-        for base, own in zip(bases, shared_out(given, [base.method for base in bases]), strict=True)
+        for base, own in zip(bases, split_args(given, [base.method for base in bases]), strict=True)
     ]
 
 
@@ -269,16 +269,19 @@ def _sparsity(run: "Run", *, alone: bool) -> list[str]:
     whose = "" if alone else f" of {run.plan.method.name}"
     return [
         f"Layer {name}{whose}: clients send {layer.sent} of {layer.weights} weights "
-        f"({1 - layer.sent / layer.weights:.2%} zeros); the trained model has {layer.held} non-zero weights."
+        f"({100 * (1 - layer.sent / layer.weights):.2f} % zeros); the trained model has {layer.held} non-zero weights."
         for name, layer in run.sparsity.items()
     ]
 
 
 def _privacy(run: "Run", *, alone: bool) -> list[str]:
     """The guarantee, nominal figures, and how much of the budget is used."""
-    charges, method = run.charges, run.plan.method
-    lines = [f"Guarantee{'' if alone else f' of {method.name}'}: {run.privacy}"]
-    lines += figures(run.plan.manifest.method.nominal)
+    charges, method, text = run.charges, run.plan.method, str(run.privacy)
+    if run.privacy.proved:
+        guarantee = f"Guarantee{'' if alone else f' of {method.name}'}: {text}"
+    else:
+        guarantee = f"No privacy guarantee{'' if alone else f' for {method.name}'}: {text.removeprefix('none: ')}"
+    lines = [guarantee, *figures(run.plan.manifest.method.nominal)]
     if charges is not None and method.budget is not None:
         used, limit = f"{charges.epsilon:.2f}", method.budget.epsilon
         lines.append(f"Budget used: ε = {used} of {limit:g} at δ = {charges.delta:g}.")

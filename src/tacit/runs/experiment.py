@@ -1,8 +1,8 @@
 """An experiment as data: a method and a task by name, their arguments, and seeds.
 
-Left out, the task is the one that the method is at home on, set up for it; arguments are added to that. A task is one
-of the catalogue, or `FILE.py:FUNCTION`: a function of the user's own that returns a `Task`, whose parameters are then
-the task's arguments.
+If the task is left out, the method's default task is used with its default arguments; further arguments are added to
+these. A task is one of the catalog, or `FILE.py:FUNCTION`: a user's function that returns a `Task`, whose parameters
+are then the task's arguments.
 
 ::
 
@@ -13,7 +13,7 @@ the task's arguments.
     [args]                    # of the method's factory
     rounds = 50
 
-    [task-args]               # of the task's
+    [task-args]               # of the task's factory
     clients = 6000
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tacit import methods, tasks
-from tacit.core.schema import call, choose, convert, listed, suggestion
+from tacit.core.schema import call, check_names, choose, convert, listed, suggestion
 from tacit.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Experiment:
     """A method and a task by name, the arguments of their factories, and the seeds to run them with.
 
     The factories' signatures are the schema: `build_method` and `build_task` raise a `UserError` that names the
-    factory, the key and the nearest right one.
+    factory, the wrong key and the most similar valid one.
     """
 
     method: str
@@ -54,44 +54,42 @@ class Experiment:
     def check_names(self) -> None:
         """Raise `UserError` if method, task or one of their arguments does not exist. Imports none of them."""
         methods.check(self.method, self.args)
-        if own_task(self.task) is None:
+        if user_task(self.task) is None:
             tasks.check(self.task, self.task_args)
 
     def build_method(self) -> "Method":
-        """The method, from its factory."""
         return methods.make(self.method, self.args)
 
     def build_task(self) -> "Task":
-        """The task, from its factory."""
         from tacit.core import Task
 
         task = call(self._task_factory(), f"task {self.task}", self.task_args)
         if not isinstance(task, Task):
             raise UserError(f"Expected {self.task} to return a tacit.Task, got {type(task).__name__}.")
-        return replace(task, name=self.task) if own_task(self.task) else task
+        return replace(task, name=self.task) if user_task(self.task) else task
 
     def typed_args(self) -> dict[str, object]:
-        """The method's arguments, brought to the types its factory declares."""
+        """The method's arguments, converted to the types that its factory declares."""
         return _typed(methods.find(self.method), self.args)
 
     def typed_task_args(self) -> dict[str, object]:
-        """The task's arguments, brought to the types its factory declares."""
+        """The task's arguments, converted to the types that its factory declares."""
         return _typed(self._task_factory(), self.task_args)
 
     def _task_factory(self) -> "Callable[..., Task]":
-        own = own_task(self.task)
-        return own.factory() if own else choose(tasks.TASKS, self.task, "task").factory
+        found = user_task(self.task)
+        return found.factory() if found else choose(tasks.TASKS, self.task, "task").factory
 
 
 @dataclass(frozen=True)
-class OwnTask:
-    """A task of the user's own: a function in a Python file that returns a `Task`."""
+class UserTask:
+    """A user's task: a function in a Python file that returns a `Task`."""
 
     file: Path
     function: str
 
     def factory(self) -> "Callable[..., Task]":
-        """The function; the file is run to get it."""
+        """The function. The file is executed to find it."""
         label = f"{self.file}:{self.function}"
         spec = importlib.util.spec_from_file_location(self.file.stem, self.file)
         if spec is None or spec.loader is None or not self.file.is_file():
@@ -105,26 +103,29 @@ class OwnTask:
         return choose(functions, self.function, f"a function of {self.file}")
 
 
-def own_task(name: str) -> OwnTask | None:
-    """What `FILE.py:FUNCTION` names; None for the name of a task of the catalogue."""
+def user_task(name: str) -> UserTask | None:
+    """The task that `FILE.py:FUNCTION` names; None for any other name."""
     file, colon, function = name.rpartition(":")
-    return OwnTask(Path(file), function) if colon and file.endswith(".py") else None
+    return UserTask(Path(file), function) if colon and file.endswith(".py") else None
 
 
-def shared_out(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
-    """For each method those of the arguments that its factory has; one that no factory has is an error.
+def split_args(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
+    """For each method the arguments that it has; an argument that none of them has is a `UserError`.
 
     Example:
-        >>> shared_out({"rounds": 3, "ratio": 0.1}, ["fl-std", "fl-top"])
+        >>> split_args({"rounds": 3, "ratio": 0.1}, ["fl-std", "fl-top"])
         [{'rounds': 3}, {'rounds': 3, 'ratio': 0.1}]
     """
-    own = [{key: value for key, value in args.items() if _takes(name, key, value)} for name in names]
-    nobody = [key for key in args if not any(key in mine for mine in own)]
-    return [{**mine, **{key: args[key] for key in nobody}} for mine in own]  # what nobody has, each factory refuses
+    known = [choose(methods.definitions(), name, "method").parameters for name in names]
+    label = f"method{'s' * (len(names) > 1)} {listed(names)}"
+    check_names([key for key in args if "." not in key], dict.fromkeys(key for keys in known for key in keys), label)
+    accepted = [{key: value for key, value in args.items() if _has_argument(name, key, value)} for name in names]
+    unknown = {key: value for key, value in args.items() if not any(key in some for some in accepted)}
+    return [{**some, **unknown} for some in accepted]  # unknown are fields of pieces only: `make` rejects them
 
 
-def _takes(name: str, key: str, value: object) -> bool:
-    """Whether a method's factory has this argument, or its pieces the field that one with dots names."""
+def _has_argument(name: str, key: str, value: object) -> bool:
+    """Whether a method's factory has this argument or, for a key with dots, its pieces have this field."""
     if "." not in key:
         return key in choose(methods.definitions(), name, "method").parameters
     try:
@@ -135,7 +136,7 @@ def _takes(name: str, key: str, value: object) -> bool:
 
 
 def read(path: Path) -> Experiment:
-    """The experiment a TOML file describes."""
+    """The experiment that a TOML file describes."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -146,7 +147,7 @@ def read(path: Path) -> Experiment:
 
 
 def parse(table: Mapping[str, Any], label: str) -> Experiment:
-    """The experiment a table describes; `label` is what messages call it.
+    """The experiment that a table describes; `label` names it in error messages.
 
     Example:
         >>> parse({"method": "fedavg", "seed": 3, "args": {"lr": 0.1}}, "mine.toml").seeds
@@ -156,7 +157,7 @@ def parse(table: Mapping[str, Any], label: str) -> Experiment:
         if key not in _KEYS:
             raise UserError(f"Expected keys of {label} in {listed(_KEYS)}, got {key!r}.{suggestion(key, _KEYS)}")
     if "method" not in table:
-        raise UserError(f"Expected {label} to say which method, for example method = 'fedavg'.")
+        raise UserError(f"Expected {label} to name a method, for example method = 'fedavg'.")
     method = _expect(table["method"], str, "method", label)
     default_task = methods.default_task(method)
     task = _expect(table.get("task", default_task.task), str, "task", label)
@@ -173,21 +174,21 @@ def parse(table: Mapping[str, Any], label: str) -> Experiment:
 
 
 def default_task_args(default_task: methods.DefaultTask, task: str) -> dict[str, object]:
-    """How a task is set up for a method that is at home there."""
+    """The arguments of a method's default task; none for any other task."""
     return dict(default_task.args) if task == default_task.task else {}
 
 
-def _flat(table: Options, before: str = "") -> dict[str, object]:
-    """Tables within a table as names with dots: the fields of pieces."""
+def _flat(table: Options, prefix: str = "") -> dict[str, object]:
+    """Nested tables as keys with dots, which name the fields of pieces."""
     flat: dict[str, object] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {before + key: value}
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat
 
 
 def _seeds(table: Mapping[str, Any], label: str) -> tuple[int, ...]:
     if "seed" in table and "seeds" in table:
-        raise UserError(f"Expected {label} to have either seed or seeds, and not both.")
+        raise UserError(f"Expected {label} to have either seed or seeds, not both.")
     seeds = _expect(table.get("seeds", [table.get("seed", 0)]), list, "seeds", label)
     if not seeds or len(set(map(str, seeds))) < len(seeds):
         raise UserError(f"Expected seeds of {label} to be different numbers, at least one, got {seeds}.")
@@ -196,8 +197,8 @@ def _seeds(table: Mapping[str, Any], label: str) -> tuple[int, ...]:
 
 def _expect(value: object, kind: type[T], key: str, label: str) -> T:
     if not isinstance(value, kind) or isinstance(value, bool):
-        words = {str: "a string", int: "a whole number", list: "a list", dict: "a table"}
-        raise UserError(f"Expected {key} of {label} to be {words[kind]}, got {value!r}.")
+        kinds = {str: "a string", int: "a whole number", list: "a list", dict: "a table"}
+        raise UserError(f"Expected {key} of {label} to be {kinds[kind]}, got {value!r}.")
     return value
 
 
