@@ -1,4 +1,4 @@
-"""The public names, in one place. `tacit.X` is `tacit.api.X`."""
+"""The public API: `tacit.X` is `tacit.api.X`."""
 
 import tacit.methods as methods
 import tacit.tasks as tasks
@@ -37,15 +37,15 @@ from tacit.pieces.aggregators import KMeans, Mean, WeightedMean
 from tacit.pieces.channels import Enclave, IdealSum, SecureSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.pieces.mechanisms import (
+    AccuracySensitivity,
     ByImportance,
     CentralGaussian,
     DistributedGaussian,
-    EachWeight,
     EllipsoidClip,
     FixedClip,
     Graded,
     Grid,
-    Inputs,
+    InputFeatures,
     MedianClip,
     MetricLaplace,
     NbaflGaussian,
@@ -54,9 +54,9 @@ from tacit.pieces.mechanisms import (
     QuantileClip,
     Reals,
     ReleasedMovement,
-    Sensitivity,
-    Share,
-    Variance,
+    SingleWeights,
+    TwoLevel,
+    WeightVariance,
 )
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Add, Momentum, Replace
@@ -64,11 +64,12 @@ from tacit.pieces.trainers import AdmmPrune, BestOf, Keep, MagnitudePrune, Maske
 from tacit.report.cards import Card, card
 from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.experiment import Experiment
-from tacit.runs.run import Run
+from tacit.runs.records import Run
 from tacit.runs.training import train
 from tacit.wire.sparse import Compact, Csr
 
 __all__ = [
+    "AccuracySensitivity",
     "Add",
     "AdmmPrune",
     "Bandwidth",
@@ -85,7 +86,6 @@ __all__ = [
     "Csr",
     "DataError",
     "DistributedGaussian",
-    "EachWeight",
     "EllipsoidClip",
     "Enclave",
     "Everyone",
@@ -98,7 +98,7 @@ __all__ = [
     "Growing",
     "IdealSum",
     "Identity",
-    "Inputs",
+    "InputFeatures",
     "KMeans",
     "Keep",
     "Key",
@@ -132,9 +132,8 @@ __all__ = [
     "SecureSum",
     "Select",
     "Sense",
-    "Sensitivity",
     "Sgd",
-    "Share",
+    "SingleWeights",
     "Size",
     "State",
     "StorageError",
@@ -142,9 +141,10 @@ __all__ = [
     "Task",
     "TopK",
     "TrainingError",
+    "TwoLevel",
     "UserError",
-    "Variance",
     "Vote",
+    "WeightVariance",
     "WeightedMean",
     "WireError",
     "WorkerError",

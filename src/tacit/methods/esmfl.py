@@ -1,44 +1,45 @@
-"""Pruned models in few bytes (ESMFL, Lin et al. 2020): ADMM pruning on the clients, its baseline, and a sparse wire.
+"""Pruned models in few bytes (ESMFL, Lin et al. 2020): ADMM pruning on the clients, its baseline, and sparse formats.
 
-After some rounds of warm-up every client sends a model of few weights, so that what travels upwards shrinks with them.
-What differs from the paper, and why:
+After a warm-up every client sends a sparse model, so uploads shrink with the number of weights. Differences from the
+paper:
 
-- Whole models become small ones in several rounds (`approach`), and in the end only the weights that are left are
-  trained (`settled`), as in the work on ADMM that the paper builds on. It prunes at once, and never stops choosing.
-- The penalty coefficient follows from one number, `pull` (see `tacit.pieces.trainers.admm`); the paper prints none.
-- Averaging models that kept different weights gives a model of more weights than any of them. Its density is measured
-  in every round, and so are its figures after it has been pruned like a client's (`pruned_accuracy`).
-- The form on the wire is our own by default (`compact`); the paper's, compressed sparse rows, is there as `csr`.
-- The enclave is a separate process that is reached through attestation only, and simulated: there is no hardware here.
-- Models go down dense, as in the paper's volumes, unless `down` says otherwise.
+- Pruning is gradual (`ramp`), and finally the mask is frozen (`freeze_after`), as in the work on ADMM that the paper
+  builds on. The paper prunes at once and lets clients choose weights until the end.
+- The penalty coefficient follows from one number, `penalty` (see `tacit.pieces.trainers.pruning`); the paper gives no
+  value.
+- The average of models with different masks has more weights than each of them. Its density is measured in every
+  round, and so is its accuracy after it has been pruned like a client's model (`pruned_accuracy`).
+- The default wire format, `compact`, is our own; the paper's, compressed sparse rows, is `csr`.
+- The enclave is a separate process that clients reach through attestation only. It is simulated, not hardware.
+- The server sends dense models, as in the paper's volumes, unless `down` is set.
 """
 
 from collections.abc import Callable
 from typing import Literal
 
 from tacit.core import Method, Plain
-from tacit.core.pieces import Channel
+from tacit.core.interfaces import Channel
 from tacit.core.schema import choose
 from tacit.errors import expect
 from tacit.pieces.channels import Enclave
 from tacit.pieces.samplers import FixedSize
 from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import AdmmPrune, Keep, MagnitudePrune, Sgd
-from tacit.wire.sparse import Compact, Csr, Wire
+from tacit.wire.sparse import Compact, Csr, WireFormat
 
-Form = Literal["dense", "csr", "compact"]
-_FORMS: dict[str, Callable[[], Wire | None]] = {"dense": lambda: None, "csr": Csr, "compact": Compact}
+Format = Literal["dense", "csr", "compact"]
+_FORMATS: dict[str, Callable[[], WireFormat | None]] = {"dense": lambda: None, "csr": Csr, "compact": Compact}
 
 
 def esmfl(
     rounds: int = 60,
     warm_up: int | None = None,
-    approach: int | None = None,
-    settled: int | None = None,
+    ramp: int | None = None,
+    freeze_after: int | None = None,
     cohort: int = 10,
     compression: float = 10.0,
     keep: tuple[int, ...] = (),
-    pull: float = 0.01,
+    penalty: float = 0.01,
     updates: int | None = None,
     lr: float = 0.05,
     decay: float = 1.0,
@@ -46,45 +47,47 @@ def esmfl(
     steps: int | None = None,
     batch_size: int | None = 10,
     weight_decay: float = 0.0,
-    wire: Form = "compact",
-    down: Form = "dense",
+    wire: Format = "compact",
+    down: Format = "dense",
     enclave: bool = True,
 ) -> Method:
-    """ADMM pruning on the clients: after a warm-up, they train towards few weights and send only these.
+    """ADMM pruning: after a warm-up, clients train towards sparse models and send only the remaining weights.
 
     Args:
-        rounds: how many rounds, with those of the warm-up.
-        warm_up: rounds before so few weights are sent, in which whole models are; none: a third of all.
-        approach: how many of the last rounds of the warm-up already send fewer and fewer weights; none: half.
-        settled: rounds after which no other weights are kept, and trained, than those of the aggregated model; none:
-            half of all, with the warm-up, and as many as `rounds` for never.
-        cohort: how many clients take part in each round.
-        compression: how many times fewer weights a client sends, biases and norms not counted.
-        keep: instead, how many weights of each layer a client sends, in the model's order.
-        pull: the share of the way to the nearest pruned model that weights go with every step.
-        updates: how often in a round that model is found anew; none: after every epoch.
+        rounds: number of rounds, warm-up included.
+        warm_up: number of rounds before full pruning; none: a third of all rounds.
+        ramp: how many of the last rounds of the warm-up already prune, each keeping fewer weights than the one before;
+            none: half of the warm-up. In the rounds before, clients send whole models.
+        freeze_after: number of rounds, warm-up included, after which the mask of the aggregated model is frozen; none:
+            half of all rounds. As many as `rounds`: never.
+        cohort: clients per round.
+        compression: compression ratio of the weights, without biases and normalisation parameters.
+        keep: instead, the number of weights that a client sends of each layer, in the model's order.
+        penalty: strength of the ADMM penalty: the fraction of the distance to the pruned model that weights move per
+            step.
+        updates: how often in a round that pruned model is updated; none: after every epoch.
         lr: the clients' learning rate.
         decay: the learning rate of round t is lr·decay^t.
         epochs: passes over a client's data per round.
         steps: instead, gradient steps per round.
-        batch_size: samples per gradient step; none: all of a client's.
-        weight_decay: L2 penalty, by which weights that are not needed make room for others.
-        wire: the form in which clients send: `compact`, `csr` (compressed sparse rows) or `dense`.
-        down: the form in which the server sends the aggregated model, exactly: of the same names.
-        enclave: models are aggregated in an enclave, a process of its own that clients reach through attestation only;
-            here it is simulated, and everything says so. Otherwise the server sees them.
+        batch_size: samples per gradient step; none: all samples of the client.
+        weight_decay: coefficient of the L2 penalty; it shrinks weights that are not needed.
+        wire: wire format of uploads: `compact`, `csr` (compressed sparse rows) or `dense`; all are lossless.
+        down: wire format of downloads, by the same names.
+        enclave: aggregate in an enclave, a separate process that clients reach through attestation only (simulated,
+            which all output states); otherwise the server sees every model.
 
     Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
     workshop, arXiv 2009.01867.
     """
-    warm_up, approach = _phases(rounds, warm_up, approach)
+    warm_up, ramp = _phases(rounds, warm_up, ramp)
     trainer = AdmmPrune(
         sgd=_sgd(lr, decay, epochs, steps, batch_size, weight_decay),
         keep=_keep(compression, keep),
         warm_up=warm_up,
-        approach=approach,
-        settled=max(rounds // 2, warm_up) if settled is None else settled,
-        pull=pull,
+        ramp=ramp,
+        freeze_after=max(rounds // 2, warm_up) if freeze_after is None else freeze_after,
+        penalty=penalty,
         updates=updates,
     )
     return _method("esmfl", trainer, rounds, cohort, _channel(wire, down, enclave))
@@ -93,7 +96,7 @@ def esmfl(
 def masked_pruning(
     rounds: int = 60,
     warm_up: int | None = None,
-    approach: int | None = None,
+    ramp: int | None = None,
     cohort: int = 10,
     compression: float = 10.0,
     keep: tuple[int, ...] = (),
@@ -103,39 +106,40 @@ def masked_pruning(
     steps: int | None = None,
     batch_size: int | None = 10,
     weight_decay: float = 0.0,
-    wire: Form = "compact",
-    down: Form = "dense",
+    wire: Format = "compact",
+    down: Format = "dense",
     enclave: bool = True,
 ) -> Method:
-    """The baseline of ESMFL: after a warm-up, clients train all weights and send the largest of each layer.
+    """Magnitude pruning, the baseline of ESMFL: clients train all weights and send the largest of each layer.
 
     Args:
-        rounds: how many rounds, with those of the warm-up.
-        warm_up: rounds before so few weights are sent, in which whole models are; none: a third of all.
-        approach: how many of the last rounds of the warm-up already send fewer and fewer weights; none: half.
-        cohort: how many clients take part in each round.
-        compression: how many times fewer weights a client sends, biases and norms not counted.
-        keep: instead, how many weights of each layer a client sends, in the model's order.
+        rounds: number of rounds, warm-up included.
+        warm_up: number of rounds before full pruning; none: a third of all rounds.
+        ramp: how many of the last rounds of the warm-up already prune, each keeping fewer weights than the one before;
+            none: half of the warm-up. In the rounds before, clients send whole models.
+        cohort: clients per round.
+        compression: compression ratio of the weights, without biases and normalisation parameters.
+        keep: instead, the number of weights that a client sends of each layer, in the model's order.
         lr: the clients' learning rate.
         decay: the learning rate of round t is lr·decay^t.
         epochs: passes over a client's data per round.
         steps: instead, gradient steps per round.
-        batch_size: samples per gradient step; none: all of a client's.
-        weight_decay: L2 penalty, by which weights that are not needed make room for others.
-        wire: the form in which clients send: `compact`, `csr` (compressed sparse rows) or `dense`.
-        down: the form in which the server sends the aggregated model, exactly: of the same names.
-        enclave: models are aggregated in an enclave, a process of its own that clients reach through attestation only;
-            here it is simulated, and everything says so. Otherwise the server sees them.
+        batch_size: samples per gradient step; none: all samples of the client.
+        weight_decay: coefficient of the L2 penalty; it shrinks weights that are not needed.
+        wire: wire format of uploads: `compact`, `csr` (compressed sparse rows) or `dense`; all are lossless.
+        down: wire format of downloads, by the same names.
+        enclave: aggregate in an enclave, a separate process that clients reach through attestation only (simulated,
+            which all output states); otherwise the server sees every model.
 
     Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
     workshop, Section 2.3.
     """
-    warm_up, approach = _phases(rounds, warm_up, approach)
+    warm_up, ramp = _phases(rounds, warm_up, ramp)
     trainer = MagnitudePrune(
         sgd=_sgd(lr, decay, epochs, steps, batch_size, weight_decay),
         keep=_keep(compression, keep),
         warm_up=warm_up,
-        approach=approach,
+        ramp=ramp,
     )
     return _method("masked-pruning", trainer, rounds, cohort, _channel(wire, down, enclave))
 
@@ -151,25 +155,27 @@ def _method(name: str, trainer: AdmmPrune | MagnitudePrune, rounds: int, cohort:
     )
 
 
-def _sgd(lr: float, decay: float, epochs: int, steps: int | None, batch_size: int | None, penalty: float) -> Sgd:
+def _sgd(lr: float, decay: float, epochs: int, steps: int | None, batch_size: int | None, weight_decay: float) -> Sgd:
     length = {"epochs": epochs} if steps is None else {"steps": steps}
-    return Sgd(lr=lr, decay=decay, batch_size=batch_size, weight_decay=penalty, sends="weights", **length)
+    return Sgd(lr=lr, decay=decay, batch_size=batch_size, weight_decay=weight_decay, sends="weights", **length)
 
 
-def _phases(rounds: int, warm_up: int | None, approach: int | None) -> tuple[int, int]:
-    """The warm-up's rounds, and how many of the last of them lead to few weights."""
+def _phases(rounds: int, warm_up: int | None, ramp: int | None) -> tuple[int, int]:
+    """The rounds of the warm-up, and how many of the last of them prune gradually."""
     warm_up = rounds // 3 if warm_up is None else warm_up
-    expect(warm_up < rounds, f"warm_up={warm_up} < rounds={rounds}", "Pruning comes after the warm-up.")
-    return warm_up, warm_up // 2 if approach is None else approach
+    expect(warm_up < rounds, f"warm_up={warm_up} < rounds={rounds}", "Full pruning starts after the warm-up.")
+    return warm_up, warm_up // 2 if ramp is None else ramp
 
 
 def _keep(compression: float, counts: tuple[int, ...]) -> Keep:
     return Keep(counts=counts) if counts else Keep(compression=compression)
 
 
-def _channel(wire: Form, down: Form, enclave: bool) -> Channel:
-    up, back = (choose(_FORMS, form, "wire")() for form in (wire, down))
-    return Enclave(wire=up, down=back, conversation=True) if enclave else Plain(wire=up, down=back)
+def _channel(wire: Format, down: Format, enclave: bool) -> Channel:
+    uplink, downlink = (choose(_FORMATS, name, "wire")() for name in (wire, down))
+    if enclave:
+        return Enclave(wire=uplink, down=downlink, conversation=True)
+    return Plain(wire=uplink, down=downlink)
 
 
 METHODS = (esmfl, masked_pruning)

@@ -1,4 +1,4 @@
-"""Federated averaging: clients train on their own data, the server averages what they learnt."""
+"""Federated averaging (McMahan et al. 2017): clients train on their own data, and the server averages their updates."""
 
 from tacit.core import Method
 from tacit.pieces.aggregators import Mean, WeightedMean
@@ -14,15 +14,15 @@ def fedavg(
     batch_size: int | None = 10,
     weighted: bool = True,
 ) -> Method:
-    """Federated averaging: some clients train for a few epochs, the server averages their updates.
+    """Federated averaging: clients train for a few epochs on their own data, and the server averages their updates.
 
     Args:
-        rounds: how many rounds.
-        cohort: how many clients take part in each.
+        rounds: number of rounds.
+        cohort: clients per round.
         lr: the clients' learning rate.
         epochs: passes over a client's data per round.
-        batch_size: samples per gradient step; none: all of a client's.
-        weighted: whether a client counts by the size of its data, as in the paper, or all count the same.
+        batch_size: samples per gradient step; none: all samples of the client.
+        weighted: weight clients by their number of samples, as in the paper; otherwise all clients equally.
 
     Reference: McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep Networks
     from Decentralized Data. AISTATS 2017, Algorithm 1.

@@ -1,24 +1,24 @@
-"""Constrained federated learning for low-bandwidth devices (Kerkouche et al. 2021): FL-TOP, its baselines, all with DP.
+"""Constrained federated learning for low-bandwidth devices (Kerkouche et al. 2021): FL-TOP and its baselines.
 
-| scheme | coordinates sent | coordinates trained | sent down |
+| scheme | coordinates uploaded | coordinates trained | coordinates downloaded |
 |---|---|---|---|
 | FL-STD | all | all | all |
-| FL-BASIC | random, new every round | those sent | all |
-| FL-BAS-2 | random, new every round | all | all |
-| FL-BAS-3 | random, fixed | those sent | those |
-| FL-BAS-4 | random, fixed | all | those |
+| FL-BASIC | random, redrawn every round | the uploaded ones | all |
+| FL-BAS-2 | random, redrawn every round | all | all |
+| FL-BAS-3 | random, fixed | the uploaded ones | the uploaded ones |
+| FL-BAS-4 | random, fixed | all | the uploaded ones |
 | FL-CS | low and random frequencies of the whole update | all | all |
-| FL-TOP-BIS | largest gradients on public data, fixed | all | those |
-| FL-TOP | largest gradients on public data, fixed | those sent | those |
+| FL-TOP-BIS | largest gradients on public data, fixed | all | the uploaded ones |
+| FL-TOP | largest gradients on public data, fixed | the uploaded ones | the uploaded ones |
 
-The forms with differential privacy add a bound and noise: clients clip, and add their shares of the noise, and only the
-sum is seen, through secure aggregation. What differs from the paper, and why:
+Each scheme has a differentially private form (`-dp`): clients clip their updates and add their shares of the noise, and
+secure aggregation reveals only the sum. Differences from the paper:
 
-- Cohorts are Poisson samples, the sampling that its accountant assumes; the paper draws a fixed number, and so does
-  `sampling=fixed`, at the price that this really has.
-- The noise is sized by a tight accountant for all rounds that are played, since all their models are released; the
+- Cohorts are Poisson samples, which the paper's accountant assumes. The paper draws cohorts of a fixed size;
+  `sampling=fixed` does so too, with the privacy cost that this sampling really has.
+- The noise multiplier is computed by a tight accountant for all rounds, since all their models are released. The
   paper's is 1.54, and its ε is that of the best round by the moments accountant.
-- Under privacy the sum is divided by the cohort's expected size.
+- With differential privacy, the sum is divided by the expected cohort size.
 """
 
 import inspect
@@ -35,7 +35,7 @@ from tacit.pieces.channels import IdealSum, SecureSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.pieces.codecs.select import Selection
 from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, Grid, PublicClip, Reals
-from tacit.pieces.mechanisms.numbers import Numbers
+from tacit.pieces.mechanisms.arithmetic import Arithmetic
 from tacit.pieces.samplers import FixedSize, Poisson
 from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import Masked, Sgd
@@ -43,24 +43,24 @@ from tacit.pieces.trainers import Masked, Sgd
 Scheme = Callable[..., Method]
 Sampling = Literal["poisson", "fixed"]
 Choice = Literal["public", "vote"]
-Way = Literal["secure", "ideal"]
-WAYS: dict[str, tuple[Channel, Numbers]] = {"secure": (SecureSum(), Grid()), "ideal": (IdealSum(), Reals())}
-DRAWS = 100  # of random coordinates, whose median length is the bound (Section 4)
+ChannelName = Literal["secure", "ideal"]
+CHANNELS: dict[str, tuple[Channel, Arithmetic]] = {"secure": (SecureSum(), Grid()), "ideal": (IdealSum(), Reals())}
+DRAWS = 100  # of random coordinates; the median of their updates' norms is the clipping bound (Section 4)
 
 
 def fl_std(
     rounds: int = 200, cohort: int = 100, lr: float = 0.215, steps: int = 5, batch_size: int | None = 10
 ) -> Method:
-    """Standard federated learning as in the FL-TOP paper: whole updates, a few gradient steps per round.
+    """Standard federated learning, the baseline of FL-TOP: clients send whole updates after a few gradient steps.
 
-    The defaults are those for Fashion-MNIST (Table 3), where 100 of 6000 clients of 10 images each take part.
+    The defaults are those for Fashion-MNIST (Table 3): 100 of 6000 clients, with 10 images each.
 
     Args:
-        rounds: how many rounds, T_cl.
-        cohort: how many clients take part in each, |K|.
+        rounds: number of rounds, T_cl.
+        cohort: clients per round, |K|.
         lr: the clients' learning rate.
         steps: gradient steps per round, T_gd.
-        batch_size: samples per gradient step; none: all of a client's.
+        batch_size: samples per gradient step; none: all samples of the client.
 
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
     Low-bandwidth Devices. UAI 2021, Section 2.1.
@@ -80,18 +80,20 @@ def fl_top(
     batch_size: int | None = 10,
     init_steps: int = 5,
 ) -> Method:
-    """Only the weights that matter most on public data are ever trained or sent; all others stay as they began.
+    """Clients train and send only the weights with the largest gradients on public data.
+
+    All other weights keep their initial values.
 
     Args:
-        ratio: the share of the weights.
-        number: how many weights, instead of a share.
+        ratio: the fraction of the weights that is trained and sent.
+        number: instead, the number of weights.
         select: `public`: by gradients on the task's public data; `vote`: by a vote of the clients in the first round.
-        rounds: how many rounds, T_cl; a vote is one of them.
-        cohort: how many clients take part in each, |K|.
+        rounds: number of rounds, T_cl, including that of a vote.
+        cohort: clients per round, |K|.
         lr: the clients' learning rate.
         steps: gradient steps per round, T_gd.
-        batch_size: samples per gradient step; none: all of a client's.
-        init_steps: gradient steps on the public data by which weights are chosen, T_init.
+        batch_size: samples per gradient step; none: all samples of the client.
+        init_steps: gradient steps on the public data to select weights, T_init.
 
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
     Low-bandwidth Devices. UAI 2021, Algorithms 1 and 2.
@@ -100,8 +102,8 @@ def fl_top(
     size = _size(ratio, number)
     top = TopK(size=size, lr=lr, steps=init_steps, batch_size=batch_size)
     choices: dict[str, Selection] = {"public": top, "vote": Vote(size=size)}
-    which = choose(choices, select, "select")
-    return _masked(replace(base, name="fl-top", codec=Select(which)))
+    selection = choose(choices, select, "select")
+    return _masked(replace(base, name="fl-top", codec=Select(selection)))
 
 
 def fl_basic(
@@ -113,7 +115,7 @@ def fl_basic(
     steps: int = 5,
     batch_size: int | None = 10,
 ) -> Method:
-    """A random part of the weights is trained and sent, another one in every round.
+    """Clients train and send a random subset of the weights, redrawn every round.
 
     Args: those of FL-TOP, as far as they apply.
 
@@ -135,19 +137,19 @@ def fl_cs(
     steps: int = 5,
     batch_size: int | None = 10,
 ) -> Method:
-    """Compressive sensing: low and random frequencies of the update are sent; the server reconstructs a sparse one.
+    """Compressive sensing: clients send some frequencies of the update; the server reconstructs a sparse update.
 
     Args:
-        ratio: the share of the frequencies.
-        number: how many frequencies, instead of a share.
-        chunks: into how many pieces the update is cut, each with frequencies of its own, P.
+        ratio: the fraction of the frequencies that is sent.
+        number: instead, the number of frequencies.
+        chunks: number of chunks that the update is split into, each transformed separately, P.
         rate: the server's learning rate, η_G.
         rho: the server's momentum.
-        rounds: how many rounds, T_cl.
-        cohort: how many clients take part in each, |K|.
+        rounds: number of rounds, T_cl.
+        cohort: clients per round, |K|.
         lr: the clients' learning rate.
         steps: gradient steps per round, T_gd.
-        batch_size: samples per gradient step; none: all of a client's.
+        batch_size: samples per gradient step; none: all samples of the client.
 
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
     EuroS&P 2021; as a baseline in Kerkouche et al. (UAI) 2021.
@@ -196,36 +198,36 @@ def with_noise(
     sampling: Sampling = "poisson",
     dropouts: float = 0.0,
     colluding: float = 0.0,
-    channel: Way = "secure",
+    channel: ChannelName = "secure",
 ) -> Method:
-    """A scheme whose clients clip what they send and add their shares of the noise; only the sum is seen.
+    """A scheme with distributed noise: clients clip and add their shares of the noise, and only the sum is revealed.
 
     Args:
         method: the scheme.
-        epsilon: the budget for all rounds; none: there is none, and `noise` must be given.
-        delta: the probability with which the guarantee may fail; small against one over the number of clients.
-        noise: noise multiplier (σ); none: as much as the budget needs for all rounds. With more rounds than the budget
-            pays for, training stops before the one that would pass it.
-        clip: the bound S of what a client sends; none: the length of an update on the task's public data.
-        sampling: `poisson`, or `fixed` cohorts as in the paper, which cost far more privacy.
-        dropouts: the part of a cohort that may fail to deliver its noise.
-        colluding: the part of a cohort that may tell the adversary its noise.
-        channel: `secure`: integer noise under secure aggregation; `ideal`: real numbers, added up by a trusted party,
-            as papers have it, whose own bytes are not counted.
+        epsilon: privacy budget ε for all rounds; none: no budget, and `noise` must be given.
+        delta: privacy budget δ; it should be well below one over the number of clients.
+        noise: noise multiplier (σ); none: as much as the budget requires for all rounds. With less noise, training
+            stops before the round that would exceed the budget.
+        clip: clipping bound S of a client's update; none: the norm of an update on the task's public data.
+        sampling: `poisson`, or `fixed` cohort sizes as in the paper, which cost far more privacy.
+        dropouts: the fraction of a cohort that may drop out without adding its noise.
+        colluding: the fraction of a cohort that may disclose its noise to the adversary.
+        channel: `secure`: integer noise and secure aggregation; `ideal`: real numbers summed by a trusted party, as
+            papers assume, without its overhead in bytes.
     """
     expect(noise is None or noise > 0, f"noise={noise} > 0", "Without noise nothing is proved.")
-    assert isinstance(method.sampler, FixedSize)  # as all schemes have it
+    assert isinstance(method.sampler, FixedSize)  # true of all schemes
     bound = PublicClip(draws=1 if method.codec.fixed else DRAWS) if clip is None else FixedClip(clip)
-    way, numbers = choose(WAYS, channel, "channel")
+    carrier, arithmetic = choose(CHANNELS, channel, "channel")
     samplers: dict[str, Sampler] = {"poisson": Poisson(float(method.sampler.size)), "fixed": method.sampler}
     return replace(
         method,
         name=f"{method.name}-dp",
         sampler=choose(samplers, sampling, "sampling"),
         mechanism=DistributedGaussian(
-            clip=bound, noise_multiplier=noise, dropouts=dropouts, colluding=colluding, numbers=numbers
+            clip=bound, noise_multiplier=noise, dropouts=dropouts, colluding=colluding, arithmetic=arithmetic
         ),
-        channel=way,
+        channel=carrier,
         budget=None if epsilon is None else Budget(epsilon, delta),
     )
 
@@ -239,21 +241,21 @@ def _private_doc(scheme: Scheme, summary: str) -> str:
 
 
 def _masked(method: Method) -> Method:
-    """The scheme whose clients train only what they send."""
+    """The scheme with masked training: clients train only the weights that they send."""
     assert isinstance(method.trainer, Sgd)
     return replace(method, trainer=Masked(method.trainer))
 
 
 def _trains_all(method: Method) -> Method:
-    """The scheme whose clients train all weights, and send some."""
+    """The scheme without masked training: clients train all weights and send some."""
     assert isinstance(method.trainer, Masked)
     return replace(method, trainer=method.trainer.sgd)
 
 
 def _draws_once(method: Method) -> Method:
-    """The scheme whose random coordinates are the same in all rounds."""
+    """The scheme with a fixed random mask."""
     assert isinstance(method.codec, Select)
-    return replace(method, codec=Select(FixedRandom(size=method.codec.which.size)))
+    return replace(method, codec=Select(FixedRandom(size=method.codec.selection.size)))
 
 
 def _size(ratio: float, number: int | None) -> Size:
@@ -264,21 +266,21 @@ fl_bas_2 = _variant(
     fl_basic,
     _trains_all,
     name="fl-bas-2",
-    summary="All weights are trained and a random part is sent, another one in every round.",
+    summary="Like FL-BASIC, but clients train all weights and send only the random subset.",
     reference="Appendix D, FL-BAS-2",
 )
 fl_bas_3 = _variant(
     fl_basic,
     _draws_once,
     name="fl-bas-3",
-    summary="One random part of the weights is trained and sent, the same in all rounds.",
+    summary="Like FL-BASIC, but the random subset is the same in all rounds.",
     reference="Appendix D, FL-BAS-3",
 )
 fl_bas_4 = _variant(
     fl_bas_3,
     _trains_all,
     name="fl-bas-4",
-    summary="All weights are trained and one random part is sent, the same in all rounds.",
+    summary="Like FL-BAS-3, but clients train all weights and send only the random subset.",
     reference="Appendix D, FL-BAS-4",
 )
 fl_top_bis = _variant(

@@ -1,22 +1,22 @@
 """Client-level differential privacy with a trusted server (Geyer, Klein, Nabi 2017).
 
-Clients train for a few epochs; the server clips every update, adds Gaussian noise to their sum, and stops when the
-budget is spent. Cohorts may grow over the rounds, because late in training updates disagree more (Section 4).
+Clients train for a few epochs; the server clips every update, adds Gaussian noise to the sum, and stops when the budget
+is used up. Cohorts may grow over the rounds, because updates diverge more late in training (Section 4).
 
-What differs from the paper, and why:
+Differences from the paper:
 
-- Cohorts are Poisson samples, the sampling that the accountant assumes; the paper draws a fixed number.
-- The bound is public (`fixed`) or learnt with noise of its own (`quantile`); the paper's median of the cohort's norms
-  is there as `median`, and has no guarantee.
-- Noise is added to the sum, so the mean's standard deviation is S·σ/m, not S·σ/√m.
-- The budget is checked before a round is played; the authors' code returns the model that passed it.
+- Cohorts are Poisson samples, which the accountant assumes; the paper draws cohorts of a fixed size.
+- The clipping bound is public (`fixed`) or adapted with accounted noise (`quantile`). The paper's median of the
+  cohort's norms is available as `median`, without a guarantee.
+- Noise is added to the sum, so the standard deviation of the mean is S·σ/m, not S·σ/√m.
+- The budget is checked before a round; the authors' code returns the model of the round that exceeded it.
 """
 
 from collections.abc import Callable
 from typing import Literal
 
 from tacit.core import Budget, Method
-from tacit.core.pieces import Sampler
+from tacit.core.interfaces import Sampler
 from tacit.core.schema import choose
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
@@ -45,24 +45,26 @@ def geyer(
     batch_size: int | None = 10,
     decay: float = 1.0,
 ) -> Method:
-    """Client-level differential privacy with a trusted server: clip, sum, blur, stop when the budget is spent.
+    """Client-level differential privacy with a trusted server, which clips updates and adds noise to their sum.
+
+    Training stops before the round that would exceed the budget.
 
     Args:
-        rounds: how many rounds at the most.
-        cohort: how many clients take part in each, on average (m).
-        noise: noise multiplier (σ): the noise's standard deviation over what one client can change.
-        epsilon: the budget; training stops before the round that would pass it.
-        delta: the probability with which the guarantee may fail; small against one over the number of clients.
-        clip: the bound S of a client's update; where `quantile` clipping starts from.
-        clipping: `fixed`; `quantile`, which follows the median of the norms and is accounted for; or `median`, as in
-            the paper, without a guarantee.
-        per_layer: clip every layer by itself, as the authors' code does (`fixed` and `median`).
-        sampling: `poisson`, or `fixed` cohorts as in the paper, which cost far more privacy.
-        growth: stages of (rounds, cohort) instead of one cohort; the last one goes on.
+        rounds: number of rounds, at most.
+        cohort: expected number of clients per round (m).
+        noise: noise multiplier (σ): the standard deviation of the noise over the sensitivity.
+        epsilon: privacy budget ε.
+        delta: privacy budget δ; it should be well below one over the number of clients.
+        clip: clipping bound S of a client's update; with `quantile`, that of the first round.
+        clipping: `fixed`; `quantile`, which adapts to the median norm with accounted noise; or `median`, as in the
+            paper, without a guarantee.
+        per_layer: clip every layer separately, as the authors' code does (`fixed` and `median`).
+        sampling: `poisson`, or `fixed` cohort sizes as in the paper, which cost far more privacy.
+        growth: stages of (rounds, cohort) instead of one cohort size; the last stage continues to the end.
         lr: the clients' learning rate.
         epochs: passes over a client's data per round.
         steps: instead, gradient steps per round.
-        batch_size: samples per gradient step; none: all of a client's.
+        batch_size: samples per gradient step; none: all samples of the client.
         decay: the learning rate of round t is lr·decay^t.
 
     Reference: Geyer, Klein, Nabi. Differentially Private Federated Learning: A Client Level Perspective. NIPS 2017
@@ -88,7 +90,7 @@ def _clip(clipping: Clipping, value: float, per_layer: bool, cohort: int) -> Cli
     if clipping == "median":
         return MedianClip(per_layer)
     if per_layer:
-        raise UserError("Expected per_layer clipping to be fixed or median: a quantile is for whole rows only.")
+        raise UserError("Expected per_layer clipping to be fixed or median: quantile clips whole updates only.")
     return QuantileClip(start=value, count_noise=max(cohort / 20, 1.0))
 
 

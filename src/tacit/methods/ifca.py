@@ -1,15 +1,15 @@
-"""Models that fit groups of clients, and d-privacy for each client (Galli et al. 2023), after IFCA (Ghosh et al. 2020).
+"""Clustered federated learning (IFCA, Ghosh et al. 2020), with metric privacy for each client (Galli et al. 2023).
 
-The server broadcasts k hypotheses. A client chooses the one that loses least on its own data, trains it, blurs the
-whole trained model and sends it. Which one it chose is never sent: the server finds out by k-means, started at the
-hypotheses, and averages every cluster. In the end a client's model is the hypothesis that fits it.
+The server broadcasts k hypotheses. A client chooses the one with the smallest loss on its own data, trains it, adds
+noise to the trained model and sends it. The choice is never sent: the server infers clusters by k-means, started at the
+hypotheses, and averages each. A client's final model is the hypothesis that fits it best.
 
-What differs from the paper, and why:
+Differences from the paper:
 
-- The radius that the noise is scaled by is public and fixed (`scale=public`). The paper takes the length of each
-  client's own update (`scale=paper`): then the noise itself depends on the data, and nothing is proved.
-- With patience, the model that is kept is the best on held-out clients, not that of the round in which it ran out.
-- `warm_up` spreads the hypotheses over the groups, instead of leaving it to chance whether each group catches one.
+- The radius that scales the noise is public and fixed (`scale=public`). The paper uses the norm of each client's own
+  update (`scale=paper`), so the noise depends on the data and there is no guarantee.
+- With patience, the final models are the best on held-out clients, not those of the last round.
+- `warm_up` initialises the hypotheses from clusters, so that it does not depend on chance whether each group gets one.
 """
 
 from dataclasses import replace
@@ -36,20 +36,21 @@ def ifca(
     warm_up: int = 0,
     patience: int | None = None,
 ) -> Method:
-    """Several models, of which each client trains the one that fits it; the server tells groups apart by k-means.
+    """Clustered federated learning: each client trains the best of several models; the server clusters by k-means.
 
     The defaults are those of the paper's synthetic experiment.
 
     Args:
-        models: how many hypotheses, k.
-        rounds: how many rounds at the most, T.
-        cohort: how many clients take part in each, U.
+        models: number of hypotheses, k.
+        rounds: number of rounds, at most, T.
+        cohort: clients per round, U.
         lr: the clients' learning rate, s.
         epochs: passes over a client's data per round, E.
-        batch_size: samples per gradient step, B; none: all of a client's.
-        warm_up: rounds in which all train one model; the last of them spreads the hypotheses. 0: random starts.
-        patience: stop after so many measurements without a smaller loss on held-out clients, and keep the best
-            models; none: play all rounds and keep the last.
+        batch_size: samples per gradient step, B; none: all samples of the client.
+        warm_up: rounds in which all clients train one model; the last of them initialises the hypotheses from its
+            clusters. 0: random initial hypotheses.
+        patience: stop after this many evaluations without a smaller loss on held-out clients, and keep the best
+            models; none: run all rounds and keep the last models.
 
     Reference: Ghosh, Chung, Yin, Ramchandran. An Efficient Framework for Clustered Federated Learning. NeurIPS 2020;
     with k-means as in Galli, Biswas, Jung, Palamidessi, Cucinotta. Group privacy for personalized federated learning.
@@ -81,33 +82,35 @@ def ifca_dp(
     warm_up: int = 0,
     patience: int | None = None,
 ) -> Method:
-    """Several models for groups of clients; every client blurs what it sends, with d-privacy of its own.
+    """Clustered federated learning with metric privacy (d-privacy): every client adds noise to its own model.
 
-    The defaults are those of the paper's synthetic experiment, where a step moves a client's model by 0.05 to 0.1.
+    The defaults are those of the paper's synthetic experiment, where a client's update has a norm of 0.05 to 0.1.
 
     Args:
-        models: how many hypotheses, k.
-        noise: noise multiplier (ν): the noise's mean length over the radius.
-        radius: within which models are to look alike, for n/ν a round; another distance d costs (n/ν)·(d/radius).
-        scale: `public`: the noise is scaled by the radius; `paper`: by each client's own update, without a guarantee.
-        per_layer: blur every parameter tensor by itself.
-        limit: what a client may leak in all rounds, counted within the radius, before it declines to take part.
-        rounds: how many rounds at the most, T.
-        cohort: how many clients take part in each, U.
+        models: number of hypotheses, k.
+        noise: noise multiplier (ν): the mean norm of the noise over the radius.
+        radius: distance within which two models cost n/ν per round; another distance d costs (n/ν)·(d/radius).
+        scale: `public`: noise scaled by the radius; `paper`: by the client's own update, without a guarantee.
+        per_layer: add noise to every parameter tensor separately.
+        limit: leakage within the radius, over all rounds, after which a client declines to take part; none: no limit.
+        rounds: number of rounds, at most, T.
+        cohort: clients per round, U.
         lr: the clients' learning rate, s.
         epochs: passes over a client's data per round, E.
-        batch_size: samples per gradient step, B; none: all of a client's.
-        warm_up: rounds in which all train one model; the last of them spreads the hypotheses. 0: random starts.
-        patience: stop after so many measurements without a smaller loss on held-out clients, and keep the best
-            models; none: play all rounds and keep the last.
+        batch_size: samples per gradient step, B; none: all samples of the client.
+        warm_up: rounds in which all clients train one model; the last of them initialises the hypotheses from its
+            clusters. 0: random initial hypotheses.
+        patience: stop after this many evaluations without a smaller loss on held-out clients, and keep the best
+            models; none: run all rounds and keep the last models.
 
     Reference: Galli, Biswas, Jung, Palamidessi, Cucinotta. Group privacy for personalized federated learning. ICISSP
     2023, Algorithms 1 and 2.
     """
     radii = {"public": radius, "paper": None}
-    blur = MetricLaplace(noise_multiplier=noise, radius=choose(radii, scale, "scale"), per_layer=per_layer, limit=limit)
+    chosen = choose(radii, scale, "scale")
+    mechanism = MetricLaplace(noise_multiplier=noise, radius=chosen, per_layer=per_layer, limit=limit)
     base = ifca(models, rounds, cohort, lr, epochs, batch_size, warm_up, patience)
-    return replace(base, name="ifca-dp", mechanism=blur)
+    return replace(base, name="ifca-dp", mechanism=mechanism)
 
 
 METHODS = (ifca, ifca_dp)

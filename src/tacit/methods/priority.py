@@ -1,15 +1,15 @@
-"""Noise by feature importance (Talaei, Izadi 2024) over NbAFL (Wei et al. 2020), and the same idea with a guarantee.
+"""Noise by feature importance (Talaei, Izadi 2024) with NbAFL (Wei et al. 2020), and the same idea with a guarantee.
 
-Clients train one epoch, clip their weights, and add noise by NbAFL's formula; with `priority`, the weights of some
-input features get more of it, by how much these features matter to the client. What differs from the paper, and why:
+Clients train one epoch, clip their weights, and add noise by NbAFL's formula. With `priority`, the weights of some
+input features get more noise, by how much these features matter to the client. Differences from the paper:
 
-- Nothing is claimed. The paper's ε is printed as what it is, the ε of a formula whose assumptions do not hold.
-- Weights are clipped, as the formula supposes. The paper speaks of clipping in the optimiser, which bounds no weights;
-  that is there as `clipping=gradients`.
-- Both readings of L, the number of exposures, are there; the paper does not say which it took.
+- No guarantee is claimed. The paper's ε is reported as nominal: it comes from a formula whose assumptions do not hold.
+- Weights are clipped, as the formula assumes. The paper mentions clipping in the optimiser, which does not bound
+  weights; this is available as `clipping=gradients`.
+- Both readings of L, the number of exposures, are available; the paper does not state which it used.
 
-`priority-dp` asks whether importance helps if privacy is proved: updates are clipped and blurred by a trusted server,
-axes of clipping and noise follow from what was released before or from public data, and ε is exact.
+`priority-dp` tests whether importance helps under a proved guarantee: a trusted server clips updates and adds noise,
+and the axes of clipping and noise follow from released models or from public data.
 """
 
 from typing import Literal
@@ -18,17 +18,17 @@ from tacit.core import Budget, Method
 from tacit.core.schema import choose
 from tacit.errors import expect
 from tacit.pieces.mechanisms import (
+    AccuracySensitivity,
     ByImportance,
     CentralGaussian,
-    EachWeight,
     EllipsoidClip,
     Graded,
-    Inputs,
+    InputFeatures,
     NbaflGaussian,
     PublicMovement,
     ReleasedMovement,
-    Sensitivity,
-    Share,
+    SingleWeights,
+    TwoLevel,
 )
 from tacit.pieces.mechanisms.ellipsoid import PublicImportance
 from tacit.pieces.mechanisms.groups import Grouping
@@ -38,10 +38,10 @@ from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import Sgd
 
 Clipping = Literal["weights", "gradients", "none"]
-By = Literal["variance", "sensitivity"]
+Measure = Literal["variance", "sensitivity"]
 Which = Literal["least", "most"]
 Group = Literal["inputs", "weights"]
-Perturbation = Literal["low", "high"]
+Level = Literal["low", "high"]
 Source = Literal["released", "public"]
 Shape = Literal["ellipsoid", "ball"]
 
@@ -58,19 +58,19 @@ def nbafl(
     epochs: int = 1,
     batch_size: int | None = 32,
 ) -> Method:
-    """Noise before model aggregation: clipped weights with Gaussian noise by a formula; nothing is proved.
+    """Noise before model aggregation: clients clip weights and add noise by a formula, without a proved guarantee.
 
     Args:
-        epsilon: ε of the formula.
-        delta: δ of the formula.
-        rounds: how many rounds, T.
-        exposures: how often a client's upload may be seen, L; none: in every round, and 1 counts a single one.
-        clip: the bound C of a client's weights.
-        clipping: `weights`; or, which the formula does not cover, `gradients`: every gradient to C; or `none`.
-        samples: m, the size of the smallest client's data.
+        epsilon: nominal ε of the formula.
+        delta: nominal δ of the formula.
+        rounds: number of rounds, T.
+        exposures: how many uploads of a client the adversary sees, L; none: all rounds.
+        clip: clipping bound C of a client's weights.
+        clipping: `weights`; or, which the formula does not cover, `gradients` (clip every gradient to C) or `none`.
+        samples: the smallest number of samples of any client, m.
         lr: the clients' learning rate.
         epochs: passes over a client's data per round.
-        batch_size: samples per gradient step; none: all of a client's.
+        batch_size: samples per gradient step; none: all samples of the client.
 
     Reference: Wei et al. Federated Learning with Differential Privacy: Algorithms and Performance Analysis. IEEE TIFS
     15, 2020; Eq. 4 and 5 of Talaei, Izadi 2024.
@@ -95,13 +95,13 @@ def nbafl(
 
 
 def priority(
-    method: By = "variance",
+    method: Measure = "variance",
     share: float | None = 0.2,
     which: Which = "least",
     epsilon_low: float = 0.5,
     epsilon_high: float = 10.0,
     groups: Group = "inputs",
-    nudge: Perturbation = "low",
+    perturbation: Level = "low",
     delta: float = 0.01,
     rounds: int = 25,
     exposures: int | None = None,
@@ -112,35 +112,36 @@ def priority(
     epochs: int = 1,
     batch_size: int | None = 32,
 ) -> Method:
-    """NbAFL with more noise on the weights of the features that matter least, or most; nothing is proved.
+    """NbAFL with more noise on the weights of the least, or most, important features, without a proved guarantee.
 
     Args:
-        method: importance by `variance` of the weights under training (Eq. 6), or by `sensitivity` of the accuracy.
-        share: of the features that get more noise; none: all, each by its rank, from ε_low to ε_high.
-        which: the `least` or the `most` important get more.
-        epsilon_low: ε of the formula for these.
-        epsilon_high: ε of the formula for all other weights.
-        groups: `inputs`: all weights of an input matter together; `weights`: each by itself, in all layers.
-        nudge: by the noise of which ε the sensitivity method moves weights, the `low` or the `high` one.
-        delta: δ of the formula.
-        rounds: how many rounds, T.
-        exposures: how often a client's upload may be seen, L; none: in every round, and 1 counts a single one.
-        clip: the bound C of a client's weights.
-        clipping: `weights`; or, which the formula does not cover, `gradients`: every gradient to C; or `none`.
-        samples: m, the size of the smallest client's data.
+        method: importance by `variance` of the weights in training (Eq. 6), or by `sensitivity` of the accuracy.
+        share: the share of features that get more noise; none: all features by rank, from ε_low to ε_high.
+        which: the `least` or the `most` important features get more noise.
+        epsilon_low: nominal ε of these features.
+        epsilon_high: nominal ε of all other weights.
+        groups: `inputs`: importance per input feature; `weights`: per weight, in all layers.
+        perturbation: perturb weights by the noise of the `low` or the `high` ε (`method=sensitivity`).
+        delta: nominal δ of the formula.
+        rounds: number of rounds, T.
+        exposures: how many uploads of a client the adversary sees, L; none: all rounds.
+        clip: clipping bound C of a client's weights.
+        clipping: `weights`; or, which the formula does not cover, `gradients` (clip every gradient to C) or `none`.
+        samples: the smallest number of samples of any client, m.
         lr: the clients' learning rate.
         epochs: passes over a client's data per round.
-        batch_size: samples per gradient step; none: all of a client's.
+        batch_size: samples per gradient step; none: all samples of the client.
 
     Reference: Talaei, Izadi. Adaptive Differential Privacy in Federated Learning: A Priority-Based Approach. arXiv
     2401.02453, 2024.
     """
     expect(epsilon_low <= epsilon_high, f"epsilon_low={epsilon_low:g} <= epsilon_high={epsilon_high:g}")
     base = nbafl(epsilon_high, delta, rounds, exposures, clip, clipping, samples, lr, epochs, batch_size)
-    groupings: dict[str, Grouping] = {"inputs": Inputs(), "weights": EachWeight()}
+    groupings: dict[str, Grouping] = {"inputs": InputFeatures(), "weights": SingleWeights()}
     factor = epsilon_high / epsilon_low
-    measures = {**MEASURES, "sensitivity": Sensitivity(choose({"low": factor, "high": 1.0}, nudge, "nudge"))}
-    allocation: Allocation = Graded(factor, which) if share is None else Share(factor, share, which)
+    noise_factor = choose({"low": factor, "high": 1.0}, perturbation, "perturbation")
+    measures = {**MEASURES, "sensitivity": AccuracySensitivity(noise_factor)}
+    allocation: Allocation = Graded(factor, which) if share is None else TwoLevel(factor, share, which)
     return Method(
         name="priority",
         rounds=rounds,
@@ -171,25 +172,24 @@ def priority_dp(
     epochs: int = 1,
     batch_size: int | None = 10,
 ) -> Method:
-    """Noise by public importance with client-level differential privacy: ε is exact, whatever the axes.
+    """Noise by public importance with client-level differential privacy and a trusted server.
 
     Args:
-        importance: how far weights move, group by group: on the task's `public` data, or in the models that were
-            `released` so far.
-        power: noise is in proportion to importance^power: 0 is the same for all, negative is less for what moves more,
-            0.5 is the least in all.
-        shape: `ellipsoid`: updates are clipped where noise is low, too; `ball`: only the noise is unequal, and the
-            least of it decides.
-        epsilon: the budget for all rounds; none: there is none, and `noise` must be given.
-        delta: the probability with which the guarantee may fail; small against one over the number of clients.
-        noise: noise multiplier; none: as much as the budget needs for all rounds.
-        clip: the bound of a client's update.
-        floor: importance below this part of the mean counts as that much.
-        rounds: how many rounds.
-        cohort: how many clients take part in each, on average.
+        importance: how much groups of weights change: on the task's `public` data, or in the `released` models so far.
+        power: noise is proportional to importance^power: 0 is equal noise, 0.5 is the least total noise, negative is
+            less noise on weights that change more.
+        shape: `ellipsoid`: clipping follows the noise; `ball`: only the noise is unequal, and its smallest value
+            determines ε.
+        epsilon: privacy budget ε for all rounds; none: no budget, and `noise` must be given.
+        delta: privacy budget δ; it should be well below one over the number of clients.
+        noise: noise multiplier; none: as much as the budget requires for all rounds.
+        clip: clipping bound of a client's update.
+        floor: lower limit of importance, as a fraction of its mean.
+        rounds: number of rounds.
+        cohort: expected number of clients per round.
         lr: the clients' learning rate.
         epochs: passes over a client's data per round.
-        batch_size: samples per gradient step; none: all of a client's.
+        batch_size: samples per gradient step; none: all samples of the client.
 
     Reference: the idea of Talaei, Izadi 2024 with the ellipsoid of Pichapati et al. AdaCliP: Adaptive Clipping for
     Private SGD. 2019.
