@@ -139,7 +139,7 @@ def _mechanism_and_channel(m: Method) -> str:
         noise = "real-valued noise" if m.mechanism.bits is None else f"noise modulo 2^{m.mechanism.bits}"
         return (
             f"{_name(m.mechanism)} adds {noise}, but {_name(m.channel)} sums integers modulo 2^{m.channel.bits}. "
-            f"Use numbers=Grid(bits={m.channel.bits})."
+            f"Use arithmetic=Grid(bits={m.channel.bits})."
         )
     if m.mechanism.requires == "sum" or m.channel.aggregates == "messages":
         return ""

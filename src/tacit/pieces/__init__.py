@@ -1,18 +1,18 @@
-"""The pieces that methods are made of, one family per slot. Neutral ones are in `tacit.core`."""
+"""The pieces that methods are made of, one family per slot. The neutral pieces are in `tacit.core`."""
 
 from tacit.pieces.aggregators import KMeans, WeightedMean
 from tacit.pieces.channels import Enclave, IdealSum, SecureSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.pieces.mechanisms import (
+    AccuracySensitivity,
     ByImportance,
     CentralGaussian,
     DistributedGaussian,
-    EachWeight,
     EllipsoidClip,
     FixedClip,
     Graded,
     Grid,
-    Inputs,
+    InputFeatures,
     MedianClip,
     MetricLaplace,
     NbaflGaussian,
@@ -21,21 +21,21 @@ from tacit.pieces.mechanisms import (
     QuantileClip,
     Reals,
     ReleasedMovement,
-    Sensitivity,
-    Share,
-    Variance,
+    SingleWeights,
+    TwoLevel,
+    WeightVariance,
 )
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Momentum, Replace
 from tacit.pieces.trainers import AdmmPrune, BestOf, Keep, MagnitudePrune, Masked, Sgd
 
 __all__ = [
+    "AccuracySensitivity",
     "AdmmPrune",
     "BestOf",
     "ByImportance",
     "CentralGaussian",
     "DistributedGaussian",
-    "EachWeight",
     "EllipsoidClip",
     "Enclave",
     "Everyone",
@@ -46,7 +46,7 @@ __all__ = [
     "Grid",
     "Growing",
     "IdealSum",
-    "Inputs",
+    "InputFeatures",
     "KMeans",
     "Keep",
     "MagnitudePrune",
@@ -66,12 +66,12 @@ __all__ = [
     "SecureSum",
     "Select",
     "Sense",
-    "Sensitivity",
     "Sgd",
-    "Share",
+    "SingleWeights",
     "Size",
     "TopK",
-    "Variance",
+    "TwoLevel",
     "Vote",
+    "WeightVariance",
     "WeightedMean",
 ]

@@ -1,4 +1,4 @@
-"""How many messages become one vector, or k. The plain mean is neutral and lives in `tacit.core`."""
+"""Aggregators: how many messages become one model, or k. The neutral one, `Mean`, is in `tacit.core`."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,109 +6,107 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tacit.core import Bounded, Mean, State, Sum
-from tacit.core.pieces import Visibility
+from tacit.core import BoundedMessages, Mean, State, Sum
+from tacit.core.interfaces import Visibility
 from tacit.errors import expect
 
 __all__ = ["KMeans", "Mean", "WeightedMean"]
-LONGEST = 300  # iterations of k-means, as in scikit-learn
+MAX_ITERATIONS = 300  # of k-means, as in scikit-learn
 
 
 @dataclass(frozen=True)
 class WeightedMean:
-    """The mean weighted by the size of each client's data, which the server therefore learns."""
+    """The mean weighted by each client's number of samples, which the server therefore learns."""
 
     models: ClassVar[int] = 1
-    needs: ClassVar[Visibility] = "sum"
+    requires: ClassVar[Visibility] = "sum"
     uniform: ClassVar[bool] = False
 
-    def combine(self, bounded: Bounded, state: State) -> Sum:
-        """The rows times their number of samples, and the number of samples."""
+    def combine(self, bounded: BoundedMessages, state: State) -> Sum:
         samples, rows = bounded.messages.samples, bounded.messages.rows
-        assert samples is not None  # client_side attaches them for every aggregator that is not even
-        squares = float((rows.norms().double().square() * samples).sum())
+        assert samples is not None  # client_side attaches them for every aggregator that is not uniform
+        squared_norms = float((rows.norms().double().square() * samples).sum())
         return Sum(
             rows.scaled(samples).sum(),
             float(samples.sum()),
             bounded.bound,
-            bounded.tally,
-            squares,
-            bounded.messages.step,
+            bounded.statistic,
+            squared_norms,
+            bounded.messages.grid_step,
         )
 
     def finish(self, total: Sum) -> Tensor:
-        """The sum over the number of samples."""
         return total.total / total.weight
 
 
 @dataclass(frozen=True)
 class KMeans:
-    """The server finds out by k-means which messages belong together, and averages each cluster into a hypothesis.
+    """Cluster the clients' models by k-means on the server; the centre of each cluster is a hypothesis.
 
-    Centres start at the hypotheses, so that clusters keep their numbers from round to round; a hypothesis to which no
-    message is nearest stays as it is. (scikit-learn would move it to the farthest message, and a group that misses one
-    round would be forgotten; where no cluster is empty, the result is scikit-learn's.)
+    Centres start at the hypotheses, so clusters keep their numbers from round to round. A hypothesis with an empty
+    cluster does not change. (scikit-learn would move it to the farthest message, and a group that misses one round
+    would lose its model. If no cluster is empty, the result equals scikit-learn's.)
 
     Args:
-        models: how many clusters there are, and hypotheses.
-        warm_up: for so many rounds all messages are one cluster; the last of these rounds then spreads the
-            hypotheses, at the clusters of its messages. 0: they start as they are, as in the paper. Hypotheses that
-            start apart at random may be so unlike that one suits every client best, and the others are never chosen.
+        models: number of clusters, and of hypotheses.
+        warm_up: number of rounds in which all messages form one cluster; the last of these rounds initialises the
+            hypotheses at the clusters of its messages. 0: hypotheses start from their initial weights, as in the
+            paper. With random initial weights, one hypothesis may fit every client best, and the others are then
+            never chosen.
 
     Reference: Galli et al. 2023, Algorithm 1, lines 9 and 10.
     """
 
     models: int = 2
     warm_up: int = 0
-    needs: ClassVar[Visibility] = "messages"
+    requires: ClassVar[Visibility] = "messages"
     uniform: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         expect(self.models >= 1, f"models={self.models} >= 1")
         expect(self.warm_up >= 0, f"warm_up={self.warm_up} >= 0")
 
-    def combine(self, bounded: Bounded, state: State) -> Sum:
-        """The new hypotheses, and by how much messages differ from their own: all of a round's messages at once."""
+    def combine(self, bounded: BoundedMessages, state: State) -> Sum:
+        """The new hypotheses, from all messages of a round at once, and the variance within clusters."""
         rows = bounded.messages.rows.dense()
         if len(rows) == 0:
             return Sum(state.weights, 0.0)
         centres = self._centres(rows, state)
-        apart = float(_distances(rows, centres).min(1).values.double().square().mean())
-        squares = float(centres.double().square().sum()) + len(centres) * apart  # the variance is that within clusters
-        return Sum(centres.view_as(state.weights), 1.0, squares=squares)
+        within = float(_distances(rows, centres).min(1).values.double().square().mean())
+        squared_norms = float(centres.double().square().sum()) + len(centres) * within
+        return Sum(centres.view_as(state.weights), 1.0, squared_norms=squared_norms)
 
     def finish(self, total: Sum) -> Tensor:
-        """The hypotheses themselves."""
         return total.total
 
     def _centres(self, rows: Tensor, state: State) -> Tensor:
         if state.round + 1 < self.warm_up:
             return rows.mean(0).expand(self.models, -1).contiguous()
-        spread = state.round + 1 == self.warm_up
-        return clustered(rows, _apart(rows, self.models) if spread else state.weights.view(self.models, -1))
+        last = state.round + 1 == self.warm_up
+        return k_means(rows, _farthest_first(rows, self.models) if last else state.weights.view(self.models, -1))
 
 
-def clustered(rows: Tensor, start: Tensor) -> Tensor:
-    """Centres by Lloyd's iteration from `start`, (k, dim); one that no row is nearest to stays where it is.
+def k_means(rows: Tensor, start: Tensor) -> Tensor:
+    """Cluster centres by Lloyd's iteration from `start`, (k, dim); the centre of an empty cluster does not move.
 
     Example:
         >>> rows = torch.tensor([[0.0], [1.0], [9.0]])
-        >>> clustered(rows, torch.tensor([[2.0], [8.0], [50.0]])).flatten().tolist()
+        >>> k_means(rows, torch.tensor([[2.0], [8.0], [50.0]])).flatten().tolist()
         [0.5, 9.0, 50.0]
     """
-    centres, before = start.clone(), None
-    for _ in range(LONGEST):
+    centres, previous = start.clone(), None
+    for _ in range(MAX_ITERATIONS):
         nearest = _distances(rows, centres).argmin(1)
-        if before is not None and torch.equal(nearest, before):
+        if previous is not None and torch.equal(nearest, previous):
             break
-        for number in set(nearest.tolist()):
-            centres[number] = rows[nearest == number].mean(0)
-        before = nearest
+        for cluster in set(nearest.tolist()):
+            centres[cluster] = rows[nearest == cluster].mean(0)
+        previous = nearest
     return centres
 
 
-def _apart(rows: Tensor, count: int) -> Tensor:
-    """So many of the rows, each as far as possible from those before; the first is the farthest from the mean."""
+def _farthest_first(rows: Tensor, count: int) -> Tensor:
+    """`count` rows by farthest-first traversal, starting with the one farthest from the mean."""
     chosen = [int(_distances(rows, rows.mean(0, keepdim=True)).argmax())]
     while len(chosen) < count:
         chosen.append(int(_distances(rows, rows[chosen]).min(1).values.argmax()))
@@ -116,5 +114,5 @@ def _apart(rows: Tensor, count: int) -> Tensor:
 
 
 def _distances(rows: Tensor, centres: Tensor) -> Tensor:
-    """Between each row and each centre, without the rounding of a product of matrices."""
+    """(rows, centres), computed without matrix products, which would lose precision."""
     return torch.cdist(rows, centres, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,4 +1,4 @@
-"""What becomes of the model. Adding the update is neutral and lives in `tacit.core`."""
+"""Server updates: how the aggregate changes the model. The neutral one, `Add`, is in `tacit.core`."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from tacit.core import Add, State
-from tacit.core.pieces import Content
+from tacit.core.interfaces import Payload
 from tacit.core.state import SERVER
 from tacit.errors import expect
 
@@ -15,12 +15,11 @@ __all__ = ["Add", "Momentum", "Replace"]
 
 @dataclass(frozen=True)
 class Replace:
-    """Put the aggregated weights in the model's place."""
+    """Replace the model by the aggregated weights."""
 
-    takes: ClassVar[Content] = "weights"
+    expects: ClassVar[Payload] = "weights"
 
     def apply(self, state: State, aggregate: Tensor) -> State:
-        """The aggregate as the new model."""
         return replace(state, weights=aggregate)
 
 
@@ -30,15 +29,14 @@ class Momentum:
 
     rho: float = 0.9
     rate: float = 1.0
-    takes: ClassVar[Content] = "updates"
+    expects: ClassVar[Payload] = "updates"
 
     def __post_init__(self) -> None:
         expect(0 <= self.rho < 1, f"rho={self.rho} in [0, 1)")
         expect(self.rate > 0, f"rate={self.rate} > 0")
 
     def apply(self, state: State, aggregate: Tensor) -> State:
-        """The model moved by the momentum, and the momentum remembered."""
         name = SERVER + "momentum"
         momentum = self.rho * state.memory[name] + aggregate if name in state.memory else aggregate
         weights = state.weights.add(momentum, alpha=self.rate)
-        return replace(state, weights=weights, memory=state.remember(name, momentum))
+        return replace(state, weights=weights, memory=state.memory_with(name, momentum))

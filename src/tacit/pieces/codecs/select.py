@@ -1,14 +1,14 @@
-"""Say only some coordinates: which ones is a record of its own.
+"""Sparse updates: send only the values at selected coordinates (a mask).
 
-| selection | coordinates | who learns them how |
+| selection | coordinates | how clients learn the mask |
 |---|---|---|
-| `TopK` | those with the largest gradients on public data, the same in all rounds | told once to every client |
-| `Vote` | those that most clients of the first round find important, the same from then on | told once |
-| `FixedRandom` | random, the same in all rounds | drawn from the shared key |
-| `RandomK` | random, others in every round | drawn from the shared key |
+| `TopK` | those with the largest gradients on public data, fixed | sent once to every client |
+| `Vote` | those that most clients of the first round vote for, fixed from then on | sent once to every client |
+| `FixedRandom` | random, fixed | derived from the shared key |
+| `RandomK` | random, redrawn every round | derived from the shared key |
 
-With the trainer `Masked`, the model never moves at other coordinates than these: where they are the same in all
-rounds, all others stay at their first values, which every client has from the task, and need not be sent either.
+With the trainer `Masked`, weights outside the mask never change. If the mask is fixed, they keep their initial values,
+which every client derives from the task, so they are not sent in either direction.
 
 Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
 Low-bandwidth Devices. UAI 2021, Sections 3 and 4, Appendix D.
@@ -22,106 +22,131 @@ import torch
 from torch import Tensor
 
 from tacit.core import DenseRows, Descent, Key, Round, Rows, State, View, Wave
-from tacit.errors import TrainingError, UserError, expect
-from tacit.pieces.codecs.size import Size
+from tacit.errors import PublicDataError, TrainingError, expect
 from tacit.wire import indices
 from tacit.wire.frames import Part
 
 MASK = "codec/mask"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How many numbers a client sends: a ratio of the model's size, rounded down, or an absolute number.
+
+    Example:
+        >>> Size(ratio=0.005).count(1_663_370), Size(number=12).count(100)
+        (8316, 12)
+    """
+
+    ratio: float | None = None
+    number: int | None = None
+
+    def __post_init__(self) -> None:
+        expect((self.ratio is None) != (self.number is None), "either ratio or number, and not both")
+        expect(self.ratio is None or 0 < self.ratio <= 1, f"ratio={self.ratio} in (0, 1]")
+        expect(self.number is None or self.number >= 1, f"number={self.number} >= 1")
+
+    def count(self, dim: int) -> int:
+        """The number for a model of `dim` weights."""
+        if self.number is not None:
+            expect(self.number <= dim, f"number={self.number} <= {dim}, the number of the model's weights")
+            return self.number
+        assert self.ratio is not None
+        count = int(self.ratio * dim + 1e-9)  # 0.29 · 100 is 28.999999999999996
+        expect(count >= 1, f"ratio={self.ratio} to be at least one of {dim} weights")
+        return count
+
+
 class Selection(Protocol):
-    """Which coordinates are said."""
+    """Which coordinates are sent."""
 
     @property
     def size(self) -> Size:
-        """How many."""
+        """How many coordinates."""
         ...
 
     @property
     def fixed(self) -> bool:
-        """Whether they are the same in all rounds, so that no others are ever sent."""
+        """Whether the mask is the same in all rounds, so that no other weight is ever sent."""
         ...
 
     @property
-    def told(self) -> bool:
-        """Whether clients must be told them."""
+    def sends_mask(self) -> bool:
+        """Whether the server must send the mask, because clients cannot derive it from the shared key."""
         ...
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        """The state before the first round, with the coordinates if they are known by then."""
+        """The state before the first round, with the mask if it is known by then."""
         ...
 
     def mask(self, state: State, now: Round) -> Tensor | None:
-        """The coordinates of this round, ascending; None: they are yet to be voted for."""
+        """The coordinates of this round, ascending; None before the vote that decides them."""
         ...
 
 
 @dataclass(frozen=True)
 class Select:
-    """Send the values at some coordinates, up, and where those are fixed, down as well.
+    """Send the values at the selected coordinates: upwards, and downwards too if the mask is fixed.
 
     Args:
-        which: `TopK`, `Vote`, `FixedRandom` or `RandomK`.
+        selection: `TopK`, `Vote`, `FixedRandom` or `RandomK`.
     """
 
-    which: Selection
+    selection: Selection
     selects: ClassVar[bool] = True
 
     @property
     def fixed(self) -> bool:
-        """As the selection is."""
-        return self.which.fixed
+        return self.selection.fixed
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        """As the selection does."""
-        return self.which.prepare(state, public, now)
+        return self.selection.prepare(state, public, now)
 
     def view(self, state: State, now: Round) -> View:
-        """The weights at fixed coordinates, or all; before a vote nothing, since everybody has the first weights."""
-        mask = self.which.mask(state, now)
+        """The weights under a fixed mask, otherwise all; before a vote none, since clients have the initial weights."""
+        mask = self.selection.mask(state, now)
         if mask is None:
             return View(state.weights, {})
         if not self.fixed:
             return View(state.weights, {Part.WEIGHTS: state.weights}, mask=mask)
         values = {Part.VALUES: state.weights[mask]}
-        once = {Part.MASK: _packed(mask, state.dim)} if self.which.told else {}
-        return View(state.weights, values, once, mask)
+        first_parts = {Part.MASK: _packed(mask, state.dim)} if self.selection.sends_mask else {}
+        return View(state.weights, values, first_parts, mask)
 
     def encode(self, rows: Rows, view: View, now: Round) -> Rows:
-        """The values at the coordinates; before they are known, every client's votes for them."""
+        """The values under the mask; in the round of a vote, every client's ballot."""
         if view.mask is not None:
             return rows.select(view.mask)
-        count = self.which.size.of(rows.dim)
+        count = self.selection.size.count(rows.dim)
         return DenseRows(torch.stack([_ballot(row, count) for row in rows.dense()]) if rows.count else rows.dense())
 
     def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
-        """The values at their places. All others are −0, which changes nothing that it is added to, not even 0."""
+        """The values at their coordinates, and −0 elsewhere: adding −0 changes no number, not even the sign of 0."""
         spread = torch.full_like(state.weights, -0.0)
-        mask = self.which.mask(state, now)
+        mask = self.selection.mask(state, now)
         return spread if mask is None else spread.index_copy_(0, mask, total)
 
-    def remember(self, state: State, total: Tensor, now: Round) -> State:
-        """The coordinates with the most votes, after the round in which they were voted for."""
-        if self.which.mask(state, now) is not None:
+    def update_state(self, state: State, total: Tensor, now: Round) -> State:
+        """After the round of a vote, the coordinates with the most votes."""
+        if self.selection.mask(state, now) is not None:
             return state
-        return _with_mask(state, largest(total, self.which.size.of(state.dim)))
+        return _with_mask(state, largest(total, self.selection.size.count(state.dim)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopK:
-    """The coordinates whose gradients on public data are largest, added up over a few steps (Algorithm 1, line 3).
+    """The coordinates with the largest absolute gradients on public data, summed over a few steps (Alg. 1, line 3).
 
-    The model steps along with the gradients, from its first weights; of equal ones the lower coordinate is taken.
+    The steps start at the initial weights and follow the gradients. Ties go to the lower coordinate.
 
     Args:
-        size: how many, over all layers and biases together.
+        size: how many coordinates, over all layers and biases together.
         lr: learning rate of the steps.
-        steps: how many (T_init).
+        steps: number of steps (T_init).
         batch_size: samples per step; None: all public data.
 
-    Formal guarantees: nothing of the clients' data is used, so the choice costs no privacy. Whoever is in the public
-    data is not protected.
+    Formal guarantees: no client's data are used, so the selection costs no privacy. The people in the public data are
+    not protected.
     """
 
     size: Size
@@ -129,23 +154,18 @@ class TopK:
     steps: int = 5
     batch_size: int | None = None
     fixed: ClassVar[bool] = True
-    told: ClassVar[bool] = True
+    sends_mask: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         expect(self.lr > 0, f"lr={self.lr} > 0")
         expect(self.steps >= 1, f"steps={self.steps} >= 1")
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        """The coordinates, from the public data."""
         if public is None:
-            raise UserError(
-                "TopK chooses coordinates by gradients on public data, but the task has none. Give the task some "
-                "(public), let clients vote for coordinates (Vote; select=vote), or take random ones (FixedRandom)."
-            )
-        return _with_mask(state, largest(self._scores(state.weights, public, now), self.size.of(state.dim)))
+            raise PublicDataError("TopK", "add `--task-set public=50`, or `--set select=vote`.")
+        return _with_mask(state, largest(self._scores(state.weights, public, now), self.size.count(state.dim)))
 
     def mask(self, state: State, now: Round) -> Tensor:
-        """Those found at the start."""
         return state.memory[MASK]
 
     def _scores(self, weights: Tensor, public: Wave, now: Round) -> Tensor:
@@ -153,37 +173,35 @@ class TopK:
         scores = torch.zeros_like(weights)
         for step in range(self.steps):
             key = now.shared.child("top-k", step)
-            moved = public.descend(weights, Descent(self.lr, 1, None, self.batch_size, 0.0, 0.0, key)).sum()
-            scores += moved.abs()
-            weights = weights + moved
+            update = public.descend(weights, Descent(self.lr, 1, None, self.batch_size, 0.0, 0.0, key)).sum()
+            scores += update.abs()
+            weights = weights + update
         if not bool(torch.isfinite(scores).all()):
-            raise TrainingError("Training on the public data diverged, so no coordinates can be chosen. Lower lr.")
+            raise TrainingError("Training on the public data diverged, so no coordinates can be selected. Lower lr.")
         return scores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vote:
-    """The coordinates that the first round's clients vote for: each for those where its own update is largest.
+    """The coordinates with the most votes in the first round: each client votes for those of its largest updates.
 
-    A vote is a row like any other: the mechanism bounds and blurs it, and prices the round as it prices all others.
-    It is as long as the model, and only its order counts.
+    A ballot is a row like any other: the mechanism bounds it, adds noise to it, and the round is accounted as every
+    other. It has as many numbers as the model, and the model does not change in that round.
 
     Args:
-        size: how many.
+        size: how many coordinates.
 
     Formal guarantees: those of the mechanism; the vote is one of its rounds.
     """
 
     size: Size
     fixed: ClassVar[bool] = True
-    told: ClassVar[bool] = True
+    sends_mask: ClassVar[bool] = True
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        """Nothing: the first round is for that."""
         return state
 
     def mask(self, state: State, now: Round) -> Tensor | None:
-        """Those that were elected."""
         return state.memory.get(MASK)
 
 
@@ -193,36 +211,32 @@ class FixedRandom:
 
     size: Size
     fixed: ClassVar[bool] = True
-    told: ClassVar[bool] = False
+    sends_mask: ClassVar[bool] = False
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        """The coordinates, from the shared key."""
-        return _with_mask(state, _random(now.shared.child("mask"), state.dim, self.size.of(state.dim)))
+        return _with_mask(state, _random_mask(now.shared.child("mask"), state.dim, self.size.count(state.dim)))
 
     def mask(self, state: State, now: Round) -> Tensor:
-        """Those drawn at the start."""
         return state.memory[MASK]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomK:
-    """Random coordinates, drawn from the shared key in every round anew."""
+    """Random coordinates, redrawn from the shared key in every round."""
 
     size: Size
     fixed: ClassVar[bool] = False
-    told: ClassVar[bool] = False
+    sends_mask: ClassVar[bool] = False
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        """Nothing."""
         return state
 
     def mask(self, state: State, now: Round) -> Tensor:
-        """This round's."""
-        return _random(now.shared.child("mask"), state.dim, self.size.of(state.dim))
+        return _random_mask(now.shared.child("mask"), state.dim, self.size.count(state.dim))
 
 
 def largest(scores: Tensor, count: int) -> Tensor:
-    """The coordinates of the largest scores, ascending; of equal ones the lower coordinate goes first.
+    """The coordinates of the largest scores, ascending; ties go to the lower coordinate.
 
     Example:
         >>> largest(torch.tensor([1.0, 3.0, 2.0, 3.0, 2.0]), 3).tolist()
@@ -232,21 +246,19 @@ def largest(scores: Tensor, count: int) -> Tensor:
 
 
 def _ballot(row: Tensor, count: int) -> Tensor:
-    """1 where the row is largest, 0 elsewhere."""
+    """1 at the `count` largest magnitudes of the row, 0 elsewhere."""
     return torch.zeros_like(row).index_fill_(0, largest(row.abs(), count), 1.0)
 
 
 def _with_mask(state: State, mask: Tensor) -> State:
-    return replace(state, memory=state.remember(MASK, mask))
+    return replace(state, memory=state.memory_with(MASK, mask))
 
 
-@lru_cache(maxsize=2)
-def _random(key: Key, dim: int, count: int) -> Tensor:
-    """Kept, because every wave of a round asks for the same one."""
+@lru_cache(maxsize=2)  # every wave of a round needs the same mask
+def _random_mask(key: Key, dim: int, count: int) -> Tensor:
     return torch.randperm(dim, generator=key.torch())[:count].sort().values
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=2)  # every wave of a round packs the same mask; tensors hash by identity
 def _packed(mask: Tensor, dim: int) -> Tensor:
-    """The mask's bytes; kept, because every wave of a round asks for the same (tensors are told apart by identity)."""
     return indices.pack(mask, dim)

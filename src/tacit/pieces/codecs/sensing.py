@@ -1,12 +1,12 @@
-"""Compressive sensing (FL-CS): say a few Fourier coefficients of the update, and look for the sparsest that fits them.
+"""Compressive sensing (FL-CS): send a few DCT coefficients of the update, and reconstruct a sparse update from them.
 
-The flat vector is cut into chunks, every chunk goes through an orthonormal DCT-II, and some of its coefficients are
-sent: y = Ax with A Aᵀ = I. That is linear and makes no row longer, so that sums, clip bounds and noise mean for
-coefficients what they mean for weights. From the aggregate the server solves, chunk by chunk,
+The flat vector is split into chunks, each chunk is transformed by an orthonormal DCT-II, and some of its coefficients
+are sent: y = Ax with A Aᵀ = I. The map is linear and increases no norm, so sums, clipping bounds and noise apply to
+coefficients as they do to weights. From the aggregate the server solves, chunk by chunk,
 
     min ½‖Ax − y‖² + λ‖x‖₁,    λ = threshold · max|Aᵀy|,
 
-by FISTA with step 1. Under noise on y the ℓ1 term removes what is small; a threshold of 0 gives Aᵀy as it is.
+by FISTA with step 1. If y is noisy, the ℓ1 term removes small values; with a threshold of 0 the result is Aᵀy.
 
 Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
 EuroS&P 2021 (FL-CS), as summarised by the same authors' UAI 2021 paper; chunks, P, in its Appendix, Table 3. Beck,
@@ -26,33 +26,33 @@ from torch import Tensor
 
 from tacit.core import DenseRows, Descent, Identity, Round, Rows, State, View, Wave
 from tacit.errors import TrainingError, expect
-from tacit.pieces.codecs.size import Size
+from tacit.pieces.codecs.select import Size
 
 THRESHOLD = "codec/threshold"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sense:
-    """Send some DCT coefficients of every chunk; the whole model comes down.
+    """Send some DCT coefficients of every chunk; the server sends the whole model.
 
     Args:
-        size: how many, over all chunks together.
-        chunks: how many chunks (P), or as many as numbers are sent if these are fewer: a chunk sends one at least. The
-            first ones send one more, if the numbers do not come out even.
-        lowest: which coefficients: of those that a chunk sends, this share are its lowest ones, and one at least. The
-            others are drawn from the shared key in every round anew, the same for all clients and chunks. Low ones say
-            what neighbouring weights have in common; with nothing but these, all others are never heard.
-        threshold: λ over max|Aᵀy| of a chunk, where no public data tell a better one.
-        thresholds: those that are tried on public data; see `prepare`.
-        iterations: of FISTA, at most.
+        size: how many coefficients, over all chunks together.
+        chunks: number of chunks (P), but never more than coefficients, so that every chunk sends at least one. If the
+            coefficients do not divide evenly, the first chunks send one more.
+        lowest: of the coefficients that a chunk sends, the share with the lowest frequencies, at least one. The others
+            are redrawn from the shared key in every round, the same for all clients and chunks. Low frequencies carry
+            what neighbouring weights have in common; with these alone, all other frequencies are never sent.
+        threshold: λ over max|Aᵀy| of a chunk, if there are no public data to tune it on.
+        thresholds: the candidates to tune on public data; see `prepare`.
+        iterations: FISTA iterations, at most.
         tolerance: relative change of the solution at which FISTA stops.
-        lr: learning rate of the descent on public data.
-        steps: its steps.
+        lr: learning rate of the training on public data.
+        steps: its gradient steps.
         batch_size: its samples per step; None: all public data.
 
-    Formal guarantees: a row's coefficients are no longer than the row (L2), and so a bound on rows of coefficients
-    is a bound on what a client can do to the sum. Reconstruction works on what the mechanism released, and the
-    threshold comes from public data: neither costs privacy. Whoever is in the public data is not protected.
+    Formal guarantees: a row's coefficients have no larger L2 norm than the row, so a bound on rows of coefficients
+    bounds what a client contributes to the sum. Reconstruction is post-processing, and the threshold is tuned on public
+    data: neither costs privacy. The people in the public data are not protected.
     """
 
     size: Size
@@ -81,14 +81,14 @@ class Sense:
 
     @property
     def fixed(self) -> bool:
-        """If no coefficient is drawn."""
+        """Whether all coefficients are the lowest, so that none is drawn."""
         return self.lowest == 1
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        """The threshold that reconstructs best what a client with the public data would have learnt."""
+        """The threshold with the smallest reconstruction error for the update of a client with the public data."""
         if public is None:
             return state
-        update, frame = self._rehearsed(state.weights, public, now), self._frame(state.dim)
+        update, frame = self._public_update(state.weights, public, now), self._frame(state.dim)
         kept = self._kept(frame, now)
         coded = frame.encode(update, kept)
 
@@ -96,34 +96,32 @@ class Sense:
             return float(torch.dist(self._decode(coded, frame, kept, threshold), update))
 
         best = torch.tensor(min(self.thresholds, key=error), dtype=torch.float64)
-        return replace(state, memory=state.remember(THRESHOLD, best))
+        return replace(state, memory=state.memory_with(THRESHOLD, best))
 
     def view(self, state: State, now: Round) -> View:
-        """All weights."""
         return Identity().view(state, now)
 
     def encode(self, rows: Rows, view: View, now: Round) -> DenseRows:
-        """Every row's coefficients, one row after the other, so that only one is ever held in chunks."""
+        """Every row's coefficients; row by row, so that only one copy in chunks is in memory."""
         frame, values = self._frame(rows.dim), rows.dense()
         kept = self._kept(frame, now)
         coded = [frame.encode(row, kept) for row in values]
         return DenseRows(torch.stack(coded) if coded else values.new_empty(0, frame.count))
 
     def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
-        """The sparse vector that these are the coefficients of, more or less."""
+        """The sparse vector that approximately has these coefficients."""
         threshold, frame = float(state.memory.get(THRESHOLD, self.threshold)), self._frame(state.dim)
         return self._decode(total, frame, self._kept(frame, now), threshold)
 
-    def remember(self, state: State, total: Tensor, now: Round) -> State:
-        """Nothing."""
+    def update_state(self, state: State, total: Tensor, now: Round) -> State:
         return state
 
     def _frame(self, dim: int) -> "_Frame":
-        count = self.size.of(dim)
+        count = self.size.count(dim)
         return _Frame(dim, min(self.chunks, count), count)
 
     def _kept(self, frame: "_Frame", now: Round) -> Tensor:
-        """Which coefficients of a chunk; the last one is kept by the first `extra` chunks only, if there are any."""
+        """Indices of a chunk's coefficients that are sent; the last one only by the first `extra` chunks, if any."""
         low = max(1, int(self.lowest * frame.most))
         if low == frame.most:
             return torch.arange(low)
@@ -137,9 +135,9 @@ class Sense:
         ]
         return torch.cat(solved).flatten()[: frame.dim]
 
-    def _rehearsed(self, weights: Tensor, public: Wave, now: Round) -> Tensor:
-        how = Descent(self.lr, self.steps, None, self.batch_size, 0.0, 0.0, now.shared.child("sensing"))
-        update = public.descend(weights, how).sum()
+    def _public_update(self, weights: Tensor, public: Wave, now: Round) -> Tensor:
+        descent = Descent(self.lr, self.steps, None, self.batch_size, 0.0, 0.0, now.shared.child("sensing"))
+        update = public.descend(weights, descent).sum()
         if not bool(torch.isfinite(update).all()):
             raise TrainingError("Training on the public data diverged, so no threshold can be tuned on it. Lower lr.")
         return update
@@ -147,7 +145,7 @@ class Sense:
 
 @dataclass(frozen=True)
 class _Frame:
-    """How `dim` numbers are cut into chunks, and how many coefficients of each make `count` numbers."""
+    """How `dim` numbers are split into chunks, and how many coefficients each chunk sends, `count` in total."""
 
     dim: int
     chunks: int
@@ -155,43 +153,43 @@ class _Frame:
 
     @property
     def length(self) -> int:
-        """Of a chunk; a little more than needed, where the DCT is several times as fast for it."""
+        """Length of a chunk, padded to a size for which the DCT is several times faster."""
         return int(fft.next_fast_len(-(-self.dim // self.chunks)))
 
     @property
     def least(self) -> int:
-        """How many coefficients every chunk keeps."""
+        """How many coefficients every chunk sends."""
         return self.count // self.chunks
 
     @property
     def extra(self) -> int:
-        """How many chunks keep one more."""
+        """How many chunks send one more."""
         return self.count % self.chunks
 
     @property
     def most(self) -> int:
-        """How many coefficients the first chunk keeps."""
+        """How many coefficients the first chunk sends."""
         return self.least + (self.extra > 0)
 
     def encode(self, row: Tensor, kept: Tensor) -> Tensor:
-        """The kept coefficients of a row's chunks, as a message."""
-        return self.join(measure(self.cut(row), kept))
+        """The coefficients of a row's chunks that are sent, as one vector."""
+        return self.join(measure(self.chunked(row), kept))
 
-    def cut(self, row: Tensor) -> Tensor:
-        """(chunks, length), zeros at the end."""
+    def chunked(self, row: Tensor) -> Tensor:
+        """(chunks, length), padded with zeros."""
         padded = row.new_zeros(self.chunks * self.length)
         padded[: self.dim] = row
         return padded.view(self.chunks, self.length)
 
     def join(self, coefficients: Tensor) -> Tensor:
-        """(chunks, most) as a message: what all chunks keep, then what only the first ones do."""
+        """(chunks, most) as one vector: first what all chunks send, then what only the first ones send."""
         return torch.cat([coefficients[:, : self.least].flatten(), coefficients[: self.extra, self.least :].flatten()])
 
-    def split(self, message: Tensor) -> tuple[Tensor, Tensor]:
-        """The coefficients of the chunks that keep one more, and of the others."""
-        shared = message[: self.chunks * self.least].view(self.chunks, self.least)
-        last = message[self.chunks * self.least :].unsqueeze(1)
-        return torch.cat([shared[: self.extra], last], dim=1), shared[self.extra :]
+    def split(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """The coefficients of the chunks that send one more, and of the others."""
+        common = vector[: self.chunks * self.least].view(self.chunks, self.least)
+        last = vector[self.chunks * self.least :].unsqueeze(1)
+        return torch.cat([common[: self.extra], last], dim=1), common[self.extra :]
 
 
 def measure(x: Tensor, kept: Tensor) -> Tensor:
@@ -209,18 +207,19 @@ def measure(x: Tensor, kept: Tensor) -> Tensor:
 def reconstruct(
     y: Tensor, kept: Tensor, length: int, threshold: float, iterations: int = 40, tolerance: float = 1e-3
 ) -> Tensor:
-    """Sparse chunks with about these coefficients: min ½‖Ax − y‖² + λ‖x‖₁ with λ = threshold · max|Aᵀy|, by FISTA.
+    """Sparse chunks with approximately these coefficients, by FISTA.
 
-    A Aᵀ = I, so that a gradient step of size 1 puts y in the place of the kept coefficients. λ falls from max|Aᵀy| to
-    its value over the first half of the iterations (continuation), since small ones converge slowly from afar.
+    Solves min ½‖Ax − y‖² + λ‖x‖₁ with λ = threshold · max|Aᵀy|. As A Aᵀ = I, a gradient step of size 1 replaces the
+    kept coefficients by y. λ decreases from max|Aᵀy| to its value over the first half of the iterations (continuation),
+    because a small λ converges slowly from a distant start.
 
     Args:
-        y: coefficients, (chunks, kept). Every chunk is a problem of its own, with its own λ.
-        kept: which ones they are, distinct.
-        length: of a chunk.
+        y: coefficients, (chunks, kept). Every chunk is a separate problem with its own λ.
+        kept: their indices, distinct.
+        length: length of a chunk.
         threshold: in [0, 1). With 0 the result is Aᵀy, the shortest vector with exactly these coefficients.
-        iterations: at most.
-        tolerance: relative change, over all chunks, at which to stop; looked at in the second half only.
+        iterations: number of iterations, at most.
+        tolerance: relative change, over all chunks, at which to stop; checked in the second half only.
 
     Returns:
         The chunks, (chunks, length).
@@ -228,54 +227,54 @@ def reconstruct(
     x = z = y.new_zeros(len(y), length)
     if y.numel() == 0:
         return x
-    fit = _fitter(y, kept, length)
-    back = fit(x)
+    gradient_step = _gradient_step(y, kept, length)
+    back = gradient_step(x)
     if threshold == 0:
         return back
-    top, momentum, half = back.abs().amax(1, keepdim=True), 1.0, iterations / 2
+    peak, momentum, half = back.abs().amax(1, keepdim=True), 1.0, iterations / 2
     for i in range(iterations):
-        step = fit(z)
-        weight = top * threshold ** min(1.0, (i + 1) / half)
-        new = step - step.clamp(-weight, weight)
+        step = gradient_step(z)
+        penalty = peak * threshold ** min(1.0, (i + 1) / half)
+        new = step - step.clamp(-penalty, penalty)
         moved, x = new - x, new
         if i >= half and moved.norm() <= tolerance * new.norm():
             break
-        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        z = torch.add(new, moved, alpha=(momentum - 1) / following)
-        momentum = following
+        next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        z = torch.add(new, moved, alpha=(momentum - 1) / next_momentum)
+        momentum = next_momentum
     return x
 
 
-def _fitter(y: Tensor, kept: Tensor, length: int) -> Callable[[Tensor], Tensor]:
+def _gradient_step(y: Tensor, kept: Tensor, length: int) -> Callable[[Tensor], Tensor]:
     """One gradient step of size 1: z ↦ z − Aᵀ(Az − y)."""
     if _few(kept, length):
         matrix = _matrix(tuple(kept.tolist()), length, y.dtype).to(y.device)
         return lambda z: torch.addmm(z, y - z @ matrix, matrix.T)
 
-    def fit(z: Tensor) -> Tensor:
+    def replace_kept(z: Tensor) -> Tensor:
         coefficients = _dct(z)
         coefficients[:, kept] = y
         return _idct(coefficients)
 
-    return fit
+    return replace_kept
 
 
 def _few(kept: Tensor, length: int) -> bool:
-    """Whether a product with some columns is cheaper than a whole transform, of about 4 log₂ n multiply-adds a number.
+    """Whether a product with the kept columns is faster than the whole transform.
 
-    A matrix product does its multiply-adds much faster than a transform, which the factor stands for: for chunks of
-    8400 numbers, 42 columns take 0.6 of the transform's time, and 100 all of it.
+    A transform takes about log₂ n multiply-adds per number; the factor 4 reflects that a matrix product is faster per
+    multiply-add. For chunks of 8400 numbers, 42 columns take 0.6 of the transform's time, and 100 columns all of it.
     """
     return len(kept) <= 4 * math.log2(length + 1)
 
 
 @lru_cache(maxsize=4)
 def _matrix(kept: tuple[int, ...], length: int, dtype: torch.dtype) -> Tensor:
-    """The kept columns of the transform, Aᵀ; remembered, because every row of a round asks for the same."""
-    places = torch.arange(length, dtype=torch.float64) + 0.5
-    numbers = torch.tensor(kept, dtype=torch.float64)
-    columns = torch.cos(torch.outer(places, numbers) * (math.pi / length)) * math.sqrt(2 / length)
-    columns[:, numbers == 0] = math.sqrt(1 / length)
+    """The kept columns of the transform, Aᵀ; cached, because all rows of a round need the same."""
+    positions = torch.arange(length, dtype=torch.float64) + 0.5
+    frequencies = torch.tensor(kept, dtype=torch.float64)
+    columns = torch.cos(torch.outer(positions, frequencies) * (math.pi / length)) * math.sqrt(2 / length)
+    columns[:, frequencies == 0] = math.sqrt(1 / length)
     return columns.to(dtype)
 
 

@@ -1,24 +1,24 @@
-"""How messages are blurred, and what that costs."""
+"""Mechanisms: how updates are clipped, how noise is added, and what guarantee follows."""
 
+from tacit.pieces.mechanisms.arithmetic import Grid, Reals
 from tacit.pieces.mechanisms.clipping import FixedClip, MedianClip, PublicClip, QuantileClip
 from tacit.pieces.mechanisms.ellipsoid import EllipsoidClip, PublicMovement, ReleasedMovement
 from tacit.pieces.mechanisms.gaussian import CentralGaussian, DistributedGaussian
-from tacit.pieces.mechanisms.groups import EachWeight, Inputs
-from tacit.pieces.mechanisms.importance import ByImportance, Graded, Sensitivity, Share, Variance
+from tacit.pieces.mechanisms.groups import InputFeatures, SingleWeights
+from tacit.pieces.mechanisms.importance import AccuracySensitivity, ByImportance, Graded, TwoLevel, WeightVariance
 from tacit.pieces.mechanisms.laplace import MetricLaplace
 from tacit.pieces.mechanisms.nbafl import NbaflGaussian
-from tacit.pieces.mechanisms.numbers import Grid, Reals
 
 __all__ = [
+    "AccuracySensitivity",
     "ByImportance",
     "CentralGaussian",
     "DistributedGaussian",
-    "EachWeight",
     "EllipsoidClip",
     "FixedClip",
     "Graded",
     "Grid",
-    "Inputs",
+    "InputFeatures",
     "MedianClip",
     "MetricLaplace",
     "NbaflGaussian",
@@ -27,7 +27,7 @@ __all__ = [
     "QuantileClip",
     "Reals",
     "ReleasedMovement",
-    "Sensitivity",
-    "Share",
-    "Variance",
+    "SingleWeights",
+    "TwoLevel",
+    "WeightVariance",
 ]

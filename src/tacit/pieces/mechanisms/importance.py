@@ -1,11 +1,11 @@
-"""Noise by importance: what matters least to a client's model gets more of it, or what matters most.
+"""Noise by importance: more noise on the weights that matter least to a client's model, or on those that matter most.
 
-Every client finds for itself and in every round which groups of weights matter, by how far training moved them or by
-what happens to its accuracy when they are moved. A base mechanism blurs all weights alike; on top of it some groups get
-more noise, so that theirs is a multiple of the base's.
+In every round, every client measures the importance of each group of weights, by how much training changed them or by
+how its accuracy reacts when they are perturbed. A base mechanism adds equal noise to all weights; some groups get
+additional noise, so that their total is a multiple of the base's.
 
 Reference: Talaei, Izadi. Adaptive Differential Privacy in Federated Learning: A Priority-Based Approach. arXiv
-2401.02453, 2024. VIANN, the variance that Eq. 6 is made after: de Sá. Variance-Based Feature Importance in Neural
+2401.02453, 2024. VIANN, the variance that Eq. 6 is modelled on: de Sá. Variance-Based Feature Importance in Neural
 Networks. DS 2019.
 """
 
@@ -17,11 +17,11 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from tacit.core import Bounded, Key, Messages, Perturbation, Round, State, Sum, Turnout, View, Wave
-from tacit.core.pieces import Content, DryRun, Mechanism, Visibility, nominal
+from tacit.core import BoundedMessages, Key, Messages, Perturbation, Round, State, Sum, Turnout, View, Wave
+from tacit.core.interfaces import DryRun, Mechanism, Payload, Visibility, nominal
 from tacit.errors import UserError, expect
-from tacit.pieces.mechanisms.groups import EachWeight, Grouping, Groups, Inputs
-from tacit.pieces.mechanisms.nbafl import NOISE, NOMINAL, blurred
+from tacit.pieces.mechanisms.groups import Grouping, Groups, InputFeatures, SingleWeights
+from tacit.pieces.mechanisms.nbafl import NOISE, NOMINAL, add_gaussian
 from tacit.wire.frames import Part
 
 Which = Literal["least", "most"]
@@ -29,81 +29,82 @@ _TIES = Key.from_seed(0, "ties")
 
 
 class Importance(Protocol):
-    """How much each group of weights matters to each client."""
+    """A measure of how much each group of weights matters to each client."""
 
     def of(self, weights: Tensor, received: Tensor, data: Wave, groups: Groups, deviation: float) -> Tensor:
-        """(clients, groups), the larger the more important.
+        """(clients, groups): larger values are more important.
 
-        `weights` are the clients' trained ones, (clients, dim), `received` those they began with, and `deviation` is
-        the noise that is coming.
+        Args:
+            weights: the clients' trained weights, (clients, dim).
+            received: the weights that they received.
+            data: the clients' data.
+            groups: the groups of weights.
+            deviation: standard deviation of the base's noise.
         """
         ...
 
 
 @dataclass(frozen=True)
-class Variance:
-    """How far training moved a group's weights: Σ Var(w)·|w| (Eq. 6).
+class WeightVariance:
+    """How much training changed a group's weights: Σ Var(w)·|w| (Eq. 6).
 
-    The variance is that of the received and the new weight, (Δ/2)².
+    The variance is that of the received and the trained weight, (Δ/2)².
     """
 
     def of(self, weights: Tensor, received: Tensor, data: Wave, groups: Groups, deviation: float) -> Tensor:
-        """One pass over the weights."""
         return groups.sums(((weights - received) / 2).square() * weights.abs())
 
 
 @dataclass(frozen=True)
-class Sensitivity:
-    """What a client's own accuracy loses or wins when a group's weights grow by the noise to be expected, σ·√(2/π).
+class AccuracySensitivity:
+    """How much a client's own accuracy changes if a group's weights grow by the noise's mean magnitude, σ·√(2/π).
 
-    Many groups may come out equal; an input that is always zero has no importance at all. With too little noise to
-    change any accuracy all groups are equal, and chance decides.
+    Many groups may have equal importance; an input that is always zero has none. If the noise is too small to change
+    any accuracy, all groups are equal and their order is random.
 
     Args:
-        times: σ is so many times the noise of the base.
+        noise_factor: σ as a multiple of the base's noise.
     """
 
-    times: float = 1.0
+    noise_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        expect(0 < self.times < float("inf"), f"times={self.times} > 0 and finite")
+        expect(0 < self.noise_factor < float("inf"), f"noise_factor={self.noise_factor} > 0 and finite")
 
     def of(self, weights: Tensor, received: Tensor, data: Wave, groups: Groups, deviation: float) -> Tensor:
-        """One question to the engine for all groups."""
-        scores = data.perturbed_scores(
-            weights, Perturbation(groups.of, groups.count, self.times * deviation * sqrt(2 / pi))
-        )
+        size = self.noise_factor * deviation * sqrt(2 / pi)
+        scores = data.perturbed_scores(weights, Perturbation(groups.of, groups.count, size))
         return (scores[:, 1:] - scores[:, :1]).abs()
 
 
-MEASURES: Mapping[str, Importance] = {"variance": Variance(), "sensitivity": Sensitivity()}
+MEASURES: Mapping[str, Importance] = {"variance": WeightVariance(), "sensitivity": AccuracySensitivity()}
 
 
 class Allocation(Protocol):
-    """How many times the base's noise each group gets."""
+    """The noise of each group as a multiple of the base's noise."""
 
     def factors(self, importance: Tensor) -> Tensor:
-        """(clients, groups), at least 1."""
+        """(clients, groups): the multiples, at least 1."""
         ...
 
     @property
-    def most(self) -> float:
-        """The largest factor."""
+    def max_factor(self) -> float:
+        """The largest multiple."""
         ...
 
     @property
-    def whom(self) -> str:
-        """Who gets that, in words."""
+    def label(self) -> str:
+        """A short description of the groups that get it."""
         ...
 
 
 @dataclass(frozen=True)
-class Share:
+class TwoLevel:
     """A share of the groups, the least or the most important ones, gets `factor` times the noise.
 
     Args:
-        factor: how many times; ε_high/ε_low of the paper.
-        share: of the groups, rounded to whole ones.
+        factor: the multiple; ε_high/ε_low of the paper.
+        share: the share of the groups, rounded to a whole number of groups.
         which: the `least` or the `most` important.
     """
 
@@ -116,31 +117,28 @@ class Share:
         _check(self.factor, self.which)
 
     def factors(self, importance: Tensor) -> Tensor:
-        """`factor` or 1."""
         count = importance.shape[1]
         chosen = _ranks(importance, self.which) < round(self.share * count)
         return torch.where(chosen, self.factor, 1.0).to(importance.dtype)
 
     @property
-    def most(self) -> float:
-        """The factor."""
+    def max_factor(self) -> float:
         return self.factor
 
     @property
-    def whom(self) -> str:
-        """So many percent of the groups."""
+    def label(self) -> str:
         return f"{self.share:.0%} {self.which} important"
 
 
 @dataclass(frozen=True)
 class Graded:
-    """Every group has noise by its own rank: from `factor` times down to once, in equal ratios.
+    """Every group gets noise by its rank: from `factor` times the base's noise down to once, in a geometric sequence.
 
-    This is the paper's outlook: not one noise for a part of the features, but each by its importance.
+    The paper proposes this as future work.
 
     Args:
-        factor: how many times the noise the first one gets.
-        which: who is first, the `least` or the `most` important.
+        factor: the multiple of the first group.
+        which: which group is first, the `least` or the `most` important.
     """
 
     factor: float
@@ -155,54 +153,52 @@ class Graded:
         return torch.pow(self.factor, 1 - _ranks(importance, self.which).to(importance.dtype) / last)
 
     @property
-    def most(self) -> float:
-        """The factor."""
+    def max_factor(self) -> float:
         return self.factor
 
     @property
-    def whom(self) -> str:
-        """The first."""
+    def label(self) -> str:
         return f"the {self.which} important one"
 
 
 @runtime_checkable
 class ClientNoise(Protocol):
-    """A mechanism whose clients blur their own rows, all coordinates alike."""
+    """A mechanism whose clients add noise to their own rows, equal in all coordinates."""
 
     def deviation(self, view: View, now: Round) -> float:
-        """The standard deviation of what a client adds to every coordinate of its row."""
+        """The standard deviation of the noise that a client adds to every coordinate of its row."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByImportance:
-    """A base mechanism, and on top of it more noise for the groups that matter least, or most, to each client.
+    """A base mechanism, and additional noise on the groups that matter least, or most, to each client.
 
     Args:
-        base: blurs all coordinates alike: `NbaflGaussian`, or `DistributedGaussian(at_once=False)`.
-        importance: `Variance()` or `Sensitivity()`.
-        allocation: `Share(...)` or `Graded(...)`.
-        groups: what weights belong together, `Inputs()` or `EachWeight()`; weights in no group have the base's noise.
+        base: adds equal noise to all coordinates: `NbaflGaussian`, or `DistributedGaussian(at_once=False)`.
+        importance: `WeightVariance()` or `AccuracySensitivity()`.
+        allocation: `TwoLevel(...)` or `Graded(...)`.
+        groups: `InputFeatures()` or `SingleWeights()`; weights in no group get the base's noise only.
         takes: whether rows are `weights` or `updates`, as the trainer sends them.
 
-    Formal guarantees: none. Which groups get more noise is read from private data and shows in the messages; and a
-    vector is hidden no better than its least blurred coordinate, so that more noise elsewhere adds nothing to any
+    Formal guarantees: none. Which groups get more noise depends on private data and is visible in the messages. The
+    coordinate with the least noise limits the guarantee of a vector, so more noise elsewhere adds nothing to any
     guarantee that the base may have.
 
-    Sees: as the base says; and from the noise in each message, which groups matter to that client.
+    Sees: as with the base; and from the noise in each message, which groups matter to that client.
     """
 
     base: Mechanism
     importance: Importance
     allocation: Allocation
-    groups: Grouping = Inputs()
-    takes: Content = "weights"
+    groups: Grouping = InputFeatures()
+    expects: Payload = "weights"
     row_wise: ClassVar[bool] = True
     bounds_rows: ClassVar[bool] = True
     needs_noise: ClassVar[bool] = False
     per_layer: ClassVar[bool] = True
     bits: ClassVar[int | None] = None
-    against: ClassVar[str] = "nobody"
+    adversary: ClassVar[str] = "nobody"
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, ClientNoise) or getattr(self.base, "at_once", False):
@@ -210,55 +206,56 @@ class ByImportance:
                 f"Expected a base whose clients add their own noise, got {self.base}. Use NbaflGaussian, or "
                 "DistributedGaussian(at_once=False)."
             )
-        expect(self.base.bits is None, f"a base that blurs with real numbers, got {self.base}", "Use Reals().")
-        expect(not self.base.needs_noise, "a base with its noise given: a budget cannot size it, as nothing is proved")
-        if isinstance(self.importance, Sensitivity) and isinstance(self.groups, EachWeight):
-            raise UserError("Expected Variance for single weights: Sensitivity would try every one. Or use Inputs.")
+        expect(self.base.bits is None, f"a base with real-valued noise, got {self.base}", "Use Reals().")
+        expect(
+            not self.base.needs_noise,
+            "a base with a given noise multiplier: no budget can determine it, as nothing is proved",
+        )
+        if isinstance(self.importance, AccuracySensitivity) and isinstance(self.groups, SingleWeights):
+            raise UserError(
+                "Expected WeightVariance for single weights, because AccuracySensitivity would evaluate the model once "
+                "per weight. Use WeightVariance, or InputFeatures."
+            )
 
     @property
-    def reads(self) -> Visibility:
-        """What the base must see."""
-        return self.base.reads
+    def requires(self) -> Visibility:
+        return self.base.requires
 
     @property
-    def shares(self) -> bool:
-        """Whether the base's noise is in shares."""
-        return self.base.shares
+    def distributed(self) -> bool:
+        return self.base.distributed
 
     @property
     def unproved(self) -> str:
-        """The base's reasons, and those of the choice."""
         own = (
-            "which weights get more noise is chosen from private data and shows in the noise; "
-            "the least noise of any coordinate decides, and more elsewhere proves nothing"
+            "which weights get more noise depends on private data and is visible in the messages; "
+            "the coordinate with the least noise limits any guarantee, and more noise elsewhere adds none"
         )
         return f"{self.base.unproved}; {own}" if self.base.unproved else own
 
     @property
     def nominal(self) -> Mapping[str, float]:
-        """The base's figures: ε by the formula and the noise at both ends, and the exact ones of the least noise."""
-        told, whom, most = dict(nominal(self.base)), self.allocation.whom, self.allocation.most
-        if NOMINAL not in told:
-            return told
-        epsilon, noise = told.pop(NOMINAL), told.pop(NOISE)
-        levels = {f"{NOMINAL}, {whom}": epsilon / most, f"{NOMINAL}, all others": epsilon}
-        return {**levels, f"{NOISE}, {whom}": noise * most, f"{NOISE}, all others": noise, **told}
+        """The base's figures: nominal ε and noise at both ends of the allocation, exact ε for the least noise."""
+        figures, label, factor = dict(nominal(self.base)), self.allocation.label, self.allocation.max_factor
+        if NOMINAL not in figures:
+            return figures
+        epsilon, noise = figures.pop(NOMINAL), figures.pop(NOISE)
+        levels = {f"{NOMINAL}, {label}": epsilon / factor, f"{NOMINAL}, all others": epsilon}
+        return {**levels, f"{NOISE}, {label}": noise * factor, f"{NOISE}, all others": noise, **figures}
 
     def event(self, index: int, turnout: Turnout | None = None) -> None:
-        """Nothing is proved."""
+        """None: nothing is proved."""
 
-    def prepare(self, state: State, rehearse: DryRun | None) -> State:
-        """What the base prepares."""
-        return self.base.prepare(state, rehearse)
+    def prepare(self, state: State, dry_run: DryRun | None) -> State:
+        return self.base.prepare(state, dry_run)
 
     def broadcast_parts(self, state: State) -> Mapping[Part, Tensor]:
-        """What the base tells."""
         return self.base.broadcast_parts(state)
 
     def importances(self, messages: Messages, view: View, data: Wave, now: Round) -> Tensor:
-        """How much each group matters to each client, (clients, groups)."""
+        """The importance of each group to each client, (clients, groups)."""
         rows = messages.rows.dense()
-        weights = rows if self.takes == "weights" else rows + view.weights
+        weights = rows if self.expects == "weights" else rows + view.weights
         return self.importance.of(weights, view.weights, data, self.groups.of(data.shapes), self._deviation(view, now))
 
     def deviations(self, messages: Messages, view: View, data: Wave, now: Round) -> Tensor:
@@ -267,37 +264,37 @@ class ByImportance:
         return self.groups.of(data.shapes).spread(factors, 1.0) * self._deviation(view, now)
 
     def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
-        """The base's messages with more noise where it is due."""
-        once = self._deviation(view, now)
-        more = (self.deviations(messages, view, data, now).square() - once**2).clamp(min=0).sqrt()
+        """The base's messages, with additional noise up to `deviations`."""
+        base = self._deviation(view, now)
+        added = (self.deviations(messages, view, data, now).square() - base**2).clamp(min=0).sqrt()
         sent = self.base.at_client(messages, view, data, now)
-        return replace(sent, rows=blurred(sent.rows, sent, more, now.secret.child("noise by importance")))
+        key = now.secret.child("noise by importance")
+        return replace(sent, rows=add_gaussian(sent.rows, sent.clients, added, key))
 
-    def before_sum(self, messages: Messages, state: State, now: Round) -> Bounded:
-        """As the base does."""
+    def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
         return self.base.before_sum(messages, state, now)
 
     def after_sum(self, total: Sum, now: Round) -> Sum:
-        """As the base does."""
         return self.base.after_sum(total, now)
 
-    def remember(self, state: State, total: Sum, now: Round) -> State:
-        """As the base does."""
-        return self.base.remember(state, total, now)
+    def update_state(self, state: State, total: Sum, now: Round) -> State:
+        return self.base.update_state(state, total, now)
 
     def _deviation(self, view: View, now: Round) -> float:
-        assert isinstance(self.base, ClientNoise)  # or it could not have been built
+        assert isinstance(self.base, ClientNoise)  # checked in __post_init__
         return self.base.deviation(view, now)
 
 
 def _ranks(importance: Tensor, first: Which) -> Tensor:
-    """Each group's place, from 0, for every client; equal groups stand in a random order that is always the same."""
+    """Each group's rank, from 0, for every client; ties are broken by one fixed random order."""
     order = torch.randperm(importance.shape[1], generator=_TIES.torch())
     shuffled = importance[:, order]
-    places = torch.argsort(shuffled, dim=1, descending=first == "most", stable=True)
-    return torch.empty_like(places).scatter_(1, order[places], torch.arange(len(order)).expand_as(places))
+    ranked = torch.argsort(shuffled, dim=1, descending=first == "most", stable=True)
+    return torch.empty_like(ranked).scatter_(1, order[ranked], torch.arange(len(order)).expand_as(ranked))
 
 
 def _check(factor: float, which: str) -> None:
-    expect(1 <= factor < float("inf"), f"factor={factor:g} >= 1 and finite", "The base's noise is the least.")
+    expect(
+        1 <= factor < float("inf"), f"factor={factor:g} >= 1 and finite", "No group gets less than the base's noise."
+    )
     expect(which in ("least", "most"), f"which={which!r} to be 'least' or 'most'")

@@ -1,7 +1,7 @@
-"""NbAFL: noise before model aggregation (Wei et al. 2020), as it is used by noise by feature importance.
+"""NbAFL: noise before model aggregation (Wei et al. 2020), the base of noise by feature importance.
 
 Clients clip their trained weights to C and add noise of σ_U = c·L·Δs/ε, with c = √(2 ln(1.25/δ)) and Δs = 2C/m (Eq. 4);
-the server adds σ_D to the mean before it is broadcast (Eq. 5). ε is that of the formula, and not a guarantee.
+the server adds noise of σ_D to the mean before it is broadcast (Eq. 5). ε is nominal: the formula gives no guarantee.
 """
 
 from collections.abc import Mapping
@@ -12,37 +12,38 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tacit.core import Bound, Bounded, DenseRows, Key, Messages, Round, Rows, State, Sum, Turnout, View, Wave
-from tacit.core.neutral import Settled
-from tacit.core.pieces import Visibility
+from tacit.core import Bound, BoundedMessages, DenseRows, Key, Messages, Round, Rows, State, Sum, Turnout, View, Wave
+from tacit.core.interfaces import Visibility
+from tacit.core.neutral import StatelessMechanism
 from tacit.core.stopping import check_delta
 from tacit.errors import UserError, expect
-from tacit.pieces.mechanisms.clipping import within
+from tacit.pieces.mechanisms.clipping import clip_rows
 
 NOMINAL = "nominal epsilon (NbAFL formula)"
-NOISE = "standard deviation of the noise on every weight of an upload"
+NOISE = "standard deviation of the noise on each uploaded weight"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NbaflGaussian(Settled):
-    """Clients clip their weights and blur them by the formula of NbAFL; the server blurs their mean if it says so.
+class NbaflGaussian(StatelessMechanism):
+    """Clients clip their weights and add noise by NbAFL's formula; the server adds noise to the mean if it requires so.
 
     Args:
         epsilon: ε of the formula.
         delta: δ of the formula.
-        clip: C, the bound of a client's weights in L2 norm.
-        samples: m, no client has fewer.
-        rounds: T, after which training ends.
-        exposures: L, how often a client's upload may be seen. By one reading it is T, as everybody uploads in every
-            round; by the other it is 1, and ε is that of a single upload. Large L leaves nothing to the server to add.
-        clips: whether weights are clipped to C at all. Without it the noise is the same, and the formula's own
-            assumption is gone.
+        clip: C, the bound on the L2 norm of a client's weights.
+        samples: m, the smallest number of samples of any client.
+        rounds: T, the number of rounds.
+        exposures: L, how many uploads of a client the adversary sees. In one reading of the paper it is T, since every
+            client uploads in every round; in the other it is 1, and ε is that of a single upload. With a large L the
+            server adds no noise.
+        clips: whether weights are clipped to C. Without clipping the noise is the same, but the formula's assumption
+            does not hold.
 
-    Formal guarantees: none. The formula takes 2C/m for what one sample can change, which nobody has proved for trained
-    weights: they may move by as much as 2C. It is an inversion that is proved for ε < 1 only, and sums up neither
-    uploads and broadcasts nor rounds unless L does. `nominal` has what can be computed exactly.
+    Formal guarantees: none. The formula assumes a sensitivity of 2C/m, which has not been proved for trained weights:
+    one sample may change them by up to 2C. Its calibration of Gaussian noise is proved for ε < 1 only, and it composes
+    neither uploads and broadcasts nor rounds, except through L. `nominal` reports what can be computed exactly.
 
-    Sees: the server, every client's blurred weights; recipients of the model, their mean, blurred once more.
+    Sees: the server, every client's noisy weights; recipients of the model, their mean with more noise.
 
     Reference: Wei et al. Federated Learning with Differential Privacy: Algorithms and Performance Analysis. IEEE TIFS
     15, 2020.
@@ -60,14 +61,14 @@ class NbaflGaussian(Settled):
     exposures: int
     clip: float = 5.0
     clips: bool = True
-    reads: ClassVar[Visibility] = "sum"
+    requires: ClassVar[Visibility] = "sum"
     row_wise: ClassVar[bool] = True
     bounds_rows: ClassVar[bool] = True
     needs_noise: ClassVar[bool] = False
-    shares: ClassVar[bool] = False
+    distributed: ClassVar[bool] = False
     bits: ClassVar[int | None] = None
     per_layer: ClassVar[bool] = False
-    against: ClassVar[str] = "nobody"
+    adversary: ClassVar[str] = "nobody"
 
     def __post_init__(self) -> None:
         expect(0 < self.epsilon < float("inf"), f"epsilon={self.epsilon:g} > 0 and finite")
@@ -78,60 +79,59 @@ class NbaflGaussian(Settled):
 
     @property
     def upload(self) -> float:
-        """σ_U, the standard deviation of what a client adds to every weight (Eq. 4)."""
+        """σ_U, the standard deviation of the noise that a client adds to every weight (Eq. 4)."""
         return self._c * self.exposures * 2 * self.clip / self.samples / self.epsilon
 
     def broadcast(self, clients: int) -> float:
-        """σ_D, the standard deviation of what the server adds to the mean of so many clients (Eq. 5)."""
-        more = self.rounds**2 - self.exposures**2 * clients
-        return 2 * self._c * self.clip * sqrt(max(more, 0)) / (self.samples * clients * self.epsilon)
+        """σ_D, the standard deviation of the noise that the server adds to the mean of `clients` models (Eq. 5)."""
+        missing = self.rounds**2 - self.exposures**2 * clients
+        return 2 * self._c * self.clip * sqrt(max(missing, 0)) / (self.samples * clients * self.epsilon)
 
     def deviation(self, view: View, now: Round) -> float:
-        """The standard deviation of what a client adds to every weight of its row."""
         return self.upload
 
     @property
     def unproved(self) -> str:
-        """What the formula rests on."""
-        reasons = ["NbAFL takes 2C/m for what one sample can change, but trained weights may change by up to 2C"]
+        reasons = ["NbAFL assumes that one sample changes the weights by at most 2C/m, but it may change them by 2C"]
         if not self.clips:
-            reasons = ["weights are not clipped, so that nothing bounds what one sample can change"]
+            reasons = ["weights are not clipped, so the influence of one sample is unbounded"]
         if self.epsilon >= 1:
-            reasons.append(f"its formula for Gaussian noise is proved for ε < 1, and not for ε = {self.epsilon:g}")
+            reasons.append(f"its formula for Gaussian noise is proved for ε < 1, but ε = {self.epsilon:g}")
         if self.exposures < self.rounds:
-            reasons.append(f"it counts {self.exposures} of {self.rounds} uploads of a client")
+            reasons.append(f"it counts only {self.exposures} of a client's {self.rounds} uploads")
         return "; ".join(reasons)
 
     @property
     def nominal(self) -> Mapping[str, float]:
-        """ε of the formula, its noise, and what that is worth exactly at the same δ."""
-        multiplier, every = self._c * self.exposures / self.epsilon, sqrt(self.rounds)
-        told = {
+        """The formula's ε and noise, and the exact ε of this noise at the same δ, for both sensitivities."""
+        multiplier, root = self._c * self.exposures / self.epsilon, sqrt(self.rounds)
+        figures = {
             NOMINAL: self.epsilon,
             NOISE: self.upload,
-            "exact epsilon of one upload, if one sample could change 2C/m": exact_epsilon(multiplier, self.delta),
-            f"exact epsilon of all {self.rounds} uploads, likewise": exact_epsilon(multiplier / every, self.delta),
+            "exact epsilon of one upload, if sensitivity were 2C/m": exact_epsilon(multiplier, self.delta),
+            f"exact epsilon of all {self.rounds} uploads, if sensitivity were 2C/m": exact_epsilon(
+                multiplier / root, self.delta
+            ),
         }
         if not self.clips:
-            return told
-        true = exact_epsilon(multiplier / self.samples, self.delta)
-        return {**told, "exact epsilon of one upload, as one sample may change 2C": true}
+            return figures
+        proved = exact_epsilon(multiplier / self.samples, self.delta)
+        return {**figures, "exact epsilon of one upload, at the true sensitivity 2C": proved}
 
     def event(self, index: int, turnout: Turnout | None = None) -> None:
-        """Nothing is proved."""
+        """None: nothing is proved."""
 
     def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
-        """Weights within C, each client's with noise of its own."""
         self._check_samples(data)
-        rows = within(messages.rows, Bound((self.clip,))) if self.clips else messages.rows
-        return replace(messages, rows=blurred(rows, messages, self.upload, now.secret.child("nbafl noise")))
+        rows = clip_rows(messages.rows, Bound((self.clip,))) if self.clips else messages.rows
+        key = now.secret.child("nbafl noise")
+        return replace(messages, rows=add_gaussian(rows, messages.clients, self.upload, key))
 
-    def before_sum(self, messages: Messages, state: State, now: Round) -> Bounded:
-        """The messages themselves: noise has no bound."""
-        return Bounded(messages)
+    def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
+        return BoundedMessages(messages)
 
     def after_sum(self, total: Sum, now: Round) -> Sum:
-        """The mean blurred by σ_D, if the clients' noise is less than the formula wants for a broadcast."""
+        """Add σ_D to the mean, if the formula requires more noise for a broadcast than the clients have added."""
         deviation = self.broadcast(now.cohort) if now.cohort else 0.0
         if deviation == 0:
             return total
@@ -145,27 +145,27 @@ class NbaflGaussian(Settled):
         return sqrt(2 * log(1.25 / self.delta))
 
     def _check_samples(self, data: Wave) -> None:
-        least = int(data.samples.min()) if len(data.samples) else self.samples
-        if least < self.samples:
+        smallest = int(data.samples.min()) if len(data.samples) else self.samples
+        if smallest < self.samples:
             client = int(data.clients[data.samples.argmin()])
             raise UserError(
-                f"Expected every client to have samples={self.samples} or more, the m of NbAFL's formula, but client "
-                f"{client} has {least}. Give the size of the smallest as samples."
+                f"Expected every client to have at least samples={self.samples}, the m of NbAFL's formula, but client "
+                f"{client} has {smallest}. Set samples to the size of the smallest client."
             )
 
 
-def blurred(rows: Rows, messages: Messages, deviation: float | Tensor, key: Key) -> DenseRows:
-    """The rows, each with Gaussian noise of its client's own; `deviation` is one number or one per coordinate."""
+def add_gaussian(rows: Rows, clients: Tensor, deviation: float | Tensor, key: Key) -> DenseRows:
+    """The rows with independent Gaussian noise from each client's key; `deviation` may differ by row and coordinate."""
     values = rows.dense()
     noise = [
         torch.randn(values.shape[1], generator=key.child("client", client).torch(values.device), dtype=values.dtype)
-        for client in messages.clients.tolist()
+        for client in clients.tolist()
     ]
     return DenseRows(values + torch.stack(noise).mul_(deviation)) if noise else DenseRows(values)
 
 
 def exact_epsilon(noise_multiplier: float, delta: float) -> float:
-    """The least ε at this δ of Gaussian noise over a sensitivity of 1 (Balle and Wang 2018, Theorem 8).
+    """The exact ε at this δ of the Gaussian mechanism with sensitivity 1 (Balle and Wang 2018, Theorem 8).
 
     Example:
         >>> [round(exact_epsilon(3.1075 / nominal, 0.01), 2) for nominal in (1, 5, 10)]
@@ -183,7 +183,7 @@ def exact_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def _delta(epsilon: float, noise_multiplier: float) -> float:
-    """Φ(1/2σ − εσ) − e^ε·Φ(−1/2σ − εσ), where the second factor is tiny and the first is huge."""
-    half, far = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
-    first, second = torch.special.log_ndtr(torch.tensor([half - far, -half - far], dtype=torch.float64)).tolist()
-    return exp(first) - exp(min(epsilon + second, 0.0))  # a probability; rounding may say otherwise where ε is huge
+    """Φ(1/2σ − εσ) − e^ε·Φ(−1/2σ − εσ), in logarithms, since e^ε may overflow while the last factor underflows."""
+    half, shift = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
+    first, second = torch.special.log_ndtr(torch.tensor([half - shift, -half - shift], dtype=torch.float64)).tolist()
+    return exp(first) - exp(min(epsilon + second, 0.0))  # a probability, which rounding could push above 1 for huge ε

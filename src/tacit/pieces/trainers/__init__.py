@@ -1,9 +1,6 @@
-"""What a client learns."""
+"""Trainers: what a client learns from its own data in a round."""
 
-from tacit.pieces.trainers.admm import AdmmPrune
-from tacit.pieces.trainers.best_of import BestOf
-from tacit.pieces.trainers.masked import Masked
-from tacit.pieces.trainers.pruning import Keep, MagnitudePrune
-from tacit.pieces.trainers.sgd import Sgd
+from tacit.pieces.trainers.local import BestOf, Masked, Sgd
+from tacit.pieces.trainers.pruning import AdmmPrune, Keep, MagnitudePrune
 
 __all__ = ["AdmmPrune", "BestOf", "Keep", "MagnitudePrune", "Masked", "Sgd"]

@@ -1,6 +1,28 @@
-"""Which weights are left when a model is pruned, and the simplest way to prune one: train, then drop the smallest.
+"""Pruned models: how many weights of each layer remain, and two ways to train them.
 
-Reference: Lin et al., ESMFL, 2020, Section 2.3, where this is the baseline (federated average masked pruning).
+`MagnitudePrune` trains all weights and drops the smallest, the paper's baseline (federated average masked pruning).
+`AdmmPrune` trains by the alternating direction method of multipliers (Equations 1 to 4). To minimise the loss over
+weights W under a limit on the non-zero weights per layer, copies Z satisfy the limit, and duals U accumulate the
+difference::
+
+    W ← argmin loss(W) + ρ/2·‖W − Z + U‖²      some gradient steps on the client's data, usually one epoch
+    Z ← Π(W + U)                               the largest magnitudes of each layer
+    U ← U + W − Z
+
+A client's round starts at Z = Π(W), U = 0, repeats the three a few times, and sends Π(W). The penalty makes the client
+learn with the weights that remain what the others would have contributed.
+
+Each final projection still loses some of it. So after some rounds the mask may be frozen, as Zhang et al. freeze it
+before they retrain: only the weights that the aggregated model has are trained from then on.
+
+The penalty coefficient follows from one number that does not depend on model, learning rate or batch size: the fraction
+of the distance to Z − U that weights move per step. One gradient step on the penalty moves them by lr·ρ of the
+distance, and momentum m multiplies steps by 1/(1 − m), so ρ = fraction·(1 − m)/lr. Any fraction below 1 is stable.
+After n steps, (1 − fraction)ⁿ of a weight remains whose target is zero and whose gradient vanishes: 55 % for a fraction
+of 0.01 and 60 steps.
+
+Reference: Lin et al., ESMFL: Efficient and Secure Models for Federated Learning, 2020, Section 2.3; Zhang et al., A
+Systematic DNN Weight Pruning Framework using Alternating Direction Method of Multipliers, ECCV 2018.
 """
 
 from collections.abc import Sequence
@@ -11,166 +33,265 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Round, Rows, State, View, Wave
-from tacit.core.pieces import Content
+from tacit.core import DenseRows, Descent, ProximalTerm, Round, Rows, State, View, Wave
+from tacit.core.interfaces import Payload
 from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
-from tacit.pieces.trainers.sgd import Sgd
+from tacit.pieces.trainers.local import Sgd
 
-Spread = Literal["balanced", "uniform"]
+AcrossLayers = Literal["balanced", "uniform"]
 _POWER = {"balanced": 0.5, "uniform": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """How many weights of each layer pruning leaves.
+    """How many weights of each layer remain after pruning.
 
-    A layer's weights are a parameter of two dimensions or more. Everything else (biases, the scales and shifts of
-    normalisation) is left alone and is not counted.
+    A layer's weights are a parameter of two dimensions or more. All other parameters (biases, scales and shifts of
+    normalisation) are neither pruned nor counted.
 
     Args:
-        compression: how many times fewer weights are left, over all layers together.
-        counts: instead, how many are left in each layer, in the model's order.
-        spread: how `compression` is spread over layers. `balanced` leaves √n of a layer's n weights, times one factor
-            for all layers and at most all n: small layers, which can spare little, are pruned less. `uniform` prunes
-            all layers alike.
-        along: how much of the way from all of a layer's n weights to its k that are left: n^(1 − along)·k^along.
+        compression: the compression ratio, over the weights of all layers together.
+        counts: instead, the number of weights that remain in each layer, in the model's order.
+        across_layers: how `compression` is distributed. `balanced` keeps √n of a layer's n weights, times one factor
+            for all layers, at most all n: small layers, which have little redundancy, are pruned less. `uniform`
+            prunes all layers by the same ratio.
+        progress: how far gradual pruning has come, from 0 to 1: of a layer's n weights, n^(1 − progress)·k^progress
+            remain on the way to k.
 
     Example:
         >>> lenet = ((20, 1, 5, 5), (20,), (50, 20, 5, 5), (50,), (500, 800), (500,), (10, 500), (10,))
-        >>> Keep(compression=87).of(lenet)
+        >>> Keep(compression=87).layer_counts(lenet)
         (125, None, 885, None, 3542, None, 396, None)
-        >>> Keep(counts=(100, 1750, 2800, 300)).of(lenet)
+        >>> Keep(counts=(100, 1750, 2800, 300)).layer_counts(lenet)
         (100, None, 1750, None, 2800, None, 300, None)
-        >>> Keep(counts=(100, 1750, 2800, 300), along=0.5).of(lenet)
+        >>> Keep(counts=(100, 1750, 2800, 300), progress=0.5).layer_counts(lenet)
         (224, None, 6614, None, 33466, None, 1225, None)
     """
 
     compression: float | None = None
     counts: tuple[int, ...] = ()
-    spread: Spread = "balanced"
-    along: float = 1.0
+    across_layers: AcrossLayers = "balanced"
+    progress: float = 1.0
 
     def __post_init__(self) -> None:
         expect((self.compression is None) == bool(self.counts), "either compression or counts, and not both")
         expect(self.compression is None or self.compression >= 1, f"compression={self.compression} >= 1")
         expect(all(count >= 1 for count in self.counts), f"counts={self.counts} >= 1")
-        expect(self.spread in _POWER, f"spread={self.spread!r} to be 'balanced' or 'uniform'")
-        expect(0 <= self.along <= 1, f"along={self.along} in [0, 1]")
+        expect(self.across_layers in _POWER, f"across_layers={self.across_layers!r} to be 'balanced' or 'uniform'")
+        expect(0 <= self.progress <= 1, f"progress={self.progress} in [0, 1]")
 
-    def after(self, rounds: int, *, warm_up: int, approach: int) -> Self | None:
-        """What the next round leaves: at first nothing is pruned (None), then ever more, and so much from `warm_up` on.
+    def at_round(self, index: int, *, warm_up: int, ramp: int) -> Self | None:
+        """The pruning of round `index`: None before the ramp, gradual in it, and full from round `warm_up` on.
 
         Example:
             >>> keep = Keep(compression=87)
-            >>> [(k := keep.after(t, warm_up=3, approach=2)) and round(k.along, 2) for t in range(5)]
+            >>> [(k := keep.at_round(t, warm_up=3, ramp=2)) and round(k.progress, 2) for t in range(5)]
             [None, 0.33, 0.67, 1.0, 1.0]
         """
-        ahead = max(warm_up - rounds, 0)
-        return None if ahead > approach else replace(self, along=1 - ahead / (approach + 1))
+        ahead = max(warm_up - index, 0)
+        return None if ahead > ramp else replace(self, progress=1 - ahead / (ramp + 1))
 
-    def of(self, shapes: Shapes) -> tuple[int | None, ...]:
-        """How many numbers are left of each parameter; None: all of them, because it is not pruned."""
+    def layer_counts(self, shapes: Shapes) -> tuple[int | None, ...]:
+        """How many numbers of each parameter remain; None: the parameter is not pruned."""
         sizes = [prod(shape) for shape in shapes if len(shape) > 1]
         if self.compression is None:
-            counts = self._given(sizes)
+            counts = self._checked_counts(sizes)
         else:
             total = max(round(sum(sizes) / self.compression), len(sizes))
-            counts = spread_out(total, sizes, _POWER[self.spread])
-        left = (round(n ** (1 - self.along) * k**self.along) for n, k in zip(sizes, counts, strict=True))
-        return tuple(next(left) if len(shape) > 1 else None for shape in shapes)
+            counts = allocate(total, sizes, _POWER[self.across_layers])
+        remaining = (round(n ** (1 - self.progress) * k**self.progress) for n, k in zip(sizes, counts, strict=True))
+        return tuple(next(remaining) if len(shape) > 1 else None for shape in shapes)
 
     def project(self, rows: Tensor, shapes: Shapes) -> Tensor:
-        """The nearest rows that have so few weights: in each layer those of the largest magnitude, zeros elsewhere."""
+        """The nearest pruned rows: the largest magnitudes of each layer, zeros elsewhere."""
         parts = torch.split(rows, [prod(shape) for shape in shapes], dim=-1)
-        return torch.cat([_largest(part, count) for part, count in zip(parts, self.of(shapes), strict=True)], dim=-1)
+        counts = self.layer_counts(shapes)
+        return torch.cat([_largest(part, count) for part, count in zip(parts, counts, strict=True)], dim=-1)
 
-    def coordinates(self, pruned: Tensor, shapes: Shapes) -> Tensor:
-        """Where a pruned row has weights, and all of what is not pruned, in ascending order.
+    def mask(self, pruned: Tensor, shapes: Shapes) -> Tensor:
+        """The coordinates of a pruned row's non-zero weights and of all parameters that are not pruned, ascending.
 
         Example:
-            >>> Keep(counts=(2,)).coordinates(torch.tensor([0.0, 3.0, 0.0, -4.0, 0.0]), ((2, 2), (1,))).tolist()
+            >>> Keep(counts=(2,)).mask(torch.tensor([0.0, 3.0, 0.0, -4.0, 0.0]), ((2, 2), (1,))).tolist()
             [1, 3, 4]
         """
         parts = torch.split(pruned, [prod(shape) for shape in shapes])
-        left = [(part != 0) | (count is None) for part, count in zip(parts, self.of(shapes), strict=True)]
-        return torch.cat(left).nonzero()[:, 0]
+        counts = self.layer_counts(shapes)
+        trained = [(part != 0) | (count is None) for part, count in zip(parts, counts, strict=True)]
+        return torch.cat(trained).nonzero()[:, 0]
 
-    def _given(self, sizes: Sequence[int]) -> Sequence[int]:
+    def _checked_counts(self, sizes: Sequence[int]) -> Sequence[int]:
         if len(self.counts) != len(sizes) or any(c > n for c, n in zip(self.counts, sizes, strict=True)):
             raise UserError(
                 f"Expected counts for the model's {len(sizes)} layers of {', '.join(map(str, sizes))} weights, "
-                f"got {', '.join(map(str, self.counts))}. Give one for each, or give compression."
+                f"got {', '.join(map(str, self.counts))}. Give one count per layer, or give compression."
             )
         return self.counts
 
 
-def spread_out(total: int, sizes: Sequence[int], power: float) -> list[int]:
-    """`total` weights over layers in proportion to size^power, at least one and at most all of each.
-
-    Example:
-        >>> spread_out(110, [100, 10000], 0.5), spread_out(101, [100, 10000], 1.0), spread_out(9000, [100, 10000], 0.5)
-        ([10, 100], [1, 100], [100, 8900])
-    """
-    shares = torch.tensor(sizes, dtype=torch.float64) ** power
-    low, high = 0.0, float(total)
-    for _ in range(200):  # bisection: the sum of what layers get grows with the factor that they share
-        factor = (low + high) / 2
-        given = [min(max(factor * share, 1), size) for share, size in zip(shares.tolist(), sizes, strict=True)]
-        low, high = (factor, high) if sum(given) < total else (low, factor)
-    counts = [int(amount) for amount in given]
-    remainders = sorted(range(len(sizes)), key=lambda i: counts[i] - given[i])
-    for place in remainders[: max(total - sum(counts), 0)]:
-        counts[place] = min(counts[place] + 1, sizes[place])
-    return counts
-
-
 @dataclass(frozen=True, kw_only=True)
 class MagnitudePrune:
-    """Train all weights, then send only the largest of each layer; others are sent as zeros.
+    """Train all weights, then send only the largest of each layer; the others are sent as zeros.
 
     Args:
-        sgd: how to descend. Its `sends` must be `weights`.
+        sgd: the local SGD. Its `sends` must be `weights`.
         keep: how many weights of each layer are sent.
-        warm_up: rounds before so few weights are sent, in which clients send all.
-        approach: how many of the last rounds of the warm-up already prune, each leaving fewer weights than the one
-            before (`Keep.along`).
+        warm_up: number of rounds before full pruning.
+        ramp: how many of the last rounds of the warm-up already prune, each keeping fewer weights than the one before
+            (`Keep.progress`); in the rounds before, clients send whole models.
     """
 
     sgd: Sgd
     keep: Keep
     warm_up: int = 0
-    approach: int = 0
-    sends: ClassVar[Content] = "weights"
+    ramp: int = 0
+    sends: ClassVar[Payload] = "weights"
     masked: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_pruning(self.sgd, self.warm_up, self.approach)
+        _check_pruning(self.sgd, self.warm_up, self.ramp)
 
     def train(self, view: View, data: Wave, now: Round) -> Rows:
-        """One pruned row per client; as long as nothing is pruned a whole one."""
         rows = self.sgd.train(view, data, now)
-        keep = self.keep.after(now.index, warm_up=self.warm_up, approach=self.approach)
+        keep = self.keep.at_round(now.index, warm_up=self.warm_up, ramp=self.ramp)
         return rows if keep is None else DenseRows(keep.project(rows.dense(), data.shapes))
 
-    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
-        """As `keep` says."""
-        return self.keep.of(shapes)
+    def kept_counts(self, shapes: Shapes) -> tuple[int | None, ...]:
+        return self.keep.layer_counts(shapes)
 
-    def pruned(self, state: State, shapes: Shapes) -> Tensor | None:
-        """The aggregated model pruned like a client's."""
+    def pruned_weights(self, state: State, shapes: Shapes) -> Tensor | None:
         return self.keep.project(state.weights, shapes) if state.round > self.warm_up else None
 
 
-def check_pruning(sgd: Sgd, warm_up: int, approach: int) -> None:
-    """What every pruning trainer expects."""
-    expect(sgd.sends == "weights", "sgd to send weights: an update is not sparse where weights are")
+@dataclass(frozen=True, kw_only=True)
+class AdmmPrune:
+    """ADMM pruning: train towards few weights and send only these, at most as many per layer as `keep` allows.
+
+    Args:
+        sgd: the local SGD. Its `sends` must be `weights`; momentum restarts at zero after each update of Z and U.
+        keep: how many weights of each layer are sent.
+        warm_up: number of rounds before full pruning.
+        ramp: how many of the last rounds of the warm-up already prune, each keeping fewer weights than the one before
+            (`Keep.progress`); in the rounds before, clients train as usual and send whole models.
+        freeze_after: number of rounds, warm-up included, after which the mask is frozen: clients then train only the
+            largest weights of the model that they receive. None: never.
+        penalty: the fraction of the distance to Z − U that weights move per step. It determines the penalty
+            coefficient ρ = penalty·(1 − momentum)/lr.
+        updates: how often Z and U are updated in a round, each time after an equal part of the training; None: after
+            every epoch.
+    """
+
+    sgd: Sgd
+    keep: Keep
+    warm_up: int = 0
+    ramp: int = 0
+    freeze_after: int | None = None
+    penalty: float = 0.01
+    updates: int | None = None
+    sends: ClassVar[Payload] = "weights"
+    masked: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check_pruning(self.sgd, self.warm_up, self.ramp)
+        expect(0 < self.penalty < 1, f"penalty={self.penalty} in (0, 1)")
+        expect(
+            self.freeze_after is None or self.freeze_after >= self.warm_up,
+            f"freeze_after={self.freeze_after} >= warm_up={self.warm_up}",
+            "There is no mask to freeze before the end of the warm-up.",
+        )
+        length, updates = self.sgd.steps or self.sgd.epochs or 0, self.updates
+        if updates is None:
+            expect(self.sgd.epochs is not None, "updates to be given for training in steps", "Give updates or epochs.")
+        else:
+            fits = updates >= 1 and length % updates == 0
+            expect(fits, f"updates={updates} to divide the {length} steps or epochs of a round")
+
+    def train(self, view: View, data: Wave, now: Round) -> Rows:
+        """One pruned row per client; before the ramp, whole models."""
+        keep = self.keep.at_round(now.index, warm_up=self.warm_up, ramp=self.ramp)
+        if keep is None:
+            return self.sgd.train(view, data, now)
+        if self.freeze_after is not None and now.index >= self.freeze_after:
+            return self._train_masked(view, data, now)
+        return DenseRows(keep.project(self.solve(view, data, now, keep), data.shapes))
+
+    def solve(self, view: View, data: Wave, now: Round, keep: Keep) -> Tensor:
+        """Every client's W after the last update, close to a pruned model but not yet pruned, (clients, dim)."""
+        descent, shapes, rows = self._part(now), data.shapes, view.weights
+        strengths = tuple(0.0 if count is None else self.rho(descent.lr) for count in keep.layer_counts(shapes))
+        target = keep.project(rows, shapes).expand(len(data.clients), -1)
+        dual = torch.zeros_like(target)
+        for update in range(self._updates):
+            step = replace(descent, key=descent.key.child("update", update), proximal=ProximalTerm(target, strengths))
+            rows = data.descend(rows, step).dense().add(rows)
+            dual = dual + rows
+            copies = keep.project(dual, shapes)
+            dual = dual - copies
+            target = copies - dual
+        return rows
+
+    def rho(self, lr: float) -> float:
+        """The penalty coefficient ρ at a learning rate.
+
+        Example:
+            >>> sgd = Sgd(lr=0.02, epochs=5, momentum=0.5, sends="weights")
+            >>> AdmmPrune(sgd=sgd, keep=Keep(compression=10), penalty=0.01).rho(0.02)
+            0.25
+        """
+        return self.penalty * (1 - self.sgd.momentum) / lr
+
+    def kept_counts(self, shapes: Shapes) -> tuple[int | None, ...]:
+        return self.keep.layer_counts(shapes)
+
+    def pruned_weights(self, state: State, shapes: Shapes) -> Tensor | None:
+        return self.keep.project(state.weights, shapes) if state.round > self.warm_up else None
+
+    def _train_masked(self, view: View, data: Wave, now: Round) -> Rows:
+        """One row per client, trained under the frozen mask."""
+        start = self.keep.project(view.weights, data.shapes)
+        mask = self.keep.mask(start, data.shapes)
+        return DenseRows(data.descend(start, replace(self.sgd.descent(now), mask=mask)).dense() + start)
+
+    @property
+    def _updates(self) -> int:
+        return self.updates or self.sgd.epochs or 0
+
+    def _part(self, now: Round) -> Descent:
+        """The local training between two updates of Z and U."""
+        descent = self.sgd.descent(now)
+        steps, epochs = (None if n is None else n // self._updates for n in (descent.steps, descent.epochs))
+        return replace(descent, steps=steps, epochs=epochs)
+
+
+def allocate(total: int, sizes: Sequence[int], power: float) -> list[int]:
+    """Distribute `total` weights over layers in proportion to size^power, at least one and at most all of each.
+
+    Example:
+        >>> allocate(110, [100, 10000], 0.5), allocate(101, [100, 10000], 1.0), allocate(9000, [100, 10000], 0.5)
+        ([10, 100], [1, 100], [100, 8900])
+    """
+    shares = torch.tensor(sizes, dtype=torch.float64) ** power
+    low, high = 0.0, float(total)
+    for _ in range(200):  # bisection: the sum of the amounts increases with the common factor
+        factor = (low + high) / 2
+        amounts = [min(max(factor * share, 1), size) for share, size in zip(shares.tolist(), sizes, strict=True)]
+        low, high = (factor, high) if sum(amounts) < total else (low, factor)
+    counts = [int(amount) for amount in amounts]
+    by_remainder = sorted(range(len(sizes)), key=lambda i: counts[i] - amounts[i])
+    for layer in by_remainder[: max(total - sum(counts), 0)]:
+        counts[layer] = min(counts[layer] + 1, sizes[layer])
+    return counts
+
+
+def _check_pruning(sgd: Sgd, warm_up: int, ramp: int) -> None:
+    expect(sgd.sends == "weights", "sgd to send weights: updates of a sparse model are not sparse")
     expect(warm_up >= 0, f"warm_up={warm_up} >= 0")
-    expect(0 <= approach <= warm_up, f"approach={approach} in [0, warm_up={warm_up}]")
+    expect(0 <= ramp <= warm_up, f"ramp={ramp} in [0, warm_up={warm_up}]")
 
 
 def _largest(part: Tensor, count: int | None) -> Tensor:
-    """The `count` largest of every row, zeros elsewhere."""
+    """The `count` largest magnitudes of every row, zeros elsewhere."""
     if count is None or count == part.shape[-1]:
         return part
     kept = part.abs().topk(count, dim=-1, sorted=False).indices

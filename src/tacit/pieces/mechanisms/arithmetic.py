@@ -1,0 +1,185 @@
+"""The arithmetic in which clients add noise: real numbers, or integers modulo 2^b for secure aggregation."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil, sqrt
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core import ApproximateEvent, Bound, DenseRows, Event, GridStep, Key, Messages, Round
+from tacit.core.schema import choose
+from tacit.errors import expect
+from tacit.pieces.mechanisms.clipping import clip_rows
+from tacit.pieces.mechanisms.discrete import DiscreteGaussian, Integers, Skellam
+from tacit.pieces.mechanisms.lattice import MIN_STEPS, Lattice
+
+DISTANCE = 2.0**-62  # total variation of a round on a grid from its event, for up to 2^15 clients and 2^28 coordinates
+WIDE_BITS = 24  # integers of this many bits have room for the usual grid
+MIN_STEPS_NARROW = 16  # with fewer bits
+MAX_TABLE_SIGMA = 2e4  # the table of wider noise is slow to build (0.3 s here, 1.6 s at 1e5): it is drawn as a sum
+NOISES: dict[str, type[DiscreteGaussian] | type[Skellam]] = {"gaussian": DiscreteGaussian, "skellam": Skellam}
+
+
+@dataclass(frozen=True)
+class SharedNoise:
+    """Noise to which every client of a cohort contributes a share.
+
+    Attributes:
+        bound: the bound on one client's contribution to the sum.
+        multiplier: standard deviation of the honest clients' noise over that bound.
+        honest: the fraction of a cohort that is assumed to add its share.
+    """
+
+    bound: Bound
+    multiplier: float
+    honest: float
+
+    def shares(self, now: Round) -> float:
+        """The number of shares that amount to the declared noise."""
+        return self.honest * max(now.cohort, 1)
+
+
+class Arithmetic(Protocol):
+    """How rows are encoded for summation, and how noise is drawn for them."""
+
+    @property
+    def bits(self) -> int | None:
+        """Sums are modulo 2^bits; None: sums of real numbers."""
+        ...
+
+    def encode(self, messages: Messages, noise: SharedNoise, now: Round) -> Messages:
+        """The rows, clipped to the bound and encoded."""
+        ...
+
+    def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
+        """The sum of `count` shares of the noise, in the shape of `like`."""
+        ...
+
+    def event(self, multiplier: float, part: float) -> Event | None:
+        """The event of a sum with this part of the declared noise variance; None if the part is zero."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reals:
+    """Real numbers and continuous noise, for simulations: secure aggregation requires `Grid`."""
+
+    bits: ClassVar[int | None] = None
+
+    def encode(self, messages: Messages, noise: SharedNoise, now: Round) -> Messages:
+        return replace(messages, rows=clip_rows(messages.rows, noise.bound))
+
+    def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
+        drawn = torch.randn(like.shape, generator=key.torch(like.device), dtype=like.dtype, device=like.device)
+        return drawn.mul_(noise.bound.whole * noise.multiplier * sqrt(count / noise.shares(now)))
+
+    def event(self, multiplier: float, part: float) -> Event | None:
+        if multiplier * part == 0:
+            return None
+        import dp_accounting  # only when privacy is accounted: the import takes a second
+
+        gaussian: Event = dp_accounting.GaussianDpEvent(multiplier * sqrt(part))
+        return gaussian
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Integers: rows are rounded to a public grid and get discrete noise, so that their sum is exact.
+
+    Rows are clipped in float64, rounded stochastically (unbiased), and checked against the bound in integers. Noise is
+    drawn from a table of 127-bit probabilities and a cryptographic stream (see `tacit.pieces.mechanisms.lattice`).
+
+    Args:
+        noise: `gaussian` (the discrete Gaussian), or `skellam`, for which amplification bounds are less tight.
+        bits: sums are modulo 2^bits; fewer than 32 save bytes and cost accuracy.
+        steps: the bound in steps of the grid, rounded up to at most twice this number; None: 4096 or 11·√d, whichever
+            is larger, or as many as fit into `bits`.
+
+    Formal guarantees: up to a total variation of 2⁻⁶², which is charged to δ, a round is a Gaussian sum of the declared
+    multiplier (with Skellam noise, a sum within the declared Rényi divergences), rounding included. The sum of honest
+    clients overflows with probability 2⁻⁶⁴ at most; other grids are refused.
+    """
+
+    noise: Literal["gaussian", "skellam"] = "gaussian"
+    bits: int = 32
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        choose(NOISES, self.noise, "noise")
+        expect(8 <= self.bits <= 32, f"bits={self.bits} in [8, 32]")
+        expect(self.steps is None or self.steps >= 1, f"steps={self.steps} >= 1")
+
+    @property
+    def min_steps(self) -> int:
+        """The least number of steps of the bound."""
+        return self.steps or (MIN_STEPS if self.bits >= WIDE_BITS else MIN_STEPS_NARROW)
+
+    def encode(self, messages: Messages, noise: SharedNoise, now: Round) -> Messages:
+        """Rows on the grid; a row that is not finite becomes zeros, since omitting it would reveal that."""
+        lattice = self.lattice(noise, messages.rows.dim, now)
+        rows = messages.rows.dense()
+        values = np.zeros(tuple(rows.shape), np.int64)
+        for i, source in enumerate(_rounding_sources(messages, now)):
+            values[i] = lattice.quantize(rows[i].cpu().numpy(), source)
+        step = GridStep(1 / lattice.scale, lattice.inflation)
+        return replace(messages, rows=DenseRows(_to_numbers(values, lattice, rows)), grid_step=step)
+
+    def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
+        """Integer noise in steps of the grid; wide noise as a sum of several samples."""
+        lattice = self.lattice(noise, like.numel(), now)
+        terms = ceil(count * (lattice.noise.sigma / MAX_TABLE_SIGMA) ** 2) or 1
+        table, source = NOISES[self.noise](lattice.noise.sigma * sqrt(count / terms)).table, key.byte_source()
+        total = sum((table.sample(like.numel(), source) for _ in range(terms)), np.zeros(like.numel(), np.int64))
+        return _to_numbers(total, lattice, like)
+
+    def event(self, multiplier: float, part: float) -> Event | None:
+        """The event that holds for every grid of at least `min_steps`, and the total variation of a round from it."""
+        if multiplier * part == 0:
+            return None
+        return ApproximateEvent(NOISES[self.noise].declared_event(multiplier, part, self.min_steps), DISTANCE)
+
+    def lattice(self, noise: SharedNoise, dim: int, now: Round) -> Lattice:
+        """The round's grid; its step is the same in all rounds, so it does not reveal the cohort's size."""
+        expect(now.cohort <= now.max_cohort, f"a cohort of at most {now.max_cohort} clients, got {now.cohort}")
+        lattice = _fitted(self, noise.bound.whole, dim, now.max_cohort, noise.honest, noise.multiplier)
+        return lattice.for_cohort(max(now.cohort, 1), noise.shares(now), noise.multiplier)
+
+
+@lru_cache(maxsize=64)
+def _fitted(grid: Grid, clip: float, dim: int, max_cohort: int, honest: float, multiplier: float) -> Lattice:
+    """The lattice that has room for the largest cohort."""
+    expect(multiplier > 0, f"noise_multiplier={multiplier} > 0 on a grid", "Without noise, use NoNoise.")
+    lattice = Lattice.fit(
+        clip=clip,
+        dim=dim,
+        cohort=max_cohort,
+        honest=honest * max_cohort,
+        noise_multiplier=multiplier,
+        bits=grid.bits,
+        noise=NOISES[grid.noise],
+        steps=grid.steps,
+    )
+    expect(
+        lattice.steps >= grid.min_steps,
+        f"{grid.bits} bits to have room for {grid.min_steps} steps of the bound and noise of {multiplier:.4g} times it",
+        "Use more bits (at most 32), or less noise: a larger ε, fewer rounds, smaller cohorts.",
+    )
+    if isinstance(lattice.noise, DiscreteGaussian):
+        smooth = lattice.noise.continuous(max_cohort, lattice.bound).distance <= DISTANCE / 8
+        expect(smooth, f"more noise per client than {lattice.noise.sigma:.3g} steps", "Use more bits or steps.")
+    return lattice
+
+
+def _rounding_sources(messages: Messages, now: Round) -> list[Callable[[int], bytes]]:
+    """Each client's randomness for rounding; no guarantee depends on it, so a fast generator suffices."""
+    key = now.secret.child("rounding")
+    return [key.child("client", client).numpy().bytes for client in messages.clients.tolist()]
+
+
+def _to_numbers(values: Integers, lattice: Lattice, like: Tensor) -> Tensor:
+    """Integers in steps of the grid as float64, exactly, because a step is a power of two."""
+    return torch.from_numpy(values / lattice.scale).to(like.device)

@@ -1,0 +1,142 @@
+"""Local training: SGD on the client's own data, on masked coordinates only, or on the best of several hypotheses.
+
+References: McMahan et al. 2017 (FederatedAveraging); Kerkouche et al. 2021, Algorithm 2 (masked training); Ghosh et al.
+2020 and Galli et al. 2023, Algorithm 1 (IFCA: each client chooses a hypothesis by its own loss).
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tacit.core import DenseRows, Descent, Round, Rows, View, Wave
+from tacit.core.interfaces import Payload, Trainer
+from tacit.errors import UserError, expect
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sgd:
+    """Local SGD for a number of steps or epochs.
+
+    Args:
+        lr: learning rate in round 0.
+        steps: gradient steps per round; give either this or `epochs`.
+        epochs: passes over the client's data per round; the last batch of a pass may be smaller.
+        batch_size: samples per step, reshuffled in every pass; None, or at least the client's samples: full batches.
+        decay: the learning rate of round t is `lr * decay**t`.
+        momentum: classical momentum within a round; the buffer starts at zero in each round.
+        weight_decay: coefficient of the L2 penalty.
+        clip: gradients with a larger norm are scaled down to it at every step. This bounds no update, and gives no
+            privacy guarantee.
+        sends: `updates` (trained minus received weights) or the trained `weights`.
+    """
+
+    lr: float
+    steps: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    decay: float = 1.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    sends: Payload = "updates"
+    masked: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        expect(self.lr > 0, f"lr={self.lr} > 0")
+        expect((self.steps is None) != (self.epochs is None), "either steps or epochs, and not both")
+        expect((self.steps or self.epochs or 0) >= 1, f"steps={self.steps} or epochs={self.epochs} >= 1")
+        expect(self.batch_size is None or self.batch_size >= 1, f"batch_size={self.batch_size} >= 1")
+        expect(0 < self.decay <= 1, f"decay={self.decay} in (0, 1]")
+        expect(0 <= self.momentum < 1, f"momentum={self.momentum} in [0, 1)")
+        expect(self.weight_decay >= 0, f"weight_decay={self.weight_decay} >= 0")
+        expect(self.clip is None or self.clip > 0, f"clip={self.clip} > 0")
+        expect(self.sends in ("updates", "weights"), f"sends={self.sends!r} to be 'updates' or 'weights'")
+
+    def train(self, view: View, data: Wave, now: Round) -> Rows:
+        rows = data.descend(view.weights, self.descent(now))
+        return rows if self.sends == "updates" else DenseRows(rows.dense() + view.weights)
+
+    def descent(self, now: Round) -> Descent:
+        """The local training of this round, for the engine."""
+        return Descent(
+            lr=self.lr * self.decay**now.index,
+            steps=self.steps,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            key=now.secret.child("batches"),
+            clip=self.clip,
+        )
+
+
+@dataclass(frozen=True)
+class Masked:
+    """SGD that changes only the weights under the codec's mask; all others keep exactly the received values.
+
+    Without it, clients train all weights and send those under the mask.
+
+    Args:
+        sgd: the local SGD. Its `sends` must be `updates`.
+    """
+
+    sgd: Sgd
+    sends: ClassVar[Payload] = "updates"
+    masked: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.sgd.sends != "updates":
+            raise UserError("Expected Masked to send updates: weights outside the mask are not sent at all.")
+
+    def train(self, view: View, data: Wave, now: Round) -> Rows:
+        """One row per client; as long as there is no mask, all weights are trained."""
+        return data.descend(view.weights, replace(self.sgd.descent(now), mask=view.mask))
+
+
+@dataclass(frozen=True)
+class BestOf:
+    """Every client trains the hypothesis with the smallest loss on its own data.
+
+    The choice is not sent. With a single hypothesis there is no choice.
+
+    Args:
+        trainer: how the chosen hypothesis is trained.
+
+    Sees: only the client knows its choice; the server can infer it as far as the message reveals it.
+    """
+
+    trainer: Trainer
+
+    @property
+    def sends(self) -> Payload:
+        return self.trainer.sends
+
+    @property
+    def masked(self) -> bool:
+        return self.trainer.masked
+
+    def choose(self, view: View, data: Wave) -> Tensor:
+        """The index of the hypothesis with the smallest loss for each client; ties go to the first."""
+        hypotheses = _hypotheses(view)
+        if len(hypotheses) == 1:
+            return torch.zeros(len(data.clients), dtype=torch.int64)
+        return data.losses(hypotheses).argmin(1).cpu()
+
+    def train(self, view: View, data: Wave, now: Round) -> Rows:
+        """One row per client, trained from the hypothesis that it chose."""
+        hypotheses, choice = _hypotheses(view), self.choose(view, data)
+        if len(hypotheses) == 1:
+            return self.trainer.train(replace(view, weights=hypotheses[0]), data, now)
+        values = hypotheses.new_empty(len(choice), hypotheses.shape[1])
+        for number in set(choice.tolist()):
+            members = choice == number
+            own = replace(view, weights=hypotheses[number])
+            values[members] = self.trainer.train(own, data.keep(members), now).dense()
+        return DenseRows(values)
+
+
+def _hypotheses(view: View) -> Tensor:
+    """The view's weights as a stack, (k, dim)."""
+    return view.weights.view(-1, view.weights.shape[-1])
