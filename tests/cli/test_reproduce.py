@@ -4,14 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
 
-from tacit.cli import main
+from papers.comparisons import make, row
+from tacit.cli import main, reproduce
 from tacit.runs.directory import MODEL, ROUNDS, read_manifest, read_rounds
 
 TABLE = """
@@ -51,19 +51,19 @@ name = "with a budget"
 y = ["accuracy", "variance", "scale"]
 """
 LONG = """
-title = "A longer one"
+title = "A longer table"
 [[rows]]
 name = "long"
 method = "fedavg"
 seeds = [0, 1]
-args = { rounds = 60, cohort = 10, epochs = 2 }
+args = { rounds = 30, cohort = 10, epochs = 1 }
 """
 PLAIN = ["reproduce", "tiny/table-1", "--rows", "plain", "--workers", "1"]
 RUNS = Path("runs/reproduce/tiny")
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+def _in_a_folder_with_tiny_studies(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "experiments" / "tiny"
     folder.mkdir(parents=True)
@@ -87,31 +87,42 @@ def assert_same(run: Path, other: Path) -> None:
         )
 
 
-def test_without_an_argument_it_lists_what_there_is(capsys):
+def test_without_an_argument_it_lists_the_studies_of_the_package_and_one_s_own(capsys):
     assert main(["reproduce"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == [
-        "tiny/figure-1",
-        "tiny/table-1",
-        "tiny/table-2",
-    ]
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert names == sorted(names)
+    assert {"geyer/table-1", "fl-top/figure-1"} < set(names)
+    assert [name for name in names if name.startswith("tiny/")] == ["tiny/figure-1", "tiny/table-1", "tiny/table-2"]
     assert main(["reproduce", "--json"]) == 0
-    second = json.loads(capsys.readouterr().out)[1]
-    assert second == {"name": "tiny/table-1", "title": "A tiny table", "rows": ["plain", "private"]}
+    (table,) = (study for study in json.loads(capsys.readouterr().out) if study["name"] == "tiny/table-1")
+    assert table == {"name": "tiny/table-1", "title": "A tiny table", "rows": ["plain", "private"]}
 
 
-def test_ours_stand_beside_the_papers_and_nothing_is_run_twice(capsys):
+def test_listing_misspelling_and_printing_saved_results_import_neither_torch_nor_matplotlib(tmp_path):
+    """Only a new process shows what is imported."""
+    (tmp_path / "saved.json").write_bytes(make(row({"accuracy": 0.5})).to_bytes())
+    code = (
+        "import sys, tacit.cli; "
+        "codes = [tacit.cli.main(['reproduce', *line.split()]) for line in sys.argv[1:]]; "
+        "sys.exit(codes != [0, 2, 2, 0] or bool({'torch', 'matplotlib'} & sys.modules.keys()))"
+    )
+    lines = ["", "tiny/tabel-1", "tiny/table-1 --rows plian", "--from saved.json"]
+    assert subprocess.run([sys.executable, "-c", code, *lines], capture_output=True).returncode == 0
+
+
+def test_results_are_compared_with_the_paper_and_nothing_is_run_twice(capsys):
     assert main(["reproduce", "tiny/table-1", "--workers", "1"]) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
     assert lines[0] == "A tiny table"
-    assert lines[1].split() == ["row", "quantity", "paper", "ours", "least", "to", "most", "seeds", "verdict"]
+    assert lines[1].split() == ["row", "quantity", "paper", "ours", "range", "seeds", "verdict"]
     (missed,) = (line for line in lines if "0.999" in line)
     assert missed.split()[0] == "private"
     assert missed.endswith("1   missed")
     assert sum(line.endswith("reached") for line in lines) == 2
-    assert "  Guarantee: none: nothing is blurred" in said.out
+    assert "  Guarantee: none: no noise is added" in said.out
     assert "-differential privacy for every client" in said.out
-    assert "  Travelled: 12 messages from clients in a run; measured, " in said.out
+    assert "  Traffic: 12 messages from clients per run; measured: " in said.out
     assert "private, seed 0: round 2/2" in said.err
 
     before = times()
@@ -123,7 +134,7 @@ def test_ours_stand_beside_the_papers_and_nothing_is_run_twice(capsys):
     assert main(["reproduce", "tiny/table-1"]) == 0
     again = capsys.readouterr()
     assert again.out == said.out
-    assert again.err == "3 of 3 runs were finished before.\n"
+    assert again.err == "3 of 3 runs were already finished.\n"
     assert main(["reproduce", "tiny/figure-1", "--save", "kept/figure.json"]) == 0
     assert times() == before
     assert Path("kept/figure.png").read_bytes().startswith(b"\x89PNG")
@@ -140,9 +151,20 @@ def test_json_is_one_small_document(capsys):
     assert main([*PLAIN, "--json", "--save", "kept.json"]) == 0
     said = capsys.readouterr()
     assert said.out == Path("kept.json").read_text()
-    told = json.loads(said.out)
-    assert set(told) == {"format", "name", "title", "fast", "versions", "rows", "plot", "columns", "stand_in", "orders"}
-    (row,) = told["rows"]
+    document = json.loads(said.out)
+    assert set(document) == {
+        "format",
+        "name",
+        "title",
+        "fast",
+        "versions",
+        "rows",
+        "plot",
+        "columns",
+        "stand_in",
+        "rankings",
+    }
+    (row,) = document["rows"]
     assert (row["method"], row["args"]["rounds"], row["proved"], row["spent"]) == ("fedavg", 3, False, False)
     assert [trial["seed"] for trial in row["trials"]] == [0, 1]
     for trial in row["trials"]:
@@ -157,7 +179,7 @@ def test_json_is_one_small_document(capsys):
     assert {entry["quantity"] for entry in row["compared"]} >= {"rounds", "cost", "up", "down"}
 
 
-def test_what_is_kept_grows_by_rows_and_seeds(capsys):
+def test_saved_results_grow_by_rows_and_seeds(capsys):
     parts = (["private"], ["plain", "--seeds", "1"], ["plain", "--seeds", "0"])
     for part in parts:
         assert main(["reproduce", "tiny/table-1", "--workers", "1", "--save", "kept.json", "--rows", *part]) == 0
@@ -167,7 +189,7 @@ def test_what_is_kept_grows_by_rows_and_seeds(capsys):
     assert capsys.readouterr().out.encode() == grown
 
 
-def test_trials_of_other_settings_do_not_stay(capsys):
+def test_trials_of_other_settings_are_dropped(capsys):
     assert main([*PLAIN, "--save", "kept.json"]) == 0
     file = Path("experiments/tiny/table-1.toml")
     file.write_text(file.read_text().replace("rounds = 3", "rounds = 4"))
@@ -179,12 +201,15 @@ def test_trials_of_other_settings_do_not_stay(capsys):
 @pytest.mark.parametrize(
     ("kept", "words"),
     [
-        (["reproduce", "tiny/figure-1", "--fast"], "kept rows of tiny/table-1, got tiny/figure-1, short. Save to"),
-        ([*PLAIN, "--fast"], "kept rows of tiny/table-1, got tiny/table-1, short. Save to another file."),
+        (
+            ["reproduce", "tiny/figure-1", "--fast"],
+            "results of tiny/table-1, got tiny/figure-1, short. Save to",
+        ),
+        ([*PLAIN, "--fast"], "to have results of tiny/table-1, got tiny/table-1, short. Save to another file."),
         (None, "Expected kept.json to be what tacit reproduce --save writes."),
     ],
 )
-def test_nothing_is_run_for_a_file_that_keeps_something_else(kept, words, capsys):
+def test_nothing_is_run_for_a_file_with_other_results(kept, words, capsys):
     if kept is None:
         Path("kept.json").write_text("a letter")
     else:
@@ -194,6 +219,15 @@ def test_nothing_is_run_for_a_file_that_keeps_something_else(kept, words, capsys
     assert main([*PLAIN, "--save", "kept.json"]) == 2
     assert words in capsys.readouterr().err
     assert (Path("kept.json").read_bytes(), times()) == (before, runs)
+
+
+def test_results_are_saved_and_found_in_experiments_by_default(capsys):
+    assert main(["reproduce", "tiny/figure-1", "--fast", "--workers", "1", "--save"]) == 0
+    saved = Path("experiments/tiny/results/figure-1.json")
+    said = capsys.readouterr().out
+    assert said.endswith(f"Saved: {saved}\nFigure: {saved.with_suffix('.png')}\n")
+    assert main(["reproduce", "--from", "tiny/figure-1"]) == 0
+    assert capsys.readouterr().out == said.replace(f"Saved: {saved}\n", "")
 
 
 def test_saving_is_all_or_nothing(monkeypatch, capsys):
@@ -211,7 +245,7 @@ def test_saving_is_all_or_nothing(monkeypatch, capsys):
     assert not list(Path().glob(".*"))
 
 
-def test_the_short_version_is_apart_and_not_compared(capsys):
+def test_the_short_version_is_kept_apart_and_not_compared(capsys):
     assert main(["reproduce", "tiny/table-1", "--fast", "--workers", "1", "--out", "here"]) == 0
     said = capsys.readouterr().out
     assert "missed" not in said
@@ -220,32 +254,29 @@ def test_the_short_version_is_apart_and_not_compared(capsys):
     assert len(read_rounds(Path("here/tiny/table-1/fast/plain/seed-0"))) == 1
 
 
-def test_other_seeds_can_be_asked_for():
+def test_other_seeds_can_be_chosen():
     assert main([*PLAIN, "--fast", "--seeds", "5,6"]) == 0
     assert {path.name for path in (RUNS / "table-1/fast/plain").iterdir()} == {"seed-5", "seed-6"}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
+def test_a_run_with_other_settings_is_refused(capsys):
+    changes = [
         ("rounds = 3", "rounds = 4", "rounds was 3, is 4"),
         ("clients = 8", "clients = 9", "clients was 8, is 9"),
-        ("clients = 8", "samples = 12", "clients was 8, is left out"),
+        ("clients = 8", "samples = 12", "clients was 8, is not set"),
         ('"synthetic"', '"digits"', "its task was synthetic"),
-    ],
-)
-def test_a_run_of_something_else_is_refused(old, new, words, capsys):
+    ]
     assert main([*PLAIN, "--seeds", "1"]) == 0
     before = times()
-    file = Path("experiments/tiny/table-1.toml")
-    file.write_text(file.read_text().replace(old, new))
-    capsys.readouterr()
-    assert main(PLAIN) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert words in said
-    assert "Remove runs/reproduce/tiny/table-1/plain/seed-1 to run it anew." in said
-    assert times() == before
+    for old, new, words in changes:
+        Path("experiments/tiny/table-1.toml").write_text(TABLE.replace(old, new))
+        capsys.readouterr()
+        assert main(PLAIN) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert words in said
+        assert "Remove runs/reproduce/tiny/table-1/plain/seed-1 to run it again." in said
+        assert times() == before
 
 
 BAD = [
@@ -253,6 +284,8 @@ BAD = [
     ("table", ["tiny/table-1", "'table'"]),
     ("tiny/table-1 --rows plian", ["a row of tiny/table-1", "Did you mean 'plain'?"]),
     ("--from none.json", ["none.json", "No such file"]),
+    ("--from tiny/table-1", ["experiments/tiny/results/table-1.json", "tacit reproduce tiny/table-1 --save"]),
+    ("--save", ["a study before --save"]),
     ("--from experiments/tiny/table-1.toml", ["table-1.toml", "--save"]),
     ("tiny/table-1 --from kept.json", ["--from", "without tiny/table-1"]),
     ("--from kept.json --fast", ["--from", "without --fast"]),
@@ -276,41 +309,80 @@ def test_seeds_are_different_whole_numbers(seeds, capsys):
     assert "xpected" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_after_a_kill_or_ctrl_c_the_same_command_goes_on(how):
-    line = ["reproduce", "tiny/table-2", "--workers", "1"]
-    assert main([*line, "--out", "whole"]) == 0
-    code = (
-        "import signal, sys, tacit.cli; "
-        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # it may be ignored around us
-        "sys.exit(tacit.cli.main(sys.argv[1:]))"
-    )
-    second = RUNS / "table-2/long/seed-1"
-    with subprocess.Popen([sys.executable, "-c", code, *line], stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 120
-        while not (second / ROUNDS).exists() or (second / ROUNDS).read_bytes().count(b"\n") < 5:
-            assert time.monotonic() < deadline, "the run does not get on"
-            time.sleep(0.005)
-        process.send_signal(how)
-        said = process.stderr.read()
-    assert read_manifest(RUNS / "table-2/long/seed-0").status == "finished"
-    assert read_manifest(second).status != "finished"
-    if how == signal.SIGINT:
-        assert process.returncode == 130
-        assert "tacit: Interrupted long, seed 1 after " in said
-        assert said.endswith("of 60 rounds. The same command goes on.\n")
-    before = (RUNS / "table-2/long/seed-0" / ROUNDS).stat().st_mtime_ns
-    assert main(line) == 0
-    assert (RUNS / "table-2/long/seed-0" / ROUNDS).stat().st_mtime_ns == before
-    for seed in (0, 1):
-        assert_same(RUNS / f"table-2/long/seed-{seed}", Path(f"whole/tiny/table-2/long/seed-{seed}"))
+LINE = ["reproduce", "tiny/table-2", "--workers", "1"]
+FIRST, SECOND = RUNS / "table-2/long/seed-0", RUNS / "table-2/long/seed-1"
+
+
+def assert_resumed(whole: Path) -> None:
+    """The second run was stopped; the same command completes it, and leaves the first as it was."""
+    assert read_manifest(FIRST).status == "finished"
+    assert read_manifest(SECOND).status != "finished"
+    before = (FIRST / ROUNDS).stat().st_mtime_ns
+    assert main(LINE) == 0
+    assert (FIRST / ROUNDS).stat().st_mtime_ns == before
+    for run in (FIRST, SECOND):
+        assert_same(run, whole / run.relative_to(RUNS.parent))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The runs of tiny/table-2 without an interruption."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "experiments/tiny").mkdir(parents=True)
+    (folder / "experiments/tiny/table-2.toml").write_text(LONG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(LINE) == 0
+    return folder / RUNS.parent
+
+
+KILLED = """
+import os, signal, sys, threading
+import tacit.cli.reproduce
+
+def killed(steps, label):
+    for step in steps:
+        if label == "long, seed 1" and step.state.round == 6:
+            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        yield step
+
+tacit.cli.reproduce.track_run = killed
+tacit.cli.main(sys.argv[1:])
+"""
+
+
+def test_after_a_kill_the_same_command_resumes(whole):
+    """Only a real kill, at any moment of a round, leaves files as a crash does."""
+    done = subprocess.run([sys.executable, "-c", KILLED, *LINE], capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert_resumed(whole)
+
+
+def test_after_ctrl_c_the_same_command_resumes(whole, capsys):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored around us
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reproduce, "track_run", interrupting)
+            assert main(LINE) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    said = "tacit: Interrupted long, seed 1 after 5 of 30 rounds. Run the same command to resume.\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert_resumed(whole)
+
+
+def interrupting(steps, label):
+    """The steps of a run; seed 1 receives an interrupt in its sixth round."""
+    for step in steps:
+        if label == "long, seed 1" and step.state.round == 6:
+            signal.raise_signal(signal.SIGINT)
+        yield step
 
 
 @pytest.mark.parametrize("row", ["K=100 quantile bound", "K=10000 released code"])
-def test_a_row_of_geyer_runs_in_short(row, data_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(Path(__file__).resolve().parents[2])
+def test_a_row_of_geyer_runs_in_short(row, data_folder, tmp_path, capsys):
     line = ["reproduce", "geyer/table-1", "--fast", "--rows", row, "--workers", "1", "--out", str(tmp_path), "--json"]
     assert main(line) == 0
-    (told,) = json.loads(capsys.readouterr().out)["rows"]
-    assert told["proved"] == (row == "K=100 quantile bound")
-    assert told["trials"][0]["values"]["rounds"] == 2
+    (result,) = json.loads(capsys.readouterr().out)["rows"]
+    assert result["proved"] == (row == "K=100 quantile bound")
+    assert result["trials"][0]["values"]["rounds"] == 2

@@ -1,11 +1,10 @@
 """The numbers of the ESMFL paper that need no training: parameter counts, volumes, the length of uploads."""
 
-from pathlib import Path
 
 import pytest
 import torch
 
-from tacit.papers.studies import read_study
+from tacit.papers.study import read_study
 from tacit.pieces.samplers import FixedSize
 from tacit.pieces.trainers import AdmmPrune, Keep, MagnitudePrune
 from tacit.runs.bandwidth import csr_cost, volume
@@ -107,12 +106,9 @@ def test_table_3_s_totals_have_the_attestation_in_them() -> None:
     assert sum(last) == pytest.approx(52.6957)  # printed: 52.6757
 
 
-EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
-
-
 @pytest.mark.parametrize("what", ["table-1", "at-once", "table-2", "table-3", "figure-2", "figure-3"])
 def test_every_row_is_a_method_and_has_the_paper_s_setting(what: str) -> None:
-    study = read_study(EXPERIMENTS, f"esmfl/{what}")
+    study = read_study(f"esmfl/{what}")
     for row in study.rows:
         method, short = row.experiment.build_method(), row.fast.build_method()
         assert isinstance(method.trainer, AdmmPrune | MagnitudePrune)
@@ -124,7 +120,7 @@ def test_every_row_is_a_method_and_has_the_paper_s_setting(what: str) -> None:
 
 
 def test_the_printed_numbers() -> None:
-    rows = {row.name: row.paper for row in read_study(EXPERIMENTS, "esmfl/table-1").rows}
+    rows = {row.name: row.paper for row in read_study("esmfl/table-1").rows}
     assert [
         rows[f"LeNet {where} ESMFL"]["accuracy"] for where in ("IID 9.99x", "IID 87x", "shards 9.99x", "shards 87x")
     ] == [

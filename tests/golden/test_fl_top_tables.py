@@ -7,21 +7,21 @@ is printed.
 
 import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
 
 from tacit.core import Report
+from tacit.papers.study_files import packaged_studies
 from tacit.pieces.codecs import Size
 from tacit.pieces.samplers import Poisson
 from tacit.privacy.accountants import RdpClassic
-from tacit.privacy.planning import Cohorts
+from tacit.privacy.planning import CohortSampling
 from tacit.runs.bandwidth import Bandwidth, cost
 from tacit.wire import frames
 from tacit.wire.frames import Part
 
-EXPECTED = Path(__file__).resolve().parents[2] / "experiments" / "fl-top" / "expected.toml"
+EXPECTED = packaged_studies() / "fl-top" / "expected.toml"
 HEADER = 36  # of a frame with one part, src/tacit/core/frames.py
 DELTA = 1e-5
 
@@ -49,7 +49,7 @@ def values(table: str, name: str) -> tuple[int, int]:
     """How many values go down and up: n down unless the coordinates are fixed."""
     n = SETTINGS[table].weights
     share = float(name.split("%")[0]) / 100 if "%" in name else 1.0
-    up = Size(ratio=share).of(n)
+    up = Size(ratio=share).count(n)
     return (up if "FL-TOP" in name else n), up
 
 
@@ -90,7 +90,7 @@ def test_epsilon_to_the_printed_digit(table, name, row):
         assert "epsilon_classic" not in row
         return
     setting = SETTINGS[table]
-    cohorts = Cohorts(Poisson(100), setting.clients)
+    cohorts = CohortSampling(Poisson(100), setting.clients)
     epsilon = cohorts.epsilon(setting.noise, row["best_round"], DELTA, RdpClassic())
     assert round(epsilon, 2) == row["epsilon_classic"]
 

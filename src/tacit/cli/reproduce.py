@@ -1,17 +1,22 @@
-"""Run a paper's table or figure, and print ours beside the paper's.
+"""Reproduce a table or figure of a paper, and compare the results with the published numbers.
 
-Without an argument: what there is. Every row is run with every seed in a directory of its own below runs/reproduce.
-What is finished is not run again; after Ctrl-C, a crash or a kill the same command goes on. Misses are told as plainly
-as hits, and beneath the table stands what is guaranteed about each row. Figures are drawn too.
+Without an argument: list all studies. Each row is run with each seed in its own directory below runs/reproduce.
+Finished runs are not repeated; after Ctrl-C, a crash or a kill the same command resumes. The table reports misses as
+plainly as hits, with the privacy guarantee of each row below it. Figures are drawn as PNG.
+
+Studies are part of the package; your own are read from experiments/PAPER/WHAT.toml below the current folder.
+Results are saved, and found again, in experiments/PAPER/results/WHAT.json below the current folder.
 
 Examples:
-  tacit reproduce                                       what there is
+  tacit reproduce                                       list all tables and figures
   tacit reproduce geyer/table-1 --fast                  the short version, in a minute
   tacit reproduce geyer/table-1 --rows "K=100 fixed bound" "K=100 quantile bound" --seeds 0,1
-  tacit reproduce geyer/table-1 --save results.json     also keep what came out, without the runs; other rows and seeds
-                                                        of the same table that are kept there stay
-  tacit reproduce geyer/figure-2                        run, and draw
-  tacit reproduce --from results.json                   print (and draw) what was saved; runs nothing
+  tacit reproduce geyer/table-1 --save                  also save the results in experiments/geyer/results/table-1.json;
+                                                        other rows and seeds already saved there are kept
+  tacit reproduce geyer/table-1 --save results.json     also save the results in another file
+  tacit reproduce geyer/figure-2                        run and draw
+  tacit reproduce --from geyer/table-1                  print (and draw) saved results; runs nothing
+  tacit reproduce --from results.json
 """
 
 import argparse
@@ -22,108 +27,121 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import aligned
+from tacit.cli._console import aligned, track, track_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tacit.core import Task
-    from tacit.papers.jobs import Choice, Job
-    from tacit.papers.studies import Study
-    from tacit.report.comparison import Comparison
+    from tacit.papers.comparison import Comparison
+    from tacit.papers.jobs import Job
+    from tacit.papers.study import Study
     from tacit.runs.records import Run
+
+DEFAULT = Path()  # --save without a file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("what", nargs="?", metavar="PAPER/WHAT", help="for example geyer/table-1")
+    parser.add_argument("study", nargs="?", metavar="PAPER/WHAT", help="for example geyer/table-1")
     parser.add_argument("--rows", nargs="+", default=[], metavar="NAME", help="only these rows")
-    parser.add_argument("--fast", action="store_true", help="the short version: shows that it runs, and nothing else")
+    parser.add_argument("--fast", action="store_true", help="the short version: only shows that the study runs")
     parser.add_argument("--seeds", type=_seeds, default=(), metavar="N,N", help="other seeds, for example 0,1")
-    parser.add_argument("--workers", type=int, metavar="N", help="worker processes; the result does not depend on it")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the runs go (default: runs/reproduce)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="keep what came out here, as JSON")
-    parser.add_argument("--from", dest="saved", type=Path, metavar="FILE", help="print what --save wrote")
+    parser.add_argument("--workers", type=int, metavar="N", help="worker processes; results do not depend on them")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/reproduce)")
+    parser.add_argument(
+        "--save",
+        type=Path,
+        nargs="?",
+        const=DEFAULT,
+        metavar="FILE",
+        help="save the results as JSON (default: experiments/PAPER/results/WHAT.json)",
+    )
+    parser.add_argument("--from", dest="saved", metavar="FILE", help="print saved results: a file, or PAPER/WHAT")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what was asked for, and print the comparison."""
+    """Run a study and print the comparison, print a saved one, or list all studies."""
     if args.saved is not None:
         _check_alone(args)
-        return _tell(_load(args.saved), args, args.saved.with_suffix(".png"))
-    if args.what is None:
+        path = _saved_file(args.saved)
+        return _report(_load(path), args, path.with_suffix(".png"))
+    if args.study is None:
         return _list(args)
-    from tacit.papers.studies import FAST, experiments_folder, read_study
+    return _reproduce(args)
 
-    study, choice = read_study(experiments_folder(), args.what), _choice(args)
+
+def _reproduce(args: argparse.Namespace) -> int:
+    from tacit.papers.study_files import find_study, results_file
+
+    find_study(args.study, args.rows)  # before PyTorch is imported
+    if args.save == DEFAULT:
+        args.save = results_file(args.study)
+
+    from tacit.papers.jobs import OUT, Choice, jobs_of
+    from tacit.papers.study import FAST, read_study
+
+    study = read_study(args.study)
+    choice = Choice(rows=args.rows, seeds=args.seeds, fast=args.fast, out=args.out or OUT)
     earlier = _earlier(args.save, study.name, fast=choice.fast) if args.save else None
-    comparison = _compare(study, choice, args.workers)
+    comparison = _compare(study, jobs_of(study, choice), args)
     if earlier is not None:
-        comparison = comparison.joined(earlier, [row.name for row in study.rows])
+        comparison = comparison.merged_with(earlier, [row.name for row in study.rows])
     if args.save:
         _write(args.save, comparison.to_bytes())
     place = choice.out / study.name / (FAST if choice.fast else "") / f"{Path(study.name).name}.png"
-    return _tell(comparison, args, args.save.with_suffix(".png") if args.save else place)
+    return _report(comparison, args, args.save.with_suffix(".png") if args.save else place)
 
 
 def _list(args: argparse.Namespace) -> int:
-    """Every table and figure there is."""
-    from tacit.papers.studies import catalog, experiments_folder, read_study
+    from tacit.errors import UserError
+    from tacit.papers.study_files import summaries
 
-    folder = experiments_folder()
-    studies = [read_study(folder, name) for name in catalog(folder)]
+    if args.save is not None:
+        raise UserError("Expected a study before --save, for example geyer/table-1.")
+    found = summaries()
     if args.json:
-        rows = {study.name: [row.name for row in study.rows] for study in studies}
-        told = [{"name": study.name, "title": study.title, "rows": rows[study.name]} for study in studies]
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        listed = [{"name": study.name, "title": study.title, "rows": study.rows} for study in found]
+        print(json.dumps(listed, indent=2, ensure_ascii=False))
         return 0
-    print("\n".join(aligned([["name", "title", "rows"], *([s.name, s.title, str(len(s.rows))] for s in studies)])))
+    print("\n".join(aligned([["name", "title", "rows"], *([s.name, s.title, str(len(s.rows))] for s in found)])))
     return 0
 
 
-def _choice(args: argparse.Namespace) -> "Choice":
-    from tacit.papers.jobs import OUT, Choice
-
-    return Choice(rows=args.rows, seeds=args.seeds, fast=args.fast, out=args.out or OUT)
-
-
-def _compare(study: "Study", choice: "Choice", workers: int | None) -> "Comparison":
-    """Run what is not finished; what cannot be run or drawn is found before anything is."""
-    from tacit.papers.jobs import jobs_of
+def _compare(study: "Study", groups: "list[list[Job]]", args: argparse.Namespace) -> "Comparison":
+    """Run or attack what is not finished; what cannot be run or drawn is refused before anything runs."""
     from tacit.papers.outcomes import compare
-    from tacit.report.style import require
+    from tacit.report.style import require_matplotlib
 
-    if study.plot is not None or study.rows[0].siege is not None:
-        require()
-    groups = jobs_of(study, choice)
-    if study.rows[0].siege is not None:
-        return _besiege(study, groups, fast=choice.fast)
-    left = [[job for job in group if not job.finished()] for group in groups]
-    done = sum(map(len, groups)) - sum(map(len, left))
-    if done:
-        print(f"{done} of {sum(map(len, groups))} runs were finished before.", file=sys.stderr)
-    for job, task in _with_tasks(job for group in left for job in group):
-        _watch(job, task, workers)
-    return compare(study, groups, fast=choice.fast)
+    if study.plot is not None or study.attacks:
+        require_matplotlib()
+    if study.attacks:
+        return _attack(study, groups, fast=args.fast)
+    unfinished = [[job for job in group if not job.finished()] for group in groups]
+    finished = sum(map(len, groups)) - sum(map(len, unfinished))
+    if finished:
+        print(f"{finished} of {sum(map(len, groups))} runs were already finished.", file=sys.stderr)
+    for job, task in _with_tasks(job for group in unfinished for job in group):
+        _watch(job, task, args.workers)
+    return compare(study, groups, fast=args.fast)
 
 
-def _besiege(study: "Study", groups: "list[list[Job]]", *, fast: bool) -> "Comparison":
-    """Attack what was not attacked before."""
+def _attack(study: "Study", groups: "list[list[Job]]", *, fast: bool) -> "Comparison":
     from functools import partial
 
-    from tacit.cli._console import track
-    from tacit.papers.attack_jobs import assaults_of, compare
+    from tacit.papers.jobs import attack_jobs_of
+    from tacit.papers.outcomes import compare_attacks
 
-    assaults = assaults_of(groups, fast=fast)
-    left = {assault.job: assault for group in assaults for assault in group if not assault.finished()}
-    for job, task in _with_tasks(left):
-        left[job].make(task, partial(track, label=f"{job.label}: client"))
-    return compare(study, assaults, fast=fast)
+    attacks = attack_jobs_of(groups, fast=fast)
+    unfinished = {attack.job: attack for group in attacks for attack in group if not attack.finished()}
+    for job, task in _with_tasks(unfinished):
+        unfinished[job].run(task, partial(track, label=f"{job.label}: client"))
+    return compare_attacks(study, attacks, fast=fast)
 
 
 def _with_tasks(jobs: "Iterable[Job]") -> "Iterator[tuple[Job, Task]]":
-    """Each job with its task, which is made once for neighbours that share it."""
+    """Each job with its task, which is built once for consecutive jobs that share it."""
     for _, same in groupby(jobs, key=lambda job: (job.experiment.task, job.experiment.task_args)):
         first = next(same)
         task = first.experiment.build_task()
@@ -131,9 +149,6 @@ def _with_tasks(jobs: "Iterable[Job]") -> "Iterator[tuple[Job, Task]]":
 
 
 def _watch(job: "Job", task: "Task", workers: int | None) -> None:
-    """Run one, and show it as it goes."""
-    from tacit.cli._console import track_run
-
     latest: Run | None = None
     try:
         with closing(job.steps(task, workers)) as steps:
@@ -141,44 +156,57 @@ def _watch(job: "Job", task: "Task", workers: int | None) -> None:
                 latest = step
     except KeyboardInterrupt:
         done = f" after {latest.state.round} of {latest.rounds} rounds" if latest else ""
-        raise KeyboardInterrupt(f"Interrupted {job.label}{done}. The same command goes on.") from None
+        raise KeyboardInterrupt(f"Interrupted {job.label}{done}. Run the same command to resume.") from None
 
 
-def _tell(comparison: "Comparison", args: argparse.Namespace, picture: Path) -> int:
+def _report(comparison: "Comparison", args: argparse.Namespace, picture: Path) -> int:
     """Print the comparison, and draw it if it is a figure."""
-    from tacit.report.figures import render
-    from tacit.report.tables import remarks, table
+    from tacit.papers.comparison_figures import render
+    from tacit.papers.comparison_tables import footnotes, table
 
-    talk = sys.stderr if args.json else sys.stdout
+    messages = sys.stderr if args.json else sys.stdout
     if args.json:
         print(comparison.to_bytes().decode(), end="")
     else:
         lines = (line.rstrip() for line in aligned(table(comparison)))
-        print(comparison.title, *lines, "", *remarks(comparison), sep="\n")
+        print(comparison.title, *lines, "", *footnotes(comparison), sep="\n")
     if args.save:
-        print(f"Saved: {args.save}", file=talk)
+        print(f"Saved: {args.save}", file=messages)
     if comparison.plot is not None:
         _write(picture, render(comparison))
-        print(f"Figure: {picture}", file=talk)
+        print(f"Figure: {picture}", file=messages)
     return 0
 
 
 def _earlier(path: Path, name: str, *, fast: bool) -> "Comparison | None":
-    """What the file has kept so far; whatever it is that cannot be added to, is found before anything runs."""
+    """Load the results saved so far; a file of something else is refused before anything runs."""
     from tacit.errors import UserError
 
     if not path.exists():
         return None
-    kept = _load(path)
-    if (kept.name, kept.fast) != (name, fast):
-        said = [f"{what}{', short' * short}" for what, short in ((name, fast), (kept.name, kept.fast))]
-        raise UserError(f"Expected {path} to have kept rows of {said[0]}, got {said[1]}. Save to another file.")
-    return kept
+    saved = _load(path)
+    if (saved.name, saved.fast) != (name, fast):
+        wanted, got = (f"{study}{', short' * short}" for study, short in ((name, fast), (saved.name, saved.fast)))
+        raise UserError(f"Expected {path} to have results of {wanted}, got {got}. Save to another file.")
+    return saved
+
+
+def _saved_file(given: str) -> Path:
+    """The file itself, or that of the results of a study."""
+    from tacit.errors import UserError
+    from tacit.papers.study_files import results_file, study_files
+
+    if Path(given).exists() or given not in study_files():
+        return Path(given)
+    path = results_file(given)
+    if not path.exists():
+        raise UserError(f"No results of {given} in {path}: run tacit reproduce {given} --save.")
+    return path
 
 
 def _load(path: Path) -> "Comparison":
     from tacit.errors import UserError
-    from tacit.report.comparison import Comparison
+    from tacit.papers.comparison import Comparison
 
     try:
         return Comparison.from_bytes(path.read_bytes(), str(path))
@@ -195,14 +223,14 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _check_alone(args: argparse.Namespace) -> None:
-    """What was saved is told as it is."""
+    """Raise `UserError` if --from is combined with something that runs or saves."""
     from tacit.errors import UserError
 
-    names = ("what", "rows", "fast", "seeds", "workers", "out", "save")
+    names = ("study", "rows", "fast", "seeds", "workers", "out", "save")
     given = [name for name in names if getattr(args, name)]
     if given:
-        flag = args.what if given[0] == "what" else f"--{given[0]}"
-        raise UserError(f"Expected --from to stand without {flag}: what was saved is told as it is.")
+        flag = args.study if given[0] == "study" else f"--{given[0]}"
+        raise UserError(f"Expected --from without {flag}: saved results are printed as they are.")
 
 
 def _seeds(text: str) -> tuple[int, ...]:

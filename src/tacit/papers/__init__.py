@@ -1,9 +1,10 @@
-"""Papers' tables and figures as data, run here and set beside the paper's numbers.
+"""Studies of papers: tables and figures as TOML files, run here and compared with the published numbers.
 
 ::
 
-    experiments/<paper>/<what>.toml     the rows of a table or the lines of a figure (`studies`)
-    experiments/<paper>/expected.toml   the paper's numbers and their place in it
-    runs/reproduce/<paper>/<what>/...   a run directory per row and seed (`jobs`)
-    a `Comparison`                      what came of them beside the paper's numbers (`outcomes`)
+    tacit/papers/studies/<paper>/<what>.toml      rows of a table or lines of a figure (`study`)
+    tacit/papers/studies/<paper>/expected.toml    the published numbers and their place in the paper
+    runs/reproduce/<paper>/<what>/...             one run directory per row and seed (`jobs`)
+    a `Comparison`                                measured and published numbers (`outcomes`, `comparison`)
+    experiments/<paper>/results/<what>.json       a saved `Comparison`
 """

@@ -1,49 +1,59 @@
-"""What a study has to run: a directory per row and seed, run once, gone on with after an interruption.
+"""What a study runs: one directory per row and seed, run or attacked once, resumed after an interruption.
 
-A run that is there counts only if it is the one the study describes now; anything else is refused, not overwritten.
+An existing run is used only if it is the one that the study describes now; any other is refused, not overwritten.
 """
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
+import torch
+
+from tacit.attacks.dlg import UNRECOGNISABLE, Reconstruction
+from tacit.attacks.scenario import AttackConfig, observe_victims, reconstructions
 from tacit.core import Method, Task
+from tacit.core.files import storage_errors, write
 from tacit.core.schema import choose
 from tacit.errors import RunError, UserError
-from tacit.papers.studies import FAST, Row, Study
-from tacit.report.plots import Histogram
+from tacit.papers.comparison import RowTrial
+from tacit.papers.figure_specs import HistogramPlot
+from tacit.papers.study import FAST, Study, StudyRow
+from tacit.report.pictures import Strip
 from tacit.runs.directory import MANIFEST, read_manifest
 from tacit.runs.experiment import Experiment
 from tacit.runs.manifest import Manifest
-from tacit.runs.run import Plan, Run, size_noise
+from tacit.runs.records import Plan, Run, size_noise
 from tacit.runs.training import follow
 
 OUT = Path("runs") / "reproduce"
+FOUND = "found.json"
+FEW = 3  # clients in the short version of an attack; secure aggregation needs as many
+NOTHING = "no single message is visible: nothing to attack"
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One row with one seed, and where its run lies."""
+    """One row with one seed, and the directory of its run."""
 
-    row: Row
+    row: StudyRow
     experiment: Experiment
     seed: int
     directory: Path
 
     @property
     def label(self) -> str:
-        """What the run is called while it goes."""
         return f"{self.row.name}, seed {self.seed}"
 
     @cached_property
     def method(self) -> Method:
-        """What is run."""
         return self.experiment.build_method()
 
     def finished(self) -> bool:
-        """Whether it has been run; a run in its place that is another one is a `RunError`."""
+        """Whether it has been run; another run in its directory is a `RunError`."""
         if not (self.directory / MANIFEST).exists():
             return False
         manifest = read_manifest(self.directory)
@@ -51,10 +61,10 @@ class Job:
         return manifest.status == "finished"
 
     def steps(self, task: Task, workers: int | None) -> Generator[Run]:
-        """Run it, or go on with it; yields the run as it starts and after every round."""
+        """Run or resume it; yields the run as it starts and after every round."""
         begun = (self.directory / MANIFEST).exists()
         if not begun:
-            for torn in self.directory.glob(".*.partial"):  # a kill before the manifest was whole
+            for torn in self.directory.glob(".*.partial"):  # killed before the manifest was complete
                 torn.unlink()
         plan = Plan(
             method=self.method,
@@ -67,12 +77,11 @@ class Job:
         return follow(plan, workers=workers, out=self.directory, resume=begun)
 
     def _check(self, manifest: Manifest) -> None:
-        """Raise `RunError` unless this is the run that the study describes now."""
         differences = [*self._differences(manifest)]
         if differences:
             raise RunError(
                 f"The run in {self.directory} is not the one that {self.row.study} describes now: "
-                f"{'; '.join(differences)}. Remove {self.directory} to run it anew."
+                f"{'; '.join(differences)}. Remove {self.directory} to run it again."
             )
 
     def _differences(self, manifest: Manifest) -> Iterator[str]:
@@ -94,10 +103,10 @@ class Choice:
     """Which part of a study to run, and where.
 
     Attributes:
-        rows: names of rows; none: all of them.
-        seeds: instead of those that the study says.
+        rows: names of rows; empty: all.
+        seeds: in place of the study's own; empty: those.
         fast: the short version.
-        out: below which folder the runs lie.
+        out: the folder of all runs.
     """
 
     rows: Sequence[str] = ()
@@ -115,14 +124,14 @@ def jobs_of(study: Study, choice: Choice) -> list[list[Job]]:
 
 
 def _check_masks(study: Study, chosen: Sequence[str]) -> None:
-    """Raise `UserError` if a histogram would lack the row whose coordinates it counts."""
-    for panel in study.plot.panels if isinstance(study.plot, Histogram) else ():
+    """Raise `UserError` if a histogram would lack the row whose mask it needs."""
+    for panel in study.plot.panels if isinstance(study.plot, HistogramPlot) else ():
         drawn = [name for name in panel.rows if name in chosen]
         if drawn and panel.mask not in chosen:
-            raise UserError(f"Expected row {panel.mask!r} too: its coordinates are counted for {drawn[0]!r}.")
+            raise UserError(f"Expected row {panel.mask!r} too: the histogram of {drawn[0]!r} uses its mask.")
 
 
-def _jobs(row: Row, choice: Choice) -> Iterator[Job]:
+def _jobs(row: StudyRow, choice: Choice) -> Iterator[Job]:
     experiment = row.fast if choice.fast else row.experiment
     place = choice.out / row.study / (FAST if choice.fast else "") / row.folder
     for seed in choice.seeds or experiment.seeds:
@@ -130,7 +139,90 @@ def _jobs(row: Row, choice: Choice) -> Iterator[Job]:
 
 
 def _changed(there: Mapping[str, object], here: Mapping[str, object]) -> str:
-    """The arguments that differ, in words; lists and tuples are the same, as in a file."""
+    """The arguments that differ, in words; a list equals a tuple, as in a file."""
     here = json.loads(json.dumps(here))
     names = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
-    return ", ".join(f"{name} was {there.get(name, 'left out')}, is {here.get(name, 'left out')}" for name in names)
+    return ", ".join(f"{name} was {there.get(name, 'not set')}, is {here.get(name, 'not set')}" for name in names)
+
+
+@dataclass(frozen=True, eq=False)
+class AttackJob:
+    """One row with one seed that is attacked instead of trained; the result is one file."""
+
+    job: Job
+    config: AttackConfig
+
+    @property
+    def file(self) -> Path:
+        return self.job.directory / FOUND
+
+    def finished(self) -> bool:
+        """Whether the attack was made; a result of other settings is a `RunError`."""
+        if not self.file.exists():
+            return False
+        if self._read().get("settings") != self._settings():
+            raise RunError(
+                f"{self.file} is not the attack that {self.job.row.study} describes now. "
+                f"Remove {self.job.directory} to attack again."
+            )
+        return True
+
+    def run(self, task: Task, watch: Callable[[Iterator[Reconstruction], int], Iterable[Reconstruction]]) -> None:
+        """Attack, and save the result; `watch` passes on each client's result, and receives their number."""
+        victims, seen = observe_victims(self.job.method, task, self.config, self.job.seed)
+        attacked = sum(len(observation.per_client()) for observation in seen)
+        found = [*watch(reconstructions(victims, seen, self.config, self.job.seed), attacked)]
+        strips = [asdict(strip) for strip in _strips(self.job.row.name, found)]
+        content = {"settings": self._settings(), "values": _values(found), "strips": strips}
+        with storage_errors(self.file):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+        write(self.file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+    def trial(self) -> RowTrial:
+        return RowTrial(seed=self.job.seed, values=self._read()["values"])
+
+    def strips(self) -> list[Strip]:
+        """The originals and their reconstructions."""
+        return [Strip.from_json(strip) for strip in self._read()["strips"]]
+
+    def _settings(self) -> dict[str, Any]:
+        experiment = self.job.experiment
+        task = {"task": experiment.task, "task_args": experiment.typed_task_args(), "seed": self.job.seed}
+        settings = {"method": repr(self.job.method), **task, "attack": asdict(self.config)}
+        return dict(json.loads(json.dumps(settings)))
+
+    def _read(self) -> dict[str, Any]:
+        return dict(json.loads(self.file.read_bytes()))
+
+
+def attack_jobs_of(jobs: Sequence[Sequence[Job]], *, fast: bool) -> list[list[AttackJob]]:
+    """The attack of each job, row by row; the short version attacks few clients."""
+    return [[_attack_job(job, fast) for job in group] for group in jobs]
+
+
+def _attack_job(job: Job, fast: bool) -> AttackJob:
+    assert job.row.attack is not None, "only rows of a study of attacks"
+    few = replace(job.row.attack, images=FEW * job.row.attack.dlg.samples)
+    return AttackJob(job, few if fast else job.row.attack)
+
+
+def _values(found: Sequence[Reconstruction]) -> dict[str, float | None]:
+    """Means over all images; None if no image could be attacked."""
+    if not found:
+        return {"images": 0, "recovered": 0, "unrecognisable": 0, "ssim": None, "psnr": None, "mse": None}
+    ssim, psnr, mse = ([float(v) for like in found for v in getattr(like, name)] for name in ("ssim", "psnr", "mse"))
+    return {
+        "images": len(ssim),
+        "recovered": sum(like.recovered for like in found),
+        "unrecognisable": sum(value < UNRECOGNISABLE for value in ssim),
+        "ssim": round(fmean(ssim), 4),
+        "psnr": round(fmean(min(value, 100.0) for value in psnr), 2),
+        "mse": float(f"{fmean(mse):.3g}"),
+    }
+
+
+def _strips(name: str, found: Sequence[Reconstruction]) -> list[Strip]:
+    if not found:
+        return [Strip(name=name, note=NOTHING)]
+    both = (("original", "originals"), (name, "reconstructed"))
+    return [Strip.of(title, torch.cat([getattr(like, which) for like in found]).numpy()) for title, which in both]

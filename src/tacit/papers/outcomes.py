@@ -1,31 +1,49 @@
-"""What finished runs come to, set beside the paper's numbers. It needs the runs' files, and for maps the data."""
+"""From finished jobs to a `Comparison`: results of all rows, and the curves, histograms or maps that a figure needs.
+
+It reads the files of the runs; only importance maps need the data again.
+"""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tacit.core import Report
-from tacit.errors import BudgetError
-from tacit.papers.histograms import with_histograms
-from tacit.papers.jobs import Job
-from tacit.papers.maps import with_maps
-from tacit.papers.quantities import AT_BEST, Finished, derived
-from tacit.papers.studies import Study
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.core import Method, Report, State, Task
+from tacit.engine import ClientTrace, client_traces
+from tacit.errors import BudgetError, RunError
+from tacit.papers.comparison import Comparison, ComparisonRow, Curves, RowTrial
+from tacit.papers.comparison_figures import MEAN, map_name
+from tacit.papers.figure_specs import HistogramPanel, HistogramPlot, ImportanceMaps, LinePlot
+from tacit.papers.jobs import AttackJob, Job
+from tacit.papers.quantities import AT_BEST, FinishedRun, derived
+from tacit.papers.study import Study
+from tacit.pieces.codecs.select import MASK
+from tacit.pieces.mechanisms import InputFeatures
+from tacit.pieces.mechanisms.importance import MEASURES, Importance
 from tacit.privacy.leakage import LeakageAccounting
-from tacit.report.comparison import Comparison, Curves, Row, Trial
-from tacit.report.plots import Histogram, Maps, Plot
-from tacit.runs.directory import read_manifest, read_rounds
+from tacit.report.cards import card
+from tacit.report.pictures import Gallery
+from tacit.runs import checkpoint
+from tacit.runs.directory import CHECKPOINT, read_manifest, read_rounds
 from tacit.runs.manifest import versions
-from tacit.runs.run import guarantee_of, size_noise
+from tacit.runs.records import guarantee_of, size_noise
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
 
 MOST_POINTS = 100
+SHOWN = 0.999  # share of the weights within the axis of a histogram; a few outliers would leave it empty
+ATTACK_COLUMNS = ("images", "recovered", "unrecognisable", "ssim", "psnr", "mse")
+Weights = NDArray[np.float64]
+RunKey = tuple[str, int]  # row and seed
 
 
 def compare(study: Study, jobs: Iterable[Sequence[Job]], *, fast: bool) -> Comparison:
-    """What came of a study's jobs, a row for each group of them; all of them are finished."""
+    """Compare a study's finished jobs, grouped by row, with the published numbers."""
     groups = [*jobs]
     rows = tuple(_row(group, study) for group in groups)
     return Comparison(
@@ -33,37 +51,47 @@ def compare(study: Study, jobs: Iterable[Sequence[Job]], *, fast: bool) -> Compa
         title=study.title,
         fast=fast,
         versions=versions(),
-        rows=_drawn(rows, groups, study),
+        rows=_with_figure_data(rows, groups, study),
         plot=study.plot,
         columns=study.columns,
         stand_in=study.stand_in,
-        orders=study.orders,
+        rankings=study.rankings,
     )
 
 
-def _drawn(rows: tuple[Row, ...], groups: Sequence[Sequence[Job]], study: Study) -> tuple[Row, ...]:
-    """The rows with what only a picture needs."""
-    if isinstance(study.plot, Histogram):
-        return with_histograms(rows, groups, study.plot)
-    return with_maps(rows, groups, study.plot) if isinstance(study.plot, Maps) else rows
+def compare_attacks(study: Study, groups: Sequence[Sequence[AttackJob]], *, fast: bool) -> Comparison:
+    """Compare a study's finished attacks, grouped by row; images are those of the first seed."""
+    firsts = [group[0].strips() for group in groups]
+    originals = next((strips[0] for strips in firsts if len(strips) > 1), None)
+    shown = [strips[-1] for strips in firsts]
+    return Comparison(
+        name=study.name,
+        title=study.title,
+        fast=fast,
+        versions=versions(),
+        rows=tuple(_attacked_row(group) for group in groups),
+        plot=Gallery(strips=tuple([originals, *shown] if originals else shown)),
+        columns=ATTACK_COLUMNS,
+        stand_in=study.stand_in,
+    )
 
 
 def thinned(reports: Sequence[Report], most: int = MOST_POINTS) -> list[Report]:
-    """At most so many rounds, evenly spread, with the first and the last."""
+    """At most `most` rounds, evenly spaced, with the first and the last."""
     if len(reports) <= most:
         return list(reports)
     return [reports[round(i * (len(reports) - 1) / (most - 1))] for i in range(most)]
 
 
-def _row(jobs: Sequence[Job], study: Study) -> Row:
+def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
     job, experiment = jobs[0], jobs[0].experiment
-    runs = [_finished(each) for each in jobs]
+    runs = [_finished_run(each) for each in jobs]
     longest = max(runs, key=lambda run: len(run.reports))
-    charges = _spending(longest)
-    book = LeakageAccounting.of(longest.method, longest.parameters, longest.clients, longest.reports)
-    guarantee = guarantee_of(longest.method, longest.reports, charges, book)
+    charges = _charges(longest)
+    leakage = LeakageAccounting.of(longest.method, longest.parameters, longest.clients, longest.reports)
+    guarantee = guarantee_of(longest.method, longest.reports, charges, leakage)
     delta = charges.delta_at_budget if charges else None
-    return Row(
+    return ComparisonRow(
         name=job.row.name,
         method=experiment.method,
         args=experiment.typed_args(),
@@ -74,14 +102,27 @@ def _row(jobs: Sequence[Job], study: Study) -> Row:
         source=job.row.source,
         proved=guarantee.proved,
         guarantee=str(guarantee),
-        spent=charges is not None and _spent(charges),
+        spent=charges is not None and _exhausted(charges),
         caveat=job.method.channel.caveat,
     )
 
 
-def _finished(job: Job) -> Finished:
+def _attacked_row(group: Sequence[AttackJob]) -> ComparisonRow:
+    job, experiment = group[0].job, group[0].job.experiment
+    return ComparisonRow(
+        name=job.row.name,
+        method=experiment.method,
+        args=experiment.typed_args(),
+        task=experiment.task,
+        task_args=experiment.typed_task_args(),
+        trials=tuple(attack.trial() for attack in group),
+        guarantee=card(experiment.method, experiment.args).guarantee,
+    )
+
+
+def _finished_run(job: Job) -> FinishedRun:
     task = read_manifest(job.directory).task
-    return Finished(
+    return FinishedRun(
         method=size_noise(job.method, task.clients),
         clients=task.clients,
         parameters=task.parameters,
@@ -90,18 +131,20 @@ def _finished(job: Job) -> Finished:
     )
 
 
-def _trial(seed: int, run: Finished, delta: float | None, study: Study) -> Trial:
-    main = run.main()
-    quantities = study.plot.y if isinstance(study.plot, Plot) else (main,) * bool(main)
-    more = {name: _told(name, value) for name, value in derived(run, study.columns).items()}
-    return Trial(seed=seed, values={**_values(run, delta), **more}, curves=_curves(run.reports, quantities))
+def _trial(seed: int, run: FinishedRun, delta: float | None, study: Study) -> RowTrial:
+    main = run.main_metric()
+    quantities = study.plot.y if isinstance(study.plot, LinePlot) else (main,) * bool(main)
+    more = {
+        name: _short(value) if name.endswith(AT_BEST) else _finite(value)
+        for name, value in derived(run, study.columns).items()
+    }
+    return RowTrial(seed=seed, values={**_values(run, delta), **more}, curves=_curves(run.reports, quantities))
 
 
-def _values(run: Finished, delta: float | None) -> dict[str, float | None]:
-    main, reports, best = run.main(), run.reports, run.best()
-    last = run.final_metrics()
+def _values(run: FinishedRun, delta: float | None) -> dict[str, float | None]:
+    main, reports, best = run.main_metric(), run.reports, run.best()
     values = {
-        **{name: _short(value) for name, value in last.items()},
+        **{name: _short(value) for name, value in run.final_metrics().items()},
         **({f"best_{main}": _short(best.metrics[main])} if best else {}),
         "rounds": len(reports),
         "cost": sum(len(report.clients) for report in reports),
@@ -115,7 +158,7 @@ def _values(run: Finished, delta: float | None) -> dict[str, float | None]:
 
 
 def _curves(reports: Sequence[Report], quantities: Sequence[str]) -> Curves:
-    """The quantities over the rounds in which any was measured, six digits each."""
+    """The quantities over the rounds in which any was measured, with six digits."""
     measured = [report for report in reports if any(_quantity(report, name) is not None for name in quantities)]
     shown = thinned(measured or reports)
     curves = {name: tuple(_short(_quantity(report, name)) for report in shown) for name in quantities}
@@ -123,38 +166,140 @@ def _curves(reports: Sequence[Report], quantities: Sequence[str]) -> Curves:
 
 
 def _quantity(report: Report, name: str) -> float | None:
-    own = {"variance": report.variance, "scale": report.scale, "norm": report.norm, "epsilon": report.epsilon}
-    return own[name] if name in own else report.metrics.get(name)
+    known = {"variance": report.variance, "scale": report.scale, "norm": report.norm, "epsilon": report.epsilon}
+    return known[name] if name in known else report.metrics.get(name)
 
 
 def _short(value: float | None) -> float | None:
-    """Six digits: metrics come in single precision, where 0.78 is a little less than 0.78."""
+    """Six digits: metrics are single precision, in which 0.78 is slightly below 0.78."""
     finite = _finite(value)
     return None if finite is None else float(f"{finite:.6g}")
-
-
-def _told(name: str, value: float | None) -> float | None:
-    """Metrics shortened, all else as it is."""
-    return _short(value) if name.endswith(AT_BEST) else _finite(value)
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _spending(run: Finished) -> "Charges | None":
-    """What a run's rounds cost; None if its method adds no noise."""
-    if not run.method.priced:
+def _charges(run: FinishedRun) -> "Charges | None":
+    """The privacy charges of a run's rounds; None if its method adds no noise."""
+    if not run.method.accounted:
         return None
     from tacit.privacy.charging import Charges
 
     return Charges.begin(run.method, run.clients, [report.turnout for report in run.reports])
 
 
-def _spent(charges: "Charges") -> bool:
+def _exhausted(charges: "Charges") -> bool:
     """Whether the budget allows no further round."""
     try:
         charges.reserve()  # without a ledger, nothing is charged
     except BudgetError:
         return True
     return False
+
+
+def _with_figure_data(
+    rows: tuple[ComparisonRow, ...], groups: Sequence[Sequence[Job]], study: Study
+) -> tuple[ComparisonRow, ...]:
+    """Replace the curves by those of a histogram or of importance maps, if the figure is one."""
+    if isinstance(study.plot, HistogramPlot):
+        return _with_histograms(rows, groups, study.plot)
+    return _with_maps(rows, groups, study.plot) if isinstance(study.plot, ImportanceMaps) else rows
+
+
+def _with_histograms(
+    rows: Sequence[ComparisonRow], groups: Sequence[Sequence[Job]], plot: HistogramPlot
+) -> tuple[ComparisonRow, ...]:
+    """Add the distribution of each trial's final weights at a mask, and their mean magnitude."""
+    jobs = {(job.row.name, job.seed): job for group in groups for job in group}
+    histograms = dict(entry for panel in plot.panels for entry in _histograms(panel, jobs, plot.bins).items())
+    return tuple(_with_histogram(row, histograms) for row in rows)
+
+
+def _with_histogram(row: ComparisonRow, histograms: Mapping[RunKey, tuple[Weights, Weights, float]]) -> ComparisonRow:
+    trials = []
+    for trial in row.trials:
+        if (row.name, trial.seed) in histograms:
+            edges, density, magnitude = histograms[row.name, trial.seed]
+            curves = {"weight": _six_digits(edges), "density": _six_digits(density)}
+            trial = replace(trial, values={**trial.values, "magnitude": float(f"{magnitude:.6g}")}, curves=curves)
+        trials.append(trial)
+    return replace(row, trials=tuple(trials))
+
+
+def _histograms(
+    panel: HistogramPanel, jobs: Mapping[RunKey, Job], bins: int
+) -> dict[RunKey, tuple[Weights, Weights, float]]:
+    """The panel's common edges, the density between them, and the mean magnitude, by run."""
+    weights = {key: _weights(job, panel.mask, jobs) for key, job in jobs.items() if key[0] in panel.rows}
+    if not weights:
+        return {}
+    reach = float(np.quantile(np.abs(np.concatenate([*weights.values()])), SHOWN)) or 1.0
+    edges = np.linspace(-reach, reach, bins + 1)
+    width = edges[1] - edges[0]
+    return {
+        key: (edges, np.histogram(found, edges)[0] / (len(found) * width), float(np.abs(found).mean()))
+        for key, found in weights.items()
+    }
+
+
+def _weights(job: Job, mask: str, jobs: Mapping[RunKey, Job]) -> Weights:
+    """A run's final weights at the mask of the row `mask`, in the run with the same seed."""
+    if (mask, job.seed) not in jobs:
+        raise RunError(f"Expected a run of {mask!r} with seed {job.seed} too: {job.label} needs its mask.")
+    state, other = _state(job), _state(jobs[mask, job.seed])
+    if MASK not in other.memory:
+        raise RunError(f"Expected the run of {mask!r} with seed {job.seed} to have a mask. Choose a row like FL-TOP.")
+    if len(state.weights) != len(other.weights):
+        raise RunError(f"Expected {job.label} to have as many weights as {mask!r}, whose mask is used.")
+    return state.weights[other.memory[MASK].long()].double().numpy()
+
+
+def _state(job: Job) -> State:
+    state = checkpoint.read(job.directory / CHECKPOINT)
+    if state is None:
+        raise RunError(f"{job.directory} has no {CHECKPOINT}. Remove it to run it again.")
+    return state
+
+
+def _with_maps(
+    rows: Sequence[ComparisonRow], groups: Sequence[Sequence[Job]], plot: ImportanceMaps
+) -> tuple[ComparisonRow, ...]:
+    """Add the client's importance maps to the first row's trials."""
+    trials = [replace(trial, curves=_maps(job, plot)) for trial, job in zip(rows[0].trials, groups[0], strict=True)]
+    return (replace(rows[0], trials=tuple(trials)), *rows[1:])
+
+
+def _maps(job: Job, plot: ImportanceMaps) -> Curves:
+    """All maps of one run, which is repeated for them, with six digits."""
+    task = job.experiment.build_task()
+    shape = _image_shape(task, job)
+    method = size_noise(job.method, len(task.population))
+    found = {MEAN: task.population[plot.client][0].double().mean(0)}
+    at = [number for number in plot.at if number <= method.rounds]
+    for trace in client_traces(method, task, client=plot.client, at=at, seed=job.seed):
+        for measure in plot.importance:
+            importance = _importance(trace, method, MEASURES[measure], plot.noise)
+            found[map_name(measure, trace.now.index + 1)] = importance
+    maps = {name: _six_digits(values.flatten().tolist()) for name, values in found.items()}
+    return {"shape": tuple(map(float, shape)), **maps}
+
+
+def _importance(trace: ClientTrace, method: Method, measure: Importance, noise: float) -> Tensor:
+    rows, received = trace.messages.rows.dense(), trace.view.weights
+    weights = rows if method.trainer.sends == "weights" else rows + received
+    return measure.of(weights, received, trace.data, InputFeatures().of(trace.data.shapes), noise)[0]
+
+
+def _image_shape(task: Task, job: Job) -> tuple[int, ...]:
+    """Height and width of a sample, which must be an image of one channel."""
+    shape = tuple(task.population.x.shape[1:])
+    if len(shape) == 3 and shape[0] == 1:
+        shape = shape[1:]
+    if len(shape) != 2:
+        raise RunError(f"Expected {job.label} to learn from images of one channel, got samples of shape {shape}.")
+    return shape
+
+
+def _six_digits(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(float(f"{value:.6g}") for value in values)

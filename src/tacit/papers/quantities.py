@@ -29,10 +29,10 @@ from torch import Tensor
 
 from tacit.core import Method, Report
 from tacit.core.stopping import final_weights
+from tacit.papers.comparison import LOWER_IS_BETTER
 from tacit.pieces.mechanisms.clipping import BOUND
 from tacit.pieces.samplers import Poisson
 from tacit.pieces.trainers import AdmmPrune, MagnitudePrune
-from tacit.papers.comparison import LOWER_IS_BETTER
 from tacit.runs import checkpoint
 from tacit.runs.bandwidth import Bandwidth, cost
 from tacit.runs.directory import CHECKPOINT, read_manifest

@@ -1,1 +1,1 @@
-"""Results in print and in pictures. Everything here reads files and runs nothing."""
+"""Cards, labels and drawing primitives: what is shown to people. Nothing here trains; only here is Matplotlib used."""

@@ -1,8 +1,8 @@
-"""A method in print: its pieces, who sees what, what is guaranteed and what is not, how to run and to cite it.
+"""Cards: a method's pieces, who sees what, what is guaranteed and what is not, how to run it and how to cite it.
 
-Who sees what follows from what the pieces declare (`channel.server_sees`, `aggregator.uniform`, `mechanism.bounds_rows`), the
-same declarations by which wrong compositions are refused; pieces with more to say do so under *Visibility* in their
-docstrings.
+Who sees what follows from what the pieces declare (`channel.server_sees`, `aggregator.uniform`,
+`mechanism.bounds_rows`), the same declarations by which wrong compositions are refused. Details come from the sections
+*Sees* and *Formal guarantees* of the pieces' docstrings.
 """
 
 import inspect
@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tacit import methods
-from tacit.core import Method, Metric
-from tacit.core.pieces import nominal
+from tacit.core import Method, MetricMechanism
+from tacit.core.interfaces import nominal
 
 SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A method in print.
+    """The description of a method for its users.
 
     Attributes:
         name: the method's name.
         summary: what it does, in one line.
-        rounds: for how many rounds it runs.
-        args: the parameters of its factory with their defaults, as Python writes them.
-        pieces: what stands in each of the seven slots.
+        rounds: the number of rounds.
+        args: the parameters of its factory with their defaults, as Python expressions.
+        pieces: the piece in each of the seven slots.
         sees: who sees what.
-        event: what one round releases, as the privacy books price it; `none` if there is nothing to price.
+        event: what one round releases, as privacy accounting describes it; `none` if there is nothing to account for.
         guarantee: what is proved about privacy; `none`, with the reason, if nothing is.
-        nominal: figures of the method's paper that are no guarantee, by their names.
-        uncovered: what the guarantee does not cover.
+        nominal: figures of the method's paper that are not guarantees, by name.
+        uncovered: assumptions of the guarantee, and what it does not cover.
         reference: the paper.
         run: the command that runs it.
-        repr: an expression that makes the method from public names.
+        repr: a Python expression that builds the method from public names.
     """
 
     name: str
@@ -53,11 +53,11 @@ class Card:
 
 
 def card(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Card:
-    """The card of a method of the catalogue, with these arguments of its factory.
+    """Return the card of a registered method, built with these arguments of its factory.
 
     Example:
         >>> card("fl-std").guarantee
-        'none: nothing is blurred, so what is sent may give away the data it was computed from.'
+        'none: no noise is added, so updates can reveal training data.'
     """
     factory, method = methods.find(name), methods.make(name, args)
     return Card(
@@ -78,12 +78,12 @@ def card(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Card:
 
 
 def summary(factory: Callable[..., object]) -> str:
-    """The first line of a docstring."""
+    """Return the first line of a docstring."""
     return (inspect.getdoc(factory) or "").partition("\n")[0]
 
 
 def section(thing: object, title: str) -> str:
-    """The paragraph of a docstring that begins with `title:`, in one line; empty if there is none."""
+    """Return the paragraph of a docstring that begins with `title:`, as one line; empty if there is none."""
     paragraphs = (inspect.getdoc(thing) or "").split("\n\n")
     found = next((text for text in paragraphs if text.startswith(f"{title}:")), "")
     return " ".join(found.removeprefix(f"{title}:").split())
@@ -94,65 +94,68 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _sees(method: Method) -> dict[str, str]:
-    server = {"messages": "every client's message", "sum": "only the sum of a round's messages"}[
-        method.channel.server_sees
-    ]
-    hidden = (
-        method.channel.server_sees == "sum" and method.channel.aggregates == "messages"
-    )  # aggregation is not the server's
-    if hidden:
-        server = "only what the enclave lets out: the sum of a round's messages, blurred if the mechanism blurs sums"
-    if not method.aggregator.uniform and not hidden:
-        server += ", and how many samples each client has"
-    blurred = "the model after every round" + (
-        ", blurred by noise" if method.mechanism.bounds_rows else ", without noise"
-    )
-    notes = {type(piece).__name__: section(type(piece), "Visibility") for piece in (method.mechanism, method.channel)}
-    said = {f"as {name} says": note for name, note in notes.items() if note}
+    noise = "with noise" if method.mechanism.bounds_rows else "without noise"
+    pieces = {type(piece).__name__: section(type(piece), "Sees") for piece in (method.mechanism, method.channel)}
+    details = {f"with {name}": text for name, text in pieces.items() if text}
     tolerated = {"tolerated": method.channel.tolerates} if method.channel.tolerates else {}
-    return {"the server": server, "every client and whoever gets the model": blurred, **said, **tolerated}
+    return {
+        "the server": _server_sees(method),
+        "clients and recipients of the model": f"the model after every round, {noise}",
+        **details,
+        **tolerated,
+    }
+
+
+def _server_sees(method: Method) -> str:
+    channel = method.channel
+    if channel.server_sees == "sum" and channel.aggregates == "messages":  # aggregated outside the server
+        return "only what the enclave releases: the sum of a round's messages, with the mechanism's noise if any"
+    seen = {"messages": "every client's message", "sum": "only the sum of a round's messages"}[channel.server_sees]
+    return seen if method.aggregator.uniform else f"{seen}, and how many samples each client has"
 
 
 def _event(method: Method) -> str:
+    cohorts = f"; cohorts: {method.sampler}"
     if method.mechanism.needs_noise:
-        return f"a Gaussian sum with as much noise as the budget needs, amplified by {method.sampler}"
-    if isinstance(method.mechanism, Metric):
-        return f"every message, each blurred by its client ({method.mechanism}); sampling amplifies nothing"
+        return f"a sum with Gaussian noise, sized for the budget{cohorts}"
+    if isinstance(method.mechanism, MetricMechanism):
+        return f"every message, with noise added by its client ({method.mechanism}); no amplification by sampling"
     event = method.mechanism.event(0)
-    return "none" if event is None else f"{event}, amplified by {method.sampler}"
+    return "none" if event is None else f"{event}{cohorts}"
 
 
 def _guarantee(method: Method) -> str:
     if method.mechanism.unproved:
         return f"none: {method.mechanism.unproved}."
-    if isinstance(method.mechanism, Metric):
-        return _metric(method.mechanism, method.mechanism.against)
+    if isinstance(method.mechanism, MetricMechanism):
+        return _metric_guarantee(method.mechanism, method.mechanism.adversary)
     if method.budget is None:
-        return "(ε, δ)-differential privacy for every client, as the run's own report tells: ε grows with the rounds."
+        return "(ε, δ)-differential privacy for every client; ε grows with every round, and a run reports it."
     return (
-        f"at most {method.budget} for every client (add-or-remove), against {method.mechanism.against}. Training stops "
-        "before the round that would pass it."
+        f"at most {method.budget} for every client (add-or-remove), against {method.mechanism.adversary}. "
+        "Training stops before the round that would exceed it."
     )
 
 
-def _metric(mechanism: Metric, against: str) -> str:
-    """What which distance costs; the model's size is not known here."""
-    prices = ", ".join(f"{mechanism.leakage(dim):.3g} for {dim:,}" for dim in (2, 11, 1_000_000))
+def _metric_guarantee(mechanism: MetricMechanism, adversary: str) -> str:
+    """The leakage by distance and for some model sizes; a card does not know the model."""
+    examples = ", ".join(f"{mechanism.leakage(dim):.3g} for {dim:,}" for dim in (2, 11, 1_000_000))
     limit = "" if mechanism.limit is None else f" A client declines before it would leak more than {mechanism.limit:g}."
     return (
-        f"d-privacy for every client, against {against}, in each round in which it takes part: two models within the "
-        f"public radius {mechanism.radius:g} can be told apart by at most n·{mechanism.leakage(1):g} for n weights "
-        f"({prices}), two at a distance d by d / {mechanism.radius:g} times as much. A client's rounds add up.{limit}"
+        f"d-privacy for every client, against {adversary}, in each round in which it takes part. Between two "
+        f"models within the public radius {mechanism.radius:g}, the leakage is at most n·{mechanism.leakage(1):g} for "
+        f"n weights ({examples}); at a distance d, d / {mechanism.radius:g} times as much. A client's rounds add up."
+        f"{limit}"
     )
 
 
 def _uncovered(method: Method) -> tuple[str, ...]:
     formal = {name: section(type(getattr(method, name)), "Formal guarantees") for name in ("mechanism", "channel")}
-    said = tuple(f"Of the {name}: {text}" for name, text in formal.items() if text)
+    sentences = tuple(f"{name.capitalize()}: {text}" for name, text in formal.items() if text)
     if not method.mechanism.bounds_rows:
-        return said
+        return sentences
     return (
-        *said,
-        "Hyperparameters that were chosen by looking at results on the same data, bounds among them.",
-        "A simulated run draws its noise from the seed: it protects only against those who do not know the seed.",
+        *sentences,
+        "Hyperparameters, clipping bounds among them, that were chosen by results on the same data are not covered.",
+        "A simulation derives its noise from the seed: it protects only against those who do not know the seed.",
     )

@@ -1,40 +1,114 @@
-"""Images in strips, one below the other: what was, and what an adversary made of it."""
+"""Images in a PNG figure: strips of originals and reconstructions, and maps of values per input."""
 
-from typing import TYPE_CHECKING
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from tacit.report.plots import Gallery, Strip
-from tacit.report.style import INK
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.report.style import ABOVE, BELOW, INK, to_png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TILE, LEFT, ABOVE, BELOW = 0.5, 2.2, 0.55, 0.15  # inches
-MOST = 12  # images of a strip that are shown
-NARROWEST = 6.0
+TILE, LEFT, TITLE, MARGIN = 0.5, 2.2, 0.55, 0.15  # inches: an image of a strip, and the space around all strips
+MOST_IMAGES = 12  # of a strip that are drawn
+NARROWEST = 6.0  # inches
+SIDE, GAP = 1.45, 0.35  # inches: a map, and the space between two
 
 
-def draw(title: str, gallery: Gallery) -> "Figure":
-    """The strips, each behind its name."""
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """Images of equal size in one line, in 256 shades.
+
+    Attributes:
+        name: the text to the left of the images.
+        shape: number of images, height, width, channels.
+        pixels: their bytes in base64, so that they fit into a JSON document.
+        note: the text in place of the images, if there are none.
+    """
+
+    name: str
+    shape: tuple[int, ...] = (0, 0, 0, 0)
+    pixels: str = ""
+    note: str = ""
+
+    @classmethod
+    def of(cls, name: str, images: NDArray[Any]) -> "Strip":
+        """Make a strip from images (count, channels, height, width) in [0, 1]."""
+        shades = np.moveaxis(np.clip(np.nan_to_num(images), 0, 1) * 255, 1, 3).round().astype(np.uint8)
+        return cls(name=name, shape=shades.shape, pixels=base64.b64encode(shades.tobytes()).decode())
+
+    @classmethod
+    def from_json(cls, table: Mapping[str, Any]) -> "Strip":
+        """Read what `dataclasses.asdict` wrote; `note` was called `words` in earlier versions."""
+        note = table.get("note", table.get("words", ""))
+        return cls(name=table["name"], shape=tuple(table["shape"]), pixels=table["pixels"], note=note)
+
+    @property
+    def images(self) -> NDArray[np.uint8]:
+        """The images, (count, height, width, channels)."""
+        return np.frombuffer(base64.b64decode(self.pixels), np.uint8).reshape(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """Strips of images, from top to bottom."""
+
+    strips: tuple[Strip, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ValueMap:
+    """Values per input as an image, at a line and column of a grid."""
+
+    line: int
+    column: int
+    title: str
+    values: NDArray[np.float64]
+
+
+def draw_gallery(title: str, gallery: Gallery) -> bytes:
+    """Draw the strips below each other, with their names to the left."""
     from matplotlib.figure import Figure
 
-    columns = min(max(strip.shape[0] for strip in gallery.strips), MOST)
+    columns = min(max(strip.shape[0] for strip in gallery.strips), MOST_IMAGES)
     width = max(LEFT + columns * TILE + 0.1, NARROWEST)
-    height = ABOVE + len(gallery.strips) * TILE + BELOW
+    height = TITLE + len(gallery.strips) * TILE + MARGIN
     figure = Figure(figsize=(width, height))
     figure.text(0.1 / width, 1 - 0.15 / height, title, size=11, color=INK, va="top")
-    for row, strip in enumerate(gallery.strips):
-        _strip(figure, strip, height - ABOVE - (row + 1) * TILE)
-    return figure
+    for position, strip in enumerate(gallery.strips):
+        _draw_strip(figure, strip, height - TITLE - (position + 1) * TILE)
+    return to_png(figure)
 
 
-def _strip(figure: "Figure", strip: Strip, bottom: float) -> None:
-    """One strip, so many inches above the lower edge."""
+def draw_maps(title: str, caption: str, maps: Iterable[ValueMap], lines: int, columns: int) -> bytes:
+    """Draw maps in a grid, each from dark (its lowest value) to light (its highest)."""
+    from matplotlib.figure import Figure
+
+    width, height = GAP + columns * (SIDE + GAP), ABOVE + lines * (SIDE + GAP) + BELOW / 2
+    figure = Figure(figsize=(width, height))
+    for each in maps:
+        left, top = GAP + each.column * (SIDE + GAP), ABOVE + each.line * (SIDE + GAP)
+        axis = figure.add_axes((left / width, 1 - (top + SIDE) / height, SIDE / width, SIDE / height))
+        axis.imshow(each.values, cmap="gray", interpolation="nearest")
+        axis.set_title(each.title, size=8.5, color=INK, loc="left", pad=3)
+        axis.set_axis_off()
+    figure.text(GAP / width, 1 - 0.14 / height, title, size=11, color=INK, va="top")
+    figure.text(GAP / width, 0.1 / height, caption, size=8, color=INK, va="bottom")
+    return to_png(figure)
+
+
+def _draw_strip(figure: "Figure", strip: Strip, bottom: float) -> None:
+    """Draw one strip, `bottom` inches above the lower edge of the figure."""
     width, height = figure.get_size_inches()
     middle = (bottom + TILE / 2) / height
     figure.text((LEFT - 0.12) / width, middle, strip.name, size=9, color=INK, ha="right", va="center")
-    figure.text(LEFT / width, middle, strip.words, size=9, color=INK, va="center", style="italic")
-    for column, image in enumerate(strip.images[:MOST]):
-        size = 0.94 * TILE
-        axes = figure.add_axes(((LEFT + column * TILE) / width, bottom / height, size / width, size / height))
+    figure.text(LEFT / width, middle, strip.note, size=9, color=INK, va="center", style="italic")
+    for column, image in enumerate(strip.images[:MOST_IMAGES]):
+        side = 0.94 * TILE
+        axes = figure.add_axes(((LEFT + column * TILE) / width, bottom / height, side / width, side / height))
         axes.imshow(image if image.shape[2] == 3 else image[:, :, 0], cmap="gray", vmin=0, vmax=255)
         axes.set_axis_off()

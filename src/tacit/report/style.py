@@ -1,21 +1,37 @@
-"""What all pictures have in common: colours, sizes, and the words beneath."""
+"""The common style of all figures: colours, sizes, plain axes, title and caption."""
 
+import io
 from typing import TYPE_CHECKING
 
 from tacit.errors import UserError
-from tacit.report.comparison import Comparison, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 INK, PALE = "#333333", "#DDDDDD"
-WIDTH, ONE = 8.0, 3.6  # inches: the whole, the height of a panel that is alone
-ABOVE, BELOW = 0.85, 0.85  # inches: the title's, the caption's height
+WIDTH, PANEL = 8.0, 3.6  # inches: width of a figure, height of a single panel
+ABOVE, BELOW = 0.85, 0.85  # inches: space for the title and for the caption
+
+
+def require_matplotlib() -> None:
+    """Raise `UserError` if the plotting library is not installed."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise UserError("Expected matplotlib for a figure: pip install tacit[plot].") from None
+
+
+def to_png(figure: "Figure") -> bytes:
+    """Encode a figure as PNG; equal figures give equal bytes."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=160, metadata={"Software": None})
+    return content.getvalue()
 
 
 def plain(panel: "Axes") -> None:
-    """A bottom line and pale lines across; nothing else that is not data."""
+    """Reduce axes to a bottom line and pale horizontal grid lines."""
     panel.spines[["top", "right", "left"]].set_visible(False)
     panel.spines["bottom"].set_color(PALE)
     panel.grid(axis="y", color=PALE, linewidth=0.7)
@@ -23,30 +39,8 @@ def plain(panel: "Axes") -> None:
     panel.tick_params(which="both", colors=INK, length=0, labelsize=8.5)
 
 
-def _unlike(row: Row) -> bool:
-    """Whether its runs had different numbers of rounds."""
-    return len({trial.values.get("rounds") for trial in row.trials}) > 1
-
-
-def caption(comparison: Comparison, line: str, band: str) -> str:
-    """What dot, line and band are, as far as they are drawn."""
-    said = []
-    if line == "Line" and any(row.spent for row in comparison.rows):
-        said.append("Dot: the privacy budget allows no further round.")
-    most = max((len(row.trials) for row in comparison.rows), default=1)
-    if most > 1:
-        said.append(f"{line}: mean of {most} seeds; {band}: least to most.")
-    if line == "Line" and any(_unlike(row) for row in comparison.rows):
-        said.append("A run that stopped earlier stays at its last value.")
-    said += dict.fromkeys(row.caveat for row in comparison.rows if row.caveat)
-    if comparison.fast:
-        said.append("Short version: not for comparison.")
-    return " ".join(said)
-
-
-def require() -> None:
-    """Raise `UserError` unless the plotting library is there."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise UserError("Expected matplotlib for a figure: pip install tacit[plot].") from None
+def add_title_and_caption(figure: "Figure", title: str, caption: str, left: float) -> None:
+    """Write the title above and the caption below the panels, from `left` (a share of the width) on."""
+    height = float(figure.get_size_inches()[1])
+    figure.text(left, 1 - 0.18 / height, title, size=12, color=INK, va="top")
+    figure.text(left, 0.12 / height, caption, size=8, color=INK, va="bottom")

@@ -1,0 +1,278 @@
+"""Measured and published numbers side by side: the document that is printed, saved, read again and drawn.
+
+A comparison has rows, like the table of the paper; a row has trials, one per seed. Apart from the seconds nothing in
+it depends on the machine, and its size does not grow with the number of clients.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, Self
+
+from tacit.errors import UserError
+from tacit.papers.figure_specs import FigureSpec, figure_from_json
+
+FORMAT = 1
+LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "volume", "uploads"}
+PRIVACY = {"epsilon", "delta"}
+# Neither direction is better: they follow from the best round, or from the clipping bound.
+UNJUDGED = {"best_round", "cost_down", "cost_up", "epsilon_classic", "bound", "leakage"}
+RowVerdict = Literal["reached", "missed", "not measured", "no guarantee", ""]
+Values = Mapping[str, float | None]
+Curves = Mapping[str, tuple[float | None, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowTrial:
+    """One run of a row.
+
+    Attributes:
+        seed: the run's seed.
+        values: the results: metrics of the released model, the best metric of any round, rounds, cost (messages sent
+            by clients), ε, δ, bytes and seconds; and the other quantities that the columns name.
+        curves: quantities over at most a hundred rounds, with `round`. For a histogram: the `density` between each
+            two edges of `weight`. For importance maps: the values of all inputs by measure and round, and their
+            `shape`.
+    """
+
+    seed: int
+    values: Values
+    curves: Curves = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean, minimum and maximum of a quantity over seeds."""
+
+    mean: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonRow:
+    """One row of the paper's table, with the results measured here.
+
+    Attributes:
+        name: the row's name.
+        method: the method's name, `args` its arguments.
+        task: the task's name, `task_args` its arguments.
+        trials: one per seed.
+        paper: the published numbers by quantity; `source` is their place in the paper.
+        proved: whether (ε, δ) is a guarantee.
+        guarantee: the guarantee in words, or that there is none and why.
+        spent: whether the budget allows no further round.
+        caveat: a sentence that is shown wherever the row is shown; empty: none.
+    """
+
+    name: str
+    method: str
+    args: Mapping[str, object]
+    task: str
+    task_args: Mapping[str, object]
+    trials: tuple[RowTrial, ...]
+    paper: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+    proved: bool = False
+    guarantee: str = ""
+    spent: bool = False
+    caveat: str = ""
+
+    def merged_with(self, earlier: "ComparisonRow") -> "ComparisonRow":
+        """Add the earlier trials with other seeds, if their settings are the same."""
+        if self._settings() != earlier._settings():
+            return self
+        trials = {trial.seed: trial for trial in (*earlier.trials, *self.trials)}
+        longest = max((self, earlier), key=lambda row: max(row.by_seed("rounds").values(), default=0))
+        return replace(
+            self,
+            trials=tuple(trials[seed] for seed in sorted(trials)),
+            proved=longest.proved,
+            guarantee=longest.guarantee,
+            spent=longest.spent,
+        )
+
+    def _settings(self) -> str:
+        """What was run, as JSON: the same for a row in memory and one read from a file."""
+        return json.dumps([self.method, self.args, self.task, self.task_args], sort_keys=True)
+
+    def quantities(self) -> list[str]:
+        """Every quantity that was measured or published, in order."""
+        return list(dict.fromkeys([*(name for trial in self.trials for name in trial.values), *self.paper]))
+
+    def by_seed(self, quantity: str) -> dict[int, float]:
+        """A quantity by seed, where it was measured."""
+        values = {trial.seed: trial.values.get(quantity) for trial in self.trials}
+        return {seed: value for seed, value in values.items() if value is not None}
+
+    def spread(self, quantity: str) -> Spread | None:
+        """A quantity over all seeds; None if some run did not measure it."""
+        values = [trial.values.get(quantity) for trial in self.trials]
+        known = [value for value in values if value is not None]
+        if not known or len(known) < len(values):
+            return None
+        return Spread(math.fsum(known) / len(known), min(known), max(known))
+
+    def verdict(self, quantity: str) -> RowVerdict:
+        """Whether the mean is at least as good as the published number; empty if there is nothing to judge."""
+        if quantity not in self.paper or quantity in UNJUDGED:
+            return ""
+        measured = self.spread(quantity)
+        if measured is None:
+            return "not measured"
+        if quantity in PRIVACY and not self.proved:
+            return "no guarantee"
+        mean, paper = measured.mean, self.paper[quantity]
+        better = mean < paper if quantity in LOWER_IS_BETTER else mean > paper
+        return "reached" if better or math.isclose(mean, paper) else "missed"  # sums of 0.77, 0.78, 0.79 are not exact
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """A paper's claim that one row has less of a quantity than another, or about as much.
+
+    Attributes:
+        rows: the names of the two; the first has less.
+        place: where the paper claims it.
+        quantity: what is compared, as a mean over the seeds that both rows have.
+        within: the two differ by at most this much; None: the first is below the second.
+    """
+
+    rows: tuple[str, str]
+    place: str
+    quantity: str = "accuracy"
+    within: float | None = None
+
+    @classmethod
+    def from_json(cls, table: Mapping[str, Any]) -> Self:
+        """Read what `dataclasses.asdict` wrote."""
+        first, second = table["rows"]
+        return cls(**{**table, "rows": (first, second)})
+
+    def describe(self, rows: Sequence[ComparisonRow]) -> str:
+        """Report in one line whether the claim holds here, with the numbers."""
+        known = {row.name: row.by_seed(self.quantity) for row in rows}
+        first, second = (known.get(name, {}) for name in self.rows)
+        seeds = [seed for seed in first if seed in second]
+        sign = "<" if self.within is None else "≈"
+        claim = f"{self.place}: {self.rows[0]} {sign} {self.rows[1]} in {self.quantity}"
+        if not seeds:
+            return f"{claim}: not measured"
+        low, high = (sum(values[seed] for seed in seeds) / len(seeds) for values in (first, second))
+        holding = sum(self.holds(first[seed], second[seed]) for seed in seeds)
+        verdict = "reached" if self.holds(low, high) else "missed"
+        return f"{claim}: {verdict}, {low:.4f} and {high:.4f}; holds for {holding} of {len(seeds)} seeds"
+
+    def holds(self, low: float, high: float) -> bool:
+        """Whether the claim holds for two values."""
+        return low < high if self.within is None else abs(low - high) <= self.within
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A table or figure of a paper, with measured and published numbers.
+
+    Attributes:
+        name: as in `tacit reproduce NAME`.
+        title: what it reproduces.
+        fast: whether this is the short version, whose numbers are not comparable.
+        versions: the versions of the software that the numbers depend on.
+        rows: one per row of the table or line of the figure.
+        plot: what is drawn; None: it is a table.
+        columns: the quantities of the table, a column each; empty: all quantities, a line each.
+        stand_in: why the data are not the paper's; empty if they are.
+        rankings: which rows the paper ranks above others, where it prints no numbers.
+    """
+
+    name: str
+    title: str
+    fast: bool
+    versions: Mapping[str, str]
+    rows: tuple[ComparisonRow, ...]
+    plot: FigureSpec | None = None
+    columns: tuple[str, ...] = ()
+    stand_in: str = ""
+    rankings: tuple[Ranking, ...] = ()
+
+    def merged_with(self, earlier: "Comparison", order: Sequence[str]) -> "Comparison":
+        """Add the earlier rows and seeds that are not in this one; rows in the given order, unknown ones last."""
+        before, now = ({row.name: row for row in each.rows} for each in (earlier, self))
+        rows = before | {name: row.merged_with(before[name]) if name in before else row for name, row in now.items()}
+        places = {name: place for place, name in enumerate(order)}
+        names = sorted(rows, key=lambda name: places.get(name, len(places)))
+        known = {name: {each.versions.get(name, "?"): None for each in (earlier, self)} for name in self.versions}
+        versions = {name: ", ".join(releases) for name, releases in known.items()}
+        return replace(self, versions=versions, rows=tuple(rows[name] for name in names))
+
+    def verdict(self, row: ComparisonRow, quantity: str) -> RowVerdict:
+        """The row's verdict; empty for the short version and for other data than the paper's."""
+        return "" if self.fast or self.stand_in else row.verdict(quantity)
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values, including the verdicts."""
+        table = asdict(self)
+        for entry, row in zip(table["rows"], self.rows, strict=True):
+            entry["compared"] = [self._compared(row, quantity) for quantity in row.quantities()]
+        return {"format": FORMAT, **table}
+
+    def to_bytes(self) -> bytes:
+        """JSON, with each list of numbers on one line."""
+        return (_dumped(self.to_json()) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes, label: str) -> Self:
+        """Read what `to_bytes` wrote, and judge it again; anything else is a `UserError`."""
+        try:
+            table = json.loads(content)
+            if table["format"] != FORMAT:
+                raise UserError(f"Expected {label} to have format {FORMAT}, got {table['format']}. Save it again.")
+            return cls._from_table(table)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(f"Expected {label} to be what tacit reproduce --save writes.") from None
+
+    @classmethod
+    def _from_table(cls, table: dict[str, Any]) -> Self:
+        rankings = table.get("rankings", table.get("orders", ()))  # `orders` in earlier versions
+        return cls(
+            name=table["name"],
+            title=table["title"],
+            fast=table["fast"],
+            versions=table["versions"],
+            rows=tuple(map(_row, table["rows"])),
+            plot=figure_from_json(table["plot"]),
+            columns=tuple(table.get("columns", ())),
+            stand_in=table.get("stand_in", ""),
+            rankings=tuple(map(Ranking.from_json, rankings)),
+        )
+
+    def _compared(self, row: ComparisonRow, quantity: str) -> dict[str, object]:
+        measured = row.spread(quantity)
+        return {
+            "quantity": quantity,
+            "paper": row.paper.get(quantity),
+            "ours": measured and asdict(measured),
+            "verdict": self.verdict(row, quantity),
+        }
+
+
+def _row(table: dict[str, Any]) -> ComparisonRow:
+    known = {key: value for key, value in table.items() if key not in ("trials", "compared")}
+    return ComparisonRow(trials=tuple(map(_trial, table["trials"])), **known)
+
+
+def _trial(table: dict[str, Any]) -> RowTrial:
+    curves = {name: tuple(values) for name, values in table["curves"].items()}
+    return RowTrial(seed=table["seed"], values=table["values"], curves=curves)
+
+
+def _dumped(value: object, indent: str = "") -> str:
+    deeper = indent + "  "
+    if isinstance(value, Mapping) and value:
+        items = [f"{deeper}{json.dumps(str(key))}: {_dumped(item, deeper)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+    if isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        return "[\n" + ",\n".join(f"{deeper}{_dumped(item, deeper)}" for item in value) + f"\n{indent}]"
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)

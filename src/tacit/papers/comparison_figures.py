@@ -1,0 +1,177 @@
+"""A comparison as a PNG figure: lines over rounds, histograms, points over an argument, importance maps or images."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import UserError
+from tacit.papers.comparison import Comparison, ComparisonRow, Curves
+from tacit.papers.figure_specs import (
+    FigureSpec,
+    HistogramPanel,
+    HistogramPlot,
+    ImportanceMaps,
+    LinePlot,
+    ScatterPlot,
+)
+from tacit.report.charts import Density, ErrorBars, Line, LinePanel, draw_error_bars, draw_histograms, draw_lines
+from tacit.report.pictures import Gallery, ValueMap, draw_gallery, draw_maps
+from tacit.report.style import COLOURS, require_matplotlib
+
+Numbers = NDArray[np.float64]
+MEAN = "mean"
+SHORT_VERSION = "Short version: not for comparison."
+
+
+def render(comparison: Comparison) -> bytes:
+    """Draw the figure as PNG; equal comparisons give equal bytes."""
+    require_matplotlib()
+    if comparison.plot is None:
+        raise UserError(f"Expected a figure, but {comparison.name} is a table.")
+    return _draw(comparison, comparison.plot)
+
+
+def _draw(comparison: Comparison, plot: FigureSpec) -> bytes:
+    title = comparison.title
+    match plot:
+        case HistogramPlot():
+            panels = [(panel.title, [*densities(comparison.rows, panel)]) for panel in plot.panels]
+            return draw_histograms(title, caption(comparison, "Outline", "shade"), panels)
+        case ScatterPlot():
+            x, y = (plot.labels.get(name, name) for name in (plot.x, plot.y))
+            return draw_error_bars(title, _scatter_caption(comparison), [*error_bars(comparison.rows, plot)], x, y)
+        case ImportanceMaps():
+            said = f"Client {plot.client}. Light: important; each map is scaled to its own minimum and maximum."
+            maps = _grid(importance_maps(comparison), plot)
+            return draw_maps(title, said, maps, len(plot.importance), len(plot.at) + 1)
+        case Gallery():
+            return draw_gallery(title, plot)
+        case LinePlot():
+            return _draw_lines(comparison, plot)
+
+
+def _draw_lines(comparison: Comparison, plot: LinePlot) -> bytes:
+    panels = [
+        LinePanel(plot.labels.get(name, name), [*lines(comparison.rows, name)], log=name in plot.log) for name in plot.y
+    ]
+    return draw_lines(
+        comparison.title,
+        caption(comparison, "Line", "band"),
+        panels,
+        names=len(comparison.rows),
+        log_x="round" in plot.log,
+    )
+
+
+def lines(rows: Sequence[ComparisonRow], quantity: str) -> Iterator[Line]:
+    """A line per row in which the quantity was measured, with the spread over seeds."""
+    for index, row in enumerate(rows):
+        curves = [trial.curves for trial in row.trials if trial.curves.get(quantity)]
+        if not curves:
+            continue
+        points = [_measured(curve, quantity) for curve in curves]
+        x = np.unique(np.concatenate([rounds for rounds, _ in points]))
+        y = np.array([np.interp(x, *both, left=np.nan) if len(both[0]) else x * np.nan for both in points])
+        complete = ~np.isnan(y).any(axis=0)
+        x, y = x[complete], y[:, complete]
+        if len(x):
+            yield Line(row.name, COLOURS[index % len(COLOURS)], x, y.mean(0), y.min(0), y.max(0), dot=row.spent)
+
+
+def _measured(curve: Curves, quantity: str) -> tuple[Numbers, Numbers]:
+    """The rounds in which a quantity was measured, and its values."""
+    x, y = (np.array(curve[name], dtype=np.float64) for name in ("round", quantity))  # None becomes NaN
+    return x[~np.isnan(y)], y[~np.isnan(y)]
+
+
+def densities(rows: Sequence[ComparisonRow], panel: HistogramPanel) -> Iterator[Density]:
+    """The histograms of a panel, in its order; rows without one are left out."""
+    known = {row.name: row for row in rows}
+    for index, name in enumerate(panel.rows):
+        trials = known[name].trials if name in known else ()
+        curves = [trial.curves for trial in trials if "density" in trial.curves]
+        if curves:
+            y = np.array([curve["density"] for curve in curves], dtype=np.float64)
+            x = np.array(curves[0]["weight"], dtype=np.float64)
+            yield Density(name, COLOURS[index % len(COLOURS)], x, y.mean(0), y.min(0), y.max(0))
+
+
+def error_bars(rows: Sequence[ComparisonRow], plot: ScatterPlot) -> Iterator[ErrorBars]:
+    """The lines in the order of their argument; rows in which the quantity was not measured are left out."""
+    groups: dict[float, list[tuple[float, Numbers]]] = {}
+    for row in rows:
+        values = [trial.values.get(plot.y) for trial in row.trials]
+        if values and all(value is not None for value in values):
+            point = (_argument(row, plot.x), np.array(values, dtype=np.float64))
+            groups.setdefault(_argument(row, plot.lines), []).append(point)
+    for value in sorted(groups):
+        points = sorted(groups[value], key=lambda pair: pair[0])
+        means, deviations = ([float(f(v)) for _, v in points] for f in (np.mean, _deviation))
+        name = f"{plot.labels.get(plot.lines, plot.lines)} {value:g}"
+        yield ErrorBars(name, np.array([x for x, _ in points]), np.array(means), np.array(deviations))
+
+
+def _argument(row: ComparisonRow, name: str) -> float:
+    value = row.args.get(name, 0.0)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _deviation(values: Numbers) -> float:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def importance_maps(comparison: Comparison) -> dict[str, Numbers]:
+    """Each map of the first row's first seed, in the shape of the inputs."""
+    trials = comparison.rows[0].trials if comparison.rows else ()
+    curves: Curves = trials[0].curves if trials else {}
+    if "shape" not in curves:
+        raise UserError(f"Expected {comparison.name} to have importance maps. Save it again.")
+    shape = [int(side or 0) for side in curves["shape"]]
+    return {
+        name: np.array(values, dtype=np.float64).reshape(shape) for name, values in curves.items() if name != "shape"
+    }
+
+
+def map_name(measure: str, number: int) -> str:
+    """The name of a map among a trial's curves."""
+    return f"{measure}, round {number}"
+
+
+def _grid(found: Mapping[str, Numbers], plot: ImportanceMaps) -> Iterator[ValueMap]:
+    yield ValueMap(0, 0, "mean of all samples", found[MEAN])
+    for line, measure in enumerate(plot.importance):
+        for column, number in enumerate(plot.at, start=1):
+            name = map_name(measure, number)
+            if name in found:  # the short version has fewer rounds
+                yield ValueMap(line, column, name, found[name])
+
+
+def caption(comparison: Comparison, line: str, band: str) -> str:
+    """Explain dots, lines and bands, as far as they are drawn; caveats follow."""
+    said = []
+    if line == "Line" and any(row.spent for row in comparison.rows):
+        said.append("Dot: the privacy budget allows no further round.")
+    seeds = _most_seeds(comparison)
+    if seeds > 1:
+        said.append(f"{line}: mean of {seeds} seeds; {band}: minimum to maximum.")
+    if line == "Line" and any(_lengths_differ(row) for row in comparison.rows):
+        said.append("A run that stopped earlier keeps its last value.")
+    said += dict.fromkeys(row.caveat for row in comparison.rows if row.caveat)
+    if comparison.fast:
+        said.append(SHORT_VERSION)
+    return " ".join(said)
+
+
+def _scatter_caption(comparison: Comparison) -> str:
+    seeds = _most_seeds(comparison)
+    said = [f"Point: mean of {seeds} seeds; bar: one standard deviation each way."] * (seeds > 1)
+    return " ".join([*said, *[SHORT_VERSION] * comparison.fast])
+
+
+def _most_seeds(comparison: Comparison) -> int:
+    return max((len(row.trials) for row in comparison.rows), default=1)
+
+
+def _lengths_differ(row: ComparisonRow) -> bool:
+    return len({trial.values.get("rounds") for trial in row.trials}) > 1

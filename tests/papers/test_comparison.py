@@ -1,0 +1,102 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from papers.comparisons import make, row
+from tacit.errors import UserError
+from tacit.papers.comparison import Comparison, Ranking
+
+
+@pytest.mark.parametrize(
+    ("quantity", "ours", "paper", "proved", "verdict"),
+    [
+        ("accuracy", (0.8, 0.78), 0.78, True, "reached"),
+        ("accuracy", (0.8, 0.75), 0.78, True, "missed"),
+        ("accuracy", (0.78,), 0.78, False, "reached"),
+        ("accuracy", (0.1, 0.2, 0.3, 0.6), 0.3, True, "reached"),
+        ("accuracy", (0.7799,), 0.78, True, "missed"),
+        ("rounds", (11, 11), 11, True, "reached"),
+        ("cost", (549, 552), 550, True, "missed"),
+        ("delta", (9e-4,), 1e-3, True, "reached"),
+        ("delta", (2e-3,), 1e-3, True, "missed"),
+        ("delta", (9e-4,), 1e-3, False, "no guarantee"),
+        ("epsilon", (None,), 8, True, "not measured"),
+        ("best_accuracy", (0.8,), 0.82, True, "missed"),
+        ("best_round", (200,), 100, True, ""),
+        ("cost_up", (200,), 100, True, ""),
+    ],
+)
+def test_verdicts_judge_the_mean_in_the_right_direction(quantity, ours, paper, proved, verdict):
+    made = row(*({quantity: value} for value in ours), paper={quantity: paper}, proved=proved)
+    assert made.verdict(quantity) == verdict
+    assert made.verdict("other") == ""
+    assert make(made, fast=True).verdict(made, quantity) == ""
+
+
+def test_a_quantity_that_one_seed_lacks_is_not_measured():
+    assert row({"accuracy": 0.5}, {"accuracy": None}).spread("accuracy") is None
+
+
+def test_a_saved_document_can_be_read_again():
+    made = make(row({"accuracy": 0.8, "epsilon": None}, paper={"accuracy": 0.78}), y=("accuracy",))
+    again = Comparison.from_bytes(made.to_bytes(), "saved")
+    assert again.to_bytes() == made.to_bytes()
+    assert again.rows[0].verdict("accuracy") == "reached"
+    (compared, _) = json.loads(made.to_bytes())["rows"][0]["compared"]
+    ours = {"mean": 0.8, "lowest": 0.8, "highest": 0.8}
+    assert compared == {"quantity": "accuracy", "paper": 0.78, "ours": ours, "verdict": "reached"}
+
+
+def test_earlier_results_are_kept_and_new_ones_count():
+    first, second = row({"rounds": 2, "accuracy": 0.7}, {"rounds": 3, "accuracy": 0.6}), row({"accuracy": 0.9})
+    before = replace(make(replace(first, spent=False), row({}, name="gone")), versions={"torch": "1", "python": "3"})
+    now = replace(make(row({}, name="new"), second), versions={"torch": "2", "python": "3"})
+    merged = now.merged_with(before, ["a row", "new"])
+    assert merged.versions == {"torch": "1, 2", "python": "3"}
+    assert [each.name for each in merged.rows] == ["a row", "new", "gone"]
+    assert merged.rows[0].by_seed("accuracy") == {0: 0.9, 1: 0.6}
+    assert not merged.rows[0].spent  # of the longest run
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": 9}', b'{"format": 1}', b"\xff"])
+def test_other_files_are_refused_in_one_sentence(content):
+    with pytest.raises(UserError, match=r"^Expected that\.json to .*\.$"):
+        Comparison.from_bytes(content, "that.json")
+
+
+def test_other_data_than_the_paper_s_are_not_judged():
+    made = replace(make(row({"accuracy": 0.9}, paper={"accuracy": 0.8})), stand_in="Other patients.")
+    assert made.verdict(made.rows[0], "accuracy") == ""
+    assert Comparison.from_bytes(made.to_bytes(), "saved").stand_in == "Other patients."
+
+
+def test_documents_of_earlier_versions_can_be_read():
+    """Before there were columns, and when rankings were called orders."""
+    ranking = Ranking(rows=("a row", "another"), place="Figure 9")
+    made = replace(make(row({"accuracy": 0.8})), rankings=(ranking,))
+    older: dict[str, Any] = {key: value for key, value in made.to_json().items() if key not in ("columns", "stand_in")}
+    older["orders"] = older.pop("rankings")
+    assert Comparison.from_bytes(json.dumps(older).encode(), "saved").to_bytes() == made.to_bytes()
+
+
+def test_rankings_are_described_with_their_numbers():
+    """Two seeds that both rows have; the ranking holds for one of them."""
+    low, high = (
+        row({"accuracy": 0.5}, {"accuracy": 0.9}, name="low"),
+        row({"accuracy": 0.6}, {"accuracy": 0.86}, name="high"),
+    )
+    below, near = Ranking(rows=("low", "high"), place="Figure 9"), Ranking(rows=("low", "high"), place="P", within=0.05)
+    assert below.describe((low, high)) == (
+        "Figure 9: low < high in accuracy: reached, 0.7000 and 0.7300; holds for 1 of 2 seeds"
+    )
+    assert below.describe((replace(high, name="low"), replace(low, name="high"))).startswith(
+        "Figure 9: low < high in accuracy: missed"
+    )
+    assert "P: low ≈ high in accuracy: reached" in near.describe((low, high))
+    strict = replace(near, within=0.01).describe((low, high))
+    assert strict.endswith("missed, 0.7000 and 0.7300; holds for 0 of 2 seeds")
+    assert below.describe((low,)) == "Figure 9: low < high in accuracy: not measured"
+    made = replace(make(low, high), rankings=(below, near))
+    assert Comparison.from_bytes(made.to_bytes(), "saved").rankings == (below, near)
