@@ -6,17 +6,16 @@ import dp_accounting as dp
 import pytest
 
 from tacit import methods
-from tacit.core import Turnout
+from tacit.core import Budget, Turnout
 from tacit.pieces.samplers import FixedSize, Poisson
-from tacit.privacy.accountants import Adjacency, Pld, Rdp, RdpClassic
-from tacit.privacy.accounting import Accounting, Budget
+from tacit.privacy.accountants import Accounting, Pld, Rdp, RdpClassic
 from tacit.privacy.charging import Charges
-from tacit.privacy.events import event_of
-from tacit.privacy.planning import Cohorts
-from tacit.runs.run import size_noise
+from tacit.privacy.events import Adjacency, event_of
+from tacit.privacy.planning import CohortSampling
+from tacit.runs.records import size_noise
 
 DELTA = 1e-5
-FASHION, MEDICAL = Cohorts(Poisson(100), 6000), Cohorts(Poisson(100), 5010)
+FASHION, MEDICAL = CohortSampling(Poisson(100), 6000), CohortSampling(Poisson(100), 5010)
 PRINTED = [
     *((FASHION, 1.54, *row) for row in ((60, "0.764", "0.76"), (152, "0.923", "0.92"), (157, "0.931", "0.93"))),
     *((FASHION, 1.54, *row) for row in ((160, "0.936", "0.94"), (167, "0.947", "0.95"), (189, "0.983", "0.98"))),
@@ -66,7 +65,7 @@ def test_the_method_s_own_noise_for_epsilon_1():
     method = size_noise(methods.fl_top_dp(), 6000)
     assert method.mechanism.noise_multiplier == pytest.approx(1.2244, abs=1e-3)
     charges = Charges.begin(method, 6000, [Turnout(100, 100)] * 200)
-    assert charges.allowed == 200
+    assert charges.rounds_allowed == 200
     assert 0.999 < charges.guarantee().epsilon <= 1
     assert FASHION.epsilon(method.mechanism.noise_multiplier, 200, DELTA, Pld()) <= 1
 
@@ -87,7 +86,7 @@ def test_the_events_of_a_noise_that_is_sized_for_all_of_100_clients(share, epsil
 )
 def test_cohorts_of_fixed_size_as_the_paper_really_draws_them(population, noise, rounds, replaced, formula):
     """With twice the sensitivity the bound holds; with once, it is a mere number (see `test_accountants`)."""
-    cohorts, by = Cohorts(FixedSize(100), population), RdpClassic(Adjacency.REPLACE_ONE)
+    cohorts, by = CohortSampling(FixedSize(100), population), RdpClassic(Adjacency.REPLACE_ONE)
     assert f"{cohorts.epsilon(noise, rounds, DELTA, by):.2f}" == replaced
     assert cohorts.epsilon(2 * noise, rounds, DELTA, by) == pytest.approx(formula, rel=0.02)
 
@@ -95,4 +94,4 @@ def test_cohorts_of_fixed_size_as_the_paper_really_draws_them(population, noise,
 def test_a_budget_ends_at_the_printed_round():
     book = Accounting.of(RdpClassic())
     event = dp.PoissonSampledDpEvent(100 / 5010, dp.GaussianDpEvent(1.49))
-    assert book.rounds_left(event, 1.0005, DELTA) == 99
+    assert book.remaining_rounds(event, 1.0005, DELTA) == 99

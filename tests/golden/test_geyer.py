@@ -4,8 +4,7 @@ import dp_accounting as dp
 import pytest
 from scipy.optimize import brentq
 
-from tacit.privacy.accountants import Pld, RdpClassic
-from tacit.privacy.accounting import Accounting
+from tacit.privacy.accountants import Accounting, Pld, RdpClassic
 
 THEIRS = RdpClassic(orders=tuple(range(2, 34)))
 EPSILON = 8
@@ -14,7 +13,7 @@ ROWS = {100: (0.5, 11, 1e-3), 1000: (0.22, 54, 1e-5), 10_000: (0.0508495, 412, 1
 
 def spent(noise: float, rate: float, rounds: int, sums: int) -> float:
     event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise)), sums)
-    return Accounting.of(THEIRS).charge(event, rounds).delta(EPSILON)
+    return Accounting.of(THEIRS).compose(event, rounds).delta(EPSILON)
 
 
 def test_the_first_row_stops_at_round_11_with_550_contributions():
@@ -22,11 +21,11 @@ def test_the_first_row_stops_at_round_11_with_550_contributions():
     event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(50 / 100, dp.GaussianDpEvent(1.8)), 3)
     book, contributions, rounds = Accounting.of(THEIRS), 0, 0
     while book.delta(EPSILON) <= 1e-3:
-        book, contributions, rounds = book.charge(event), contributions + 50, rounds + 1
+        book, contributions, rounds = book.compose(event), contributions + 50, rounds + 1
     assert (rounds, contributions) == (11, 550)
     assert f"{spent(1.8, 0.5, 10, 3):.3e}" == "5.355e-04"
     assert f"{spent(1.8, 0.5, 11, 3):.4e}" == "1.2488e-03"
-    assert Accounting.of(THEIRS).rounds_left(event, EPSILON, 1e-3) == 10
+    assert Accounting.of(THEIRS).remaining_rounds(event, EPSILON, 1e-3) == 10
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_the_noise_that_gives_the_printed_number_of_rounds(clients, sums, low, h
 def test_one_sum_a_round_by_the_tight_accountant(clients, noise, epsilon):
     rate, rounds, delta = ROWS[clients]
     event = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise))
-    assert round(Accounting.of(Pld()).charge(event, rounds).epsilon(delta), 3) == epsilon
+    assert round(Accounting.of(Pld()).compose(event, rounds).epsilon(delta), 3) == epsilon
 
 
 @pytest.mark.parametrize(("clients", "noise", "classic"), [(100, 1.8, 10.28)])
@@ -65,5 +64,5 @@ def test_three_matrices_share_one_cohort(clients, noise, classic):
     """Which makes them one sum with less noise, not three that are sampled on their own."""
     rate, rounds, delta = ROWS[clients]
     event = dp.PoissonSampledDpEvent(rate, dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise), 3))
-    assert Accounting.of(RdpClassic()).charge(event, rounds).epsilon(delta) == pytest.approx(classic, abs=0.01)
-    assert Accounting.of(Pld()).charge(event, rounds).epsilon(delta) == pytest.approx(7.34, abs=0.01)
+    assert Accounting.of(RdpClassic()).compose(event, rounds).epsilon(delta) == pytest.approx(classic, abs=0.01)
+    assert Accounting.of(Pld()).compose(event, rounds).epsilon(delta) == pytest.approx(7.34, abs=0.01)

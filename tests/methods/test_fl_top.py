@@ -10,10 +10,11 @@ import torch
 import tacit
 import zoo
 from tacit import methods
-from tacit.core import Near, Task
+from tacit.core import ApproximateEvent, Task
 from tacit.errors import CompositionError, UserError
-from tacit.pieces.mechanisms.numbers import DISTANCE
+from tacit.pieces.mechanisms.arithmetic import DISTANCE
 from tacit.privacy.events import event_of
+from tacit.privacy.guarantee import Guarantee
 from tacit.report.cards import card
 from tacit.wire import frames
 
@@ -40,9 +41,9 @@ def test_the_private_form_has_all_arguments_and_all_other_pieces(name: str) -> N
     assert (b.name, b.rounds) == (f"{a.name}-dp", 7)
     assert (b.codec, b.trainer, b.aggregator, b.server) == (a.codec, a.trainer, a.aggregator, a.server)
     assert b.sampler == tacit.Poisson(100.0)
-    assert (b.channel, b.mechanism.numbers) == (tacit.SecureSum(), tacit.Grid())
+    assert (b.channel, b.mechanism.arithmetic) == (tacit.SecureSum(), tacit.Grid())
     ideal = private(channel="ideal")
-    assert (ideal.channel, ideal.mechanism.numbers) == (tacit.IdealSum(), tacit.Reals())
+    assert (ideal.channel, ideal.mechanism.arithmetic) == (tacit.IdealSum(), tacit.Reals())
     assert b.budget == tacit.Budget(1.0, 1e-5)
     assert b.mechanism.needs_noise
     everything = {**{key: p.default for key, p in inspect.signature(private).parameters.items()}, "noise": 1.5}
@@ -74,10 +75,10 @@ def test_repr_rebuilds_it_and_its_card_prints(name: str, form: str) -> None:
 )
 def test_schemes_differ_in_what_is_sent_and_what_is_trained(name: str, selection: type, masked: bool) -> None:
     method = methods.make(name, {"ratio": 0.01})
-    assert isinstance(method.codec.which, selection)
-    assert method.codec.which.size == tacit.Size(ratio=0.01)
+    assert isinstance(method.codec.selection, selection)
+    assert method.codec.selection.size == tacit.Size(ratio=0.01)
     assert method.trainer.masked == masked
-    assert methods.make(name, {"number": 12}).codec.which.size == tacit.Size(number=12)
+    assert methods.make(name, {"number": 12}).codec.selection.size == tacit.Size(number=12)
 
 
 def test_the_bound_is_a_median_only_where_coordinates_are_random() -> None:
@@ -110,7 +111,7 @@ def test_fixed_cohorts_are_priced_as_such() -> None:
     poisson = methods.fl_top_dp(noise=1.54, channel="ideal")
     assert event_of(poisson, 6000, 0) == dp.PoissonSampledDpEvent(1 / 60, dp.GaussianDpEvent(1.54))
     near = event_of(methods.fl_top_dp(noise=1.54), 6000, 0)
-    assert near == dp.PoissonSampledDpEvent(1 / 60, Near(dp.GaussianDpEvent(1.54), DISTANCE))
+    assert near == dp.PoissonSampledDpEvent(1 / 60, ApproximateEvent(dp.GaussianDpEvent(1.54), DISTANCE))
 
 
 @pytest.mark.parametrize("name", ["fl-top", "fl-basic", "fl-bas-4", "fl-top-bis", "fl-cs"])
@@ -124,11 +125,15 @@ def test_a_private_run_stays_within_its_budget_for_all_of_its_rounds(name: str) 
     args = {"rounds": 4, "cohort": 5, "epsilon": 3.0, "delta": 1e-3, "ratio": 0.05}
     run = tacit.train(methods.make(name, args), task(), workers=1)
     assert run.state.round == 4
-    assert run.privacy.proved
+    assert isinstance(run.privacy, Guarantee)
+    assert run.privacy.epsilon is not None
     assert 2.99 < run.privacy.epsilon <= 3.0
-    assert any("their shares of the noise" in sentence for sentence in run.privacy.unaccounted)
-    most = max(sum(client in report.clients for report in run.history) for client in range(20))
-    assert any(f"took part {most} time" in sentence for sentence in run.privacy.unaccounted)
+    assert any("their shares of the noise" in sentence for sentence in run.privacy.not_covered)
+    assert run.privacy.server_rounds == max(
+        sum(client in report.clients for report in run.history) for client in range(20)
+    )
+    assert run.privacy.server_epsilon is not None
+    assert run.privacy.server_epsilon > run.privacy.epsilon
 
 
 def test_the_noise_of_the_mean_is_the_paper_s() -> None:

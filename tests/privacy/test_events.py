@@ -9,7 +9,17 @@ from tacit.core import Method
 from tacit.errors import UserError
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.trainers import Sgd
-from tacit.privacy.events import Release, canonical, event_of, from_json, releases, to_json
+from tacit.privacy.events import (
+    Adjacency,
+    Release,
+    Sampling,
+    canonical,
+    describe_sampling,
+    event_of,
+    from_json,
+    releases,
+    to_json,
+)
 
 gaussian = st.floats(0.1, 100).map(dp.GaussianDpEvent)
 inner = gaussian | st.lists(gaussian, min_size=1, max_size=3).map(dp.ComposedDpEvent)
@@ -30,7 +40,7 @@ events = st.recursive(
 
 
 @given(events)
-def test_events_survive_a_file(event):
+def test_events_round_trip_through_json(event):
     text = canonical(to_json(event))
     back = from_json(json.loads(text))
     assert back == event
@@ -59,12 +69,12 @@ def test_events_survive_a_file(event):
         {"kind": ["gaussian"]},
     ],
 )
-def test_what_is_not_an_event_is_refused(data):
+def test_json_that_describes_no_event_is_refused(data):
     with pytest.raises(UserError, match="Expected"):
         from_json(data)
 
 
-def test_events_that_nobody_can_price_are_refused():
+def test_events_that_no_accountant_supports_are_refused():
     for event in (
         dp.LaplaceDpEvent(1.0),
         dp.NonPrivateDpEvent(),
@@ -76,7 +86,7 @@ def test_events_that_nobody_can_price_are_refused():
         to_json(dp.LaplaceDpEvent(1.0))
 
 
-def test_sums_over_one_cohort_are_one_sum():
+def test_gaussian_sums_over_one_cohort_are_one_release():
     pair = dp.ComposedDpEvent([dp.GaussianDpEvent(3.0), dp.GaussianDpEvent(4.0)])
     assert releases(dp.PoissonSampledDpEvent(0.1, pair)) == {Release(2.4, 0.1, "poisson"): 1}
     assert releases(pair) == {Release(3.0): 1, Release(4.0): 1}
@@ -94,8 +104,8 @@ def test_sums_over_one_cohort_are_one_sum():
     ],
     ids=repr,
 )
-def test_every_sampler_says_how_it_amplifies(sampler, release):
-    """So that Poisson accounting on cohorts of fixed size cannot be written."""
+def test_every_sampler_declares_its_amplification(sampler, release):
+    """Poisson accounting of fixed-size cohorts cannot be written."""
     assert releases(sampler.amplify(dp.GaussianDpEvent(2.0), 20, 3)) == {release: 1}
 
 
@@ -104,8 +114,15 @@ def test_without_noise_there_is_no_event():
     assert event_of(plain, 10, 0) is None
 
 
-def test_sampling_in_words():
-    assert str(Release(1.0, 1 / 60, "fixed")) == "cohorts of fixed size without replacement, 1 in 60 of the clients"
-    assert "probability 0.01667" in str(Release(1.0, 1 / 60, "poisson"))
+def test_descriptions_of_sampling():
+    fixed, poisson = Release(1.0, 1 / 60, "fixed"), Release(1.0, 1 / 60, "poisson")
+    assert describe_sampling(fixed) == "cohorts of fixed size without replacement, 1 in 60 of the clients"
+    assert "probability 0.01667" in describe_sampling(poisson)
     with pytest.raises(UserError, match="sampling"):
         Release(1.0, 0.5, "everyone")
+
+
+def test_sensitivities_are_those_of_the_table():
+    kinds: tuple[tuple[Sampling, float], ...] = (("everyone", 1.0), ("poisson", 0.5), ("fixed", 0.5))
+    table = [Release(1.0, rate, kind).sensitivity(adjacency) for kind, rate in kinds for adjacency in Adjacency]
+    assert table == [1, 2, 1, 2, 2, 2]

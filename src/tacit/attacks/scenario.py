@@ -1,4 +1,4 @@
-"""Where attacks meet tasks and engine: rounds are really played, and attacks get what their vantage point shows."""
+"""Run the rounds of a task for attacks and audits, which receive what the adversary observes and nothing else."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,206 +6,217 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tacit.attacks.auditing import Adjacency, Trial
-from tacit.attacks.bounds import Errors, Guesses, Profile
-from tacit.attacks.dlg import Dlg, Likeness, compare, invert
-from tacit.attacks.membership import Level, Models, halves, part_of, unit_losses
-from tacit.attacks.views import Observation, Vantage, observe
+from tacit.attacks.auditing import Audit, AuditAdjacency
+from tacit.attacks.bounds import ErrorCounts, OneRunGuesses, PrivacyProfile
+from tacit.attacks.dlg import Dlg, Reconstruction, compare, invert
+from tacit.attacks.membership import ShadowModel, Unit, members_only, random_halves, unit_losses
+from tacit.attacks.views import Adversary, Observation, observe
 from tacit.core import CrossEntropy, Key, Method, Round, State, Task, Turnout
 from tacit.engine import initial_state, module_at, rounds, waves
 from tacit.engine.layout import make_model
 from tacit.errors import UserError, expect
-from tacit.runs.run import size_noise
+from tacit.runs.records import size_noise
 from tacit.runs.training import train
 
 
 @dataclass(frozen=True, kw_only=True)
-class Siege:
-    """Whom a reconstruction is tried on, and from where.
+class AttackConfig:
+    """The victims and the adversary of a reconstruction attack.
 
     Args:
-        images: how many images are attacked.
-        vantage: where the adversary stands.
-        cohort: how many clients take part in a round with the victim; None: all victims take part in one.
-        after: how many rounds are trained before.
-        attack: how the adversary goes about it; its `samples` are those of each client.
+        images: number of images to attack.
+        adversary: who attacks, and therefore what is observed.
+        cohort: victims per round; None: all victims are in one round.
+        after: number of training rounds before the attack.
+        dlg: settings of the attack; its `samples` are those of each client.
     """
 
     images: int = 20
-    vantage: Vantage = "server"
+    adversary: Adversary = "server"
     cohort: int | None = None
     after: int = 0
-    attack: Dlg = Dlg()
+    dlg: Dlg = Dlg()
 
     def __post_init__(self) -> None:
         for name, least in (("images", 1), ("after", 0)):
             expect(getattr(self, name) >= least, f"{name}={getattr(self, name)} >= {least}")
         expect(self.cohort is None or self.cohort >= 1, f"cohort={self.cohort} >= 1")
-        expect(self.images % self.attack.samples == 0, f"images={self.images} in batches of {self.attack.samples}")
+        expect(self.images % self.dlg.samples == 0, f"images={self.images} in batches of {self.dlg.samples}")
 
     @property
     def victims(self) -> int:
-        """How many clients are attacked."""
-        return self.images // self.attack.samples
+        """Number of clients to attack."""
+        return self.images // self.dlg.samples
 
 
-def besieged(method: Method, task: Task, siege: Siege, seed: int = 0) -> tuple[Task, list[Observation]]:
-    """The task with victims of a few images each, and what the adversary sees of them."""
-    _check(task)
+def observe_victims(method: Method, task: Task, config: AttackConfig, seed: int = 0) -> tuple[Task, list[Observation]]:
+    """The task reduced to the victims and their images, and what the adversary observes of them in each round."""
+    _check_images_and_classes(task)
     method = size_noise(method, len(task.population))
-    state = _state(method, task, siege.after, seed)
-    victims = _victims(task, siege)
-    wave, size = waves(victims, seed), siege.cohort or siege.victims
-    seen = []
-    for index, clients in enumerate(torch.split(torch.arange(siege.victims), size)):
+    state = _state_after(method, task, config.after, seed)
+    victims = _reduce_to_victims(task, config)
+    make_wave, size = waves(victims, seed), config.cohort or config.victims
+    observations = []
+    for index, clients in enumerate(torch.split(torch.arange(config.victims), size)):
         keys = (Key.from_seed(seed, name).child("attack", index) for name in ("shared", "secret"))
         now = Round(state.round, len(clients), float(len(clients)), len(clients), *keys)
-        seen.append(observe(method, state, wave(clients), now, siege.vantage))
-    return victims, seen
+        observations.append(observe(method, state, make_wave(clients), now, config.adversary))
+    return victims, observations
 
 
-def reconstructions(task: Task, seen: Sequence[Observation], siege: Siege, seed: int = 0) -> Iterator[Likeness]:
-    """What the adversary makes of every client that its view shows singly, one after the other."""
-    for number, observation in enumerate(seen):
+def reconstructions(
+    task: Task, observations: Sequence[Observation], config: AttackConfig, seed: int = 0
+) -> Iterator[Reconstruction]:
+    """Attack every client that is observed individually, one after the other."""
+    for number, observation in enumerate(observations):
         model = make_model(task, seed)
-        for trace in observation.single():
-            client = trace.client + number * (siege.cohort or 0) if observation.messages is None else trace.client
+        for observed in observation.per_client():
+            first = number * (config.cohort or 0) if observation.messages is None else 0
+            client = observed.client + first
             x, y = task.population[client]
-            found = invert(trace, model, x[0], siege.attack, Key.from_seed(seed, "adversary").child("client", client))
-            yield compare(found, x, y)
+            key = Key.from_seed(seed, "adversary").child("client", client)
+            yield compare(invert(observed, model, x[0], config.dlg, key), x, y)
 
 
-def _state(method: Method, task: Task, after: int, seed: int) -> State:
+def _state_after(method: Method, task: Task, after: int, seed: int) -> State:
     if after == 0:
         return initial_state(method, task, seed)
     steps = rounds(replace(method, rounds=after), task, seed=seed, workers=1, evaluate_every=after)
     return [state for state, _ in steps][-1]
 
 
-def _victims(task: Task, siege: Siege) -> Task:
+def _reduce_to_victims(task: Task, config: AttackConfig) -> Task:
     """The task's first clients, each with its first images."""
-    samples, population = siege.attack.samples, task.population
+    samples, population = config.dlg.samples, task.population
     expect(
-        siege.victims <= len(population),
-        f"images={siege.images} <= {len(population) * samples}, {samples} of each client",
-        "Take fewer images, or a task with more clients.",
+        config.victims <= len(population),
+        f"images={config.images} <= {len(population) * samples}, {samples} of each client",
+        "Use fewer images, or a task with more clients.",
     )
-    few = int(population.sizes[: siege.victims].min())
-    expect(samples <= few, f"batch={samples} <= {few}, the images that the smallest client has")
-    return replace(task, clients=[(x[:samples], y[:samples]) for x, y in population[: siege.victims]])
+    smallest = int(population.sizes[: config.victims].min())
+    expect(samples <= smallest, f"batch={samples} <= {smallest}, the images of the smallest client")
+    return replace(task, clients=[(x[:samples], y[:samples]) for x, y in population[: config.victims]])
 
 
-def _check(task: Task) -> None:
+def _check_images_and_classes(task: Task) -> None:
     if task.population.x.dim() != 4:
         shape = tuple(task.population.x.shape[1:])
-        raise UserError(f"Expected a task with images, but samples of {task.name} are of shape {shape}. Take mnist.")
+        raise UserError(
+            f"Expected a task with images, but samples of {task.name} have shape {shape}. Use digits or mnist."
+        )
     if not isinstance(task.loss, CrossEntropy):
-        raise UserError(f"Expected a task with classes, but the loss of {task.name} is {task.loss}. Take mnist.")
+        raise UserError(
+            f"Expected a task with classes, but the loss of {task.name} is {task.loss}. Use digits or mnist."
+        )
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a method claims about the rounds that are audited.
+    """The privacy that a method claims for the audited rounds.
 
     Attributes:
-        epsilon: at this δ; None if it claims nothing.
-        delta: the probability with which it may fail.
-        profile: the claimed δ at any ε; None if it claims nothing.
+        epsilon: the claimed ε at this δ; None if nothing is claimed.
+        delta: the δ of the claim.
+        profile: the claimed δ at any ε; None if nothing is claimed.
         reason: why nothing is claimed.
-        whole: whether every round is a sum over everyone, so that a bound for Gaussian noise is exact.
+        full_participation: whether every client is in every cohort, so that the bound for Gaussian noise applies.
     """
 
     epsilon: float | None
     delta: float
-    profile: Profile | None = None
+    profile: PrivacyProfile | None = None
     reason: str = ""
-    whole: bool = False
+    full_participation: bool = False
 
 
-def claim_of(trial: Trial, canaries: int = 1) -> Claim:
-    """The claim about a trial's rounds, at the prices of its own turnout."""
-    method = trial.method
-    if method.mechanism.unproved or not method.priced:
-        return Claim(None, method.delta, reason=method.mechanism.unproved or "no noise is added")
-    from tacit.privacy.accountants import Adjacency as Relation
-    from tacit.privacy.accounting import Accounting
-    from tacit.privacy.charging import accountant_of
-    from tacit.privacy.events import event_of
+@dataclass(frozen=True)
+class AuditResult:
+    """A claim and the lower bounds on ε that an audit found; all bounds hold together with the audit's confidence.
 
-    everyone = trial.bystanders + canaries
-    cohort = round(method.sampler.expected(everyone, 0))
-    turnout = Turnout(cohort, cohort - int(trial.dropouts * cohort)) if trial.dropouts else None
-    events = [event_of(method, everyone, index, turnout) for index in range(trial.rounds)]
-    accountant = replace(accountant_of(method, everyone), adjacency=Relation(trial.adjacency))  # type: ignore[type-var]
-    book = Accounting.of(accountant, [event for event in events if event is not None])
-    whole = all(event == method.mechanism.event(index, turnout) for index, event in enumerate(events))
-    return Claim(book.epsilon(method.delta), method.delta, book.delta, whole=whole)
+    Attributes:
+        claim: what the method claims.
+        lower_bounds: lower bounds on ε at the claim's δ, by the name of the bound.
+        profile_refuted: whether the errors contradict the claimed privacy profile at any ε.
+    """
+
+    claim: Claim
+    lower_bounds: Mapping[str, float]
+    profile_refuted: bool = False
+
+    @classmethod
+    def of(cls, claim: Claim, guesses: ErrorCounts | OneRunGuesses) -> "AuditResult":
+        if isinstance(guesses, OneRunGuesses):
+            return cls(claim, {"one run": guesses.epsilon_lower_bound(claim.delta)})
+        bounds = {"Clopper-Pearson": guesses.epsilon_lower_bound(claim.delta)}
+        if claim.full_participation:
+            bounds["Gaussian"] = guesses.gaussian_lower_bound(claim.delta)
+        return cls(claim, bounds, claim.profile is not None and guesses.refutes(claim.profile))
+
+    @property
+    def best(self) -> float:
+        """The largest lower bound on ε."""
+        return max(self.lower_bounds.values())
+
+    @property
+    def violated(self) -> bool:
+        """Whether the claim is proved wrong."""
+        return self.profile_refuted or (self.claim.epsilon is not None and self.best > self.claim.epsilon)
 
 
-def trial_of(
+def prepare_audit(
     method: Method,
     task: Task,
     *,
     rounds: int = 2,
     dropouts: float = 0.0,
-    adjacency: Adjacency = "add-or-remove",
+    adjacency: AuditAdjacency = "add-or-remove",
     seed: int = 0,
-) -> Trial:
-    """A method among a task's clients, ready to be audited."""
-    fit = size_noise(method, len(task.population))
-    return Trial(
-        method=fit,
-        state=initial_state(fit, task, seed),
-        waves=waves(task, seed),
-        bystanders=len(task.population),
+) -> Audit:
+    """An audit of a method among the clients of a task."""
+    sized = size_noise(method, len(task.population))
+    return Audit(
+        method=sized,
+        state=initial_state(sized, task, seed),
+        make_wave=waves(task, seed),
+        clients=len(task.population),
         rounds=rounds,
         dropouts=dropouts,
         adjacency=adjacency,
     )
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A claim beside the lower bounds that an audit found, by name; all hold together with the audit's confidence."""
+def claim_of(audit: Audit, canaries: int = 1) -> Claim:
+    """The privacy that the method claims for the rounds of an audit, with its dropouts."""
+    method = audit.method
+    if method.mechanism.unproved or not method.accounted:
+        return Claim(None, method.delta, reason=method.mechanism.unproved or "no noise is added")
+    from tacit.privacy.accountants import Accounting
+    from tacit.privacy.charging import accountant_for
+    from tacit.privacy.events import Adjacency, event_of
 
-    claim: Claim
-    bounds: Mapping[str, float]
-    refuted: bool = False  # somewhere on the claimed curve, if not at its δ
-
-    @property
-    def exceeded(self) -> bool:
-        """Whether the claim is wrong."""
-        over = self.claim.epsilon is not None and max(self.bounds.values()) > self.claim.epsilon
-        return self.refuted or over
-
-
-def judge(claim: Claim, found: Errors | Guesses) -> Verdict:
-    """What the guesses prove, beside the claim."""
-    if isinstance(found, Guesses):
-        return Verdict(claim, {"one run": found.epsilon(claim.delta)})
-    bounds = {"Clopper-Pearson": found.epsilon(claim.delta)}
-    if claim.whole:
-        bounds["Gaussian"] = found.gaussian(claim.delta)
-    return Verdict(claim, bounds, claim.profile is not None and found.refute(claim.profile))
+    population = audit.clients + canaries
+    cohort = round(method.sampler.expected_cohort(population, 0))
+    turnout = Turnout(cohort, cohort - int(audit.dropouts * cohort)) if audit.dropouts else None
+    events = [event_of(method, population, index, turnout) for index in range(audit.rounds)]
+    accountant = replace(accountant_for(method, population), adjacency=Adjacency(audit.adjacency))  # type: ignore[type-var]
+    accounting = Accounting.of(accountant, [event for event in events if event is not None])
+    unsampled = all(event == method.mechanism.event(index, turnout) for index, event in enumerate(events))
+    return Claim(accounting.epsilon(method.delta), method.delta, accounting.delta, full_participation=unsampled)
 
 
-def members(method: Method, task: Task, level: Level, models: int, seed: int = 0) -> "Iterator[Models | None]":
-    """Train so many models on halves of the units; yields None after each, and at last all losses."""
+def shadow_models(method: Method, task: Task, unit: Unit, models: int, seed: int = 0) -> Iterator[ShadowModel]:
+    """Train this many models, each on a random half of the units, and measure all units' losses under each."""
     population = task.population
-    units = len(population) if level == "client" else len(population.owned)
-    inside = halves(units, models, Key.from_seed(seed, "membership"))
-    losses = []
-    for number, mine in enumerate(inside):
-        part = replace(task, clients=part_of(population, level, mine), test=None)
-        state = train(method, part, seed=seed + number, workers=1).state
-        losses.append(unit_losses(population, level, _losses(task, seed, state)))
-        yield None
-    yield Models(torch.stack(losses), inside)
+    units = len(population) if unit == "client" else len(population.sample_indices)
+    for number, members in enumerate(random_halves(units, models, Key.from_seed(seed, "membership"))):
+        half = replace(task, clients=members_only(population, unit, members), test=None)
+        state = train(method, half, seed=seed + number, workers=1).state
+        yield ShadowModel(unit_losses(population, unit, _record_losses(task, seed, state)), members)
 
 
 @torch.no_grad()
-def _losses(task: Task, seed: int, state: State) -> Tensor:
-    """The loss of every record that a client owns, under these weights."""
-    model, pool, owned = module_at(task, seed, state.weights), task.population, task.population.owned
-    parts = [task.loss.per_sample(model(pool.x[some]), pool.y[some]) for some in torch.split(owned, 1024)]
-    return torch.cat(parts)
+def _record_losses(task: Task, seed: int, state: State) -> Tensor:
+    """The loss of every client's records, in the clients' order, under these weights."""
+    model, population = module_at(task, seed, state.weights), task.population
+    batches = torch.split(population.sample_indices, 1024)
+    return torch.cat([task.loss.per_sample(model(population.x[batch]), population.y[batch]) for batch in batches])

@@ -1,4 +1,4 @@
-"""Privacy accounting: accountants, the ledger, planning, and the guarantees that a run can state.
+"""Privacy accounting: accountants, the ledger, planning, and the guarantees of a run.
 
-Nothing is imported here, because `dp_accounting` takes a second to load and runs without noise do not need it.
+Nothing is imported here, because `dp_accounting` takes a second to import and runs without noise do not need it.
 """

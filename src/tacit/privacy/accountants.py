@@ -1,59 +1,42 @@
-"""Accountants: what releases cost together.
+"""Accountants compose releases into (ε, δ).
 
-`rdp-classic` is the moments accountant of the papers, `rdp` has the improved conversion, `pld` is tight and the
-default for what is claimed. Each is a record that says what it assumes; what has been spent is a record of its
-own, to which releases are added one by one or many at a time.
-
-How far one client can move the sum, in units of what it can add:
-
-| cohorts | add-or-remove | replace-one |
-|---|---|---|
-| everyone | 1 | 2 |
-| Poisson | 1 | 2 |
-| fixed size, without replacement | 2: whoever leaves the population is replaced in the cohort | 2 |
-
-For fixed-size cohorts and add-or-remove, couple the cohort with the client to the one in which another client
-stands in its place: by joint convexity the pair is dominated by the sampled Gaussian at twice the sensitivity.
-A bound with once the sensitivity does not hold, not even for a client that is zeroed out: others may be as far
-on the other side.
+`rdp-classic` is the moments accountant of the papers, `rdp` has the improved conversion, `pld` is tight and the default
+for claims. An accountant is a record of its assumptions; `Composition` is what it knows about the releases so far, and
+`Accounting` the composition of a run's rounds.
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import lru_cache
-from typing import ClassVar, Protocol
+from itertools import groupby
+from typing import ClassVar, Protocol, Self
 
 import dp_accounting as dp
 import numpy as np
 from dp_accounting import rdp as dp_rdp
-from dp_accounting.pld import privacy_loss_distribution as losses
+from dp_accounting.pld import privacy_loss_distribution as dp_pld
 
 from tacit.core import Event
 from tacit.core.schema import choose
+from tacit.core.stopping import check_delta
 from tacit.errors import UserError, expect
-from tacit.privacy import renyi
-from tacit.privacy.events import AnyRelease, Release, ZcdpRelease, releases
-from tacit.privacy.renyi import Array
+from tacit.privacy.events import Adjacency, AnyRelease, Release, ZcdpRelease, describe_sampling, releases
+from tacit.privacy.guarantee import RECIPIENTS, Guarantee
+from tacit.privacy.renyi import ClassicConversion, ImprovedConversion, RenyiComposition
 
-LEAST_NOISE = 0.05  # below it ε is in the hundreds, and a grid of losses would fill the memory
-WHOLE = tuple(range(2, 257))  # orders
+MIN_NOISE = 0.05  # below it ε is in the hundreds, and a grid of privacy losses would fill the memory
+INTEGER_ORDERS = tuple(range(2, 257))
 TAIL = 1e-15  # probability that a composition may move to infinite loss, always on the safe side
+MAX_ROUNDS = 20_000  # upper limit of every search for a number of rounds
 
 
-class Adjacency(StrEnum):
-    """Which two populations must look alike."""
+class Composition(Protocol):
+    """The releases so far, as an accountant represents them."""
 
-    ADD_OR_REMOVE = "add-or-remove"
-    REPLACE_ONE = "replace-one"
-
-
-class Spent(Protocol):
-    """What has been released so far, as an accountant sees it."""
-
-    def compose(self, release: AnyRelease, count: int = 1) -> "Spent":
-        """And `count` times this release."""
+    def compose(self, release: AnyRelease, count: int = 1) -> "Composition":
+        """The composition with `count` more of this release."""
         ...
 
     def epsilon(self, delta: float) -> float:
@@ -66,27 +49,21 @@ class Spent(Protocol):
 
 
 class Accountant(Protocol):
-    """What releases cost together, under which assumptions."""
+    """How releases are composed, under which assumptions."""
 
     @property
     def name(self) -> str:
-        """As the command calls it."""
+        """Its name on the command line."""
         ...
 
     @property
     def adjacency(self) -> Adjacency:
-        """Which populations must look alike."""
+        """Which pairs of populations count as neighbours."""
         ...
 
-    def nothing(self) -> Spent:
-        """Nothing has been released yet."""
+    def empty(self) -> Composition:
+        """The composition of no releases."""
         ...
-
-
-def sensitivity(release: Release, adjacency: Adjacency) -> int:
-    """How far one client can move the sum, in units of what it can add: the table above."""
-    replaced = adjacency is Adjacency.REPLACE_ONE or release.sampling == "fixed"
-    return 2 if replaced else 1
 
 
 @dataclass(frozen=True)
@@ -99,15 +76,14 @@ class RdpClassic:
     """
 
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
-    orders: tuple[int, ...] = WHOLE
+    orders: tuple[int, ...] = INTEGER_ORDERS
     name: ClassVar[str] = "rdp-classic"
 
     def __post_init__(self) -> None:
         expect(len(self.orders) > 0 and min(self.orders) >= 2, f"orders={self.orders} >= 2")
 
-    def nothing(self) -> Spent:
-        """No divergence at any order."""
-        return Divergences(self.adjacency, self.orders, _Classic(), np.zeros(len(self.orders)))
+    def empty(self) -> Composition:
+        return RenyiComposition(self.adjacency, self.orders, ClassicConversion(), np.zeros(len(self.orders)))
 
 
 @dataclass(frozen=True)
@@ -120,11 +96,11 @@ class Rdp:
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
     name: ClassVar[str] = "rdp"
 
-    def nothing(self) -> Spent:
-        """No divergence at any order; the bound for replaced clients is for integer orders only."""
-        usual = dp_rdp.RdpAccountant().orders if self.adjacency is Adjacency.ADD_OR_REMOVE else ()
-        orders = tuple(sorted({*map(float, usual), *map(float, WHOLE)}))
-        return Divergences(self.adjacency, orders, _Improved(), np.zeros(len(orders)))
+    def empty(self) -> Composition:
+        # the bound for replace-one holds at integer orders only
+        fractional = dp_rdp.RdpAccountant().orders if self.adjacency is Adjacency.ADD_OR_REMOVE else ()
+        orders = tuple(sorted({*map(float, fractional), *map(float, INTEGER_ORDERS)}))
+        return RenyiComposition(self.adjacency, orders, ImprovedConversion(), np.zeros(len(orders)))
 
 
 @dataclass(frozen=True)
@@ -138,161 +114,192 @@ class Pld:
     interval: float = 1e-4
     name: ClassVar[str] = "pld"
 
-    def nothing(self) -> Spent:
-        """No loss."""
-        return Losses(self.adjacency, self.interval)
+    def empty(self) -> Composition:
+        return PldComposition(self.adjacency, self.interval)
 
 
-RUNNING = Pld(interval=1e-3)  # ten times quicker, and at most a thousandth above the finer grid's ε: for runs
+FAST_PLD = Pld(interval=1e-3)  # for runs: ten times faster, and ε at most a thousandth above that of the finer grid
 
 
-def running(event: Event | None) -> Accountant:
-    """The accountant for a run with such rounds: tight where it can be."""
-    known = () if event is None else releases(event)
-    return Rdp() if any(isinstance(release, ZcdpRelease) for release in known) else RUNNING
+def default_accountant(event: Event | None) -> Accountant:
+    """The accountant for a run whose rounds have this event: the tightest that can account for it."""
+    found = () if event is None else releases(event)
+    return Rdp() if any(isinstance(release, ZcdpRelease) for release in found) else FAST_PLD
 
 
 ACCOUNTANTS: dict[str, type[RdpClassic] | type[Rdp] | type[Pld]] = {a.name: a for a in (RdpClassic, Rdp, Pld)}
 
 
-def accountant(name: str, adjacency: str = Adjacency.ADD_OR_REMOVE) -> Accountant:
-    """The accountant of this name, for this adjacency."""
+def accountant_by_name(name: str, adjacency: str = Adjacency.ADD_OR_REMOVE) -> Accountant:
+    """The accountant with this name, for this adjacency."""
     kinds = {kind.value: kind for kind in Adjacency}
     return choose(ACCOUNTANTS, name, "accountant")(choose(kinds, adjacency, "adjacency"))
 
 
-class Conversion(Protocol):
-    """From divergences at all orders to (ε, δ)."""
-
-    def epsilon(self, orders: Array, divergences: Array, delta: float) -> float:
-        """The least ε."""
-        ...
-
-    def delta(self, orders: Array, divergences: Array, epsilon: float) -> float:
-        """The least δ."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Classic:
-    def epsilon(self, orders: Array, divergences: Array, delta: float) -> float:
-        return max(0.0, float((divergences - math.log(delta) / (orders - 1)).min()))
-
-    def delta(self, orders: Array, divergences: Array, epsilon: float) -> float:
-        return math.exp(min(0.0, float(((orders - 1) * (divergences - epsilon)).min())))
-
-
-@dataclass(frozen=True)
-class _Improved:
-    def epsilon(self, orders: Array, divergences: Array, delta: float) -> float:
-        return float(dp_rdp.compute_epsilon(orders, divergences, delta)[0])
-
-    def delta(self, orders: Array, divergences: Array, epsilon: float) -> float:
-        return float(dp_rdp.rdp_privacy_accountant.compute_delta(orders, divergences, epsilon)[0])
-
-
 @dataclass(frozen=True, eq=False)
-class Divergences:
-    """What has been spent, as Rényi divergences: they add up, order by order."""
-
-    adjacency: Adjacency
-    orders: tuple[float, ...]
-    conversion: Conversion
-    total: Array
-
-    def compose(self, release: AnyRelease, count: int = 1) -> "Divergences":
-        """The sum at every order."""
-        return replace(self, total=self.total + count * _divergence(release, self.adjacency, self.orders))
-
-    def epsilon(self, delta: float) -> float:
-        """By the conversion; 0 if nothing was released."""
-        return self.conversion.epsilon(np.array(self.orders), self.total, delta) if self.total.any() else 0.0
-
-    def delta(self, epsilon: float) -> float:
-        """By the conversion; 0 if nothing was released."""
-        return self.conversion.delta(np.array(self.orders), self.total, epsilon) if self.total.any() else 0.0
-
-
-@lru_cache(maxsize=1024)
-def _divergence(release: AnyRelease, adjacency: Adjacency, orders: Sequence[float]) -> Array:
-    """One release at all orders."""
-    if isinstance(release, ZcdpRelease):
-        return _line(release, adjacency, orders)
-    noise = release.noise / sensitivity(release, adjacency)
-    at = np.array(orders, dtype=np.float64)
-    if noise == 0:
-        return np.full(at.shape, np.inf)
-    if release.rate == 1:
-        return renyi.gaussian(at, noise)
-    if adjacency is Adjacency.REPLACE_ONE:
-        return renyi.replaced(at, noise, release.rate)
-    return renyi.sampled(at, noise, release.rate)
-
-
-def _line(release: ZcdpRelease, adjacency: Adjacency, orders: Sequence[float]) -> Array:
-    """Divergences that are known at integer orders only; between two of them the higher one holds."""
-    if adjacency is Adjacency.REPLACE_ONE or release.sampling == "fixed":
-        raise UserError("Expected Poisson cohorts and add-or-remove: for this noise nothing else is proved.")
-    at = np.ceil(np.array(orders, dtype=np.float64)).astype(int)
-    whole: Array = release.rho * np.arange(2.0, at.max() + 1) + release.xi
-    known = whole if release.rate == 1 else renyi.amplified(whole, release.rate)
-    found: Array = known[np.maximum(at, 2) - 2]
-    return found
-
-
-@dataclass(frozen=True, eq=False)
-class Losses:
-    """What has been spent, as a distribution of the privacy loss: they are convolved."""
+class PldComposition:
+    """Composed releases as a privacy-loss distribution: distributions are convolved."""
 
     adjacency: Adjacency
     interval: float
-    total: losses.PrivacyLossDistribution | None = None
-    exposed: bool = field(default=False, kw_only=True)
+    distribution: dp_pld.PrivacyLossDistribution | None = None
+    unbounded: bool = field(default=False, kw_only=True)
 
-    def compose(self, release: AnyRelease, count: int = 1) -> "Losses":
-        """The convolution; a release with next to no noise counts as exposing everything, which is safe."""
+    def compose(self, release: AnyRelease, count: int = 1) -> "PldComposition":
+        """The convolution; a release with almost no noise counts as unbounded loss, which is safe."""
         if isinstance(release, ZcdpRelease):
-            raise UserError("Expected accountant rdp: all that is known of this noise are its Rényi divergences.")
-        if release.noise < LEAST_NOISE * sensitivity(release, self.adjacency):
-            return replace(self, exposed=True)
-        more = _loss(release, self.adjacency, self.interval, count)
-        return replace(self, total=more if self.total is None else self.total.compose(more, TAIL))
+            raise UserError("Expected accountant rdp: only Rényi divergences are known for this noise.")
+        if release.noise < MIN_NOISE * release.sensitivity(self.adjacency):
+            return replace(self, unbounded=True)
+        added = _distribution(release, self.adjacency, self.interval, count)
+        return replace(
+            self, distribution=added if self.distribution is None else self.distribution.compose(added, TAIL)
+        )
 
     def epsilon(self, delta: float) -> float:
-        """From the hockey-stick divergence."""
-        if self.exposed:
+        if self.unbounded:
             return math.inf
-        return 0.0 if self.total is None else float(self.total.get_epsilon_for_delta(delta))
+        return 0.0 if self.distribution is None else float(self.distribution.get_epsilon_for_delta(delta))
 
     def delta(self, epsilon: float) -> float:
-        """The hockey-stick divergence."""
-        if self.exposed:
+        if self.unbounded:
             return 1.0
-        return 0.0 if self.total is None else float(self.total.get_delta_for_epsilon(epsilon))
+        return 0.0 if self.distribution is None else float(self.distribution.get_delta_for_epsilon(epsilon))
 
 
-def _loss(release: Release, adjacency: Adjacency, interval: float, count: int) -> losses.PrivacyLossDistribution:
+def _distribution(
+    release: Release, adjacency: Adjacency, interval: float, count: int
+) -> dp_pld.PrivacyLossDistribution:
     if release.rate == 1:  # Gaussian sums over everyone are one Gaussian sum
         return _single(replace(release, noise=release.noise / math.sqrt(count)), adjacency, interval)
     if count == 1:
-        return _trimmed(release, adjacency, interval)
+        return _truncated(release, adjacency, interval)
     return _single(release, adjacency, interval).self_compose(count)
 
 
 @lru_cache(maxsize=64)
-def _trimmed(release: Release, adjacency: Adjacency, interval: float) -> losses.PrivacyLossDistribution:
-    """Without the far tails, which cost time in every convolution."""
-    return losses.identity(interval).compose(_single(release, adjacency, interval), TAIL)
+def _truncated(release: Release, adjacency: Adjacency, interval: float) -> dp_pld.PrivacyLossDistribution:
+    """One release without the far tails, which cost time in every convolution."""
+    return dp_pld.identity(interval).compose(_single(release, adjacency, interval), TAIL)
 
 
 @lru_cache(maxsize=64)
-def _single(release: Release, adjacency: Adjacency, interval: float) -> losses.PrivacyLossDistribution:
-    """One release. `dp_accounting` has the factor 2 of replaced clients in its own relation for Poisson cohorts."""
-    noise, relation = release.noise / sensitivity(release, adjacency), dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+def _single(release: Release, adjacency: Adjacency, interval: float) -> dp_pld.PrivacyLossDistribution:
+    """One release. For Poisson cohorts, `dp_accounting` itself applies the factor 2 of replace-one."""
+    noise, relation = release.noise / release.sensitivity(adjacency), dp.NeighboringRelation.ADD_OR_REMOVE_ONE
     if adjacency is Adjacency.REPLACE_ONE and release.rate < 1:
         if release.sampling == "fixed":
             raise UserError("Expected accountant rdp or rdp-classic: pld has no bound for fixed sizes and replace-one.")
         noise, relation = release.noise, dp.NeighboringRelation.REPLACE_ONE
-    return losses.from_gaussian_mechanism(
+    return dp_pld.from_gaussian_mechanism(
         noise, value_discretization_interval=interval, sampling_prob=release.rate, neighboring_relation=relation
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Accounting:
+    """The privacy accounting of a run: all of its rounds, composed by one accountant. Immutable.
+
+    Formal guarantees: (ε, δ) holds for all composed releases together, also where later ones were chosen in view of
+    earlier ones, as long as the events themselves did not depend on private data.
+
+    Example:
+        >>> from tacit.privacy.accountants import Pld
+        >>> event = dp.PoissonSampledDpEvent(1 / 60, dp.GaussianDpEvent(1.54))
+        >>> accounting = Accounting.of(Pld()).compose(event, count=200)
+        >>> accounting.rounds, round(accounting.epsilon(1e-5), 4)
+        (200, 0.6806)
+    """
+
+    accountant: Accountant
+    composition: Composition
+    rounds: int = 0
+    distance: float = 0.0  # total variation distance between what was released and what is composed, over all rounds
+
+    @classmethod
+    def of(cls, accountant: Accountant, events: Iterable[Event] = ()) -> Self:
+        """The accounting of rounds with these events; equal releases are composed at once."""
+        counts, rounds = Counter[AnyRelease](), 0
+        for event, group in groupby(events):
+            repeated = sum(1 for _ in group)
+            rounds += repeated
+            counts.update({release: count * repeated for release, count in releases(event).items()})
+        return cls(accountant, accountant.empty())._compose(counts, rounds)
+
+    def compose(self, event: Event, count: int = 1) -> Self:
+        """The accounting with `count` more rounds that have this event."""
+        return self._compose({release: number * count for release, number in releases(event).items()}, count)
+
+    def _compose(self, counts: Mapping[AnyRelease, int], rounds: int) -> Self:
+        composition, distance = self.composition, self.distance
+        for release, count in counts.items():
+            composition, distance = composition.compose(release, count), distance + count * release.distance
+        return replace(self, composition=composition, rounds=self.rounds + rounds, distance=distance)
+
+    def epsilon(self, delta: float) -> float:
+        """The ε at this δ; infinite if noise errors take more than half of δ."""
+        check_delta(delta)
+        remaining = delta - self.noise_error(delta)
+        return self.composition.epsilon(remaining) if remaining >= delta / 2 else math.inf
+
+    def delta(self, epsilon: float) -> float:
+        """The δ at this ε."""
+        expect(epsilon > 0, f"epsilon={epsilon:g} > 0")
+        return min(1.0, self.composition.delta(epsilon) + _delta_of_distance(self.distance, epsilon))
+
+    def noise_error(self, delta: float) -> float:
+        """The part of δ that covers the distance between the noise that was drawn and the noise that is accounted.
+
+        If what is released is within η of what is composed, (ε, δ') becomes (ε, δ' + (1 + e^ε)·η). Computed with the ε
+        at δ/2, which is at least the ε at δ.
+        """
+        return _delta_of_distance(self.distance, self.composition.epsilon(delta / 2)) if self.distance else 0.0
+
+    def guarantee(self, delta: float, events: Iterable[Event], adversary: str = RECIPIENTS) -> Guarantee:
+        """What is proved at this δ; `events` are the rounds' events, of which the sampling is described."""
+        found = dict.fromkeys(release for event, _ in groupby(events) for release in releases(event))
+        if not found:
+            return Guarantee.none("no noise was added that an accountant could account for", rounds=self.rounds)
+        epsilon = self.epsilon(delta)
+        if math.isinf(epsilon):
+            return Guarantee.none(f"no finite ε holds at δ = {delta:g}", rounds=self.rounds)
+        return Guarantee(
+            epsilon=epsilon,
+            delta=delta,
+            noise_error=self.noise_error(delta),
+            rounds=self.rounds,
+            adjacency=self.accountant.adjacency.value,
+            sampling="; ".join(dict.fromkeys(map(describe_sampling, found))),
+            amplified=any(release.rate < 1 for release in found),
+            accountant=self.accountant.name,
+            adversary=adversary,
+        )
+
+    def remaining_rounds(self, event: Event, epsilon: float, delta: float, guess: int = 1) -> int:
+        """How many more rounds with this event stay within (ε, δ); at most `MAX_ROUNDS`.
+
+        The search starts at `guess`; a good one saves time.
+        """
+        return max_rounds(lambda rounds: self.compose(event, rounds).epsilon(delta) <= epsilon, guess)
+
+
+def _delta_of_distance(distance: float, epsilon: float) -> float:
+    return distance * (1 + math.exp(min(epsilon, 700.0)))
+
+
+def max_rounds(fits: Callable[[int], bool], guess: int = 1) -> int:
+    """The largest number of rounds that fits, if all smaller ones do; 0 if none fits, and at most `MAX_ROUNDS`."""
+    low, high, step = 0, max(1, guess), 1
+    if fits(high):
+        low = high
+        while low + step <= MAX_ROUNDS and fits(low + step):
+            low, step = low + step, 2 * step
+        high = min(low + step, MAX_ROUNDS + 1)
+    else:
+        while high - step > 0 and not fits(high - step):
+            high, step = high - step, 2 * step
+        low = max(high - step, 0)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

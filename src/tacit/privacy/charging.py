@@ -1,8 +1,8 @@
-"""What a run spends on privacy: charged before every round, told after it.
+"""Charging a run's rounds: each is charged before it is executed and settled after it.
 
-What a round releases follows from the method and the population alone, so it is known beforehand how many rounds the
-budget allows; a ledger that other runs charge too may end the run earlier. Loading this module loads
-`dp_accounting`, which takes a second: runs without noise do without it.
+What a round releases depends only on the method and the population, so the number of rounds that the budget allows is
+known beforehand; a ledger that other runs charge too may end the run earlier. Importing this module imports
+`dp_accounting`, which takes a second: runs without noise avoid it.
 """
 
 import hashlib
@@ -15,207 +15,214 @@ from typing import Self
 
 from tacit.core import Event, Method, Report, State, Turnout
 from tacit.errors import BudgetError, expect
-from tacit.privacy.accountants import Accountant, Rdp, running
-from tacit.privacy.accounting import Accounting, last_that, weak_delta
+from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
 from tacit.privacy.events import event_of
-from tacit.privacy.guarantee import Guarantee
-from tacit.privacy.ledger import Entry, Ledger
-from tacit.privacy.planning import Cohorts
+from tacit.privacy.guarantee import Guarantee, delta_warning
+from tacit.privacy.ledger import Ledger, LedgerEntry
+from tacit.privacy.planning import CohortSampling
 
 
 @dataclass(frozen=True, eq=False)
 class Charges:
-    """A run's privacy so far.
+    """What a run was charged so far.
 
     Attributes:
-        method: what is run.
-        population: on how many clients.
-        book: what this run's rounds cost together.
-        allowed: how many rounds there can be in all, by the method and its own budget.
-        ledger: where they are charged, if anywhere.
-        run: the run's name in the ledger; it fixes the run's noise.
+        method: the method that is run.
+        population: the number of clients.
+        accounting: the accounting of the run's rounds.
+        rounds_allowed: the number of rounds that the method and its budget allow.
+        ledger: the ledger to which they are charged, if any.
+        run: the run's name in the ledger, from which its noise is derived.
+        before_reserve: the accounting without the round that was reserved last.
     """
 
     method: Method
     population: int
-    book: Accounting
-    allowed: int
+    accounting: Accounting
+    rounds_allowed: int
     ledger: Ledger | None = None
     run: str = ""
-    before: Accounting | None = None  # without the round that was reserved last
+    before_reserve: Accounting | None = None
 
     @classmethod
     def begin(
         cls,
         method: Method,
         population: int,
-        done: Sequence[Turnout],
+        turnouts: Sequence[Turnout],
         ledger: Ledger | None = None,
         run: str = "",
     ) -> Self:
-        """The spending of a run after rounds with these turnouts, for a method with noise."""
+        """The charges of a method with noise after rounds with these turnouts."""
         if ledger is not None:
-            ledger.check_covers(run, len(done))
-        events = [_priced(method, population, index, turnout) for index, turnout in enumerate(done)]
-        book = Accounting.of(accountant_of(method, population), events)
-        return cls(method, population, book, rounds_allowed(method, population), ledger, run)
+            ledger.check_charged(run, len(turnouts))
+        events = [_event(method, population, index, turnout) for index, turnout in enumerate(turnouts)]
+        accounting = Accounting.of(accountant_for(method, population), events)
+        return cls(method, population, accounting, rounds_allowed(method, population), ledger, run)
 
     @property
     def delta(self) -> float:
-        """At which ε is told."""
+        """The δ at which ε is reported."""
         return self.method.delta
 
     @cached_property
     def epsilon(self) -> float:
-        """What is spent at that δ."""
-        return self.book.epsilon(self.delta)
+        """The ε of all rounds so far, at that δ."""
+        return self.accounting.epsilon(self.delta)
 
     @property
     def delta_at_budget(self) -> float | None:
-        """The δ spent at the budget's ε."""
-        return None if self.method.budget is None else self.book.delta(self.method.budget.epsilon)
+        """The δ of all rounds so far, at the budget's ε; None without a budget."""
+        return None if self.method.budget is None else self.accounting.delta(self.method.budget.epsilon)
 
     def reserve(self) -> Self:
-        """The spending with one more round, charged before any of its noise is drawn.
+        """The charges with one more round, before any of its noise is drawn.
 
         Raises:
-            BudgetError: the run's budget or the ledger's would be passed. Nothing was charged.
+            BudgetError: the round would exceed the run's budget or the ledger's. Nothing was charged.
         """
-        event = _priced(self.method, self.population, self.book.rounds)
-        charged = replace(self, book=self.book.charge(event), before=self.book)
-        charged._check_within()  # earlier rounds may have cost more than was promised
+        event = _event(self.method, self.population, self.accounting.rounds)
+        charged = replace(self, accounting=self.accounting.compose(event), before_reserve=self.accounting)
+        charged._check_budget()  # earlier rounds may have cost more than planned
         if self.ledger is not None:
-            self.ledger.reserve(self.run, charged.book.rounds, event, self.method.name)
+            self.ledger.reserve(self.run, charged.accounting.rounds, event, self.method.name)
         return charged
 
     def settle(self, turnout: Turnout) -> Self:
-        """The spending with the reserved round at the price that its turnout gives, before anything is released.
+        """The charges with the reserved round at its real turnout, before anything is released.
 
-        Less than was reserved is counted here and stays reserved in the ledger; more is charged to it.
+        A round that costs less than reserved counts less here, but not in the ledger; one that costs more is charged to
+        the ledger, too.
 
         Raises:
-            BudgetError: a budget would be passed. Nothing may be released; what was reserved is spent.
+            BudgetError: the round would exceed a budget. Nothing may be released; the reservation remains charged.
         """
-        assert self.before is not None  # only a reserved round is settled
-        index = self.before.rounds
-        promised, came = (_priced(self.method, self.population, index, known) for known in (None, turnout))
-        if came == promised:
+        assert self.before_reserve is not None  # only a reserved round is settled
+        index = self.before_reserve.rounds
+        planned, actual = (_event(self.method, self.population, index, known) for known in (None, turnout))
+        if actual == planned:
             return self
-        settled = replace(self, book=self.before.charge(came))
+        settled = replace(self, accounting=self.before_reserve.compose(actual))
         if settled.epsilon > self.epsilon:
-            settled._check_within("because too few clients delivered their noise")
+            settled._check_budget("because too few clients delivered their noise")
             if self.ledger is not None:
-                self.ledger.amend(self._entry(self.ledger, index + 1), came)
+                self.ledger.increase(self._entry(self.ledger, index + 1), actual)
         return settled
 
     def release(self, state: State) -> None:
-        """Mark the round as released, with a digest of the model that came of it."""
+        """Mark the round as released, with a digest of the resulting model."""
         if self.ledger is None:
             return
         weights = state.weights.detach().cpu().contiguous().numpy()
-        self.ledger.release(self._entry(self.ledger, self.book.rounds), hashlib.sha256(weights.data).hexdigest())
+        entry = self._entry(self.ledger, self.accounting.rounds)
+        self.ledger.release(entry, hashlib.sha256(weights.data).hexdigest())
 
-    def _entry(self, ledger: Ledger, number: int) -> Entry:
-        """The round of this run that was reserved."""
+    def _entry(self, ledger: Ledger, number: int) -> LedgerEntry:
+        """The reserved round with this number."""
         return next(e for e in reversed(ledger.entries) if (e.run, e.round) == (self.run, number))
 
-    def _check_within(self, why: str = "") -> None:
+    def _check_budget(self, why: str = "") -> None:
         budget = self.method.budget
         if budget is not None and self.epsilon > budget.epsilon:
             reason = f", {why}" if why else ""
             raise BudgetError(
-                f"Round {self.book.rounds} would pass the budget of {budget}{reason}. Nothing was released."
+                f"Round {self.accounting.rounds} would exceed the budget of {budget}{reason}. Nothing was released."
             )
 
     def guarantee(self, history: Sequence[Report] = ()) -> Guarantee:
-        """What is proved so far, and what is not; `history` tells who took part how often."""
-        weak = weak_delta(self.delta, self.population)
-        warned = (weak,) if weak else ()
-        tuning = "Hyperparameters that were chosen by looking at results on the same data are not accounted for."
-        if self.method.mechanism.unproved:
-            none = Guarantee.none(self.method.mechanism.unproved, rounds=self.book.rounds)
-            nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if the bound had been public."
-            return none.but(nominal, tuning, *warned)
-        mechanism = self.method.mechanism
-        event = event_of(self.method, self.population, max(self.book.rounds - 1, 0))
-        proved = Guarantee.of(self.book, self.delta, event, mechanism.against).but(tuning, *warned)
-        return proved.but(*self._server(history)) if mechanism.shares else proved
+        """What is proved so far, and what is not; `history` shows how often each client took part."""
+        mechanism, rounds = self.method.mechanism, self.accounting.rounds
+        exclusions = (
+            "Hyperparameters that were tuned on the same data are not accounted for.",
+            delta_warning(self.delta, self.population) or "",
+        )
+        if mechanism.unproved:
+            nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if the clipping bound were public."
+            return Guarantee.none(mechanism.unproved, rounds=rounds).excluding(nominal, *exclusions)
+        events = [_event(self.method, self.population, index) for index in range(max(rounds, 1))]
+        proved = self.accounting.guarantee(self.delta, events, mechanism.adversary).excluding(*exclusions)
+        return self._against_server(proved, history) if mechanism.distributed else proved
 
-    def _server(self, history: Sequence[Report]) -> Iterator[str]:
-        """What is left against a server that knows who takes part."""
-        yield "It is taken for granted that clients add their shares of the noise."
-        if self.method.channel.bits is None:
-            yield "Secure aggregation is taken for granted as well: a trusted party adds up real numbers."
-        taken = Counter(client for report in history for client in report.clients)
+    def _against_server(self, proved: Guarantee, history: Sequence[Report]) -> Guarantee:
+        """The guarantee of noise that clients add, with the ε against a server, which knows who took part."""
+        noise = "Clients are assumed to add their shares of the noise."
+        sums = "Secure aggregation is assumed: a trusted party adds up real numbers." if self._trusts_sum else ""
+        found = proved.excluding(noise, sums)
+        participations = Counter(client for report in history for client in report.clients)
         event = self.method.mechanism.event(0)
-        if taken and event is not None:
-            most = max(taken.values())
-            epsilon = Accounting.of(self.book.accountant).charge(event, most).epsilon(self.delta)
-            yield (
-                "The server knows who takes part, so that sampling hides nobody from it: against it, ε = "
-                f"{epsilon:.4g} at the same δ for a client that took part {most} times, as often as anybody."
-            )
+        if not participations or event is None or proved.epsilon is None:
+            return found
+        rounds = max(participations.values())
+        epsilon = Accounting.of(self.accounting.accountant).compose(event, rounds).epsilon(self.delta)
+        if epsilon <= proved.epsilon * (1 + 1e-6):  # sampling amplifies nothing, and ε holds against the server too
+            return found
+        return replace(found, server_epsilon=epsilon, server_rounds=rounds)
+
+    @property
+    def _trusts_sum(self) -> bool:
+        return self.method.channel.bits is None
 
 
 @cache
-def sized(method: Method, population: int) -> Method:
-    """The method with as much noise as its budget needs for all of its rounds."""
+def calibrate(method: Method, population: int) -> Method:
+    """The method with the noise that its budget needs for all of its rounds."""
     budget, rounds = method.budget, method.rounds
     assert budget is not None  # or the method could not have been composed
-    accountant = accountant_of(_with(method, 1.0), population)
-    noise = Cohorts(method.sampler, population).noise_for(budget, rounds, accountant)
-    step = 1e-5  # planning may use a finer grid of losses than a run, and events may cost more than Gaussian ones
+    accountant = accountant_for(_with_noise(method, 1.0), population)
+    noise = CohortSampling(method.sampler, population).noise_for(budget, rounds, accountant)
+    step = (
+        1e-5  # planning may use a finer grid of privacy losses than a run, and events may cost more than Gaussian ones
+    )
     while True:
-        fitted = _with(method, noise)
-        epsilon = Accounting.of(accountant, _events(fitted, population)).epsilon(budget.delta)
-        if epsilon <= budget.epsilon * (1 - 1e-8):  # rounds that are charged one by one come to some 1e-10 more
-            return fitted
+        calibrated = _with_noise(method, noise)
+        epsilon = Accounting.of(accountant, _events(calibrated, population)).epsilon(budget.delta)
+        if epsilon <= budget.epsilon * (1 - 1e-8):  # rounds that are composed one by one cost about 1e-10 more
+            return calibrated
         noise, step = noise * (1 + step), min(2 * step, 2e-3)
 
 
-def accountant_of(method: Method, population: int) -> Accountant:
-    """Who prices a run of this method."""
-    return running(event_of(method, population, 0))
+def accountant_for(method: Method, population: int) -> Accountant:
+    """The accountant of a run of this method."""
+    return default_accountant(event_of(method, population, 0))
 
 
-def _with(method: Method, noise: float) -> Method:
-    """The method with this noise multiplier."""
+def _with_noise(method: Method, noise: float) -> Method:
     mechanism = replace(method.mechanism, noise_multiplier=noise)  # type: ignore[type-var]
     return replace(method, mechanism=mechanism)
 
 
 def rounds_allowed(method: Method, population: int) -> int:
-    """How many rounds there can be: those of the method, or as many as its budget pays for."""
+    """The number of rounds of the method, or as many of them as its budget allows."""
     if method.budget is None:
         return method.rounds
     guess = 1
-    for accountant in (Rdp(), accountant_of(method, population)):  # the quick one says where to begin
-        guess = _paid(method, population, accountant, max(guess, 1))
-    advice = "Not even the first round fits: take more noise or smaller cohorts."
+    for accountant in (Rdp(), accountant_for(method, population)):  # the fast one gives the first guess
+        guess = _rounds_within_budget(method, population, accountant, max(guess, 1))
+    advice = "Not even the first round fits: use more noise or smaller cohorts."
     expect(guess >= 1, f"a budget of {method.budget} that allows a round", advice)
     return guess
 
 
-def _paid(method: Method, population: int, accountant: Accountant, guess: int) -> int:
+def _rounds_within_budget(method: Method, population: int, accountant: Accountant, guess: int) -> int:
     budget = method.budget
     assert budget is not None
 
     def fits(rounds: int) -> bool:
         if rounds > method.rounds:
             return False
-        book = Accounting.of(accountant, islice(_events(method, population), rounds))
-        return book.epsilon(budget.delta) <= budget.epsilon
+        accounting = Accounting.of(accountant, islice(_events(method, population), rounds))
+        return accounting.epsilon(budget.delta) <= budget.epsilon
 
-    return last_that(fits, guess)
+    return max_rounds(fits, guess)
 
 
 def _events(method: Method, population: int) -> Iterator[Event]:
-    """What each round releases, for as many rounds as are asked for."""
-    return (_priced(method, population, index) for index in range(method.rounds))
+    """The event of each round."""
+    return (_event(method, population, index) for index in range(method.rounds))
 
 
-def _priced(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Event:
+def _event(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Event:
     event = event_of(method, population, index, turnout)
-    if event is None:  # a method without noise has no spending: nobody delivered any
+    if event is None:  # methods without noise are not charged, so no honest client delivered any
         raise BudgetError(f"Round {index + 1} has no noise at all: no honest client delivered. Nothing was released.")
     return event

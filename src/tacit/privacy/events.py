@@ -1,9 +1,22 @@
-"""What a round released: the events of `dp_accounting`, in plain values for files and in the books' own terms.
+"""What a round releases: events of `dp_accounting`, converted to `Release`s for accountants and to JSON for files.
 
-A mechanism emits a Gaussian event whose noise multiplier is over what one client can add to the sum, or an event of
-which a line above its Rényi divergences is known; it may say that what it releases is only `Near` to that. The sampler
-wraps it by the way it draws cohorts. Here an event becomes `Release`s, which is all that accountants look at, or a JSON
-value with a fixed schema: nothing is ever unpickled, and no name of a class is read from a file.
+A mechanism declares a Gaussian event, whose noise multiplier is relative to the most that one client can add to the
+sum, or an event with a linear bound on its Rényi divergences; an `ApproximateEvent` is close to one of these. The
+sampler wraps it according to how it draws cohorts. The JSON has a fixed schema: nothing is unpickled, and files name no
+classes.
+
+Sensitivity, relative to the most that one client can add to the sum:
+
+| sampling | add-or-remove | replace-one |
+|---|---|---|
+| everyone | 1 | 2 |
+| Poisson | 1 | 2 |
+| fixed size, without replacement | 2: another client takes the removed client's place in the cohort | 2 |
+
+For fixed-size cohorts and add-or-remove, couple the cohort that contains the client with the cohort in which another
+client takes its place: by joint convexity, the pair is dominated by the sampled Gaussian with sensitivity 2. A bound
+with sensitivity 1 does not hold, not even for a client whose update is set to zero: the other clients may lie on the
+opposite side.
 """
 
 import json
@@ -11,15 +24,23 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Literal
 
 import dp_accounting as dp
 
-from tacit.core import Event, Method, Near, Turnout
+from tacit.core import ApproximateEvent, Event, Method, Turnout
 from tacit.errors import UserError, expect
 
 Sampling = Literal["everyone", "poisson", "fixed"]
+
+
+class Adjacency(StrEnum):
+    """Which pairs of populations count as neighbours."""
+
+    ADD_OR_REMOVE = "add-or-remove"
+    REPLACE_ONE = "replace-one"
 
 
 @dataclass(frozen=True)
@@ -27,10 +48,10 @@ class Release:
     """A Gaussian sum over a random cohort.
 
     Attributes:
-        noise: standard deviation of the noise over what one client can add to the sum.
+        noise: standard deviation of the noise, relative to the most that one client can add to the sum.
         rate: the probability that a given client is in the cohort.
         sampling: how cohorts are drawn; `everyone` if the rate is 1.
-        distance: total variation between what is released and this.
+        distance: total variation distance between what is really released and this Gaussian sum.
     """
 
     noise: float
@@ -42,20 +63,21 @@ class Release:
         expect(0 <= self.noise < math.inf, f"noise multiplier {self.noise} >= 0 and finite")
         _check_sampling(self.rate, self.sampling, self.distance)
 
-    def __str__(self) -> str:
-        return _in_words(self.rate, self.sampling)
+    def sensitivity(self, adjacency: Adjacency) -> int:
+        """Sensitivity of the sum, from the table above."""
+        return 2 if adjacency is Adjacency.REPLACE_ONE or self.sampling == "fixed" else 1
 
 
 @dataclass(frozen=True)
 class ZcdpRelease:
-    """Any sum over a random cohort with D_α ≤ ρ·α + ξ at integer orders, in both directions.
+    """A sum over a random cohort with D_α ≤ ρ·α + ξ at integer orders, in both directions.
 
     Attributes:
-        rho: of concentrated differential privacy.
-        xi: what is added to it at every order.
+        rho: ρ of zero-concentrated differential privacy.
+        xi: ξ, added at every order.
         rate: the probability that a given client is in the cohort.
         sampling: how cohorts are drawn; `everyone` if the rate is 1.
-        distance: total variation between what is released and this.
+        distance: total variation distance between what is really released and this sum.
     """
 
     rho: float
@@ -69,9 +91,6 @@ class ZcdpRelease:
         expect(0 <= self.xi < math.inf, f"xi={self.xi} >= 0 and finite")
         _check_sampling(self.rate, self.sampling, self.distance)
 
-    def __str__(self) -> str:
-        return _in_words(self.rate, self.sampling)
-
 
 AnyRelease = Release | ZcdpRelease
 
@@ -82,23 +101,31 @@ def _check_sampling(rate: float, sampling: Sampling, distance: float) -> None:
     expect(0 <= distance <= 1, f"distance={distance} in [0, 1]")
 
 
-def _in_words(rate: float, sampling: Sampling) -> str:
-    words = {
-        "everyone": "every client",
-        "poisson": f"Poisson cohorts, each client with probability {rate:.4g}",
-        "fixed": f"cohorts of fixed size without replacement, {_share(rate)} of the clients",
+def describe_sampling(release: AnyRelease) -> str:
+    """How the cohort of a release is drawn, for people.
+
+    Example:
+        >>> describe_sampling(Release(1.0, 1 / 60, "fixed"))
+        'cohorts of fixed size without replacement, 1 in 60 of the clients'
+    """
+    fraction = Fraction(release.rate).limit_denominator(100_000)
+    descriptions = {
+        "everyone": "every client takes part",
+        "poisson": f"Poisson cohorts, each client with probability {release.rate:.4g}",
+        "fixed": f"cohorts of fixed size without replacement, {fraction.numerator} in {fraction.denominator} "
+        "of the clients",
     }
-    return words[sampling]
+    return descriptions[release.sampling]
 
 
 def event_of(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Event | None:
-    """What round `index` of a method releases about a population, or did at this turnout; None: nothing is proved."""
+    """The event of round `index`: as planned, or for the turnout that the round had. None: nothing is proved."""
     event = method.mechanism.event(index, turnout)
     return None if event is None else method.sampler.amplify(event, population, index)
 
 
 def releases(event: Event) -> Counter[AnyRelease]:
-    """An event in the books' terms: how often which release.
+    """The releases that an event consists of, with their multiplicities.
 
     Example:
         >>> releases(dp.PoissonSampledDpEvent(0.5, dp.GaussianDpEvent(1.8)))
@@ -112,12 +139,12 @@ def releases(event: Event) -> Counter[AnyRelease]:
 
 
 def to_json(event: Event) -> dict[str, object]:
-    """An event in plain values; `from_json` brings it back."""
+    """An event as plain values; `from_json` is the inverse."""
     if isinstance(event, dp.GaussianDpEvent):
         return {"kind": "gaussian", "noise": float(event.noise_multiplier)}
     if isinstance(event, dp.ZCDpEvent):
         return {"kind": "zcdp", "rho": float(event.rho), "xi": float(event.xi)}
-    if isinstance(event, Near):
+    if isinstance(event, ApproximateEvent):
         return {"kind": "near", "distance": event.distance, "event": to_json(event.event)}
     if isinstance(event, dp.PoissonSampledDpEvent):
         return {"kind": "poisson", "rate": float(event.sampling_probability), "event": to_json(event.event)}
@@ -134,7 +161,7 @@ def to_json(event: Event) -> dict[str, object]:
 def from_json(data: object) -> Event:
     """The event that `to_json` described; raises `UserError` for anything else."""
     try:
-        event = _read(data)
+        event = _parse(data)
         releases(event)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(f"Expected the description of an event, got {str(data)[:200]}.") from error
@@ -142,7 +169,7 @@ def from_json(data: object) -> Event:
 
 
 def canonical(value: object) -> str:
-    """A plain value as one text, always the same: sorted keys, no blanks, no NaN."""
+    """Canonical JSON text of a plain value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
 
 
@@ -155,51 +182,46 @@ def _release(event: Event) -> AnyRelease:
 
 
 def _sampled(event: Event, rate: float, sampling: Sampling) -> AnyRelease:
-    """The sum over a cohort; its coins, which are independent of it, do not add to a distance."""
-    event, distance = (event.event, event.distance) if isinstance(event, Near) else (event, 0.0)
-    how: Sampling = "everyone" if rate == 1 else sampling
+    """The sum over a cohort; sampling is independent of the noise and does not increase the distance."""
+    event, distance = (event.event, event.distance) if isinstance(event, ApproximateEvent) else (event, 0.0)
+    kind: Sampling = "everyone" if rate == 1 else sampling
     if isinstance(event, dp.ZCDpEvent):
-        return ZcdpRelease(float(event.rho), float(event.xi), rate, how, distance)
-    return Release(_noise(event), rate, how, distance)
+        return ZcdpRelease(float(event.rho), float(event.xi), rate, kind, distance)
+    return Release(_noise_multiplier(event), rate, kind, distance)
 
 
-def _noise(event: Event) -> float:
+def _noise_multiplier(event: Event) -> float:
     """Gaussian sums over the same cohort are one Gaussian sum: their precisions add up."""
     if isinstance(event, dp.GaussianDpEvent):
         return float(event.noise_multiplier)
     if isinstance(event, dp.SelfComposedDpEvent):
-        return _noise(event.event) / math.sqrt(event.count)
+        return _noise_multiplier(event.event) / math.sqrt(event.count)
     if isinstance(event, dp.ComposedDpEvent) and event.events:
-        parts = [_noise(part) for part in event.events]
+        parts = [_noise_multiplier(part) for part in event.events]
         return 0.0 if min(parts) == 0 else sum(part**-2 for part in parts) ** -0.5
     raise UserError(f"Expected an event made of Gaussian sums, got {event}.")
 
 
-def _read(data: object) -> Event:
+def _parse(data: object) -> Event:
     if not isinstance(data, Mapping):
         raise TypeError(data)
-    return _READERS[data["kind"]](data)
+    return _PARSERS[data["kind"]](data)
 
 
-def _count(value: object) -> int:
+def _positive_int(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(value)
     return value
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any]], Event]] = {
+_PARSERS: dict[str, Callable[[Mapping[str, Any]], Event]] = {
     "gaussian": lambda data: dp.GaussianDpEvent(float(data["noise"])),
     "zcdp": lambda data: dp.ZCDpEvent(float(data["rho"]), float(data["xi"])),
-    "near": lambda data: Near(_read(data["event"]), float(data["distance"])),
-    "poisson": lambda data: dp.PoissonSampledDpEvent(float(data["rate"]), _read(data["event"])),
+    "near": lambda data: ApproximateEvent(_parse(data["event"]), float(data["distance"])),
+    "poisson": lambda data: dp.PoissonSampledDpEvent(float(data["rate"]), _parse(data["event"])),
     "fixed": lambda data: dp.SampledWithoutReplacementDpEvent(
-        _count(data["population"]), _count(data["size"]), _read(data["event"])
+        _positive_int(data["population"]), _positive_int(data["size"]), _parse(data["event"])
     ),
-    "repeated": lambda data: dp.SelfComposedDpEvent(_read(data["event"]), _count(data["count"])),
-    "all": lambda data: dp.ComposedDpEvent([_read(part) for part in data["events"]]),
+    "repeated": lambda data: dp.SelfComposedDpEvent(_parse(data["event"]), _positive_int(data["count"])),
+    "all": lambda data: dp.ComposedDpEvent([_parse(part) for part in data["events"]]),
 }
-
-
-def _share(rate: float) -> str:
-    fraction = Fraction(rate).limit_denominator(100_000)
-    return f"{fraction.numerator} in {fraction.denominator}"

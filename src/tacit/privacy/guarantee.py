@@ -1,98 +1,82 @@
-"""What is proved about a run, and in which words it is said.
+"""What is proved about a run's privacy, and how it is printed.
 
-A guarantee holds only what the mechanism proves. Everything else is `none`, with the reason, and every input that
-depends on private data without being accounted for is listed beside it.
+A guarantee contains only what the mechanism proves; otherwise it is `none`, with the reason. Everything that depends on
+private data without being accounted for is listed as not covered.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from tacit.core import Event
 from tacit.errors import expect
-from tacit.privacy.accounting import Accounting
-from tacit.privacy.events import releases
 
-RECIPIENTS = "whoever receives the models; the server is trusted"
+RECIPIENTS = "anyone who receives the models; the server is trusted"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """(ε, δ)-differential privacy with everything it rests on, or none and why.
+    """(ε, δ)-differential privacy with everything it depends on, or none and why.
 
     Attributes:
-        epsilon: at the last executed round; None if nothing is proved.
+        epsilon: ε after the last executed round; None if nothing is proved.
         delta: the probability that the guarantee fails.
-        slack: the part of δ that pays for noise being drawn on a computer: the samplers' errors.
-        rounds: how many rounds it covers.
+        noise_error: the part of δ that covers the difference between the noise drawn and the noise accounted.
+        rounds: the number of rounds it covers.
         unit: whose presence is protected.
-        adjacency: which two populations must look alike.
+        adjacency: which pairs of populations count as neighbours.
         sampling: how cohorts were drawn.
-        accountant: who computed ε.
-        against: from whom the unit is protected.
-        unaccounted: inputs that depend on private data, and that ε does not cover; a sentence each.
-        survivors: of how many honest clients the noise must have come, if it came from clients.
+        amplified: whether ε relies on the adversary not knowing who took part.
+        accountant: the accountant that computed ε.
+        adversary: against whom the unit is protected.
+        server_epsilon: ε at the same δ against a server that knows who took part, for the client that took part most
+            often; None if the server is trusted, or no better protected against than anyone else.
+        server_rounds: in how many rounds that client took part.
+        honest_clients: how many honest clients must have added noise, if clients add it; None: not stated.
+        not_covered: what ε does not cover, a sentence each.
         reason: why nothing is proved; empty if something is.
     """
 
     epsilon: float | None
     delta: float | None = None
-    slack: float = 0.0
+    noise_error: float = 0.0
     rounds: int = 0
     unit: str = "client"
     adjacency: str = ""
     sampling: str = ""
+    amplified: bool = False
     accountant: str = ""
-    against: str = RECIPIENTS
-    unaccounted: tuple[str, ...] = ()
-    survivors: int | None = None
+    adversary: str = RECIPIENTS
+    server_epsilon: float | None = None
+    server_rounds: int = 0
+    honest_clients: int | None = None
+    not_covered: tuple[str, ...] = ()
     reason: str = ""
 
     def __post_init__(self) -> None:
         expect((self.epsilon is None) == bool(self.reason), "either an epsilon or the reason why there is none")
 
     @classmethod
-    def none(cls, reason: str, unaccounted: tuple[str, ...] = (), rounds: int = 0) -> Self:
+    def none(cls, reason: str, not_covered: tuple[str, ...] = (), rounds: int = 0) -> Self:
         """Nothing is proved.
 
         Example:
             >>> print(Guarantee.none("no noise was added"))
             none: no noise was added.
         """
-        return cls(epsilon=None, reason=reason.rstrip("."), unaccounted=unaccounted, rounds=rounds)
-
-    @classmethod
-    def of(cls, book: Accounting, delta: float, event: Event | None, against: str = RECIPIENTS) -> Self:
-        """What a book proves at this δ; `event` is that of the last round, None if a round proved nothing."""
-        if event is None:
-            return cls.none("no noise was added that an accountant could price", rounds=book.rounds)
-        epsilon = book.epsilon(delta)
-        if math.isinf(epsilon):
-            return cls.none(f"no finite ε holds at δ = {delta:g}", rounds=book.rounds)
-        return cls(
-            epsilon=epsilon,
-            delta=delta,
-            slack=book.slack(delta),
-            rounds=book.rounds,
-            adjacency=book.accountant.adjacency.value,
-            sampling="; ".join(str(release) for release in releases(event)),
-            accountant=book.accountant.name,
-            against=against,
-        )
+        return cls(epsilon=None, reason=reason.rstrip("."), not_covered=not_covered, rounds=rounds)
 
     @property
     def proved(self) -> bool:
-        """Whether anything is."""
+        """Whether anything is proved."""
         return self.epsilon is not None
 
-    def but(self, *unaccounted: str) -> Self:
-        """The same, with more inputs that are not accounted for; empty sentences say nothing."""
-        return replace(self, unaccounted=(*self.unaccounted, *filter(None, unaccounted)))
+    def excluding(self, *sentences: str) -> Self:
+        """The same guarantee with more that it does not cover, a sentence each; empty ones are left out."""
+        return replace(self, not_covered=(*self.not_covered, *filter(None, sentences)))
 
     def to_json(self) -> dict[str, object]:
         """Plain values; `guarantee` is true only if something is proved."""
-        return {"guarantee": self.proved, **asdict(self), "unaccounted": list(self.unaccounted)}
+        return {"guarantee": self.proved, **asdict(self), "not_covered": list(self.not_covered)}
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -101,15 +85,121 @@ class Guarantee:
         if self.epsilon is None:
             yield f"none: {self.reason}."
         else:
+            yield from self._proved_lines()
+        yield from _not_covered_lines(self.not_covered)
+
+    def _proved_lines(self) -> Iterator[str]:
+        yield (
+            f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for every {self.unit} ({self.adjacency}), "
+            f"over {_plural(self.rounds, 'round')}, against {self.adversary}."
+        )
+        if self.server_epsilon is not None:
             yield (
-                f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for every {self.unit} ({self.adjacency}), "
-                f"over {self.rounds} round{'s' * (self.rounds != 1)}, against {self.against}."
+                f"Against the server, which knows who took part: ε = {self.server_epsilon:.4g} "
+                f"(worst client, {_plural(self.server_rounds, 'round')})."
             )
-            yield f"Sampling: {self.sampling}. Accountant: {self.accountant}."
-            if self.slack:
-                yield f"Of δ, {self.slack:.1g} pays for the samplers' errors."
-        if self.survivors is not None:
-            yield f"It assumes noise from at least {self.survivors} honest clients in every round."
-        if self.unaccounted:
-            yield "Not covered by it:"
-            yield from (f"  {sentence}" for sentence in self.unaccounted)
+        secrecy = "; ε assumes that who took part is secret" * self.amplified
+        yield f"Sampling: {self.sampling}{secrecy}. Accountant: {self.accountant}."
+        if self.noise_error and self.delta:
+            negligible = " (negligible)" * (self.noise_error < self.delta / 100)
+            yield f"δ includes {self.noise_error:.1g} for imperfect noise sampling{negligible}."
+        if self.honest_clients is not None:
+            yield f"It assumes noise from at least {_plural(self.honest_clients, 'honest client')} in every round."
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeakageGuarantee:
+    """d-privacy with everything it depends on, or none and why.
+
+    Attributes:
+        leakage: the leakage within the radius of the client that took part most often; nominal if nothing is proved.
+        per_round: the leakage of taking part once, within the radius.
+        radius: the public radius, in the model's units; None if the scale of the noise depends on the data.
+        rounds: the number of rounds it covers.
+        unit: whose messages have noise added.
+        adversary: against whom the unit is protected.
+        not_covered: what it does not cover, a sentence each.
+        reason: why nothing is proved; empty if something is.
+    """
+
+    leakage: float
+    per_round: float
+    radius: float | None
+    rounds: int
+    unit: str = "client"
+    adversary: str = ""
+    not_covered: tuple[str, ...] = ()
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        expect((self.radius is None) == bool(self.reason), "either a public radius or the reason why nothing is proved")
+
+    @property
+    def proved(self) -> bool:
+        """Whether anything is proved."""
+        return not self.reason
+
+    def epsilon_at(self, distance: float) -> float:
+        """The total leakage of the client that took part most often, between models at this distance in every round.
+
+        Example:
+            >>> LeakageGuarantee(leakage=2.4, per_round=0.4, radius=0.05, rounds=150).epsilon_at(0.1)
+            4.8
+        """
+        expect(self.radius is not None, "a public radius: without one, leakage is not defined at any distance")
+        assert self.radius is not None
+        return self.leakage * distance / self.radius
+
+    def excluding(self, *sentences: str) -> Self:
+        """The same guarantee with more that it does not cover, a sentence each; empty ones are left out."""
+        return replace(self, not_covered=(*self.not_covered, *filter(None, sentences)))
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values; `guarantee` is true only if something is proved."""
+        return {"guarantee": self.proved, "kind": "d-privacy", **asdict(self), "not_covered": list(self.not_covered)}
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if self.reason:
+            yield f"none: {self.reason}."
+            yield f"Nominal leakage, as if the scale had been public: {self._amounts}."
+        else:
+            yield f"d-privacy for every {self.unit}, against {self.adversary}."
+            yield f"Leakage between two models within the public radius {self.radius:g}: {self._amounts}."
+            yield f"Leakage between two models at distance d: d / {self.radius:g} times as much."
+        yield from _not_covered_lines(self.not_covered)
+
+    @property
+    def _amounts(self) -> str:
+        return (
+            f"{self.per_round:.4g} each time a client takes part, at most {self.leakage:.4g} for any client in "
+            f"{_plural(self.rounds, 'round')}"
+        )
+
+
+def _not_covered_lines(sentences: tuple[str, ...]) -> Iterator[str]:
+    if sentences:
+        yield "Not covered:"
+        yield from (f"  {sentence}" for sentence in sentences)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def delta_warning(delta: float, population: int) -> str | None:
+    """A warning if δ is not much smaller than 1/population; None if it is.
+
+    Example:
+        >>> delta_warning(1e-3, 463)
+        'δ = 0.001 is too large: choose it well below 1/463. At this δ, leaking one random client is permitted.'
+    """
+    if delta * population <= 0.1:
+        return None
+    leaked = max(1, round(delta * population))
+    clients = "one random client" if leaked == 1 else f"{leaked} random clients"
+    return (
+        f"δ = {delta:g} is too large: choose it well below 1/{population}. At this δ, leaking {clients} is permitted."
+    )

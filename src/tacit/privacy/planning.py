@@ -1,4 +1,4 @@
-"""Before a run: the noise for a budget, the ε after every round, the rounds that a budget allows."""
+"""Before a run: the noise for a budget, the ε after every round, the number of rounds that a budget allows."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,43 +10,42 @@ from typing import Protocol
 import dp_accounting as dp
 from scipy.optimize import brentq
 
-from tacit.core import Event
+from tacit.core import Budget, Event
+from tacit.core.stopping import check_delta
 from tacit.errors import expect
-from tacit.privacy.accountants import LEAST_NOISE, Accountant, Pld, Rdp
-from tacit.privacy.accounting import Accounting, Budget, check_delta, last_that
+from tacit.privacy.accountants import FAST_PLD, MIN_NOISE, Accountant, Accounting, Pld, Rdp, max_rounds
 
 PRECISION = 2e-5  # of a noise multiplier, relative
-MOST_NOISE = 1e6
-COARSE = 1e-3  # a grid of losses that is good enough to begin with
+MAX_NOISE = 1e6
 
 
-class Amplifier(Protocol):
-    """What planning needs of a sampler."""
+class AmplifyingSampler(Protocol):
+    """The part of a sampler that planning needs."""
 
     def amplify(self, event: Event, population: int, index: int) -> Event:
-        """The event of round `index` as seen from outside."""
+        """The event of round `index` for an adversary who does not know who took part."""
         ...
 
 
 @dataclass(frozen=True)
-class Cohorts:
-    """How cohorts are drawn from a population, round by round.
+class CohortSampling:
+    """How cohorts are drawn from a population; answers what noise, ε or number of rounds follows from the other two.
 
     Example:
         >>> from tacit.privacy.accountants import RdpClassic
         >>> from tacit.pieces.samplers import Poisson
-        >>> cohorts = Cohorts(Poisson(100), population=6000)
+        >>> cohorts = CohortSampling(Poisson(100), population=6000)
         >>> round(cohorts.epsilons(1.54, 200, 1e-5, RdpClassic())[-1], 4)
         1.0006
         >>> cohorts.rounds_within(Budget(1, 1e-5), 1.54, RdpClassic())
         199
     """
 
-    sampler: Amplifier
+    sampler: AmplifyingSampler
     population: int
 
     def events(self, noise: float, rounds: int) -> Iterator[Event]:
-        """The event of every round, at this noise multiplier."""
+        """The event of every round with this noise multiplier."""
         expect(rounds >= 1, f"rounds={rounds} >= 1")
         gaussian = dp.GaussianDpEvent(noise)
         return (self.sampler.amplify(gaussian, self.population, index) for index in range(rounds))
@@ -55,38 +54,38 @@ class Cohorts:
         """The ε at this δ after each round."""
         check_noise(noise)
         check_delta(delta)
-        fine = self._fine(accountant, noise, rounds, delta)
-        books = accumulate(self.events(noise, rounds), Accounting.charge, initial=Accounting.of(fine))
-        return [book.epsilon(delta) for book in books][1:]
+        start = Accounting.of(self._with_suitable_grid(accountant, noise, rounds, delta))
+        after_rounds = accumulate(self.events(noise, rounds), Accounting.compose, initial=start)
+        return [accounting.epsilon(delta) for accounting in after_rounds][1:]
 
     def epsilon(self, noise: float, rounds: int, delta: float, accountant: Accountant) -> float:
-        """The ε at this δ after all of these rounds."""
-        fine = self._fine(accountant, noise, rounds, delta)
-        return Accounting.of(fine, self.events(noise, rounds)).epsilon(delta)
+        """The ε at this δ after all rounds."""
+        suited = self._with_suitable_grid(accountant, noise, rounds, delta)
+        return Accounting.of(suited, self.events(noise, rounds)).epsilon(delta)
 
     def noise_for(self, budget: Budget, rounds: int, accountant: Accountant) -> float:
-        """The least noise multiplier that stays within the budget for these rounds; at most 0.002 % above it."""
+        """The smallest noise multiplier that stays within the budget, or one that is at most 0.002 % larger."""
 
         @cache
         def excess(noise: float) -> float:
             return self.epsilon(noise, rounds, budget.delta, accountant) - budget.epsilon
 
-        rougher = _rougher(accountant)
-        start = self.noise_for(budget, rounds, rougher.accountant) if rougher else 1.0
-        low, high = _bracket(excess, start, rougher.factor if rougher else 2.0)
+        faster = _faster(accountant)
+        start = self.noise_for(budget, rounds, faster.accountant) if faster else 1.0
+        low, high = _bracket(excess, start, faster.factor if faster else 2.0)
         root = float(brentq(excess, low, high, rtol=PRECISION / 4))
         candidates = (min(high, root * (1 + PRECISION * step / 4)) for step in count())
         return next(noise for noise in candidates if excess(noise) <= 0)
 
     def rounds_within(self, budget: Budget, noise: float, accountant: Accountant) -> int:
-        """How many rounds at this noise stay within the budget; at most `MOST_ROUNDS`."""
+        """How many rounds with this noise multiplier stay within the budget; at most `MAX_ROUNDS`."""
         check_noise(noise)
-        rougher = _rougher(accountant)
-        guess = self.rounds_within(budget, noise, rougher.accountant) if rougher else 1
-        return last_that(lambda rounds: self.epsilon(noise, rounds, budget.delta, accountant) <= budget.epsilon, guess)
+        faster = _faster(accountant)
+        guess = self.rounds_within(budget, noise, faster.accountant) if faster else 1
+        return max_rounds(lambda rounds: self.epsilon(noise, rounds, budget.delta, accountant) <= budget.epsilon, guess)
 
-    def _fine(self, accountant: Accountant, noise: float, rounds: int, delta: float) -> Accountant:
-        """The accountant with a grid that suits the ε to expect: finer below 0.1, coarser above 10."""
+    def _with_suitable_grid(self, accountant: Accountant, noise: float, rounds: int, delta: float) -> Accountant:
+        """The accountant with a grid that suits the expected ε: finer below 0.1, coarser above 10."""
         if not isinstance(accountant, Pld):
             return accountant
         expected = Accounting.of(Rdp(accountant.adjacency), self.events(noise, rounds)).epsilon(delta)
@@ -96,33 +95,33 @@ class Cohorts:
 
 
 @dataclass(frozen=True)
-class _Rougher:
-    """An accountant that is quicker, and by which factor its noise may be off."""
+class _Faster:
+    """An accountant whose result is a good first guess, and the factor by which its noise may be off."""
 
     accountant: Accountant
     factor: float
 
 
-def _rougher(accountant: Accountant) -> _Rougher | None:
+def _faster(accountant: Accountant) -> _Faster | None:
     if not isinstance(accountant, Pld):
         return None
-    if accountant.interval < COARSE:
-        return _Rougher(replace(accountant, interval=COARSE), 1.0005)
-    return _Rougher(Rdp(accountant.adjacency), 1.2)
+    if accountant.interval < FAST_PLD.interval:
+        return _Faster(replace(accountant, interval=FAST_PLD.interval), 1.0005)
+    return _Faster(Rdp(accountant.adjacency), 1.2)
 
 
 def check_noise(noise: float) -> None:
-    """Raise `UserError` unless there is noise."""
+    """Raise `UserError` unless the noise multiplier is positive and finite."""
     expect(0 < noise < math.inf, f"noise={noise:g} > 0 and finite", "Without noise nothing is proved.")
 
 
 def _bracket(excess: Callable[[float], float], start: float, factor: float) -> tuple[float, float]:
-    """Two noise multipliers between which the budget is met exactly, in growing steps from a first guess."""
+    """Two noise multipliers, one below the budget's and one above it, in growing steps from a first guess."""
     low = high = start
     while excess(high) > 0:
         low, high, factor = high, high * factor, factor**1.5
-        expect(high <= MOST_NOISE, "an epsilon that some noise can reach", "Take a larger epsilon or delta.")
+        expect(high <= MAX_NOISE, "an epsilon that some noise can reach", "Choose a larger epsilon or delta.")
     while excess(low) <= 0:
-        expect(low > LEAST_NOISE, "an epsilon that needs noise", "This budget allows almost anything.")
-        low, high, factor = max(low / factor, LEAST_NOISE), low, factor**1.5
+        expect(low > MIN_NOISE, "an epsilon that needs noise", "This budget allows almost anything.")
+        low, high, factor = max(low / factor, MIN_NOISE), low, factor**1.5
     return low, high

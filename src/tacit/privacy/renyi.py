@@ -1,34 +1,125 @@
-"""Rényi divergences of Gaussian sums over random cohorts.
+"""Rényi accounting of Gaussian sums over random cohorts: divergences, their composition, and conversion to (ε, δ).
 
-Mironov, Talwar, Zhang (2019), "Rényi differential privacy of the sampled Gaussian mechanism", Section 3.3, for a
-client that is added or removed; Wang, Balle, Kasiviswanathan (2019), "Subsampled Rényi differential privacy and
-analytical moments accountant", Theorem 27, for a client that is replaced; Zhu, Wang (2019), "Poisson subsampled Rényi
-differential privacy", Theorem 5, for sums of any other noise. `noise` is always over the distance that the client can
-move the sum.
+Mironov, Talwar, Zhang (2019), "Rényi differential privacy of the sampled Gaussian mechanism", Section 3.3, for a client
+that is added or removed; Wang, Balle, Kasiviswanathan (2019), "Subsampled Rényi differential privacy and analytical
+moments accountant", Theorem 27, for a client that is replaced; Zhu, Wang (2019), "Poisson subsampled Rényi differential
+privacy", Theorem 5, for any other noise. `noise` is always relative to the sensitivity of the sum.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from dp_accounting import rdp as dp_rdp
 from scipy.special import gammaln, logsumexp
 
+from tacit.errors import UserError
+from tacit.privacy.events import Adjacency, AnyRelease, ZcdpRelease
+
 Array = npt.NDArray[np.float64]
-FINE = 0.1  # with less noise than this an integral would need a very fine grid
+MIN_INTEGRAL_NOISE = 0.1  # below it an integral would need a very fine grid
+
+
+class Conversion(Protocol):
+    """From divergences at all orders to (ε, δ)."""
+
+    def epsilon(self, orders: Array, divergences: Array, delta: float) -> float:
+        """The smallest ε at this δ."""
+        ...
+
+    def delta(self, orders: Array, divergences: Array, epsilon: float) -> float:
+        """The smallest δ at this ε."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClassicConversion:
+    """ε = min over α of D_α − ln δ / (α − 1). Reference: Mironov 2017, Proposition 3."""
+
+    def epsilon(self, orders: Array, divergences: Array, delta: float) -> float:
+        return max(0.0, float((divergences - math.log(delta) / (orders - 1)).min()))
+
+    def delta(self, orders: Array, divergences: Array, epsilon: float) -> float:
+        return math.exp(min(0.0, float(((orders - 1) * (divergences - epsilon)).min())))
+
+
+@dataclass(frozen=True)
+class ImprovedConversion:
+    """The conversion of `dp_accounting`. Reference: Canonne, Kamath, Steinke 2020, Proposition 12."""
+
+    def epsilon(self, orders: Array, divergences: Array, delta: float) -> float:
+        return float(dp_rdp.compute_epsilon(orders, divergences, delta)[0])
+
+    def delta(self, orders: Array, divergences: Array, epsilon: float) -> float:
+        return float(dp_rdp.rdp_privacy_accountant.compute_delta(orders, divergences, epsilon)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class RenyiComposition:
+    """Composed releases as Rényi divergences, which add up order by order."""
+
+    adjacency: Adjacency
+    orders: tuple[float, ...]
+    conversion: Conversion
+    divergences: Array
+
+    def compose(self, release: AnyRelease, count: int = 1) -> "RenyiComposition":
+        total = self.divergences + count * _divergences(release, self.adjacency, self.orders)
+        return replace(self, divergences=total)
+
+    def epsilon(self, delta: float) -> float:
+        if not self.divergences.any():
+            return 0.0
+        return self.conversion.epsilon(np.array(self.orders), self.divergences, delta)
+
+    def delta(self, epsilon: float) -> float:
+        if not self.divergences.any():
+            return 0.0
+        return self.conversion.delta(np.array(self.orders), self.divergences, epsilon)
+
+
+@lru_cache(maxsize=1024)
+def _divergences(release: AnyRelease, adjacency: Adjacency, orders: Sequence[float]) -> Array:
+    if isinstance(release, ZcdpRelease):
+        return _zcdp(release, adjacency, orders)
+    noise = release.noise / release.sensitivity(adjacency)
+    alpha = np.array(orders, dtype=np.float64)
+    if noise == 0:
+        return np.full(alpha.shape, np.inf)
+    if release.rate == 1:
+        return gaussian(alpha, noise)
+    if adjacency is Adjacency.REPLACE_ONE:
+        return replaced(alpha, noise, release.rate)
+    return sampled(alpha, noise, release.rate)
+
+
+def _zcdp(release: ZcdpRelease, adjacency: Adjacency, orders: Sequence[float]) -> Array:
+    """Bounds that hold at integer orders only; between two integers, the bound at the higher one holds."""
+    if adjacency is Adjacency.REPLACE_ONE or release.sampling == "fixed":
+        raise UserError("Expected Poisson cohorts and add-or-remove: for this noise nothing else is proved.")
+    alpha = np.ceil(np.array(orders, dtype=np.float64)).astype(int)
+    whole: Array = release.rho * np.arange(2.0, alpha.max() + 1) + release.xi
+    bounds = whole if release.rate == 1 else amplified(whole, release.rate)
+    found: Array = bounds[np.maximum(alpha, 2) - 2]
+    return found
 
 
 def gaussian(orders: Array, noise: float) -> Array:
-    """Everyone takes part: α / 2σ²."""
+    """Without sampling: α / 2σ²."""
     return orders / (2 * noise**2)
 
 
 def sampled(orders: Array, noise: float, rate: float) -> Array:
-    """D_α of (1−q)·N(0, σ²) + q·N(1, σ²) from N(0, σ²), the larger of the two directions."""
+    """D_α between (1−q)·N(0, σ²) + q·N(1, σ²) and N(0, σ²), the larger of the two directions."""
     whole = orders == np.floor(orders)
     moments = np.empty_like(orders)
     moments[whole] = _moments_by_sum(orders[whole], noise, rate)
-    between = _moments_by_integral if noise >= FINE else _moments_by_chord
-    moments[~whole] = between(orders[~whole], noise, rate)
+    fractional = _moments_by_integral if noise >= MIN_INTEGRAL_NOISE else _moments_by_chord
+    moments[~whole] = fractional(orders[~whole], noise, rate)
     return moments / (orders - 1)
 
 
@@ -42,7 +133,7 @@ def _moments_by_sum(orders: Array, noise: float, rate: float) -> Array:
 
 
 def _moments_by_integral(orders: Array, noise: float, rate: float) -> Array:
-    """The same for any order, by the trapezoidal rule: its error falls as exp(−2π²σ² / step), here below 1e-30."""
+    """The same at any order, by the trapezoidal rule: its error falls as exp(−2π²σ² / step), here below 1e-30."""
     step = min(noise / 8, noise**2 / 4)
     z = np.arange(-12 * noise, orders.max(initial=0) + 12 * noise, step)
     ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * z - 1) / (2 * noise**2))
@@ -51,22 +142,22 @@ def _moments_by_integral(orders: Array, noise: float, rate: float) -> Array:
 
 
 def _moments_by_chord(orders: Array, noise: float, rate: float) -> Array:
-    """An upper bound for any order: the logarithm of a moment is convex in the order, and 0 at order 1."""
+    """An upper bound at any order: the logarithm of a moment is convex in the order, and 0 at order 1."""
     whole = np.arange(1.0, math.ceil(orders.max(initial=1)) + 1)
     bound: Array = np.interp(orders, whole, _moments_by_sum(whole, noise, rate))
     return bound
 
 
 def replaced(orders: Array, noise: float, rate: float) -> Array:
-    """The bound of Wang et al., Theorem 27, where a client of a random cohort is replaced by another.
+    """The bound of Wang et al., Theorem 27, for a client of a random cohort that is replaced by another.
 
-    Formal guarantees: holds if with, without, and with the other client, the sums are at most one unit apart
-    from each other. Proved for cohorts of fixed size; for Poisson cohorts the same argument holds for every
+    Formal guarantees: holds if the sums with the client, without it, and with the other client are at most one unit
+    apart from each other. Proved for cohorts of fixed size; for Poisson cohorts the same argument holds for every
     choice of the others.
     """
-    top = int(orders.max())
-    j = np.arange(2, top + 1)
-    factors = np.minimum(math.log(4) + _central_moments(top, noise), math.log(2) + j * (j - 1) / (2 * noise**2))
+    max_order = int(orders.max())
+    j = np.arange(2, max_order + 1)
+    factors = np.minimum(math.log(4) + _central_moments(max_order, noise), math.log(2) + j * (j - 1) / (2 * noise**2))
     alpha = orders[:, None]
     terms = np.where(j <= alpha, _log_binomial(alpha, j) + j * math.log(rate) + factors, -np.inf)
     divergence: Array = np.logaddexp(0, logsumexp(terms, axis=1)) / (orders - 1)
@@ -76,8 +167,8 @@ def replaced(orders: Array, noise: float, rate: float) -> Array:
 def amplified(divergences: Array, rate: float) -> Array:
     """Poisson amplification of any mechanism whose divergences at the orders 2, 3, … are given.
 
-    Formal guarantees: holds for integer orders and a client that is added or removed, if each client takes part by a
-    coin of its own that the adversary does not see.
+    Formal guarantees: holds at integer orders for a client that is added or removed, if each client takes part
+    independently and the adversary does not know who does.
 
     Reference: Zhu, Wang 2019. Poisson Subsampled Rényi Differential Privacy, Theorem 5.
     """
@@ -87,23 +178,23 @@ def amplified(divergences: Array, rate: float) -> Array:
     moments = weights + (order - 1) * divergences + np.where(order == 2, 0.0, math.log(3))
     first = (order - 1) * math.log1p(-rate) + np.log1p((order - 1) * rate)
     higher = logsumexp(np.where(order <= alpha, moments, -np.inf), axis=1)
-    value: Array = np.minimum(np.logaddexp(first, higher) / (order - 1), divergences)
-    return value
+    bound: Array = np.minimum(np.logaddexp(first, higher) / (order - 1), divergences)
+    return bound
 
 
 def _log_binomial(alpha: Array, k: npt.NDArray[np.int64] | Array) -> Array:
-    """Where k > α the value has no meaning and is not used."""
+    """Where k > α the value is meaningless and not used."""
     value: Array = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(np.maximum(alpha - k, 0) + 1)
     return value
 
 
-def _central_moments(top: int, noise: float) -> Array:
-    """Logarithms of a bound on E|p/q − 1|^j, for j = 2 … top, where p and q are N(1, σ²) and N(0, σ²), under q.
+def _central_moments(max_order: int, noise: float) -> Array:
+    """Logarithms of a bound on E|p/q − 1|^j under q, for j = 2 … max_order, where p is N(1, σ²) and q is N(0, σ²).
 
-    Even moments by the trapezoidal rule, which is exact to rounding for sums of Gaussians at this step; odd ones
-    by Cauchy and Schwarz from their neighbours, as in the paper.
+    Even moments by the trapezoidal rule, which is exact to rounding for sums of Gaussians at this step; odd moments by
+    the Cauchy–Schwarz inequality from their neighbours, as in the paper.
     """
-    even = np.arange(2, top + 2, 2)
+    even = np.arange(2, max_order + 2, 2)
     step = noise / 8
     z = np.arange(-12 * noise, even[-1] + 12 * noise, step)
     exponent = (2 * z - 1) / (2 * noise**2)
@@ -111,6 +202,6 @@ def _central_moments(top: int, noise: float) -> Array:
         deviation = np.maximum(exponent, 0) + np.log(-np.expm1(-np.abs(exponent)))  # ln |p/q − 1|
     density = -(z**2) / (2 * noise**2) + math.log(step / noise / math.sqrt(2 * math.pi))
     moments = np.array([logsumexp(order * deviation + density) for order in even])
-    j = np.arange(2, top + 1)
-    value: Array = (moments[j // 2 - 1] + moments[(j + 1) // 2 - 1]) / 2
-    return value
+    j = np.arange(2, max_order + 1)
+    bound: Array = (moments[j // 2 - 1] + moments[(j + 1) // 2 - 1]) / 2
+    return bound

@@ -14,14 +14,13 @@ from tacit.core.interfaces import PruningTrainer, nominal
 from tacit.core.stopping import final_weights, out_of_patience
 from tacit.engine import Simulation
 from tacit.errors import UserError, expect
+from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.runs.bandwidth import Bandwidth, Savings
 from tacit.runs.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
-    from tacit.privacy.guarantee import Guarantee
-    from tacit.privacy.leakage import LeakageGuarantee
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -150,14 +149,14 @@ class Run:
         return Savings.of(self.bytes, messages=participations, weights=weights)
 
     @cached_property
-    def privacy(self) -> "Guarantee | LeakageGuarantee":
+    def privacy(self) -> Guarantee | LeakageGuarantee:
         """What is proved: (ε, δ) or d-privacy with its assumptions and against whom; or none, and why."""
         return guarantee_of(self.plan.method, self.history, self.charges, self.leakage)
 
     @property
     def rounds(self) -> int:
         """How many rounds there will be, by the method and its budget."""
-        return self.plan.method.rounds if self.charges is None else self.charges.allowed
+        return self.plan.method.rounds if self.charges is None else self.charges.rounds_allowed
 
     @cached_property
     def sparsity(self) -> Mapping[str, "Sparsity"]:
@@ -201,7 +200,7 @@ class Run:
             report = replace(report, epsilon=charges.epsilon)
         leakage = None if self.leakage is None else self.leakage.after(report)
         if leakage is not None:
-            report = replace(report, leakage=leakage.most)
+            report = replace(report, leakage=leakage.maximum)
         return replace(self, state=state, history=(*self.history, report), charges=charges, leakage=leakage)
 
 
@@ -209,22 +208,20 @@ def size_noise(method: Method, population: int) -> Method:
     """The method for a population: noise that depends on the budget gets its noise multiplier."""
     if not method.mechanism.needs_noise:
         return method
-    from tacit.privacy.charging import sized
+    from tacit.privacy.charging import calibrate
 
-    return sized(method, population)
+    return calibrate(method, population)
 
 
 def guarantee_of(
     method: Method, history: Sequence[Report], charges: "Charges | None", leakage: LeakageAccounting | None
-) -> "Guarantee | LeakageGuarantee":
+) -> Guarantee | LeakageGuarantee:
     """What is proved about privacy after these rounds."""
-    from tacit.privacy.guarantee import Guarantee
-
     if leakage is not None:
-        return leakage.guarantee(stops=method.patience is not None).but(method.channel.caveat)
+        return leakage.guarantee(early_stopping=method.patience is not None).excluding(method.channel.caveat)
     if charges is None:
-        return Guarantee.none(method.mechanism.unproved, rounds=len(history)).but(method.channel.caveat)
-    return charges.guarantee(history).but(method.channel.caveat)
+        return Guarantee.none(method.mechanism.unproved, rounds=len(history)).excluding(method.channel.caveat)
+    return charges.guarantee(history).excluding(method.channel.caveat)
 
 
 def final_metrics(method: Method, history: Sequence[Report]) -> dict[str, float]:

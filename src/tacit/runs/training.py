@@ -97,14 +97,14 @@ def open_charges(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "It
             raise UserError(f"Expected no ledger for {method.name}: {_why_no_ledger(method)}.")
         yield None
         return
-    from tacit.privacy.charging import Charges, accountant_of
+    from tacit.privacy.charging import Charges, accountant_for
     from tacit.privacy.ledger import Ledger
 
     turnouts = [report.turnout for report in done]
     if ledger is None:
         yield Charges.begin(method, population, turnouts)
         return
-    terms = () if ledger.exists() else (method.budget, accountant_of(method, population))
+    terms = () if ledger.exists() else (method.budget, accountant_for(method, population))
     with Ledger.open(ledger, *terms) as opened:
         yield Charges.begin(method, population, turnouts, opened, plan.manifest.run)
 
