@@ -1,20 +1,23 @@
-"""The loop: bitwise reproducible, whatever the workers, the deaths among them, or the interruptions."""
+"""The loop over rounds: bitwise reproducible for any number of workers, if workers die, and after interruptions."""
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import Method, Population, State, Task
+from tacit.core import Identity, Method, Population, Round, State, Task, View
 from tacit.engine import initial_state, module_at, rounds
 from tacit.engine.layout import Layout, make_model
-from tacit.engine.learners import Fastest
+from tacit.engine.learners import AutoLearner
 from tacit.engine.waves import StackedClients
 from tacit.errors import DataError, ModelError, TrainingError, UserError, WorkerError
 from tacit.pieces.aggregators import Mean, WeightedMean
@@ -51,7 +54,7 @@ def test_any_number_of_workers_gives_the_same_bits(workers: int) -> None:
     assert torch.equal(final(1).weights, final(workers).weights)
 
 
-def test_going_on_from_a_state_gives_the_same_bits() -> None:
+def test_continuing_from_a_state_gives_the_same_bits() -> None:
     half = final(number=1)
     on = final(start=half)
     assert on.round == 3
@@ -74,10 +77,11 @@ class DiesOnce(nn.Module):
         if os.getpid() != self.parent and self.training and not self.marker.exists():
             self.marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return self.inner(x)
+        outputs: Tensor = self.inner(x)
+        return outputs
 
 
-def test_a_dead_worker_is_replaced_and_its_wave_done_again(tmp_path: Path) -> None:
+def test_a_dead_worker_is_replaced_and_its_wave_repeated(tmp_path: Path) -> None:
     states = []
     for workers in (1, 2):
         torch.manual_seed(0)
@@ -85,7 +89,7 @@ def test_a_dead_worker_is_replaced_and_its_wave_done_again(tmp_path: Path) -> No
         *_, (state, report) = rounds(method(), work, workers=workers)
         states.append(state.weights)
     assert (tmp_path / "died").exists()
-    assert report.refused == ()
+    assert report.rejected == ()
     assert torch.equal(*states)
 
 
@@ -97,12 +101,13 @@ class DiesAlways(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if os.getpid() != self.parent:
             os._exit(9)
-        return self.inner(x)
+        outputs: Tensor = self.inner(x)
+        return outputs
 
 
 def test_workers_that_keep_dying_end_the_run() -> None:
     work = Task(model=DiesAlways(), clients=zoo.population(SIZES))
-    with pytest.raises(WorkerError, match=r"died 3 times at the same clients.*fewer workers"):
+    with pytest.raises(WorkerError, match=r"died 3 times on the same clients.*fewer workers"):
         list(rounds(method(), work, workers=2))
 
 
@@ -120,21 +125,34 @@ def _children() -> set[str]:
 
 
 def test_one_broken_client_costs_only_its_own_work() -> None:
-    """A client whose data blow up is refused; the others' mean is what it would be without it."""
+    """A client whose update is not finite is rejected; the mean of the others is as without it."""
     good = zoo.population([5] * 9)
     broken = [(x * (1e30 if i == 4 else 1), y) for i, (x, y) in enumerate(good)]
     plain = Method(name="plain", rounds=1, sampler=Everyone(), trainer=Sgd(lr=0.1, steps=3))
     (with_it, report), *_ = rounds(plain, Task(model=zoo.mlp, clients=broken), workers=1)
     rest = [pair for i, pair in enumerate(broken) if i != 4]
     (without, _), *_ = rounds(plain, Task(model=zoo.mlp, clients=rest), workers=1)
-    assert report.refused == (4,)
+    assert report.rejected == (4,)
     torch.testing.assert_close(with_it.weights, without.weights)
 
 
-def test_divergence_is_said() -> None:
+def test_divergence_is_reported() -> None:
     wild = Method(name="wild", rounds=5, sampler=Everyone(), trainer=Sgd(lr=1e38, steps=5))
-    with pytest.raises(TrainingError, match=r"round 1: training has diverged\. Lower the learning rate"):
+    with pytest.raises(TrainingError, match=r"round 1: training diverged\. Lower the learning rate"):
         list(rounds(wild, task(), workers=1))
+
+
+class CountedIdentity(Identity):
+    views: ClassVar[list[int]] = []
+
+    def view(self, state: State, now: Round) -> View:
+        self.views.append(now.index)
+        return super().view(state, now)
+
+
+def test_the_broadcast_is_made_once_per_round() -> None:
+    list(rounds(replace(method(number=2), codec=CountedIdentity()), task(), workers=1))
+    assert CountedIdentity.views == [0, 1]
 
 
 def test_an_empty_cohort_leaves_the_model_as_it_is() -> None:
@@ -144,7 +162,7 @@ def test_an_empty_cohort_leaves_the_model_as_it_is() -> None:
     assert torch.equal(state.weights, initial_state(rare, task()).weights)
 
 
-def test_an_empty_cohort_is_blurred_all_the_same() -> None:
+def test_noise_is_added_to_an_empty_cohort_too() -> None:
     rare = Method(
         name="rare",
         rounds=1,
@@ -196,13 +214,13 @@ def test_evaluation_can_be_rare() -> None:
         (lambda: _task([(torch.zeros(2, 64), torch.tensor([0.0, 1.0]))]), DataError, "class labels as one int64"),
         (lambda: _task([(torch.zeros(2, 64), torch.zeros(3).long())]), DataError, "2 samples but 3 targets"),
         (lambda: _task([], model=nn.Flatten()), ModelError, "trainable parameters, got none"),
-        (lambda: _task([], model=nn.Linear(63, 10)), ModelError, r"cannot take the task's samples.*shape \(64,\)"),
+        (lambda: _task([], model=nn.Linear(63, 10)), ModelError, r"does not accept the task's samples.*shape \(64,\)"),
         (lambda: _task([], model=nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10))), ModelError, "with_group_norm"),
         (lambda: _task([], model=nn.Sequential(nn.Linear(64, 9), nn.Linear(9, 10).double())), ModelError, "one type"),
         (lambda: _task([], model=_with_integers()), ModelError, "floating-point parameters, but table is torch.int64"),
     ],
 )
-def test_bad_tasks(work: object, error: type[Exception], words: str) -> None:
+def test_bad_tasks(work: Callable[[], Task], error: type[Exception], words: str) -> None:
     plain = Method(name="plain", rounds=1, sampler=Everyone(), trainer=Sgd(lr=0.1, steps=1))
     with pytest.raises(error, match=words):
         list(rounds(plain, work(), workers=1))
@@ -219,7 +237,7 @@ def _with_integers() -> nn.Module:
     return model
 
 
-def test_cohorts_that_cannot_be_are_refused_before_any_work() -> None:
+def test_impossible_cohorts_are_refused_before_any_work() -> None:
     large = Method(name="large", rounds=2, sampler=FixedSize(50), trainer=Sgd(lr=0.1, steps=1))
     with pytest.raises(UserError, match=r"Expected a cohort of size=50 <= population=13\."):
         rounds(large, task())
@@ -258,7 +276,7 @@ def test_diagnostics_are_those_of_the_rows(aggregator: Mean | WeightedMean) -> N
     (_, report), *_ = rounds(plain, work, workers=1)
     model = make_model(work, 0)
     everyone = torch.arange(len(SIZES))
-    wave = StackedClients(everyone, work.population, Fastest(model, work.loss))
+    wave = StackedClients(everyone, work.population, AutoLearner(model, work.loss))
     updates = wave.descend(Layout.of(model).flatten(model), zoo.descent(lr=0.1, steps=2)).dense().double()
     weight = torch.ones(len(SIZES)) if aggregator.uniform else work.population.sizes.double()
     share = (weight / weight.sum())[:, None]

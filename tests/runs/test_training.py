@@ -1,6 +1,8 @@
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -12,7 +14,7 @@ from tacit.core import Report
 from tacit.errors import RunError, StorageError, UserError
 from tacit.runs import checkpoint
 from tacit.runs.directory import CHECKPOINT, MODEL, read_manifest, read_rounds
-from tacit.runs.run import Plan
+from tacit.runs.records import Plan
 from tacit.runs.training import follow
 
 ROUNDS = 6
@@ -25,12 +27,16 @@ METHOD = tacit.Method(
 )
 
 
-def make_task(shift: float = 0.0, model: object = None) -> tacit.Task:
+def linear() -> nn.Module:
+    return nn.Linear(4, 3)
+
+
+def make_task(shift: float = 0.0, model: Callable[[], nn.Module] = linear) -> tacit.Task:
     generator = torch.Generator().manual_seed(0)
     sizes = (5, 3, 9, 4, 6)
     parts = [(torch.randn(n, 4, generator=generator) + shift, torch.arange(n) % 3) for n in sizes]
     test = (torch.randn(20, 4, generator=generator), torch.arange(20) % 3)
-    return tacit.Task(model=model or (lambda: nn.Linear(4, 3)), clients=parts, test=test, name="tiny")
+    return tacit.Task(model=model, clients=parts, test=test, name="tiny")
 
 
 TASK = make_task()
@@ -60,11 +66,25 @@ def test_a_run_holds_model_history_and_bytes(whole):
     assert not whole.model.training
     weights = torch.cat([whole.model.weight.flatten(), whole.model.bias]).detach()
     assert torch.equal(weights, whole.state.weights)
+    assert TASK.test is not None
     right = (whole.model(TASK.test[0]).argmax(1) == TASK.test[1]).float().mean()
     assert whole.metrics["accuracy"] == pytest.approx(float(right))
     frame = 24 + 12 + 15 * 4  # a header, a part's header, the weights in float32
     assert whole.bytes.up == whole.bytes.down == ROUNDS * 3 * frame
     assert whole.directory is None
+
+
+def test_a_run_builds_its_model_once(tmp_path: Path) -> None:
+    built = 0
+
+    def counted() -> nn.Module:
+        nonlocal built
+        built += 1
+        return nn.Linear(4, 3)
+
+    run = tacit.train(METHOD, make_task(model=counted), workers=1, out=tmp_path / "run")
+    assert isinstance(run.model, nn.Linear)
+    assert built == 1
 
 
 def test_rounds_are_what_train_folds(whole):
@@ -74,21 +94,23 @@ def test_rounds_are_what_train_folds(whole):
 
 
 def test_files_change_nothing_and_hold_everything(whole, tmp_path):
-    run = tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run")
+    directory = tmp_path / "run"
+    run = tacit.train(METHOD, TASK, seed=5, workers=1, out=directory)
+    assert run.directory == directory
     assert_same(run, whole)
-    assert timeless(read_rounds(run.directory)) == timeless(whole.history)
+    assert timeless(read_rounds(directory)) == timeless(whole.history)
     fresh = nn.Linear(4, 3)
-    fresh.load_state_dict(safetensors.torch.load_file(run.directory / MODEL))
+    fresh.load_state_dict(safetensors.torch.load_file(directory / MODEL))
     assert torch.equal(fresh.weight, whole.model.weight)
-    manifest = read_manifest(run.directory)
+    manifest = read_manifest(directory)
     assert manifest.status == "finished"
     assert manifest.method.repr == repr(METHOD)
-    assert str(tmp_path) not in (run.directory / "manifest.json").read_text()
+    assert str(tmp_path) not in (directory / "manifest.json").read_text()
 
 
 @pytest.mark.parametrize("done", range(ROUNDS + 1))
-@pytest.mark.parametrize("how", ["interrupt", "stop listening"])
-def test_a_stopped_run_goes_on_to_the_same_result(whole, tmp_path, done, how):
+@pytest.mark.parametrize("how", ["interrupt", "close"])
+def test_a_stopped_run_resumes_to_the_same_result(whole, tmp_path, done, how):
     steps = follow(Plan(method=METHOD, task=TASK, seed=5), workers=1, out=tmp_path / "run")
     for _ in range(done + 1):
         next(steps)
@@ -102,10 +124,11 @@ def test_a_stopped_run_goes_on_to_the_same_result(whole, tmp_path, done, how):
 
 
 def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
-    first = tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run")
-    files = {path.name: path.read_bytes() for path in first.directory.iterdir()}
+    directory = tmp_path / "run"
+    tacit.train(METHOD, TASK, seed=5, workers=1, out=directory)
+    files = {path.name: path.read_bytes() for path in directory.iterdir()}
     assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True), whole)
-    assert {path.name: path.read_bytes() for path in first.directory.iterdir()} == files
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == files
 
 
 @pytest.mark.parametrize(
@@ -118,7 +141,7 @@ def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
         ({"task": make_task(model=lambda: nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 3)))}, "another task"),
     ],
 )
-def test_another_run_cannot_go_on_from_here(tmp_path, changes, word):
+def test_another_run_cannot_resume_here(tmp_path, changes, word):
     plan = Plan(method=METHOD, task=TASK, seed=5)
     steps = follow(plan, workers=1, out=tmp_path / "run")
     next(steps)
@@ -129,7 +152,7 @@ def test_another_run_cannot_go_on_from_here(tmp_path, changes, word):
     assert read_manifest(tmp_path / "run").status == "interrupted"
 
 
-def test_figures_are_measured_when_asked_and_at_the_end():
+def test_evaluate_every_n_rounds_and_after_the_last():
     run = tacit.train(METHOD, TASK, workers=1, evaluate_every=4)
     assert [report.round for report in run.history if report.metrics] == [4, ROUNDS]
     assert run.metrics == run.history[-1].metrics
@@ -143,7 +166,7 @@ def test_figures_are_measured_when_asked_and_at_the_end():
         (METHOD, {"resume": True, "out": None}, "directory of the run to resume"),
     ],
 )
-def test_what_cannot_run_leaves_nothing(tmp_path, method, options, error):
+def test_a_run_that_cannot_start_leaves_no_files(tmp_path, method, options, error):
     with pytest.raises(UserError, match=error):
         tacit.train(method, TASK, workers=1, **{"out": tmp_path / "run", **options})
     assert list(tmp_path.iterdir()) == []
@@ -157,11 +180,12 @@ def test_a_diverged_run_keeps_its_last_good_state(tmp_path):
         tacit.train(wild, task, workers=1, out=tmp_path / "run")
     assert read_manifest(tmp_path / "run").status == "failed"
     last = checkpoint.read(tmp_path / "run" / CHECKPOINT)
+    assert last is not None
     assert last.round == len(read_rounds(tmp_path / "run")) > 0
     assert torch.isfinite(last.weights).all()
 
 
-def test_a_disk_that_fills_up_leaves_a_run_that_can_go_on(whole, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_a_run_that_can_be_resumed(whole, tmp_path, monkeypatch):
     plan = Plan(method=METHOD, task=TASK, seed=5)
     steps = follow(plan, workers=1, out=tmp_path / "run")
     for _ in range(4):
