@@ -1,23 +1,28 @@
-"""Models, populations and waves that several tests need."""
+"""Models, populations and waves for several tests."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from tacit.core import CrossEntropy, Descent, Key, Population, ProximalTerm
-from tacit.engine.learners import Fastest
+from tacit.core import CrossEntropy, Descent, Key, Loss, Population, ProximalTerm, Rows
+from tacit.engine.batches import Batches, plan_batches
+from tacit.engine.layout import Layout
+from tacit.engine.learners import AutoLearner
+from tacit.engine.learners.kernels import KernelLearner, kernel_learner
 from tacit.engine.waves import StackedClients
 
 
-def mlp() -> nn.Module:
+def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 20), nn.Tanh(), nn.Linear(20, 10))
 
 
 def wide() -> nn.Module:
-    """A hidden layer large enough for factored clients."""
+    """A hidden layer that is large enough for factored updates."""
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 400), nn.Sigmoid(), nn.Linear(400, 300), nn.ReLU(), nn.Linear(300, 10)
+        nn.Flatten(), nn.Linear(64, 200), nn.Sigmoid(), nn.Linear(200, 150), nn.ReLU(), nn.Linear(150, 10)
     )
 
 
@@ -55,12 +60,12 @@ def strided() -> nn.Module:
 
 
 def pooled_inputs() -> nn.Module:
-    """Nothing trained lies below the first linear layer, though it is not the first layer."""
+    """Pooling below the first layer with weights."""
     return nn.Sequential(nn.AvgPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 10))
 
 
-class Functional(nn.Module):
-    """Functional calls in a forward function of its own: a chain all the same."""
+class FunctionalCalls(nn.Module):
+    """A chain of layers that calls functions in its forward method."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,11 +74,12 @@ class Functional(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = nn.functional.max_pool2d(torch.relu(self.conv(x)), 2)
-        return self.out(torch.flatten(x, 1))
+        out: Tensor = self.out(torch.flatten(x, 1))
+        return out
 
 
 class Residual(nn.Module):
-    """Not a chain: a residual connection and layer norm."""
+    """Not a chain of layers: a residual connection and layer norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +89,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
-        return self.out(self.norm(x + torch.relu(self.inner(x))))
+        out: Tensor = self.out(self.norm(x + torch.relu(self.inner(x))))
+        return out
 
 
 class Recurrent(nn.Module):
@@ -96,7 +103,8 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden, _ = self.lstm(x.squeeze(1))
-        return self.out(hidden[:, -1])
+        out: Tensor = self.out(hidden[:, -1])
+        return out
 
 
 CHAINS: dict[str, Callable[[], nn.Module]] = {
@@ -107,7 +115,7 @@ CHAINS: dict[str, Callable[[], nn.Module]] = {
     "cnn": cnn,
     "strided": strided,
     "pooled_inputs": pooled_inputs,
-    "functional": Functional,
+    "functional": FunctionalCalls,
 }
 OTHERS: dict[str, Callable[[], nn.Module]] = {"residual": Residual, "recurrent": Recurrent}
 
@@ -120,10 +128,15 @@ def population(sizes: Sequence[int], *, dtype: torch.dtype = torch.float32, seed
     )
 
 
+def converted(clients: Population, dtype: torch.dtype) -> Population:
+    """The same clients with inputs of another type."""
+    return replace(clients, x=clients.x.to(dtype))
+
+
 def wave(sizes: Sequence[int] = (5, 3), make: Callable[[], nn.Module] = mlp) -> StackedClients:
-    """Clients with such data in one wave."""
+    """Clients with random images in one wave."""
     torch.manual_seed(0)
-    return StackedClients(torch.arange(len(sizes)), population(sizes), Fastest(make(), CrossEntropy()))
+    return StackedClients(torch.arange(len(sizes)), population(sizes), AutoLearner(make(), CrossEntropy()))
 
 
 def descent(
@@ -140,3 +153,24 @@ def descent(
     return Descent(
         lr, steps, epochs, batch_size, momentum, weight_decay, Key.from_seed(7), clip=clip, proximal=proximal
     )
+
+
+class CanDescend(Protocol):
+    def descend(self, weights: Tensor, batches: Batches, descent: Descent, clients: Tensor) -> Rows: ...
+
+
+def updates(learner: CanDescend, weights: Tensor, clients: Population, descent: Descent) -> Rows:
+    """The updates of all clients, from shared weights or each from its own row."""
+    numbers = torch.arange(len(clients))
+    return learner.descend(weights, plan_batches(clients, numbers, descent, weights.dtype), descent, numbers)
+
+
+def weights_of(model: nn.Module) -> Tensor:
+    return Layout.of(model).flatten(model)
+
+
+def kernels(model: nn.Module, loss: Loss | None = None) -> KernelLearner:
+    """The hand-batched learner of a model that supports it."""
+    learner = kernel_learner(model, loss or CrossEntropy())
+    assert learner is not None
+    return learner

@@ -12,18 +12,18 @@ from tacit.engine.batches import plan_batches
     batch=st.integers(1, 14) | st.none(),
     epochs=st.integers(1, 3),
 )
-def test_every_epoch_sees_every_sample_once(sizes: list[int], batch: int | None, epochs: int) -> None:
+def test_every_epoch_uses_every_sample_once(sizes: list[int], batch: int | None, epochs: int) -> None:
     clients = zoo.population(sizes)
     batches = plan_batches(
         clients, torch.arange(len(sizes)), zoo.descent(epochs=epochs, batch_size=batch), torch.float32
     )
     for client, size in enumerate(sizes):
-        seen = torch.cat([batches.single(client, step)[0] for step in range(batches.steps)])
-        assert len(seen) == epochs * size
-        mine = clients[client][0]
-        for begin in range(0, len(seen), size):
-            ours = sorted(map(tuple, seen[begin : begin + size].flatten(1).tolist()))
-            assert ours == sorted(map(tuple, mine.flatten(1).tolist()))
+        used = torch.cat([batches.unpadded(client, step)[0] for step in range(batches.steps)])
+        assert len(used) == epochs * size
+        owned = clients[client][0]
+        for begin in range(0, len(used), size):
+            epoch = sorted(map(tuple, used[begin : begin + size].flatten(1).tolist()))
+            assert epoch == sorted(map(tuple, owned.flatten(1).tolist()))
 
 
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5), batch=st.integers(1, 5), steps=st.integers(1, 7))
@@ -39,11 +39,11 @@ def test_weights_sum_to_one_while_a_client_trains(sizes: list[int], batch: int, 
 
 
 def test_a_clients_batches_do_not_depend_on_its_wave() -> None:
-    clients, how = zoo.population([5, 8, 6]), zoo.descent(epochs=2, batch_size=3)
-    together = plan_batches(clients, torch.tensor([0, 1, 2]), how, torch.float32)
-    alone = plan_batches(clients, torch.tensor([2]), how, torch.float32)
+    clients, descent = zoo.population([5, 8, 6]), zoo.descent(epochs=2, batch_size=3)
+    together = plan_batches(clients, torch.tensor([0, 1, 2]), descent, torch.float32)
+    alone = plan_batches(clients, torch.tensor([2]), descent, torch.float32)
     for step in range(alone.steps):
-        assert torch.equal(together.single(2, step)[0], alone.single(0, step)[0])
+        assert torch.equal(together.unpadded(2, step)[0], alone.unpadded(0, step)[0])
 
 
 def test_epochs_are_shuffled() -> None:

@@ -1,7 +1,7 @@
-"""Which samples each client of a wave sees in which step.
+"""Which samples each client of a wave trains on in each step.
 
-Clients of a wave may have different numbers of samples and of steps. Batches are padded to one shape; a padded
-sample has weight zero, and a client that is done takes steps in which all weights are zero.
+Clients of a wave may have different numbers of samples and steps. Batches are padded to one shape: a padded sample
+has weight zero, and a client that has finished takes steps in which all weights are zero.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ class Batches:
     """The samples of every client and step.
 
     Attributes:
-        population: where the samples are.
-        index: (clients, steps, batch), positions in the pool; (clients, 1, batch) if every step sees the same.
-        weight: of the same shape; 1 / (size of the batch), or 0 for padding.
-        steps: how many steps there are.
+        population: holds the samples of all clients in one pool.
+        index: positions in the pool, (clients, steps, batch), or (clients, 1, batch) if every step uses the same.
+        weight: of the same shape; 1 / (batch size), or 0 for padding.
+        steps: the number of steps.
     """
 
     population: Population
@@ -31,22 +31,21 @@ class Batches:
 
     @property
     def clients(self) -> int:
-        """How many clients."""
         return self.index.shape[0]
 
     @property
     def size(self) -> int:
-        """How many samples a padded batch has."""
+        """The size of a padded batch."""
         return self.index.shape[2]
 
     @property
     def constant(self) -> bool:
-        """Whether every step sees the same samples."""
+        """Whether every step uses the same samples."""
         return self.index.shape[1] == 1
 
     @property
-    def even(self) -> bool:
-        """Whether all clients take as many steps."""
+    def equal_steps(self) -> bool:
+        """Whether all clients take the same number of steps."""
         return bool((self.weight[:, :, 0] > 0).all())
 
     def x(self, begin: int, end: int) -> Tensor:
@@ -58,75 +57,77 @@ class Batches:
         return self._take(self.population.y, begin, end)
 
     def weights(self, step: int) -> Tensor:
-        """The samples' weights in one step, (clients, batch)."""
+        """The sample weights of one step, (clients, batch)."""
         return self.weight[:, 0 if self.constant else step]
 
     def active(self, step: int) -> Tensor:
         """Which clients still train in this step."""
         return self.weights(step)[:, 0] > 0
 
-    def single(self, client: int, step: int) -> tuple[Tensor, Tensor]:
+    def unpadded(self, client: int, step: int) -> tuple[Tensor, Tensor]:
         """One client's batch in one step, without padding."""
-        at = 0 if self.constant else step
-        mine = self.index[client, at][self.weight[client, at] > 0]
-        return self.population.x[mine], self.population.y[mine]
+        row = 0 if self.constant else step
+        index = self.index[client, row][self.weight[client, row] > 0]
+        return self.population.x[index], self.population.y[index]
 
-    def distinct(self) -> tuple[Tensor, Tensor]:
-        """Every input that is used, once, and where the inputs of all steps are among them, shaped as `index`."""
+    def unique_inputs(self) -> tuple[Tensor, Tensor]:
+        """Every input that is used, once, and the position of each step's inputs among them, shaped as `index`."""
         first = int(self.index.min())
-        near = self.index - first
-        used = near.new_zeros(int(near.max()) + 1, dtype=torch.bool).index_fill_(0, near.reshape(-1), True)
+        offset = self.index - first
+        used = offset.new_zeros(int(offset.max()) + 1, dtype=torch.bool).index_fill_(0, offset.reshape(-1), True)
         pool = self.population.x[first : first + len(used)]
-        return (pool, near) if bool(used.all()) else (pool[used], (used.cumsum(0) - 1)[near])
+        return (pool, offset) if bool(used.all()) else (pool[used], (used.cumsum(0) - 1)[offset])
 
     def _take(self, pool: Tensor, begin: int, end: int) -> Tensor:
         index = self.index if self.constant else self.index[:, begin:end]
         flat = index.reshape(-1)
         first, last = int(flat[0]), int(flat[-1])
         if self.constant and last - first + 1 == len(flat) and bool((flat.diff() == 1).all()):
-            taken = pool[first : last + 1]  # neighbours in the pool: no copy
+            taken = pool[first : last + 1]  # contiguous in the pool: no copy
         else:
             taken = pool.index_select(0, flat)
         return taken.view(index.shape[0], -1, *pool.shape[1:])
 
 
-def plan_batches(population: Population, clients: Tensor, how: Descent, dtype: torch.dtype) -> Batches:
+def plan_batches(population: Population, clients: Tensor, descent: Descent, dtype: torch.dtype) -> Batches:
     """The batches of these clients under this descent."""
     sizes = population.sizes[clients]
-    if how.batch_size is None or int(sizes.max()) <= how.batch_size:
-        return _full_batches(population, clients, how, dtype)
-    plans = [_shuffled(int(n), how, int(c)) for n, c in zip(sizes, clients, strict=True)]
-    steps, size = (max(plan.shape[axis] for plan in plans) for axis in (0, 1))
-    position = np.full((len(plans), steps, size), -1)
-    for row, plan in enumerate(plans):
-        position[row, : plan.shape[0], : plan.shape[1]] = plan
-    return _located(population, clients, torch.from_numpy(position), steps, dtype)
+    if descent.batch_size is None or int(sizes.max()) <= descent.batch_size:
+        return _full_batches(population, clients, descent, dtype)
+    orders = [_shuffled(int(n), descent, int(c)) for n, c in zip(sizes, clients, strict=True)]
+    steps, size = (max(order.shape[axis] for order in orders) for axis in (0, 1))
+    position = np.full((len(orders), steps, size), -1)
+    for row, order in enumerate(orders):
+        position[row, : order.shape[0], : order.shape[1]] = order
+    return _from_positions(population, clients, torch.from_numpy(position), steps, dtype)
 
 
-def _full_batches(population: Population, clients: Tensor, how: Descent, dtype: torch.dtype) -> Batches:
-    """Every step sees all of a client's samples, in their own order."""
+def _full_batches(population: Population, clients: Tensor, descent: Descent, dtype: torch.dtype) -> Batches:
+    """Every step uses all samples of a client, in stored order."""
     sizes = population.sizes[clients]
     position = torch.arange(int(sizes.max())).expand(len(clients), 1, -1)
     position = position.where(position < sizes[:, None, None], -1)
-    return _located(population, clients, position, how.steps or how.epochs or 0, dtype)
+    return _from_positions(population, clients, position, descent.steps or descent.epochs or 0, dtype)
 
 
-def _shuffled(size: int, how: Descent, client: int) -> np.ndarray:
-    """(steps, batch) positions among one client's samples; -1 fills the last batch of a pass."""
-    batch = min(how.batch_size or size, size)
-    per_pass = -(-size // batch)
-    steps = how.steps if how.steps is not None else per_pass * (how.epochs or 0)
-    passes = -(-steps // per_pass)
-    random = how.key.child("client", client).numpy()
-    position = np.full((passes, per_pass * batch), -1)
+def _shuffled(size: int, descent: Descent, client: int) -> np.ndarray:
+    """(steps, batch) positions among one client's samples; -1 fills the last batch of an epoch."""
+    batch = min(descent.batch_size or size, size)
+    steps_per_epoch = -(-size // batch)
+    steps = descent.steps if descent.steps is not None else steps_per_epoch * (descent.epochs or 0)
+    epochs = -(-steps // steps_per_epoch)
+    random = descent.key.child("client", client).numpy()
+    position = np.full((epochs, steps_per_epoch * batch), -1)
     for row in position:
         row[:size] = random.permutation(size)
     return position.reshape(-1, batch)[:steps]
 
 
-def _located(population: Population, clients: Tensor, position: Tensor, steps: int, dtype: torch.dtype) -> Batches:
-    """Positions among the clients' samples as positions in the pool, with weights."""
+def _from_positions(
+    population: Population, clients: Tensor, position: Tensor, steps: int, dtype: torch.dtype
+) -> Batches:
+    """Positions among each client's samples, -1 for padding, as positions in the pool with weights."""
     valid = position >= 0
-    start = population.start[clients][:, None, None]
+    start = population.offsets[clients][:, None, None]
     weight = valid.to(dtype) / valid.sum(2, keepdim=True).clamp(min=1)
-    return Batches(population, population.owned[start + position.clamp(min=0)], weight, steps)
+    return Batches(population, population.sample_indices[start + position.clamp(min=0)], weight, steps)

@@ -255,7 +255,7 @@ class RoundRunner:
 
     def _waves(self, cohort: Tensor, view: View) -> list[Tensor]:
         """The cohort in waves; under a mask, a client owns few weights and shares the others with its wave."""
-        population, least = self.task.population, self.worker.learner.least
+        population, least = self.task.population, self.worker.learner.min_wave_size
         mask = view.mask if self.method.trainer.masked else None
         if mask is None or self.worker.learner.kernels is None:
             return divide(cohort, population, view.weights.shape[-1], least)

@@ -1,7 +1,7 @@
-"""A look over a client's shoulder: what it has in hand in some rounds of a run, before its mechanism blurs it.
+"""Traces of one client: its message in selected rounds of a run, before its mechanism adds noise.
 
-A run is repeated from its seed, so that nothing has to be kept while it goes. What is seen is private data: it is for
-the one who holds them, in a simulation or on the client itself.
+The run is repeated from its seed, so nothing has to be recorded while it runs. A trace is private data: it is meant
+for simulations, or for the client itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ import torch
 from tacit.core import Messages, Method, Round, Task, View
 from tacit.core.round import broadcast
 from tacit.engine.layout import make_model
-from tacit.engine.learners import Fastest
+from tacit.engine.learners import AutoLearner
 from tacit.engine.simulation import draw, initial_state, rounds
 from tacit.engine.waves import StackedClients
 from tacit.engine.worker import single_thread
@@ -24,9 +24,9 @@ class ClientTrace:
     """One client in one round: the arguments of its mechanism's `at_client`.
 
     Attributes:
-        messages: its row after trainer and codec, not blurred yet.
-        view: what it was told.
-        data: the client as a wave.
+        messages: the client's row after trainer and codec, before clipping and noise.
+        view: the broadcast.
+        data: the client as a wave of one.
         now: the round.
     """
 
@@ -39,21 +39,29 @@ class ClientTrace:
 def client_traces(
     method: Method, task: Task, *, client: int, at: Sequence[int], seed: int = 0, workers: int | None = None
 ) -> Iterator[ClientTrace]:
-    """What a client has in hand in these rounds, counted from 1, whether it takes part in them or not.
+    """Yield one client's trace in each of these rounds, whether or not it is sampled in them.
+
+    Args:
+        method: the method to run.
+        task: the population, the model and the loss.
+        client: the client's number in the population.
+        at: the rounds, counted from 1.
+        seed: of the run.
+        workers: the number of processes that train; None: one per processor.
 
     Example:
         >>> import tacit
         >>> task = tacit.tasks.make_task("digits")
         >>> nbafl = tacit.methods.priority(rounds=2, samples=15)
-        >>> (seen,) = client_traces(nbafl, task, client=3, at=[2], workers=1)
-        >>> noise = nbafl.mechanism.deviations(seen.messages, seen.view, seen.data, seen.now)
+        >>> (trace,) = client_traces(nbafl, task, client=3, at=[2], workers=1)
+        >>> noise = nbafl.mechanism.deviations(trace.messages, trace.view, trace.data, trace.now)
         >>> noise.shape, noise.unique().numel()
         (torch.Size([1, 4810]), 2)
     """
     wanted = sorted(set(at))
-    expect(bool(wanted) and wanted[0] >= 1, f"rounds from 1 on, got {[*at]}")
+    expect(bool(wanted) and wanted[0] >= 1, f"at={[*at]} to list rounds, counted from 1")
     expect(0 <= client < len(task.population), f"client={client} in [0, {len(task.population)})")
-    learner = Fastest(make_model(task, seed), task.loss, like=task.population[0])
+    learner = AutoLearner(make_model(task, seed), task.loss, like=task.population[0])
     wave = StackedClients(torch.tensor([client]), task.population, learner)
     state = initial_state(method, task, seed)
     for number in wanted:

@@ -48,7 +48,7 @@ class StackedClients:
         )
 
     def losses(self, hypotheses: Tensor) -> Tensor:
-        return self.learner.judge.losses(hypotheses, self.population, self.clients)
+        return self.learner.scorer.losses(hypotheses, self.population, self.clients)
 
     def keep(self, which: Tensor) -> "StackedClients":
         return replace(self, clients=self.clients[which])

@@ -1,4 +1,4 @@
-"""The general way through a wave: `torch.func` maps the gradient of any module over a stack of clients."""
+"""Trains a wave with `torch.func`, which maps the gradient of any module over a stack of clients."""
 
 import copy
 
@@ -9,12 +9,12 @@ from torch.func import functional_call, grad, vmap
 from tacit.core import DenseRows, Descent, Loss, MaskedRows, Perturbation, ProximalTerm, Samples
 from tacit.core.losses import scores
 from tacit.engine.batches import Batches
-from tacit.engine.layout import Layout, Received
+from tacit.engine.layout import Layout, StartingWeights
 
-AT_ONCE = 16  # candidates whose outputs are computed together
+CANDIDATES_PER_PASS = 16  # perturbed weights whose outputs are computed together
 
 
-class Functional:
+class FunctionalLearner:
     """Trains all clients of a wave at once with `vmap(grad(...))`."""
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
@@ -23,39 +23,38 @@ class Functional:
         self.layout = Layout.of(model)
         self.gradient = vmap(grad(self._weighted_loss))
 
-    def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> DenseRows | MaskedRows:
-        """The update of every client."""
-        received = Received(weights, how.mask)
-        trained = received.copies(len(clients))
+    def descend(self, weights: Tensor, batches: Batches, descent: Descent, clients: Tensor) -> DenseRows | MaskedRows:
+        start = StartingWeights(weights, descent.mask)
+        trained = start.copies(len(clients))
         parameters = self.layout.views(trained)
-        velocity = {name: torch.zeros_like(p) for name, p in parameters.items()} if how.momentum else None
+        velocity = {name: torch.zeros_like(p) for name, p in parameters.items()} if descent.momentum else None
         for step in range(batches.steps):
             x, y = batches.x(step, step + 1), batches.y(step, step + 1)
             gradients = self.gradient(parameters, x, y, batches.weights(step))
-            if how.proximal is not None:
-                self._pull(parameters, gradients, how.proximal)
-            self._step(parameters, gradients, velocity, how, batches.active(step))
-            received.restore(trained)
-        return received.updates(trained)
+            if descent.proximal is not None:
+                self._add_proximal_gradient(parameters, gradients, descent.proximal)
+            self._step(parameters, gradients, velocity, descent, batches.active(step))
+            start.restore(trained)
+        return start.updates(trained)
 
     @torch.no_grad()
-    def perturbed_scores(self, weights: Tensor, data: Samples, nudge: Perturbation) -> Tensor:
-        """How well one client's weights do on its data; a few groups at once."""
+    def perturbed_scores(self, weights: Tensor, data: Samples, perturbation: Perturbation) -> Tensor:
         (x, y), model = data, copy.deepcopy(self.model).eval()
         outputs = vmap(lambda parameters: functional_call(model, parameters, (x,)))
         found = []
-        for some in torch.split(torch.arange(-1, nudge.count), AT_ONCE):  # -1: nothing is nudged
-            moves = (nudge.groups == some[:, None]) & (some >= 0)[:, None]
-            candidates = self.layout.views(weights + nudge.amount * moves)
+        for groups in torch.split(torch.arange(-1, perturbation.count), CANDIDATES_PER_PASS):  # -1: unperturbed
+            raised = (perturbation.groups == groups[:, None]) & (groups >= 0)[:, None]
+            candidates = self.layout.views(weights + perturbation.amount * raised)
             found += [scores(self.loss, output, y).mean() for output in outputs(candidates)]
         return torch.stack(found)
 
     def _weighted_loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         outputs = functional_call(self.model, parameters, (x,))
-        return self.loss.of_mean((self.loss.per_sample(outputs, y) * weight).sum())
+        return self.loss.from_mean((self.loss.per_sample(outputs, y) * weight).sum())
 
-    def _pull(self, parameters: dict[str, Tensor], gradients: dict[str, Tensor], proximal: ProximalTerm) -> None:
-        """Add the gradient of the proximal term."""
+    def _add_proximal_gradient(
+        self, parameters: dict[str, Tensor], gradients: dict[str, Tensor], proximal: ProximalTerm
+    ) -> None:
         targets = self.layout.views(proximal.target)
         for name, strength in zip(parameters, proximal.strengths, strict=True):
             if strength:
@@ -66,26 +65,26 @@ class Functional:
         parameters: dict[str, Tensor],
         gradients: dict[str, Tensor],
         velocity: dict[str, Tensor] | None,
-        how: Descent,
+        descent: Descent,
         active: Tensor,
     ) -> None:
-        """One step in place; a client that is done stands still, whatever momentum or decay would do."""
-        done = None if bool(active.all()) else ~active
-        if how.clip is not None:
-            gradients = _clipped(gradients, how.clip)
+        """One step in place; a client that has finished does not change, whatever its momentum or decay."""
+        finished = None if bool(active.all()) else ~active
+        if descent.clip is not None:
+            gradients = _clipped(gradients, descent.clip)
         for name, parameter in parameters.items():
             move = gradients[name]
-            if how.weight_decay:
-                move = move.add(parameter, alpha=how.weight_decay)
+            if descent.weight_decay:
+                move = move.add(parameter, alpha=descent.weight_decay)
             if velocity is not None:
-                move = velocity[name].mul_(how.momentum).add_(move)
-            if done is not None:
-                move = move.masked_fill(done.view(-1, *[1] * (move.dim() - 1)), 0.0)
-            parameter.add_(move, alpha=-how.lr)
+                move = velocity[name].mul_(descent.momentum).add_(move)
+            if finished is not None:
+                move = move.masked_fill(finished.view(-1, *[1] * (move.dim() - 1)), 0.0)
+            parameter.add_(move, alpha=-descent.lr)
 
 
 def _clipped(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
-    """Every client's gradient, scaled down as a whole if it is longer than that."""
+    """Every client's gradient, scaled down as a whole to a norm of at most `clip`."""
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients.values()]).norm(dim=0)
     factors = (clip / norms).clamp(max=1)
     return {name: g * factors.view(-1, *[1] * (g.dim() - 1)) for name, g in gradients.items()}

@@ -1,4 +1,4 @@
-"""Trains a wave with hand-batched layers: builds each layer in the form that fits, runs the steps, gathers blocks."""
+"""Trains a wave with hand-batched layers: chooses the form of each layer, runs the steps, collects the update."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,102 +10,127 @@ from torch import Tensor, nn
 from tacit.core import Descent, Loss, MaskedRows, Perturbation, Samples
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout
-from tacit.engine.learners.kernels.chain import TRAINED, Link, chain_of, pair
-from tacit.engine.learners.kernels.conv import PATCH_LIMIT, Filters, LoopConv, PatchConv
-from tacit.engine.learners.kernels.linear import WINDOW, DenseLinear, FactoredLinear, GramLinear, Weights, WindowLinear
-from tacit.engine.learners.kernels.losses import GRADIENTS, has_gradient
+from tacit.engine.learners.kernels.block_rows import BlockRows
+from tacit.engine.learners.kernels.conv import PATCH_LIMIT, ConvWeights, LoopConv, PatchConv
+from tacit.engine.learners.kernels.layer_masks import ChainMask, LayerMask
+from tacit.engine.learners.kernels.layers import (
+    LOSS_GRADIENTS,
+    AvgPool,
+    Flatten,
+    Layer,
+    MaxPool,
+    PerClientLayer,
+    ProximalStep,
+    Relu,
+    Sigmoid,
+    Span,
+    Tanh,
+    has_gradient,
+)
+from tacit.engine.learners.kernels.linear import (
+    WINDOW,
+    DenseLinear,
+    FactoredLinear,
+    GramLinear,
+    LinearWeights,
+    WindowLinear,
+)
 from tacit.engine.learners.kernels.masked_conv import FrozenConv, MaskedConv, MaskedPatchConv
-from tacit.engine.learners.kernels.masked_linear import BlockLinear, Corrected, OpenedLinear, OwnLinear, ScatteredLinear
-from tacit.engine.learners.kernels.nudges import Nudged
-from tacit.engine.learners.kernels.plain import AvgPool, Flatten, MaxPool, Relu, Sigmoid, Tanh
-from tacit.engine.learners.kernels.plans import Plan
-from tacit.engine.learners.kernels.rows import BlockRows
-from tacit.engine.learners.kernels.shape import Layer, Owner, Slot, Tug
-from tacit.engine.learners.kernels.shares import Share
+from tacit.engine.learners.kernels.masked_linear import (
+    BlockLinear,
+    CorrectedLinear,
+    PerClientLinear,
+    PrecomputedLinear,
+    ScatteredLinear,
+)
+from tacit.engine.learners.kernels.perturbations import PerturbedScorer
+from tacit.engine.learners.kernels.tracing import TRAINABLE, Chain, NamedLayer, pair, trace_chain
 
 
-def kernels_for(model: nn.Module, loss: Loss) -> "Kernels | None":
-    """The fast way for this module and loss, if there is one."""
-    links = chain_of(model) if has_gradient(loss) else None
-    return None if links is None else Kernels(links, Layout.of(model), loss)
+def kernel_learner(model: nn.Module, loss: Loss) -> "KernelLearner | None":
+    """The kernels for this module and loss, or None if the module is not a chain or the loss has no kernel."""
+    chain = trace_chain(model) if has_gradient(loss) else None
+    return None if chain is None else KernelLearner(chain, Layout.of(model), loss)
 
 
-class Kernels:
+class KernelLearner:
     """Trains all clients of a wave at once, by SGD without momentum, through a chain of known layers."""
 
-    def __init__(self, links: tuple[Link, ...], layout: Layout, loss: Loss) -> None:
-        self.links, self.layout, self.loss = links, layout, loss
-        self.gradient = GRADIENTS[type(loss)]
-        self.plan: Plan | None = None  # of the mask seen last: it stays for many waves, and often for all rounds
+    def __init__(self, chain: Chain, layout: Layout, loss: Loss) -> None:
+        self.chain, self.layout, self.loss = chain, layout, loss
+        self.loss_gradient = LOSS_GRADIENTS[type(loss)]
+        self.chain_mask: ChainMask | None = None  # of the last mask, which stays for many waves, often for all rounds
 
-    def takes(self, weights: Tensor, batches: Batches, how: Descent) -> bool:
-        """Whether it is SGD without momentum; pulls need equal numbers of steps, masks shared weights and no pull."""
-        pulled = how.proximal is not None or how.weight_decay > 0
-        if how.momentum or how.clip is not None or (pulled and not batches.even):
+    def supports(self, weights: Tensor, batches: Batches, descent: Descent) -> bool:
+        """Whether the kernels can run this descent.
+
+        They have no momentum and no gradient clipping. Proximal terms and weight decay need equal numbers of steps;
+        masks need shared weights, and neither of these.
+        """
+        proximal = descent.proximal is not None or descent.weight_decay > 0
+        if descent.momentum or descent.clip is not None or (proximal and not batches.equal_steps):
             return False
-        return how.mask is None or not (pulled or weights.dim() > 1)
+        return descent.mask is None or not (proximal or weights.dim() > 1)
 
     @torch.no_grad()
-    def descend(self, weights: Tensor, batches: Batches, how: Descent, clients: Tensor) -> BlockRows | MaskedRows:
+    def descend(self, weights: Tensor, batches: Batches, descent: Descent, clients: Tensor) -> BlockRows | MaskedRows:
         """The update of every client, in blocks, or at the mask's coordinates."""
-        builder = _Builder(self, weights, batches, how)
+        builder = LayerBuilder(self, weights, batches, descent)
         layers = builder.layers()
         if batches.constant:
-            self._same_batch(layers, batches, begin=builder.still)
+            self._constant_batch(layers, batches, first_trained=builder.first_trained)
         elif isinstance(layers[0], BlockLinear | ScatteredLinear):
-            self._opened(layers, layers[0], batches)
+            self._precomputed(layers, layers[0], batches)
         else:
             window = WINDOW if isinstance(layers[0], WindowLinear) else 1
             for begin in range(0, batches.steps, window):
                 self._window(layers, batches, begin, min(begin + window, batches.steps))
-        blocks = sorted(((*slot, block) for layer in layers for slot, block in layer.blocks()), key=lambda b: b[0])
-        if how.mask is None:
+        blocks = sorted(((*span, block) for layer in layers for span, block in layer.blocks()), key=lambda b: b[0])
+        if descent.mask is None:
             return BlockRows(tuple(blocks), len(clients), self.layout.dim, weights.dtype)
         values = [weights.new_zeros(len(clients), 0), *(block.dense() for _, _, block in blocks)]  # the mask ascends
-        return MaskedRows(torch.cat(values, dim=1), how.mask, self.layout.dim)
+        return MaskedRows(torch.cat(values, dim=1), descent.mask, self.layout.dim)
 
     @torch.no_grad()
-    def perturbed_scores(self, weights: Tensor, data: Samples, nudge: Perturbation) -> Tensor | None:
-        """How well one client's weights do on its data with each group nudged; None if groups are not of inputs."""
-        perturbed_scores = Nudged.of(self.links, self.layout, nudge)
-        return (
-            None if perturbed_scores is None else perturbed_scores.scores(self.loss, self.layout.views(weights), data)
-        )
+    def perturbed_scores(self, weights: Tensor, data: Samples, perturbation: Perturbation) -> Tensor | None:
+        """One client's scores with each group perturbed; None if the groups are not groups of inputs."""
+        scorer = PerturbedScorer.of(self.chain, self.layout, perturbation)
+        return None if scorer is None else scorer.scores(self.loss, self.layout.views(weights), data)
 
-    def _same_batch(self, layers: list[Layer], batches: Batches, *, begin: int) -> None:
-        """Every step sees the same samples: the layers before `begin`, where nothing moves, see them once."""
-        x, y = self._inputs(batches, 0, 1)
-        for layer in layers[:begin]:
+    def _constant_batch(self, layers: list[Layer], batches: Batches, *, first_trained: int) -> None:
+        """Every step uses the same samples: layers below the first trained one are computed once."""
+        x, y = self._samples(batches, 0, 1)
+        for layer in layers[:first_trained]:
             x = layer.forward(x)
-        for step in range(batches.steps if begin < len(layers) else 0):
-            self._step(layers[begin:], x, y, batches.weights(step))
+        for step in range(batches.steps if first_trained < len(layers) else 0):
+            self._step(layers[first_trained:], x, y, batches.weights(step))
 
-    def _opened(self, layers: list[Layer], first: Corrected, batches: Batches) -> None:
-        """The first layer's product with the broadcast weights is taken once for every sample that is used."""
-        x, places = batches.distinct()
-        opened = [OpenedLinear(first, x.flatten(1)), *layers[1:]]
+    def _precomputed(self, layers: list[Layer], first: CorrectedLinear, batches: Batches) -> None:
+        """The first layer's product with the broadcast weights is computed once for every sample that is used."""
+        x, positions = batches.unique_inputs()
+        precomputed = [PrecomputedLinear(first, x.flatten(1)), *layers[1:]]
         y = batches.y(0, batches.steps)
         for step in range(batches.steps):
-            here = slice(step * batches.size, (step + 1) * batches.size)
-            self._step(opened, places[:, step], y[:, here], batches.weights(step))
+            batch = slice(step * batches.size, (step + 1) * batches.size)
+            self._step(precomputed, positions[:, step], y[:, batch], batches.weights(step))
 
-    def _inputs(self, batches: Batches, begin: int, end: int) -> tuple[Tensor, Tensor]:
+    def _samples(self, batches: Batches, begin: int, end: int) -> tuple[Tensor, Tensor]:
         x, y = batches.x(begin, end), batches.y(begin, end)
-        return x.flatten(2) if isinstance(self.links[0].module, nn.Flatten) else x, y
+        return x.flatten(2) if isinstance(self.chain[0].module, nn.Flatten) else x, y
 
     def _window(self, layers: list[Layer], batches: Batches, begin: int, end: int) -> None:
-        """A few steps whose inputs are fetched together."""
-        x, y = self._inputs(batches, begin, end)
+        """Several steps whose samples are fetched together."""
+        x, y = self._samples(batches, begin, end)
         if isinstance(layers[0], WindowLinear):
-            layers[0].open(x)
+            layers[0].start_window(x)
         for step in range(begin, end):
-            here = slice((step - begin) * batches.size, (step - begin + 1) * batches.size)
-            self._step(layers, x[:, here], y[:, here], batches.weights(step))
+            batch = slice((step - begin) * batches.size, (step - begin + 1) * batches.size)
+            self._step(layers, x[:, batch], y[:, batch], batches.weights(step))
 
     def _step(self, layers: list[Layer], x: Tensor, y: Tensor, weight: Tensor) -> None:
         for layer in layers:
             x = layer.forward(x)
-        g: Tensor | None = self.gradient(x, y, weight)
+        g: Tensor | None = self.loss_gradient(x, y, weight)
         for layer in reversed(layers):
             if g is None:
                 break
@@ -113,84 +138,84 @@ class Kernels:
 
 
 @dataclass(frozen=True, eq=False)
-class _Builder:
+class LayerBuilder:
     """Chooses the form of every layer for one wave."""
 
-    learner: Kernels
+    learner: KernelLearner
     weights: Tensor
     batches: Batches
-    how: Descent
+    descent: Descent
 
     def layers(self) -> list[Layer]:
-        """The chain's layers; flattening of the inputs is left to the caller."""
-        layers = [self._layer(link, i) for i, link in enumerate(self.links)]
-        for link, layer in zip(self.links, layers, strict=True):
-            if self.pulled and isinstance(layer, DenseLinear | PatchConv | LoopConv):
-                layer.tugs = tuple(self._tugs(link, layer))
+        """The chain's layers; the caller flattens the inputs if the chain begins with that."""
+        layers = [self._layer(named, i) for i, named in enumerate(self.chain)]
+        for named, layer in zip(self.chain, layers, strict=True):
+            if self.proximal and isinstance(layer, DenseLinear | PatchConv | LoopConv):
+                layer.proximal_steps = tuple(self._proximal_steps(named, layer))
         return layers
 
     @property
-    def pulled(self) -> bool:
-        """Whether weights are pulled towards targets, or towards zero."""
-        return self.how.proximal is not None or self.how.weight_decay > 0
+    def proximal(self) -> bool:
+        """Whether steps have a proximal part, towards targets or (weight decay) towards zero."""
+        return self.descent.proximal is not None or self.descent.weight_decay > 0
 
     @property
-    def apart(self) -> bool:
-        """Whether every client must own its weights: they start or are pulled apart."""
-        return self.weights.dim() > 1 or self.pulled
+    def separate_weights(self) -> bool:
+        """Whether every client needs its own weights from the start: initial weights or targets differ."""
+        return self.weights.dim() > 1 or self.proximal
 
-    def _tugs(self, link: Link, layer: Owner) -> Iterator[Tug]:
-        """A pull by s to t and decay by d are together a pull by s + d to t·s/(s + d)."""
-        lr, decay, proximal, layout = self.how.lr, self.how.weight_decay, self.how.proximal, self.learner.layout
-        for name, owned in zip(self._names(link), layer.owned, strict=True):
-            strength = 0.0 if proximal is None else proximal.strengths[layout.names.index(name)]
-            if proximal is not None and strength:
-                target = layout.views(proximal.target)[name].view_as(owned)
+    def _proximal_steps(self, named: NamedLayer, layer: PerClientLayer) -> Iterator[ProximalStep]:
+        """A proximal term of strength s towards t and decay d are one term of strength s + d towards t·s/(s + d)."""
+        lr, decay, layout = self.descent.lr, self.descent.weight_decay, self.learner.layout
+        term = self.descent.proximal
+        for name, parameter in zip(self._names(named), layer.parameters, strict=True):
+            strength = 0.0 if term is None else term.strengths[layout.names.index(name)]
+            if term is not None and strength:
+                target = layout.views(term.target)[name].view_as(parameter)
                 scaled = target * (strength / (strength + decay)) if decay else target
-                yield Tug(owned, scaled, lr * (strength + decay))
+                yield ProximalStep(parameter, scaled, lr * (strength + decay))
             elif decay:
-                yield Tug(owned, None, lr * decay)
+                yield ProximalStep(parameter, None, lr * decay)
 
-    def _names(self, link: Link) -> list[str]:
-        """Of the link's parameters, in the order of its slots."""
-        prefix = f"{link.name}." if link.name else ""
-        return [name for name in (f"{prefix}weight", f"{prefix}bias") if name in self.learner.layout.names]
-
-    @cached_property
-    def links(self) -> tuple[Link, ...]:
-        """The links that become layers."""
-        links = self.learner.links
-        return links[1:] if isinstance(links[0].module, nn.Flatten) else links
+    def _names(self, named: NamedLayer) -> list[str]:
+        """The names of the layer's parameters, in the order of its spans."""
+        names = (named.parameter_name(name) for name in ("weight", "bias"))
+        return [name for name in names if name in self.learner.layout.names]
 
     @cached_property
-    def plan(self) -> Plan | None:
-        """What the mask means for the chain, if there is one."""
-        mask, known = self.how.mask, self.learner.plan
+    def chain(self) -> Chain:
+        """The part of the chain that becomes layers."""
+        chain = self.learner.chain
+        return chain[1:] if isinstance(chain[0].module, nn.Flatten) else chain
+
+    @cached_property
+    def chain_mask(self) -> ChainMask | None:
+        """The mask layer by layer, if there is one."""
+        mask, known = self.descent.mask, self.learner.chain_mask
         if mask is None:
             return None
         if known is None or not (known.mask is mask or torch.equal(known.mask, mask)):
-            trained = [i for i, link in enumerate(self.links) if isinstance(link.module, TRAINED)]
-            known = Plan.of(mask, self.links, {i: self._parameters(self.links[i])[2] for i in trained})
-            self.learner.plan = known
+            trainable = [i for i, named in enumerate(self.chain) if isinstance(named.module, TRAINABLE)]
+            known = ChainMask.of(mask, self.chain, {i: self._parameters(self.chain[i])[2] for i in trainable})
+            self.learner.chain_mask = known
         return known
 
     @cached_property
-    def still(self) -> int:
-        """How many layers lie before the first in which anything moves."""
-        if self.plan is not None:
-            return self.plan.still
-        return next(i for i, link in enumerate(self.links) if isinstance(link.module, TRAINED))
+    def first_trained(self) -> int:
+        """The index of the first layer in which anything changes."""
+        if self.chain_mask is not None:
+            return self.chain_mask.first_trained
+        return next(i for i, named in enumerate(self.chain) if isinstance(named.module, TRAINABLE))
 
-    def _layer(self, link: Link, place: int) -> Layer:
-        module, lowest, plan = link.module, place <= self.still, self.plan
+    def _layer(self, named: NamedLayer, index: int) -> Layer:
+        module, lowest, masks = named.module, index <= self.first_trained, self.chain_mask
         match module:
             case nn.Linear():
-                matrix, bias, slots = self._parameters(link)
-                weights = Weights(matrix, bias, slots)
-                return self._linear(weights, lowest, place) if plan is None else self._masked(weights, place, plan)
+                linear = LinearWeights(*self._parameters(named))
+                return self._linear(linear, lowest, index) if masks is None else self._masked(linear, index, masks)
             case nn.Conv2d():
-                filters = Filters.of(module, *self._parameters(link))
-                return self._conv(filters, lowest) if plan is None else self._masked_conv(filters, place, plan)
+                conv = ConvWeights.of(module, *self._parameters(named))
+                return self._conv(conv, lowest) if masks is None else self._masked_conv(conv, index, masks)
             case nn.MaxPool2d():
                 k, s, p, d = (pair(v) for v in (module.kernel_size, module.stride, module.padding, module.dilation))
                 return MaxPool(k, s, p, d, module.ceil_mode)
@@ -206,14 +231,14 @@ class _Builder:
             case _:
                 return Flatten()
 
-    def _parameters(self, link: Link) -> tuple[Tensor, Tensor | None, tuple[Slot, ...]]:
-        names, views = self._names(link), self.learner.layout.views(self.weights)
-        slots = tuple(self.learner.layout.slot(name) for name in names)
-        return views[names[0]], views[names[1]] if len(names) > 1 else None, slots
+    def _parameters(self, named: NamedLayer) -> tuple[Tensor, Tensor | None, tuple[Span, ...]]:
+        names, views = self._names(named), self.learner.layout.views(self.weights)
+        spans = tuple(self.learner.layout.span(name) for name in names)
+        return views[names[0]], views[names[1]] if len(names) > 1 else None, spans
 
-    def _linear(self, weights: Weights, lowest: bool, place: int) -> Layer:
-        batches, lr = self.batches, self.how.lr
-        if self.apart:
+    def _linear(self, weights: LinearWeights, lowest: bool, index: int) -> Layer:
+        batches, lr = self.batches, self.descent.lr
+        if self.separate_weights:
             return DenseLinear(weights, lr, batches.clients, lowest=lowest)
         outputs, inputs = weights.matrix.shape
         if lowest and batches.constant and batches.size <= 2 * batches.steps * outputs:
@@ -221,43 +246,45 @@ class _Builder:
         rank = batches.steps * batches.size
         if rank * (inputs + outputs) <= inputs * outputs // 2:
             return FactoredLinear(weights, lr, batches.clients, rank, lowest=lowest)
-        if place == 0 and not batches.constant:
+        if index == 0 and not batches.constant:
             return WindowLinear(weights, lr, batches.clients)
         return DenseLinear(weights, lr, batches.clients, lowest=lowest)
 
-    def _conv(self, filters: Filters, lowest: bool) -> Layer:
-        batches, lr = self.batches, self.how.lr
-        if lowest and filters.groups == 1 and filters.patch <= PATCH_LIMIT:
-            return PatchConv(filters, lr, batches.clients, constant=batches.constant)
-        return LoopConv(filters, lr, batches.clients, lowest=lowest)
+    def _conv(self, weights: ConvWeights, lowest: bool) -> Layer:
+        batches, lr = self.batches, self.descent.lr
+        if lowest and weights.groups == 1 and weights.patch_size <= PATCH_LIMIT:
+            return PatchConv(weights, lr, batches.clients, constant=batches.constant)
+        return LoopConv(weights, lr, batches.clients, lowest=lowest)
 
-    def _masked(self, weights: Weights, place: int, plan: Plan) -> Layer:
-        """Shared weights and a correction, a block or single weights, unless so much moves that clients own all."""
-        share, lr, clients = plan.shares[place], self.how.lr, self.batches.clients
-        wanted = 0 if place <= plan.still else share.shape[1]
-        if share.dense:
-            return OwnLinear(_ordered(weights, share), share, lr, clients, lowest=not wanted)
-        if not share.blockwise:
-            return ScatteredLinear(weights, share, lr, clients, wanted)
-        if place in plan.wanted and share.below is not None:
-            wanted = share.below.lower
-        return BlockLinear(_ordered(weights, share), share, lr, clients, wanted)
+    def _masked(self, weights: LinearWeights, index: int, masks: ChainMask) -> Layer:
+        """Broadcast weights with a correction of a block or of single weights, or weights per client if many change."""
+        mask, lr, clients = masks.layers[index], self.descent.lr, self.batches.clients
+        needed = 0 if index <= masks.first_trained else mask.shape[1]
+        if mask.is_dense:
+            return PerClientLinear(_reordered(weights, mask), mask, lr, clients, lowest=not needed)
+        if not mask.is_blockwise:
+            return ScatteredLinear(weights, mask, lr, clients, needed)
+        if index in masks.needed_inputs and mask.input_order is not None:
+            needed = mask.input_order.lower_count
+        return BlockLinear(_reordered(weights, mask), mask, lr, clients, needed)
 
-    def _masked_conv(self, filters: Filters, place: int, plan: Plan) -> Layer:
-        """Shared filters if nothing moves, otherwise filters per client."""
-        share, lowest = plan.shares[place], place <= plan.still
-        if share.empty:
-            return FrozenConv(filters, lowest=lowest)
-        form = self._conv(filters, lowest)
-        if isinstance(form, PatchConv):
-            return MaskedPatchConv(form, share)
-        wanted = plan.wanted.get(place)
-        return MaskedConv(filters, share, self.how.lr, self.batches.clients, wanted=wanted, lowest=lowest)
+    def _masked_conv(self, weights: ConvWeights, index: int, masks: ChainMask) -> Layer:
+        """Broadcast filters if nothing changes, otherwise filters per client."""
+        mask, lowest = masks.layers[index], index <= masks.first_trained
+        if mask.empty:
+            return FrozenConv(weights, lowest=lowest)
+        unmasked = self._conv(weights, lowest)
+        if isinstance(unmasked, PatchConv):
+            return MaskedPatchConv(unmasked, mask)
+        needed = masks.needed_inputs.get(index)
+        return MaskedConv(weights, mask, self.descent.lr, self.batches.clients, needed=needed, lowest=lowest)
 
 
-def _ordered(weights: Weights, share: Share) -> Weights:
-    """The broadcast weights with their outputs and inputs in the order of the seams."""
+def _reordered(weights: LinearWeights, mask: LayerMask) -> LinearWeights:
+    """The broadcast weights with their outputs and inputs in feature order."""
     matrix, bias = weights.matrix, weights.bias
-    if share.above is not None:
-        matrix, bias = matrix[share.above.order], None if bias is None else bias[share.above.order]
-    return Weights(matrix if share.below is None else matrix[:, share.below.order], bias, weights.slots)
+    if mask.output_order is not None:
+        order = mask.output_order.order
+        matrix, bias = matrix[order], None if bias is None else bias[order]
+    columns = matrix if mask.input_order is None else matrix[:, mask.input_order.order]
+    return LinearWeights(columns, bias, weights.spans)

@@ -1,0 +1,224 @@
+"""Layers of a stack of clients: what a layer is, layers without parameters, and the gradients of the losses.
+
+Activations are (clients, batch, ...). A layer with parameters takes its SGD step inside its backward pass, so the
+gradient of its weights need not be stored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
+from tacit.engine.learners.kernels.block_rows import DenseBlock, FactoredBlock
+
+Span = tuple[int, int]  # the start and the end of a parameter in a row
+Blocks = Sequence[tuple[Span, DenseBlock | FactoredBlock]]
+Pair = tuple[int, int]
+_aten = torch.ops.aten
+
+
+class Layer(Protocol):
+    """One layer of a wave of clients."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's outputs; keeps what `backward` needs."""
+        ...
+
+    def backward(self, g: Tensor) -> Tensor | None:
+        """Take the step and return the gradient at the inputs, or None if no layer below needs it."""
+        ...
+
+    def blocks(self) -> Blocks:
+        """The layer's part of the update, after the last step."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ProximalStep:
+    """The proximal term's part of an SGD step, for one parameter.
+
+    w − lr·(g + s·(w − t)) = (1 − lr·s)·w + lr·s·t − lr·g: the parameter is first interpolated towards its target by
+    `rate` = lr·s, then the gradient step is taken. Weight decay is a proximal step towards zero.
+    """
+
+    parameter: Tensor  # (clients, ...), as the layer holds it
+    target: Tensor | None  # None: zero
+    rate: float
+
+    def apply(self, client: int | slice = slice(None)) -> None:
+        """Interpolate in place, for all clients or one."""
+        if self.target is None:
+            self.parameter[client].mul_(1 - self.rate)
+        else:
+            self.parameter[client].lerp_(self.target[client], self.rate)
+
+
+class PerClientLayer(Protocol):
+    """A layer that holds a copy of its parameters for each client, so that proximal steps can be applied to them."""
+
+    proximal_steps: tuple[ProximalStep, ...]
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The clients' parameters, in the order of the layer's spans."""
+        ...
+
+
+class Parameterless:
+    """A layer without parameters, which contributes nothing to the update."""
+
+    def blocks(self) -> Blocks:
+        return []
+
+
+class Relu(Parameterless):
+    """max(x, 0)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.out = torch.relu(x)
+        return self.out
+
+    def backward(self, g: Tensor) -> Tensor:
+        below: Tensor = _aten.threshold_backward(g, _matching(self.out, g), 0)
+        return below
+
+
+class Sigmoid(Parameterless):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.out = torch.sigmoid(x)
+        return self.out
+
+    def backward(self, g: Tensor) -> Tensor:
+        below: Tensor = _aten.sigmoid_backward(g, _matching(self.out, g))
+        return below
+
+
+class Tanh(Parameterless):
+    """tanh(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.out = torch.tanh(x)
+        return self.out
+
+    def backward(self, g: Tensor) -> Tensor:
+        below: Tensor = _aten.tanh_backward(g, _matching(self.out, g))
+        return below
+
+
+class Flatten(Parameterless):
+    """All dimensions but clients and batch as one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.shape = x.shape
+        return x.flatten(2)
+
+    def backward(self, g: Tensor) -> Tensor:
+        return g.reshape(self.shape)
+
+
+class MaxPool(Parameterless):
+    """Max pooling in channels-last layout, for which PyTorch's kernel is many times faster."""
+
+    def __init__(self, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil: bool) -> None:
+        self.geometry = (kernel, stride, padding, dilation, ceil)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs are in the default layout, which the next layer expects."""
+        self.x, self.shape = _channels_last(x), x.shape
+        out, self.index = _aten.max_pool2d_with_indices(self.x, *self.geometry)
+        return _per_client(out.contiguous(), self.shape)
+
+    def backward(self, g: Tensor) -> Tensor:
+        below = _aten.max_pool2d_with_indices_backward(_channels_last(g), self.x, *self.geometry, self.index)
+        return _per_client(below, self.shape)
+
+
+class AvgPool(Parameterless):
+    """Average pooling."""
+
+    def __init__(
+        self, kernel: Pair, stride: Pair, padding: Pair, ceil: bool, include_padding: bool, divisor: int | None
+    ) -> None:
+        self.geometry = (kernel, stride, padding, ceil, include_padding, divisor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x, self.shape = x.flatten(0, 1), x.shape
+        return _per_client(F.avg_pool2d(self.x, *self.geometry), self.shape)
+
+    def backward(self, g: Tensor) -> Tensor:
+        return _per_client(_aten.avg_pool2d_backward(g.flatten(0, 1), self.x, *self.geometry), self.shape)
+
+
+def _matching(out: Tensor, g: Tensor) -> Tensor:
+    """The outputs that have a gradient: under a mask, possibly only the first features."""
+    return out if out.shape[-1] == g.shape[-1] else out[..., : g.shape[-1]]
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+
+
+def _per_client(x: Tensor, shape: torch.Size) -> Tensor:
+    return x.view(shape[0], shape[1], *x.shape[1:])
+
+
+def cross_entropy_gradient(z: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """softmax(z) − one_hot(y), times the sample weights, as all gradients below."""
+    g = torch.softmax(z, -1)
+    g.scatter_add_(-1, y[..., None], torch.full_like(y[..., None], -1.0, dtype=z.dtype))
+    return g.mul_(weight[..., None])
+
+
+def mean_squared_gradient(z: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """2·(z − y) / outputs per sample."""
+    return (z - y).mul_(_weight_per_output(z, weight)).mul_(2)
+
+
+def binary_cross_entropy_gradient(z: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """(sigmoid(z) − y) / outputs per sample."""
+    return (torch.sigmoid(z) - y).mul_(_weight_per_output(z, weight))
+
+
+def root_mean_squared_gradient(z: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """(z − y) / RMSE / outputs per sample."""
+    error = z - y
+    root = (error.square().flatten(2).mean(2) * weight).sum(1).sqrt_()
+    return error.mul_(_weight_per_output(z, weight)).div_(_nonzero(root, z))
+
+
+def root_brier_gradient(z: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of the root Brier score at the probabilities, (p − one_hot(y)) / root, through the softmax."""
+    p = torch.softmax(z, -1)
+    error = p.scatter_add(-1, y[..., None], torch.full_like(y[..., None], -1.0, dtype=z.dtype))
+    root = (error.square().sum(-1) * weight).sum(1).sqrt_()
+    error.mul_(weight[..., None]).div_(_nonzero(root, z))
+    return p.mul_(error - (p * error).sum(-1, keepdim=True))
+
+
+def _nonzero(root: Tensor, like: Tensor) -> Tensor:
+    """One root per client to divide by, with 1 for 0; where the root is zero, so is the gradient."""
+    return root.masked_fill(root == 0, 1.0).view(-1, *[1] * (like.dim() - 1))
+
+
+def _weight_per_output(z: Tensor, weight: Tensor) -> Tensor:
+    return weight.view(*weight.shape, *[1] * (z.dim() - 2)) / z[0, 0].numel()
+
+
+LOSS_GRADIENTS = {
+    CrossEntropy: cross_entropy_gradient,
+    MeanSquared: mean_squared_gradient,
+    BinaryCrossEntropy: binary_cross_entropy_gradient,
+    RootMeanSquared: root_mean_squared_gradient,
+    RootBrier: root_brier_gradient,
+}
+
+
+def has_gradient(loss: Loss) -> bool:
+    """Whether the loss has a hand-written gradient."""
+    return type(loss) in LOSS_GRADIENTS
