@@ -1,8 +1,12 @@
+"""Samplers: cohort sizes, equal inclusion probabilities, and independent Poisson draws."""
+
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from tacit.core import Key
-from tacit.core.pieces import Sampler
+from tacit.core.interfaces import Sampler
 from tacit.errors import UserError
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 
@@ -20,7 +24,7 @@ def test_everyone() -> None:
     assert Everyone().cohort(4, 0, KEYS[0]).tolist() == [0, 1, 2, 3]
 
 
-def test_a_fixed_size_cohort_has_that_many_different_clients_in_order() -> None:
+def test_a_fixed_size_cohort_has_distinct_clients_in_ascending_order() -> None:
     for key in KEYS[:50]:
         cohort = FixedSize(7).cohort(20, 0, key)
         assert len(set(cohort.tolist())) == 7
@@ -28,14 +32,14 @@ def test_a_fixed_size_cohort_has_that_many_different_clients_in_order() -> None:
 
 
 @pytest.mark.parametrize("sampler", [FixedSize(5), Poisson(5.0)], ids=repr)
-def test_every_client_is_as_likely_as_any_other(sampler: Sampler) -> None:
-    share = counts(sampler, 20) / len(KEYS)
-    spread = (0.25 * 0.75 / len(KEYS)) ** 0.5
-    assert float((share - 0.25).abs().max()) < 4.5 * spread
+def test_all_clients_are_equally_likely(sampler: Sampler) -> None:
+    frequency = counts(sampler, 20) / len(KEYS)
+    deviation = (0.25 * 0.75 / len(KEYS)) ** 0.5
+    assert float((frequency - 0.25).abs().max()) < 4.5 * deviation
 
 
-def test_poisson_coins_are_independent() -> None:
-    """The size of the cohort has the binomial's variance, and pairs meet as often as the product says."""
+def test_poisson_draws_are_independent() -> None:
+    """The cohort's size has the variance of a binomial, and pairs occur with the product of their probabilities."""
     cohorts = [set(Poisson(5.0).cohort(20, 0, key).tolist()) for key in KEYS]
     sizes = torch.tensor([float(len(c)) for c in cohorts])
     assert float(sizes.mean()) == pytest.approx(5.0, abs=0.2)
@@ -49,8 +53,8 @@ def test_growing_follows_its_stages() -> None:
 
 
 @pytest.mark.parametrize("sampler", [FixedSize(11), Poisson(11), Growing(stages=((1, Poisson(11)),))], ids=repr)
-def test_a_cohort_larger_than_the_population(sampler: Sampler) -> None:
-    with pytest.raises(UserError, match=r"Expected a cohort of size=11 <= population=10\. Take a smaller cohort"):
+def test_a_cohort_larger_than_the_population_is_refused(sampler: Sampler) -> None:
+    with pytest.raises(UserError, match=r"Expected a cohort of size=11 <= population=10\. Use a smaller cohort"):
         sampler.cohort(10, 0, KEYS[0])
 
 
@@ -58,6 +62,6 @@ def test_a_cohort_larger_than_the_population(sampler: Sampler) -> None:
     "make",
     [lambda: FixedSize(0), lambda: Poisson(0), lambda: Growing(stages=()), lambda: Growing(stages=((0, Everyone()),))],
 )
-def test_bad_arguments(make: object) -> None:
+def test_bad_arguments(make: Callable[[], object]) -> None:
     with pytest.raises(UserError, match="Expected"):
         make()

@@ -1,3 +1,7 @@
+"""Server updates: Add, Replace and Momentum."""
+
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -17,7 +21,7 @@ def test_replace() -> None:
     assert Replace().apply(STATE, UPDATE).weights.tolist() == [0.5, -1.0]
 
 
-def test_momentum_remembers() -> None:
+def test_momentum_accumulates() -> None:
     server = Momentum(rho=0.5, rate=2.0)
     once = server.apply(STATE, UPDATE)
     twice = server.apply(once, UPDATE)
@@ -33,6 +37,6 @@ def test_the_state_given_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: Momentum(rho=1.0), lambda: Momentum(rate=0), lambda: Add(rate=0)])
-def test_bad_arguments(make: object) -> None:
+def test_bad_arguments(make: Callable[[], object]) -> None:
     with pytest.raises(UserError, match="Expected r"):
         make()

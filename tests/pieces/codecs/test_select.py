@@ -1,6 +1,8 @@
-"""Which coordinates are said: the largest on public data, voted for, or random."""
+"""Which coordinates are sent: those with the largest public gradients, those voted for, or random ones."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,38 +13,45 @@ from tacit.core import CrossEntropy, DenseRows, Key, Method, Population, Round, 
 from tacit.core.round import broadcast
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout
-from tacit.engine.learners import Fastest
-from tacit.engine.learners.reference import Reference
+from tacit.engine.learners import AutoLearner
+from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.waves import StackedClients
 from tacit.errors import TrainingError, UserError
 from tacit.pieces.channels import IdealSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
-from tacit.pieces.codecs.select import MASK, largest
+from tacit.pieces.codecs.select import MASK, Selection, largest
 from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, PublicClip
 from tacit.pieces.samplers import Everyone, FixedSize
 from tacit.pieces.trainers import Masked, Sgd
-from tacit.runs.run import Plan
+from tacit.privacy.guarantee import Guarantee
+from tacit.runs.records import Plan
 from tacit.runs.training import follow
 from tacit.wire import indices
 from tacit.wire.frames import Part
 
 FIVE = Size(number=5)
 SGD = Sgd(lr=0.1, steps=2)
-EVERY = [TopK(size=FIVE, lr=0.1), Vote(size=FIVE), FixedRandom(size=FIVE), RandomK(size=FIVE)]
+TOP_K = TopK(size=FIVE, lr=0.1)
+SELECTIONS: list[Selection] = [TOP_K, Vote(size=FIVE), FixedRandom(size=FIVE), RandomK(size=FIVE)]
 
 
 def now(index: int = 0, seed: int = 0) -> Round:
     return Round(index, 8, 8.0, 8, Key.from_seed(seed).child("round", index), Key.from_seed(seed, "secret"))
 
 
-def task(**changes: object) -> Task:
+def task(**changes: Any) -> Task:
     options = {"model": zoo.softmax, "clients": zoo.population([4] * 8), "public": zoo.population([6], seed=3)[0]}
     return Task(**{**options, **changes})
 
 
-def method(which: object, **changes: object) -> Method:
-    options = {"name": "x", "rounds": 3, "sampler": FixedSize(4), "trainer": Masked(SGD), "codec": Select(which)}
+def method(selection: Selection, **changes: Any) -> Method:
+    options = {"name": "x", "rounds": 3, "sampler": FixedSize(4), "trainer": Masked(SGD), "codec": Select(selection)}
     return Method(**{**options, **changes})
+
+
+def mask_of(view: View) -> Tensor:
+    assert view.mask is not None
+    return view.mask
 
 
 @pytest.mark.parametrize(
@@ -54,65 +63,69 @@ def method(which: object, **changes: object) -> Method:
         (1.0, 7, 7),
     ],
 )
-def test_a_share_is_rounded_down(ratio: float, dim: int, count: int) -> None:
-    assert Size(ratio=ratio).of(dim) == count
+def test_a_ratio_is_rounded_down(ratio: float, dim: int, count: int) -> None:
+    assert Size(ratio=ratio).count(dim) == count
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: Size(), "either ratio or number, and not both"),
         (lambda: Size(ratio=0.1, number=3), "either ratio or number, and not both"),
         (lambda: Size(ratio=0.0), r"ratio=0.0 in \(0, 1\]"),
         (lambda: Size(ratio=1.1), r"ratio=1.1 in \(0, 1\]"),
         (lambda: Size(number=0), "number=0 >= 1"),
-        (lambda: Size(ratio=0.001).of(999), "ratio=0.001 to be at least one of 999 weights"),
-        (lambda: Size(number=11).of(10), "number=11 <= 10, the number of the model's weights"),
+        (lambda: Size(ratio=0.001).count(999), "ratio=0.001 to be at least one of 999 weights"),
+        (lambda: Size(number=11).count(10), "number=11 <= 10, the number of the model's weights"),
         (lambda: TopK(size=FIVE, lr=0.0), "lr=0.0 > 0"),
         (lambda: TopK(size=FIVE, lr=0.1, steps=0), "steps=0 >= 1"),
     ],
 )
-def test_bad_sizes(make: object, words: str) -> None:
-    with pytest.raises(UserError, match=words):
+def test_bad_arguments(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         make()
 
 
-def test_of_equal_scores_the_lower_coordinate_goes_first() -> None:
+def test_ties_go_to_the_lower_coordinate() -> None:
     assert largest(torch.zeros(6), 3).tolist() == [0, 1, 2]
     assert largest(torch.tensor([0.0, 2.0, -1.0, 2.0, 2.0]), 2).tolist() == [1, 3]
     many = torch.zeros(5000).index_fill_(0, torch.arange(10, 5000, 10), 1.0)
     assert largest(many, 100).tolist() == list(range(10, 1001, 10))
 
 
-def by_plain_autograd(model: nn.Module, x: Tensor, y: Tensor, *, lr: float, steps: int) -> Tensor:
-    """Σ |gradient| over all parameters, biases among them, of a model that steps along."""
-    scores = 0.0
+def scores_by_autograd(model: nn.Module, x: Tensor, y: Tensor, *, lr: float, steps: int) -> Tensor:
+    """Σ |gradient| over all parameters, including biases, of a model that follows the gradients."""
+    scores = torch.zeros(())
     for _ in range(steps):
         gradients = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
         scores = scores + torch.cat([gradient.flatten() for gradient in gradients]).abs()
         with torch.no_grad():
             for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-                parameter -= lr * gradient
+                parameter.sub_(lr * gradient)
     return scores
 
 
 @pytest.mark.parametrize("make", [zoo.mlp, zoo.cnn], ids=["mlp", "cnn"])
-@pytest.mark.parametrize("way", [Fastest, Reference])
-def test_top_k_is_global_over_sums_of_absolute_gradients(make: object, way: object) -> None:
+@pytest.mark.parametrize("learner", [AutoLearner, ReferenceLearner])
+def test_top_k_is_global_over_sums_of_absolute_gradients(
+    make: Callable[[], nn.Module], learner: type[AutoLearner]
+) -> None:
     model, (x, y) = make().double(), zoo.population([7], dtype=torch.float64, seed=3)[0]
     layout, top = Layout.of(model), TopK(size=Size(ratio=0.1), lr=0.3, steps=4)
     state = State(0, layout.flatten(model), layers=layout.sizes)
-    wave = StackedClients(torch.tensor([0]), Population.of([(x, y)]), way(model, CrossEntropy()))
+    wave = StackedClients(torch.tensor([0]), Population.of([(x, y)]), learner(model, CrossEntropy()))
     mask = top.prepare(state, wave, now()).memory[MASK]
-    scores = by_plain_autograd(model, x, y, lr=0.3, steps=4)
+    scores = scores_by_autograd(model, x, y, lr=0.3, steps=4)
     assert torch.equal(mask, scores.topk(layout.dim // 10).indices.sort().values)
     ends = torch.tensor(layout.sizes).cumsum(0)
-    shares = torch.bincount(torch.bucketize(mask, ends, right=True), minlength=len(ends)) / torch.tensor(layout.sizes)
-    assert shares.max() > 2 * shares.min()  # no fixed share of every layer
+    fractions = torch.bincount(torch.bucketize(mask, ends, right=True), minlength=len(ends)) / torch.tensor(
+        layout.sizes
+    )
+    assert fractions.max() > 2 * fractions.min()  # layers do not have equal fractions
 
 
-def test_top_k_without_a_gradient_takes_the_first() -> None:
-    """A weight that no public image moves is no better than another: the lower coordinate goes first."""
+def test_top_k_without_gradients_takes_the_lower_coordinates() -> None:
+    """Weights without a gradient on the public images are tied."""
     x, y = torch.zeros(3, 1, 8, 8), torch.tensor([1, 1, 2])
     state = initial_state(method(TopK(size=Size(number=20), lr=0.1)), task(public=(x, y)))
     assert state.memory[MASK].tolist() == [*range(10), *range(640, 650)]  # only biases have gradients
@@ -120,73 +133,70 @@ def test_top_k_without_a_gradient_takes_the_first() -> None:
 
 def test_top_k_needs_public_data() -> None:
     with pytest.raises(UserError) as error:
-        initial_state(method(EVERY[0]), task(public=None))
-    assert str(error.value) == (
-        "TopK chooses coordinates by gradients on public data, but the task has none. Give the task some (public), "
-        "let clients vote for coordinates (Vote; select=vote), or take random ones (FixedRandom)."
-    )
+        initial_state(replace(method(TOP_K), name="fl-top"), task(public=None))
+    assert str(error.value) == "fl-top needs public data: add `--task-set public=50`, or `--set select=vote`."
 
 
-def test_top_k_of_a_diverged_model_is_refused() -> None:
+def test_top_k_refuses_public_training_that_diverges() -> None:
     with pytest.raises(TrainingError, match=r"public data diverged.*Lower lr"):
         initial_state(method(TopK(size=FIVE, lr=1e38, steps=5)), task())
 
 
-def test_random_coordinates_are_new_in_every_round_and_the_same_for_all() -> None:
+def test_random_coordinates_are_redrawn_every_round_and_the_same_for_client_and_server() -> None:
     codec, state = Select(RandomK(size=FIVE)), State(0, torch.arange(650.0))
-    masks = [codec.view(state, now(index)).mask for index in range(20)]
+    masks = [mask_of(codec.view(state, now(index))) for index in range(20)]
     assert len({tuple(mask.tolist()) for mask in masks}) == 20
     for index, mask in enumerate(masks):
         assert mask.tolist() == sorted(set(mask.tolist()))
-        spread = codec.decode(torch.ones(5), state, now(index))  # the server's side
+        spread = codec.decode(torch.ones(5), state, now(index))  # on the server
         assert torch.equal(spread.nonzero().flatten(), mask)
-    counts = torch.bincount(torch.cat([codec.view(state, now(i)).mask for i in range(2000)]), minlength=650)
+    counts = torch.bincount(torch.cat([mask_of(codec.view(state, now(i))) for i in range(2000)]), minlength=650)
     assert float(((counts - 10_000 / 650) ** 2 / (10_000 / 650)).sum()) < 650 + 5 * (2 * 650) ** 0.5
 
 
-def test_fixed_random_coordinates_are_those_of_the_seed() -> None:
-    playing = method(FixedRandom(size=FIVE))
-    masks = [initial_state(playing, task(), seed).memory[MASK].tolist() for seed in (0, 0, 1)]
+def test_fixed_random_coordinates_follow_from_the_seed() -> None:
+    fixed = method(FixedRandom(size=FIVE))
+    masks = [initial_state(fixed, task(), seed).memory[MASK].tolist() for seed in (0, 0, 1)]
     assert masks[0] == masks[1] != masks[2]
-    *_, (state, _) = rounds(playing, task(), workers=1)
+    *_, (state, _) = rounds(fixed, task(), workers=1)
     assert state.memory[MASK].tolist() == masks[0]
 
 
-@pytest.mark.parametrize("which", EVERY, ids=lambda which: type(which).__name__)
-def test_what_is_told(which: object) -> None:
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda selection: type(selection).__name__)
+def test_what_is_broadcast(selection: Selection) -> None:
     state = replace(State(3, torch.arange(650.0)), memory={MASK: torch.tensor([1, 2, 64, 300, 649])})
-    view = Select(which).view(state, now(3))
-    if isinstance(which, RandomK):
+    view = Select(selection).view(state, now(3))
+    if isinstance(selection, RandomK):
         assert set(view.sent(first=True)) == {Part.WEIGHTS}
         return
     assert view.parts[Part.VALUES].tolist() == [1.0, 2.0, 64.0, 300.0, 649.0]
     assert set(view.sent(first=False)) == {Part.VALUES}
-    told = view.sent(first=True)
-    assert (Part.MASK in told) == (not isinstance(which, FixedRandom))
-    if Part.MASK in told:
-        assert torch.equal(indices.unpack(told[Part.MASK], 650), view.mask)
+    first = view.sent(first=True)
+    assert (Part.MASK in first) == (not isinstance(selection, FixedRandom))
+    if Part.MASK in first:
+        assert torch.equal(indices.unpack(first[Part.MASK], 650), mask_of(view))
 
 
-def test_what_is_left_out_changes_nothing_that_it_is_added_to() -> None:
+def test_decoding_changes_no_weight_outside_the_mask() -> None:
     state = State(0, torch.tensor([0.0, -0.0, 1.0, -0.0]), {MASK: torch.tensor([2])})
     after = state.weights + Select(Vote(size=Size(number=1))).decode(torch.tensor([0.5]), state, now())
     assert torch.equal(after, torch.tensor([0.0, -0.0, 1.5, -0.0]))
     assert after.signbit().tolist() == [False, True, False, True]
 
 
-def test_a_ballot_has_a_vote_for_each_of_the_largest() -> None:
+def test_a_ballot_votes_for_the_largest_updates() -> None:
     rows = torch.tensor([[0.1, -3.0, 2.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
     ballots = Select(Vote(size=Size(number=2))).encode(DenseRows(rows), View(torch.zeros(4), {}), now())
     assert ballots.dense().tolist() == [[0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
 
 
-def test_the_elected_are_those_with_the_most_votes() -> None:
-    """The engine's first round against a count by hand, and the model does not move before it is decided."""
-    playing, work = method(Vote(size=FIVE), sampler=Everyone()), task()
-    (state, report), *rest = rounds(playing, work, workers=1)
-    first = initial_state(playing, work)
+def test_a_vote_selects_the_coordinates_with_the_most_votes() -> None:
+    """The engine's first round against a count by hand; the model does not change in that round."""
+    vote, work = method(Vote(size=FIVE), sampler=Everyone()), task()
+    (state, report), *rest = rounds(vote, work, workers=1)
+    first = initial_state(vote, work)
     votes = torch.zeros(650)
-    wave = StackedClients(torch.arange(8), work.population, Reference(zoo.softmax(), work.loss))
+    wave = StackedClients(torch.arange(8), work.population, ReferenceLearner(zoo.softmax(), work.loss))
     for row in wave.descend(first.weights, SGD.descent(now())).dense():
         votes[row.abs().topk(5).indices] += 1
     ranked = sorted(range(650), key=lambda i: (-votes[i], i))[:5]
@@ -198,37 +208,41 @@ def test_the_elected_are_those_with_the_most_votes() -> None:
     assert set(rest[0][1].up) == {24 + 12 + 4 * 5}
 
 
-def test_noise_blurs_the_vote() -> None:
-    loud = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=100.0)
+def test_noise_changes_the_result_of_a_vote() -> None:
+    noisy = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=100.0)
     masks = []
-    for mechanism in ({}, {"mechanism": loud, "channel": IdealSum()}):
-        (state, _), *_ = rounds(method(Vote(size=FIVE), rounds=1, **mechanism), task(), workers=1)
+    for pieces in ({}, {"mechanism": noisy, "channel": IdealSum()}):
+        (state, _), *_ = rounds(method(Vote(size=FIVE), rounds=1, **pieces), task(), workers=1)
         masks.append(state.memory[MASK].tolist())
     assert masks[0] != masks[1]
 
 
-def test_a_vote_is_one_of_the_rounds_that_are_paid_for() -> None:
+def test_a_vote_is_accounted_as_one_of_the_rounds() -> None:
     mechanism = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=2.0)
     with_vote, without = (
-        [*follow(Plan(method=method(which, mechanism=mechanism, channel=IdealSum()), task=task()), workers=1)][-1]
-        for which in (Vote(size=FIVE), FixedRandom(size=FIVE))
+        [*follow(Plan(method=method(selection, mechanism=mechanism, channel=IdealSum()), task=task()), workers=1)][-1]
+        for selection in (Vote(size=FIVE), FixedRandom(size=FIVE))
     )
     assert with_vote.state.round == without.state.round == 3
-    assert with_vote.privacy.epsilon == without.privacy.epsilon > 0
+    assert isinstance(with_vote.privacy, Guarantee)
+    assert isinstance(without.privacy, Guarantee)
+    assert with_vote.privacy.epsilon == without.privacy.epsilon is not None
     assert [report.epsilon for report in with_vote.history] == [report.epsilon for report in without.history]
 
 
-def test_a_bound_from_public_data_cannot_be_for_coordinates_that_nobody_knows() -> None:
+def test_a_public_bound_needs_coordinates_that_are_known_before_the_first_round() -> None:
     mechanism = DistributedGaussian(clip=PublicClip(), noise_multiplier=1.0)
-    playing = method(Vote(size=FIVE), mechanism=mechanism, channel=IdealSum())
-    with pytest.raises(UserError, match=r"x: the bound cannot come from public data.*yet to be voted for.*clip="):
-        initial_state(playing, task())
+    vote = method(Vote(size=FIVE), mechanism=mechanism, channel=IdealSum())
+    with pytest.raises(UserError, match=r"x: the clipping bound cannot be estimated from public data.*Vote.*clip="):
+        initial_state(vote, task())
 
 
-def test_clients_of_a_broadcast_know_the_mask_that_the_server_decodes_with() -> None:
-    for which in EVERY:
-        playing = method(which)
-        state = initial_state(playing, task())
-        mask = broadcast(playing, state, now(2)).mask
-        theirs = which.mask(state, now(2))
-        assert (mask is None and theirs is None) or torch.equal(mask, theirs)
+def test_clients_and_server_use_the_same_mask() -> None:
+    for selection in SELECTIONS:
+        selecting = method(selection)
+        state = initial_state(selecting, task())
+        sent, decoded = broadcast(selecting, state, now(2)).mask, selection.mask(state, now(2))
+        if sent is None or decoded is None:
+            assert sent is decoded
+        else:
+            assert torch.equal(sent, decoded)

@@ -1,21 +1,25 @@
+"""Compressive sensing: the coefficients that are sent, and the sparse vectors that are reconstructed."""
+
 import math
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from scipy import fft
 from torch import Tensor
 
-from tacit.core import DenseRows, Descent, Key, Round, Rows, State, View
+from tacit.core import DenseRows, Descent, Key, Perturbation, Round, Rows, State, View, Wave
+from tacit.core.wave import Shapes
 from tacit.errors import TrainingError, UserError
 from tacit.pieces.codecs import Size, sensing
 from tacit.pieces.codecs.sensing import THRESHOLD, Sense, measure, reconstruct
 
 DIM = 1_663_370  # the Fashion-MNIST model of the FL-TOP paper
 ROOT = Key.from_seed(0)
-NOW = Round(index=0, population=1, expected=1.0, cohort=1, shared=ROOT.child("shared"), secret=ROOT.child("secret"))
-SHARES = (0.0, 0.5, 1.0)  # of the lowest coefficients
+NOW = Round(0, 1, 1.0, 1, ROOT.child("shared"), ROOT.child("secret"))
+LOWEST = (0.0, 0.5, 1.0)  # shares of the lowest coefficients
 
 
 def normal(*shape: int, name: str = "x", dtype: torch.dtype = torch.float64) -> Tensor:
@@ -23,7 +27,7 @@ def normal(*shape: int, name: str = "x", dtype: torch.dtype = torch.float64) -> 
 
 
 def sparse(count: int, length: int, name: str, dtype: torch.dtype = torch.float64) -> Tensor:
-    """One chunk with `count` numbers that are not zero."""
+    """One chunk with `count` non-zero numbers."""
     x = torch.zeros(1, length, dtype=dtype)
     x[0, torch.randperm(length, generator=ROOT.child(name, 1).torch())[:count]] = normal(count, name=name, dtype=dtype)
     return x
@@ -45,14 +49,24 @@ class Public:
     update: Tensor
     clients: Tensor = torch.zeros(1, dtype=torch.int64)
     samples: Tensor = torch.ones(1, dtype=torch.int64)
+    shapes: Shapes = ()
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:
         assert (how.lr, how.steps, how.epochs, how.batch_size) == (0.5, 3, None, 7)
         return DenseRows(self.update[None])
 
+    def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
+        raise NotImplementedError
+
+    def losses(self, hypotheses: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def keep(self, which: Tensor) -> Wave:
+        raise NotImplementedError
+
 
 @pytest.mark.parametrize(("ratio", "count"), [(0.005, 8316), (0.05, 83_168), (0.1, 166_337)])
-def test_a_message_has_exactly_the_papers_number_of_values(ratio: float, count: int) -> None:
+def test_a_row_has_exactly_the_paper_s_number_of_values(ratio: float, count: int) -> None:
     row = normal(1, DIM, dtype=torch.float32)
     coded = encode(Sense(size=Size(ratio=ratio)), row)
     assert coded.shape == (1, count)
@@ -60,7 +74,7 @@ def test_a_message_has_exactly_the_papers_number_of_values(ratio: float, count: 
 
 
 @pytest.mark.parametrize(("dim", "chunks", "ratio"), [(100, 7, 0.29), (100, 7, 0.02), (5, 9, 1.0), (64, 1, 0.5)])
-@pytest.mark.parametrize("lowest", SHARES)
+@pytest.mark.parametrize("lowest", LOWEST)
 def test_any_number_of_chunks_and_values(dim: int, chunks: int, ratio: float, lowest: float) -> None:
     codec = Sense(size=Size(ratio=ratio), chunks=chunks, lowest=lowest)
     coded = encode(codec, normal(3, dim))
@@ -68,8 +82,8 @@ def test_any_number_of_chunks_and_values(dim: int, chunks: int, ratio: float, lo
     assert codec.decode(coded[0], State(0, torch.zeros(dim)), NOW).shape == (dim,)
 
 
-@pytest.mark.parametrize("lowest", SHARES)
-def test_every_weight_is_heard_with_fewer_values_than_chunks(lowest: float) -> None:
+@pytest.mark.parametrize("lowest", LOWEST)
+def test_every_weight_counts_with_fewer_values_than_chunks(lowest: float) -> None:
     codec = Sense(size=Size(ratio=0.05), chunks=200, lowest=lowest)
     coded = encode(codec, torch.eye(100, dtype=torch.float64))
     assert coded.shape == (100, 5)
@@ -97,7 +111,7 @@ def test_half_of_the_coefficients_are_the_lowest_and_half_change_with_the_round(
 
 @pytest.mark.parametrize("length", [64, 1000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_some_columns_give_what_the_whole_transform_gives(
+def test_the_kept_columns_give_the_same_as_the_whole_transform(
     length: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = random_kept(12, length)
@@ -113,20 +127,20 @@ def test_some_columns_give_what_the_whole_transform_gives(
         assert torch.dist(one, other) < (1e-4 if dtype == torch.float32 else 1e-12) * one.norm()
 
 
-def test_the_cheaper_way_is_taken() -> None:
+def test_the_faster_transform_is_used() -> None:
     assert sensing._few(torch.arange(42), 8400)
     assert not sensing._few(torch.arange(416), 8400)
 
 
 @pytest.mark.parametrize("ratio", [0.02, 0.3, 1.0])
-@pytest.mark.parametrize("lowest", SHARES)
-def test_coefficients_are_linear_and_no_longer_than_the_row(ratio: float, lowest: float) -> None:
+@pytest.mark.parametrize("lowest", LOWEST)
+def test_coefficients_are_linear_and_increase_no_norm(ratio: float, lowest: float) -> None:
     codec = Sense(size=Size(ratio=ratio), chunks=3, lowest=lowest)
     a, b = normal(4, 1000, name="a"), normal(4, 1000, name="b")
     torch.testing.assert_close(encode(codec, a + b), encode(codec, a) + encode(codec, b))
     assert bool((encode(codec, a).norm(dim=1) <= a.norm(dim=1) * (1 + 1e-12)).all())
     back = codec.decode(encode(codec, a)[0], State(0, a[0], {THRESHOLD: torch.tensor(0.0)}), NOW)
-    if ratio == 1.0:  # 3 chunks of 336 numbers, of whose coefficients all but 8 are sent
+    if ratio == 1.0:  # 3 chunks of 336 numbers; all but 8 coefficients are sent
         assert torch.dist(back, a[0]) < 0.25 * a[0].norm()
 
 
@@ -136,7 +150,7 @@ def test_an_isometry_on_the_span() -> None:
     torch.testing.assert_close(encode(codec, span[None]).norm(), span.norm())
 
 
-def test_rows_do_not_mix_and_may_be_none() -> None:
+def test_rows_do_not_mix_and_there_may_be_none() -> None:
     codec, rows = Sense(size=Size(ratio=0.1), chunks=4), normal(3, 500)
     hostile = rows.clone()
     hostile[1] = torch.inf
@@ -151,14 +165,17 @@ def test_random_coefficients_are_drawn_from_the_shared_key_with_the_lowest_among
     other = replace(NOW, shared=ROOT.child("another"))
     assert torch.equal(encode(codec, row), encode(codec, row, again))
     assert not torch.allclose(encode(codec, row), encode(codec, row, other))
-    constant = torch.ones(1, 1000, dtype=torch.float64)  # which has no other coefficient than the lowest
+    constant = torch.ones(1, 1000, dtype=torch.float64)  # only its lowest coefficient is not zero
     for now in (NOW, other):
         torch.testing.assert_close(encode(codec, constant, now).norm(), constant.norm())
 
 
 @pytest.mark.parametrize(("count", "length"), [(5, 500), (10, 1000), (20, 4000)])
-def test_sparse_vectors_come_back_above_the_sampling_limit(count: int, length: int) -> None:
-    """2 s ln(N/s) random coefficients are enough (Donoho and Tanner 2009), a fifth of them is far too few."""
+def test_sparse_vectors_are_recovered_above_the_sampling_limit(count: int, length: int) -> None:
+    """2 s ln(N/s) random coefficients are enough (Donoho and Tanner 2009), a fifth of them is far too few.
+
+    Only this test catches a solver that fits the coefficients but does not find the sparse solution.
+    """
     enough = math.ceil(2 * count * math.log(length / count))
     for draw in range(3):
         x = sparse(count, length, f"sparse {draw}")
@@ -166,24 +183,24 @@ def test_sparse_vectors_come_back_above_the_sampling_limit(count: int, length: i
         solved = reconstruct(measure(x, kept), kept, length, threshold=1e-4, iterations=2000, tolerance=1e-9)
         assert torch.dist(solved, x) < 1e-3 * x.norm()
         kept = kept[: enough // 5]
-        solved = reconstruct(measure(x, kept), kept, length, threshold=1e-4, iterations=2000, tolerance=1e-9)
+        solved = reconstruct(measure(x, kept), kept, length, threshold=1e-4, iterations=200, tolerance=1e-9)
         assert torch.dist(solved, x) > 0.1 * x.norm()
 
 
 def test_the_solution_is_a_minimum() -> None:
-    """At it, Aᵀ(y − Ax) is λ·sign(x) where x is not zero, and no larger elsewhere."""
+    """Optimality: Aᵀ(y − Ax) is λ·sign(x) where x is not zero, and at most λ in magnitude elsewhere."""
     kept, length, threshold = random_kept(60, 200), 200, 0.05
     y = normal(3, 60)
     x = reconstruct(y, kept, length, threshold, iterations=3000, tolerance=0.0)
     back = reconstruct(y, kept, length, 0.0)
-    weight = threshold * back.abs().amax(1, keepdim=True)
-    slope = (back - reconstruct(measure(x, kept), kept, length, 0.0)) / weight
+    penalty = threshold * back.abs().amax(1, keepdim=True)
+    slope = (back - reconstruct(measure(x, kept), kept, length, 0.0)) / penalty
     assert float(slope.abs().max()) < 1 + 1e-3
     torch.testing.assert_close(slope[x != 0], x.sign()[x != 0], rtol=0, atol=1e-3)
 
 
 def test_thresholding_removes_noise() -> None:
-    """What a threshold is for: of a sparse vector under noise, more comes back with it than without."""
+    """A noisy sparse vector is reconstructed with a smaller error with a threshold than without."""
     x, kept = sparse(10, 2000, "noisy"), random_kept(600, 2000)
     y = measure(x, kept) + 0.1 * normal(1, 600, name="noise")
     errors = [float(torch.dist(reconstruct(y, kept, 2000, t), x) / x.norm()) for t in (0.0, 0.2)]
@@ -191,7 +208,7 @@ def test_thresholding_removes_noise() -> None:
 
 
 def test_the_threshold_is_tuned_on_public_data() -> None:
-    """A sparse update wants a small threshold, but not zero; one in the span of what is sent wants none."""
+    """The best threshold is small but positive for a sparse update, and zero for one in their span."""
     codec = Sense(size=Size(ratio=0.3), chunks=2, lowest=0.0, lr=0.5, steps=3, batch_size=7)
     state = State(0, torch.zeros(2000, dtype=torch.float64))
     peaks = sparse(20, 2000, "public")[0]
@@ -205,7 +222,7 @@ def test_the_threshold_is_tuned_on_public_data() -> None:
     assert float(smooth.prepare(state, Public(span), NOW).memory[THRESHOLD]) == 0
 
 
-def test_without_public_data_the_threshold_is_the_given_one() -> None:
+def test_without_public_data_the_given_threshold_is_used() -> None:
     state, coded = State(0, torch.zeros(500, dtype=torch.float64)), normal(50)
     codec = Sense(size=Size(ratio=0.1), chunks=5, threshold=0.2)
     assert codec.prepare(state, None, NOW) is state
@@ -214,23 +231,23 @@ def test_without_public_data_the_threshold_is_the_given_one() -> None:
     assert not torch.equal(codec.decode(coded, state, NOW), replace(codec, threshold=0.5).decode(coded, state, NOW))
 
 
-def test_public_data_that_diverge_are_refused() -> None:
+def test_public_training_that_diverges_is_refused() -> None:
     codec = Sense(size=Size(ratio=0.5), chunks=2, lr=0.5, steps=3, batch_size=7)
     with pytest.raises(TrainingError, match="diverged"):
         codec.prepare(State(0, torch.zeros(10)), Public(torch.full((10,), torch.nan)), NOW)
 
 
-def test_the_whole_model_comes_down_and_nothing_is_remembered() -> None:
+def test_the_whole_model_is_broadcast_and_the_state_does_not_change() -> None:
     state, codec = State(0, normal(10)), Sense(size=Size(ratio=0.5))
     view: View = codec.view(state, NOW)
     assert view.weights is state.weights
     assert [part.name for part in view.parts] == ["WEIGHTS"]
-    assert codec.remember(state, normal(5), NOW) is state
+    assert codec.update_state(state, normal(5), NOW) is state
     assert not codec.selects
 
 
 def test_a_large_model_is_decoded_within_seconds() -> None:
-    """About 0.7 s, 40 iterations; the limit leaves room for a busy machine."""
+    """About 0.7 s for 40 iterations; only this test catches a transform that is far too slow for large models."""
     codec, total = Sense(size=Size(ratio=0.1), tolerance=0.0), normal(166_337, dtype=torch.float32)
     start = time.perf_counter()
     update = codec.decode(total, State(0, torch.zeros(DIM)), NOW)
@@ -254,9 +271,9 @@ def test_a_large_model_is_decoded_within_seconds() -> None:
         ({"batch_size": 0}, "Expected batch_size=0 >= 1."),
     ],
 )
-def test_bad_arguments(arguments: dict[str, object], sentence: str) -> None:
+def test_bad_arguments(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        Sense(**{"size": Size(ratio=0.1), **arguments})  # type: ignore[arg-type]
+        Sense(**{"size": Size(ratio=0.1), **arguments})
 
 
 def test_a_ratio_too_small_for_the_model_is_refused() -> None:

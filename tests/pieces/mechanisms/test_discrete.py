@@ -1,4 +1,4 @@
-"""Samplers against the exact pmf. TACIT_SAMPLES=10000000 draws ten million instead of one, as before a release."""
+"""Discrete noise against its exact pmf. TACIT_SAMPLES=10000000 draws ten million samples instead of one million."""
 
 import os
 from itertools import count, repeat
@@ -15,21 +15,21 @@ from tacit.core import Key
 from tacit.errors import UserError
 from tacit.pieces.mechanisms.discrete import (
     PRECISION,
+    ByteSource,
+    CdfTable,
     DiscreteGaussian,
     IntegerBound,
     IntegerNoise,
     Skellam,
-    Source,
-    Table,
 )
 
 SAMPLES = int(os.environ.get("TACIT_SAMPLES", 1_000_000))
-KINDS = [DiscreteGaussian, Skellam]
-every_kind = pytest.mark.parametrize("kind", KINDS)
+Kind = type[DiscreteGaussian] | type[Skellam]
+every_kind = pytest.mark.parametrize("kind", [DiscreteGaussian, Skellam])
 every_sigma = pytest.mark.parametrize("sigma", [3.0, 10.0, 1000.0])
 
 
-def source(seed: int = 0) -> Source:
+def source(seed: int = 0) -> ByteSource:
     return Key.from_seed(seed, "secret").numpy().bytes
 
 
@@ -42,23 +42,23 @@ def pmf(noise: IntegerNoise, k: npt.NDArray[np.int64]) -> npt.NDArray[np.float64
 
 
 def p_values(samples: npt.NDArray[np.int64], noise: IntegerNoise) -> tuple[float, float]:
-    """Chi-square over some sixty bins, and Kolmogorov–Smirnov, which on a grid errs on the safe side."""
-    reach = int(6 * noise.sigma)
-    chances = pmf(noise, np.arange(-reach, reach + 1))
-    width = max(1, reach // 30)
-    counts = np.bincount(np.clip(samples, -reach, reach) + reach, minlength=2 * reach + 1)
-    starts = np.arange(0, 2 * reach + 1, width)
-    seen, expected = np.add.reduceat(counts, starts), np.add.reduceat(chances, starts) * len(samples)
+    """Chi-square over about sixty bins, and Kolmogorov–Smirnov, which is conservative for discrete distributions."""
+    limit = int(6 * noise.sigma)
+    probabilities = pmf(noise, np.arange(-limit, limit + 1))
+    width = max(1, limit // 30)
+    counts = np.bincount(np.clip(samples, -limit, limit) + limit, minlength=2 * limit + 1)
+    starts = np.arange(0, 2 * limit + 1, width)
+    seen, expected = np.add.reduceat(counts, starts), np.add.reduceat(probabilities, starts) * len(samples)
     kept = expected >= 10
     observed = [*seen[kept], seen[~kept].sum()]
-    awaited = [*expected[kept], len(samples) - expected[kept].sum()]
-    ranges = np.abs(np.cumsum(counts) / len(samples) - np.cumsum(chances)).max()
-    return float(stats.chisquare(observed, awaited).pvalue), float(stats.kstwobign.sf(ranges * sqrt(len(samples))))
+    theoretical = [*expected[kept], len(samples) - expected[kept].sum()]
+    gap = np.abs(np.cumsum(counts) / len(samples) - np.cumsum(probabilities)).max()
+    return float(stats.chisquare(observed, theoretical).pvalue), float(stats.kstwobign.sf(gap * sqrt(len(samples))))
 
 
 @every_kind
 @every_sigma
-def test_samples_follow_the_exact_pmf_and_no_other_width(kind: type[DiscreteGaussian], sigma: float) -> None:
+def test_samples_fit_the_exact_pmf_and_no_other_scale(kind: Kind, sigma: float) -> None:
     samples = kind(sigma).table.sample(SAMPLES, source(7))
     assert min(p_values(samples, kind(sigma))) > 1e-3
     for wrong in (2 / 3, 3 / 2):
@@ -67,7 +67,7 @@ def test_samples_follow_the_exact_pmf_and_no_other_width(kind: type[DiscreteGaus
 
 @every_kind
 @every_sigma
-def test_moments(kind: type[DiscreteGaussian], sigma: float) -> None:
+def test_moments(kind: Kind, sigma: float) -> None:
     samples = kind(sigma).table.sample(SAMPLES, source(8)).astype(float)
     assert abs(samples.mean()) < 4 * sigma / sqrt(SAMPLES)
     assert abs(samples.var() / sigma**2 - 1) < 4 * sqrt(2.2 / SAMPLES)
@@ -75,13 +75,13 @@ def test_moments(kind: type[DiscreteGaussian], sigma: float) -> None:
     assert stats.kurtosis(samples) == pytest.approx(excess, abs=4 * sqrt(26 / SAMPLES))
 
 
-def test_the_default_source_is_the_operating_system() -> None:
+def test_the_default_source_is_that_of_the_operating_system() -> None:
     one, two = (DiscreteGaussian(10.0).table.sample(1000) for _ in range(2))
     assert not np.array_equal(one, two)
     assert 5 < one.std() < 20
 
 
-def exact(table: Table) -> list[int]:
+def thresholds(table: CdfTable) -> list[int]:
     return [(int(high) << 64) + int(low) for high, low in zip(table.high, table.low, strict=True)]
 
 
@@ -94,77 +94,74 @@ def weights(noise: IntegerNoise) -> list[mpmath.mpf]:
 
 @every_kind
 @pytest.mark.parametrize("sigma", [0.1, 0.7, 3.0, 5.3])
-def test_tables_are_right_to_the_last_bit(kind: type[DiscreteGaussian], sigma: float) -> None:
+def test_tables_are_exact_to_the_last_bit(kind: Kind, sigma: float) -> None:
     noise = kind(sigma)
     with mpmath.workprec(320):
-        chances = weights(noise)
-        total = chances[0] + 2 * sum(chances[1:])
-        sums = [(chances[0] + 2 * sum(chances[1 : k + 1])) / total for k in range(noise.table.reach + 1)]
-        thresholds = [int(mpmath.floor(part * 2**PRECISION)) for part in sums]
-        assert exact(noise.table) == thresholds[:-1]
-        drawn = np.diff([0, *exact(noise.table), 2**PRECISION])
-        wanted = [mpmath.mpf(int(part)) / 2**PRECISION for part in drawn]
-        truth = [chances[0] / total, *(2 * chance / total for chance in chances[1:])]
-        padded = [*wanted, *repeat(mpmath.mpf(0), len(truth) - len(wanted))]
-        distance = sum(abs(a - b) for a, b in zip(padded, truth, strict=True)) / 2
+        masses = weights(noise)
+        total = masses[0] + 2 * sum(masses[1:])
+        sums = [(masses[0] + 2 * sum(masses[1 : k + 1])) / total for k in range(noise.table.max_magnitude + 1)]
+        assert thresholds(noise.table) == [int(mpmath.floor(part * 2**PRECISION)) for part in sums][:-1]
+        steps = np.diff([0, *thresholds(noise.table), 2**PRECISION])
+        tabulated = [mpmath.mpf(int(step)) / 2**PRECISION for step in steps]
+        exact = [masses[0] / total, *(2 * mass / total for mass in masses[1:])]
+        padded = [*tabulated, *repeat(mpmath.mpf(0), len(exact) - len(tabulated))]
+        distance = sum(abs(a - b) for a, b in zip(padded, exact, strict=True)) / 2
         assert 0 < distance <= noise.table.error < 1e-35
 
 
-def test_large_tables_end_where_nothing_is_left() -> None:
+def test_large_tables_end_where_the_tail_is_negligible() -> None:
     table = DiscreteGaussian(1000.0).table
-    assert 13_000 < table.reach < 13_300
+    assert 13_000 < table.max_magnitude < 13_300
     assert table.error < 1e-34
-    ends = exact(table)
-    assert ends == sorted(ends)
-    assert 2**PRECISION - ends[-1] <= 4
+    found = thresholds(table)
+    assert found == sorted(found)
+    assert 2**PRECISION - found[-1] <= 4
     assert DiscreteGaussian(1000.0).table is table
 
 
-def forged(*numbers: int) -> Source:
-    """Words in this order, whatever is asked for."""
+def fixed_words(*numbers: int) -> ByteSource:
+    """A source that returns these words in order."""
     stream = (number.to_bytes(8, "little") for number in numbers)
     return lambda size: b"".join(next(stream) for _ in range(size // 8))
 
 
 @every_kind
-def test_ties_are_settled_by_the_second_word(kind: type[DiscreteGaussian]) -> None:
+def test_ties_are_resolved_by_the_second_word(kind: Kind) -> None:
     table = kind(3.0).table
-    for place in (0, 5, table.reach - 1):
-        top, low = int(table.high[place]), int(table.low[place])
-        at = exact(table)
-        for rest in (low - 1, low, low + 1):
-            magnitude = sum(threshold <= (top << 64) + rest for threshold in at)
-            assert table.sample(1, forged(2 * top, rest)).tolist() == [magnitude]
-            assert table.sample(1, forged(2 * top + 1, rest)).tolist() == [-magnitude]
-    assert table.sample(3, forged(0, 1, 2**64 - 1, 2**64 - 1)).tolist() == [0, 0, -table.reach]
+    for k in (0, 5, table.max_magnitude - 1):
+        high, low = int(table.high[k]), int(table.low[k])
+        for second in (low - 1, low, low + 1):
+            magnitude = sum(threshold <= (high << 64) + second for threshold in thresholds(table))
+            assert table.sample(1, fixed_words(2 * high, second)).tolist() == [magnitude]
+            assert table.sample(1, fixed_words(2 * high + 1, second)).tolist() == [-magnitude]
+    assert table.sample(3, fixed_words(0, 1, 2**64 - 1, 2**64 - 1)).tolist() == [0, 0, -table.max_magnitude]
 
 
-def test_a_source_that_runs_dry_is_refused() -> None:
+def test_a_source_with_too_few_bytes_is_refused() -> None:
     with pytest.raises(UserError, match="Expected 80 bytes of randomness, not 8"):
         DiscreteGaussian(3.0).table.sample(10, lambda _: bytes(8))
 
 
 @every_kind
 @pytest.mark.parametrize("sigma", [0.0, -1.0, 0.09, 1.1e5, float("nan"), float("inf")])
-def test_widths_without_a_table_are_refused(kind: type[DiscreteGaussian], sigma: float) -> None:
+def test_scales_without_a_table_are_refused(kind: Kind, sigma: float) -> None:
     with pytest.raises(UserError, match="Expected sigma="):
         kind(sigma)
 
 
 @every_kind
 @pytest.mark.parametrize("sigma", [0.5, 3.0, 10.0])
-def test_tails_are_never_longer_than_said(kind: type[DiscreteGaussian], sigma: float) -> None:
+def test_tail_bounds_are_upper_bounds(kind: Kind, sigma: float) -> None:
     noise = kind(sigma)
-    for reach in (0, 1, int(2 * sigma), int(5 * sigma), int(9 * sigma)):
-        outside = 2 * pmf(noise, np.arange(reach, reach + int(20 * sigma) + 20)).sum() - (reach == 0) * pmf(
-            noise, np.array([0])
-        )
-        assert noise.beyond(1, reach) >= min(1.0, float(np.sum(outside)) * (1 - 1e-9))
-    assert noise.beyond(4, 9 * sigma) < 2 * exp(-5)
-    assert next(k for k in count() if noise.beyond(1, k) < 1e-30) < sigma * sqrt(2 * log(2e30)) + 40
+    for magnitude in (0, 1, int(2 * sigma), int(5 * sigma), int(9 * sigma)):
+        both = 2 * pmf(noise, np.arange(magnitude, magnitude + int(20 * sigma) + 20)).sum()
+        tail = both - (magnitude == 0) * pmf(noise, np.array([0]))
+        assert noise.tail_bound(1, magnitude) >= min(1.0, float(np.sum(tail)) * (1 - 1e-9))
+    assert noise.tail_bound(4, 9 * sigma) < 2 * exp(-5)
+    assert next(k for k in count() if noise.tail_bound(1, k) < 1e-30) < sigma * sqrt(2 * log(2e30)) + 40
 
 
-def test_a_bound_in_the_other_norm() -> None:
-    assert IntegerBound(9, 100).sum == 9  # nine ones
-    assert IntegerBound(100, 4).sum == 20  # four fives
-    assert IntegerBound(100, 4).whole == 10
+def test_the_l1_bound_follows_from_the_l2_bound() -> None:
+    assert IntegerBound(9, 100).l1 == 9  # nine ones
+    assert IntegerBound(100, 4).l1 == 20  # four fives
+    assert IntegerBound(100, 4).l2 == 10

@@ -1,7 +1,8 @@
-"""Noise in shares: every client's is too little, all together are what is declared, whoever drops out or colludes."""
+"""Distributed noise: no share suffices, but all honest shares together are the declared noise, despite dropouts."""
 
 from dataclasses import replace
 from math import sqrt
+from typing import Any
 
 import dp_accounting
 import pytest
@@ -10,8 +11,9 @@ from scipy import stats
 from torch import Tensor
 
 import zoo
-from tacit.core import Bound, DenseRows, Key, MaskedRows, Messages, Method, Near, Round, State, Sum, View
-from tacit.core.round import broadcast, close, receive, refuse
+from tacit.core import ApproximateEvent, Bound, DenseRows, Key, MaskedRows, Messages, Method, Round, State, Sum, View
+from tacit.core.interfaces import Mechanism
+from tacit.core.round import broadcast, finish_round, reject_non_finite, sum_messages
 from tacit.core.state import Turnout
 from tacit.errors import UserError
 from tacit.pieces.channels import IdealSum
@@ -25,23 +27,23 @@ from tacit.pieces.mechanisms import (
     QuantileClip,
     Reals,
 )
-from tacit.pieces.mechanisms.clipping import BOUND
-from tacit.pieces.mechanisms.numbers import DISTANCE, Numbers, Shares
+from tacit.pieces.mechanisms.arithmetic import Arithmetic
+from tacit.pieces.mechanisms.clipping import BOUND, Clip
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import Sgd
 from tacit.wire.frames import Part
 
 DIM, CLIP, DECLARED = 6000, 0.5, 1.2
 STATE = State(0, torch.zeros(DIM), layers=(DIM,))
-DATA = zoo.wave()  # which nobody looks at
-PARTS = [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.3, 0.2)]
-every_parts = pytest.mark.parametrize(("dropouts", "colluding"), PARTS)
-each_way = pytest.mark.parametrize("at_once", [True, False], ids=["at once", "own shares"])
-NUMBERS = {"reals": Reals(), "integers": Grid(), "18 bits": Grid(bits=18), "skellam": Grid(noise="skellam")}
-in_all_numbers = pytest.mark.parametrize("numbers", NUMBERS.values(), ids=NUMBERS)
+DATA = zoo.wave()  # not used by the mechanism
+FRACTIONS = [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.3, 0.2)]
+all_fractions = pytest.mark.parametrize(("dropouts", "colluding"), FRACTIONS)
+at_once_or_not = pytest.mark.parametrize("at_once", [True, False], ids=["at once", "own shares"])
+ARITHMETICS = {"reals": Reals(), "integers": Grid(), "18 bits": Grid(bits=18), "skellam": Grid(noise="skellam")}
+every_arithmetic = pytest.mark.parametrize("arithmetic", ARITHMETICS.values(), ids=ARITHMETICS)
 
 
-def gaussian(**changes: object) -> DistributedGaussian:
+def gaussian(**changes: Any) -> DistributedGaussian:
     return DistributedGaussian(**{"clip": FixedClip(CLIP), "noise_multiplier": DECLARED, **changes})
 
 
@@ -59,11 +61,11 @@ def messages(rows: Tensor) -> Messages:
 
 
 def released(mechanism: DistributedGaussian, cohort: int, delivered: int) -> Tensor:
-    """The sum of empty rows after a round in which only the first so many of a cohort delivered: nothing but noise."""
-    playing, here = method(mechanism), now(cohort)
-    sent = mechanism.at_client(messages(torch.zeros(cohort, DIM)), broadcast(playing, STATE, here), DATA, here)
+    """The noise of a round: the sum of zero rows if only the first `delivered` clients of a cohort deliver."""
+    distributed, here = method(mechanism), now(cohort)
+    sent = mechanism.at_client(messages(torch.zeros(cohort, DIM)), broadcast(distributed, STATE, here), DATA, here)
     survivors = sent.keep(torch.arange(cohort) < delivered)
-    return mechanism.after_sum(receive(playing, STATE, survivors, here), here).total
+    return mechanism.after_sum(sum_messages(distributed, STATE, survivors, here), here).total
 
 
 def fits(noise: Tensor, scale: float) -> bool:
@@ -72,86 +74,89 @@ def fits(noise: Tensor, scale: float) -> bool:
 
 
 def fits_only(noise: Tensor, scale: float) -> bool:
-    """It fits, and 2/3 and 3/2 of it do not."""
+    """The noise fits this scale, and neither 2/3 nor 3/2 of it."""
     return fits(noise, scale) and not fits(noise, scale * 2 / 3) and not fits(noise, scale * 3 / 2)
 
 
-@each_way
-@every_parts
-@in_all_numbers
-def test_the_released_noise_is_what_the_delivered_shares_make(
-    numbers: Numbers, at_once: bool, dropouts: float, colluding: float
+@at_once_or_not
+@all_fractions
+@every_arithmetic
+def test_the_released_noise_is_that_of_the_delivered_shares(
+    arithmetic: Arithmetic, at_once: bool, dropouts: float, colluding: float
 ) -> None:
-    mechanism = gaussian(dropouts=dropouts, colluding=colluding, at_once=at_once, numbers=numbers)
+    mechanism = gaussian(dropouts=dropouts, colluding=colluding, at_once=at_once, arithmetic=arithmetic)
     for cohort, delivered in ((20, 20), (20, 13), (1, 1)):
-        everything = DECLARED * sqrt(delivered / cohort / mechanism.honest)
-        assert fits_only(released(mechanism, cohort, delivered), CLIP * everything)
+        multiplier = DECLARED * sqrt(delivered / cohort / mechanism.honest)
+        assert fits_only(released(mechanism, cohort, delivered), CLIP * multiplier)
 
 
-@every_parts
-@pytest.mark.parametrize("numbers", [Reals(), Grid()])
-def test_what_honest_survivors_give_is_the_declared_event(numbers: Numbers, dropouts: float, colluding: float) -> None:
-    """Colluding clients take off their own shares; as many drop out as may: what is left is what is promised."""
-    cohort, mechanism = 20, gaussian(dropouts=dropouts, colluding=colluding, at_once=False, numbers=numbers)
+@all_fractions
+@pytest.mark.parametrize("arithmetic", [Reals(), Grid()])
+def test_the_shares_of_honest_survivors_are_the_declared_noise(
+    arithmetic: Arithmetic, dropouts: float, colluding: float
+) -> None:
+    """As many clients drop out as assumed, and colluding clients subtract their own shares."""
+    cohort, mechanism = 20, gaussian(dropouts=dropouts, colluding=colluding, at_once=False, arithmetic=arithmetic)
     delivered, honest = round(cohort * (1 - dropouts)), round(cohort * mechanism.honest)
     here = now(cohort)
     shares = mechanism.at_client(
         messages(torch.zeros(cohort, DIM)), broadcast(method(mechanism), STATE, here), DATA, here
     )
     seen = shares.rows.dense()[:delivered].sum(0) - shares.rows.dense()[honest:delivered].sum(0)
-    promised = mechanism.event(0)
-    assert promised == mechanism.event(0, Turnout(cohort, delivered))
-    priced = promised.event if isinstance(promised, Near) else promised
-    assert priced == dp_accounting.GaussianDpEvent(DECLARED)
+    declared = mechanism.event(0)
+    assert declared == mechanism.event(0, Turnout(cohort, delivered))
+    gaussian_event = declared.event if isinstance(declared, ApproximateEvent) else declared
+    assert gaussian_event == dp_accounting.GaussianDpEvent(DECLARED)
     assert fits_only(seen, CLIP * DECLARED)
 
 
 @pytest.mark.parametrize("colluding", [0.0, 0.2])
 @pytest.mark.parametrize("delivered", [20, 16, 9])
-def test_the_event_of_a_turnout_is_the_noise_that_is_left(delivered: int, colluding: float) -> None:
+def test_the_event_of_a_turnout_is_that_of_the_remaining_noise(delivered: int, colluding: float) -> None:
     mechanism = gaussian(dropouts=0.1, colluding=colluding, at_once=False)
     here, colluders = now(20), round(20 * colluding)
     shares = mechanism.at_client(messages(torch.zeros(20, DIM)), broadcast(method(mechanism), STATE, here), DATA, here)
-    left = shares.rows.dense()[colluders:delivered].sum(0)
+    remaining = shares.rows.dense()[colluders:delivered].sum(0)
     event = mechanism.event(0, Turnout(20, delivered))
     assert isinstance(event, dp_accounting.GaussianDpEvent)
-    assert fits_only(left, CLIP * event.noise_multiplier)
+    assert fits_only(remaining, CLIP * event.noise_multiplier)
 
 
-def test_more_than_promised_is_worth_more_and_nobody_honest_is_worth_nothing() -> None:
+def test_more_shares_than_assumed_count_and_without_honest_shares_there_is_no_event() -> None:
     mechanism = gaussian(dropouts=0.3, colluding=0.2)
-    kept = mechanism.event(0, Turnout(20, 20))
-    assert kept.noise_multiplier == pytest.approx(DECLARED * sqrt(0.8 / 0.5))
+    event = mechanism.event(0, Turnout(20, 20))
+    assert isinstance(event, dp_accounting.GaussianDpEvent)
+    assert event.noise_multiplier == pytest.approx(DECLARED * sqrt(0.8 / 0.5))
     assert mechanism.event(0, Turnout(20, 4)) is None
     assert mechanism.event(0, Turnout(20, 0)) is None
 
 
 @pytest.mark.parametrize(("dropouts", "colluding"), [(0.3, 0.1), (0.1, 0.3), (0.2, 0.1), (0.3, 0.3)])
-def test_a_turnout_as_promised_is_the_promised_event(dropouts: float, colluding: float) -> None:
-    """To the last bit, or it would be charged a second time."""
+def test_a_turnout_as_assumed_has_exactly_the_declared_event(dropouts: float, colluding: float) -> None:
+    """To the last bit; otherwise the difference would be charged."""
     mechanism = gaussian(dropouts=dropouts, colluding=colluding)
     assert mechanism.event(0, Turnout(10, round(10 * (1 - dropouts)))) == mechanism.event(0)
 
 
-@each_way
-def test_an_empty_cohort_is_blurred_as_any_other(at_once: bool) -> None:
+@at_once_or_not
+def test_an_empty_cohort_gets_the_same_noise(at_once: bool) -> None:
     mechanism = gaussian(at_once=at_once)
-    nobody = Sum(torch.zeros(DIM), 0.0, Bound((CLIP,)))
-    blurred = mechanism.after_sum(nobody, now(0))
-    assert fits_only(blurred.total, CLIP * DECLARED)
-    assert blurred.weight == 20.0
+    empty = Sum(torch.zeros(DIM), 0.0, Bound((CLIP,)))
+    noisy = mechanism.after_sum(empty, now(0))
+    assert fits_only(noisy.total, CLIP * DECLARED)
+    assert noisy.weight == 20.0
     assert mechanism.event(0, Turnout(0, 0)) == mechanism.event(0)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_the_total_does_not_show_the_cohort_s_size(at_once: bool) -> None:
+def test_the_noise_does_not_reveal_the_cohort_s_size(at_once: bool) -> None:
     mechanism = gaussian(at_once=at_once)
     deviations = [float(released(mechanism, cohort, cohort).std()) for cohort in (1, 7, 40)]
-    assert deviations == pytest.approx([CLIP * DECLARED] * 3, rel=0.04)  # four times the error of a deviation
+    assert deviations == pytest.approx([CLIP * DECLARED] * 3, rel=0.04)  # four standard errors
 
 
-@every_parts
-def test_a_share_is_its_part_of_the_noise_and_nobody_else_s(dropouts: float, colluding: float) -> None:
+@all_fractions
+def test_a_share_is_its_part_of_the_noise_and_independent_of_others(dropouts: float, colluding: float) -> None:
     mechanism = gaussian(dropouts=dropouts, colluding=colluding, at_once=False)
     here = now(20)
     view = broadcast(method(mechanism), STATE, here)
@@ -163,7 +168,7 @@ def test_a_share_is_its_part_of_the_noise_and_nobody_else_s(dropouts: float, col
     assert not torch.equal(shares, again.rows.dense())
 
 
-def test_drawn_at_once_no_client_adds_any() -> None:
+def test_if_noise_is_drawn_at_once_clients_add_none() -> None:
     mechanism, rows = gaussian(), torch.full((2, DIM), 1e-4)
     sent = mechanism.at_client(messages(rows), broadcast(method(mechanism), STATE, now(2)), DATA, now(2))
     assert torch.equal(sent.rows.dense(), rows)
@@ -172,14 +177,14 @@ def test_drawn_at_once_no_client_adds_any() -> None:
 @pytest.mark.parametrize("value", [1e-30, 1e-3, 2.0, 1e30])
 @pytest.mark.parametrize("clip", [FixedClip, PublicClip])
 def test_no_row_exceeds_its_bound(clip: type, value: float) -> None:
-    """Zero, huge, tiny and subnormal rows; what is not finite is refused and costs only its own work."""
+    """Zero, huge, tiny and subnormal rows; rows that are not finite are rejected without affecting the others."""
     public = clip is PublicClip
     mechanism = gaussian(clip=PublicClip() if public else FixedClip(value))
     state = replace(STATE, memory={BOUND: torch.tensor(value, dtype=torch.float64)} if public else {})
     view = broadcast(method(mechanism), state, now(8))
     assert float(view.parts[Part.BOUND]) == value
-    kept, receipt = refuse(mechanism.at_client(messages(_hostile()), view, DATA, now(8)))
-    assert receipt.refused == (6, 7)
+    kept, wave_report = reject_non_finite(mechanism.at_client(messages(_hostile()), view, DATA, now(8)))
+    assert wave_report.rejected == (6, 7)
     assert float(kept.rows.dense().double().norm(dim=1).max()) <= value * (1 + 1e-6)
     if value >= 1e-3:
         assert torch.equal(kept.rows.dense()[:3], _hostile()[:3])
@@ -190,7 +195,7 @@ def _hostile() -> Tensor:
     rows = torch.zeros(8, DIM)
     rows[1] = 1e-40
     rows[2] = 1e-25
-    rows[3] = 3e38  # its factor of 1e-44 has few bits in float32: rounded, it would pass a bound of 0.001 by 0.9 %
+    rows[3] = 3e38  # its factor of 1e-44 is subnormal in float32: rounded, it would exceed a bound of 0.001 by 0.9 %
     rows[4, ::2] = -1e20
     rows[5] = torch.randn(DIM, generator=torch.Generator().manual_seed(0))
     rows[6, 3], rows[7, 5] = torch.inf, torch.nan
@@ -198,67 +203,50 @@ def _hostile() -> Tensor:
 
 
 def test_a_million_weights_are_clipped_as_exactly_as_a_thousand() -> None:
-    """Their squares added up in float32 come to 2e-5 less than they are."""
+    """Summed in float32, their squares would be 2e-5 too small."""
     rows = torch.randn(1, 1_500_000, generator=torch.Generator().manual_seed(0))
     mechanism = gaussian(clip=FixedClip(1.0))
-    view = View(torch.zeros(1), mechanism.tells(STATE))
+    view = View(torch.zeros(1), mechanism.broadcast_parts(STATE))
     clipped = mechanism.at_client(messages(rows), view, DATA, now(1)).rows.dense()
     assert float(clipped.double().norm()) == pytest.approx(1.0, abs=1e-6)
 
 
-def test_rows_at_a_mask_are_clipped_there() -> None:
+def test_masked_rows_are_clipped_under_the_mask() -> None:
     rows = MaskedRows(torch.tensor([[3.0, 4.0], [0.3, 0.0]]), torch.tensor([1, 4]), 6)
-    mechanism, whose = gaussian(clip=FixedClip(1.0)), torch.arange(2)
-    view = View(torch.zeros(6), mechanism.tells(STATE))
-    sent = mechanism.at_client(Messages(whose, rows), view, DATA, now(2)).rows
+    mechanism, clients = gaussian(clip=FixedClip(1.0)), torch.arange(2)
+    view = View(torch.zeros(6), mechanism.broadcast_parts(STATE))
+    sent = mechanism.at_client(Messages(clients, rows), view, DATA, now(2)).rows
     torch.testing.assert_close(sent.dense()[:, [1, 4]], torch.tensor([[0.6, 0.8], [0.3, 0.0]]))
 
 
 def test_the_sum_is_divided_by_the_expected_cohort() -> None:
     mechanism = gaussian(noise_multiplier=1e-9)
-    after = close(method(mechanism), STATE, Sum(torch.ones(DIM), 7.0, Bound((CLIP,))), now(7))
+    after = finish_round(method(mechanism), STATE, Sum(torch.ones(DIM), 7.0, Bound((CLIP,))), now(7))
     torch.testing.assert_close(after.weights, torch.full((DIM,), 1 / 20), rtol=1e-5, atol=1e-6)
 
 
-def test_a_public_bound_is_the_median_length_of_the_rehearsals() -> None:
-    lengths = (3.0, 1.0, 2.0, 5.0, 4.0)
-    clip = PublicClip(draws=5, factor=0.5)
-    after = clip.prepare(STATE, lambda draw: DenseRows(torch.tensor([[lengths[draw], 0.0]])))
-    assert clip.bound(DenseRows(torch.zeros(0, 2)), after) == Bound((1.5,))
-
-
-@pytest.mark.parametrize("length", [0.0, torch.inf, torch.nan])
-def test_a_public_bound_needs_an_update_of_some_length(length: float) -> None:
-    with pytest.raises(UserError, match="update on the public data"):
-        PublicClip().prepare(STATE, lambda _: DenseRows(torch.tensor([[length]])))
-
-
-def test_a_public_bound_needs_public_data() -> None:
-    with pytest.raises(UserError, match=r"PublicClip takes the bound from public data, but the task has none.*clip="):
-        PublicClip().prepare(STATE, None)
-
-
 @pytest.mark.parametrize("clip", [MedianClip(), QuantileClip(), FixedClip(1.0, per_layer=True)], ids=repr)
-def test_clients_can_keep_only_a_public_bound_of_whole_rows(clip: object) -> None:
+def test_clients_can_only_clip_to_a_public_bound_for_whole_rows(clip: Clip) -> None:
     with pytest.raises(UserError) as error:
         gaussian(clip=clip)
     assert str(error.value) == (
-        f"Expected a public bound for whole rows, got {clip}: clients clip before anybody sees a norm. "
+        f"Expected a public bound for whole rows, because clients clip before they send, got {clip}. "
         "Use FixedClip or PublicClip."
     )
 
 
-def test_unsized_noise_prices_and_blurs_nothing() -> None:
-    for mechanism in (gaussian(noise_multiplier=None), CentralGaussian(clip=FixedClip(1.0))):
+def test_without_a_noise_multiplier_there_is_neither_event_nor_noise() -> None:
+    mechanisms: list[Mechanism] = [gaussian(noise_multiplier=None), CentralGaussian(clip=FixedClip(1.0))]
+    for mechanism in mechanisms:
         assert mechanism.needs_noise
-        with pytest.raises(UserError, match="not sized yet"):
+        with pytest.raises(UserError, match="Expected a noise multiplier"):
             mechanism.event(0)
-        with pytest.raises(UserError, match="not sized yet"):
+        with pytest.raises(UserError, match="Expected a noise multiplier"):
             mechanism.after_sum(Sum(torch.zeros(1), 1.0, Bound((1.0,))), now(1))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({"clip": 1.0}, r"Use FixedClip\(1.0\)"),
         ({"noise_multiplier": -0.1}, "noise_multiplier=-0.1 >= 0"),
@@ -267,90 +255,6 @@ def test_unsized_noise_prices_and_blurs_nothing() -> None:
         ({"dropouts": 0.5, "colluding": 0.5}, "dropouts . colluding = 1.0 < 1"),
     ],
 )
-def test_bad_arguments(arguments: dict[str, object], words: str) -> None:
-    with pytest.raises(UserError, match=words):
+def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         gaussian(**arguments)
-
-
-@pytest.mark.parametrize("arguments", [{"draws": 0}, {"factor": 0.0}, {"factor": float("inf")}])
-def test_bad_public_bounds(arguments: dict[str, float]) -> None:
-    with pytest.raises(UserError, match="Expected"):
-        PublicClip(**arguments)
-
-
-HOSTILE = {
-    "zeros": torch.zeros(DIM),
-    "huge": torch.full((DIM,), 1e30),
-    "infinite": torch.full((DIM,), torch.inf),
-    "nan": torch.full((DIM,), torch.nan),
-    "subnormal": torch.full((DIM,), 1e-42),
-    "one large": torch.eye(1, DIM)[0] * 1e20,
-    "halves": torch.full((DIM,), CLIP / sqrt(DIM)),
-}
-
-
-@pytest.mark.parametrize("numbers", [Grid(), Grid(bits=18)], ids=["integers", "18 bits"])
-@pytest.mark.parametrize("name", HOSTILE)
-def test_on_a_grid_no_row_is_longer_than_its_bound_and_rounding(name: str, numbers: Grid) -> None:
-    here = now(20)
-    put = numbers.put(messages(HOSTILE[name][None]), Shares(Bound((CLIP,)), DECLARED, 1.0), here)
-    assert put.step is not None
-    steps = put.rows.dense() / put.step.size
-    assert torch.equal(steps, steps.round())
-    longest = CLIP * (1 + put.step.inflation)
-    assert float(put.rows.dense().norm()) <= longest * (1 + 1e-12)
-    if name in ("infinite", "nan"):
-        assert not steps.any()
-
-
-def test_on_a_grid_sums_are_exact_in_any_order() -> None:
-    rows = torch.randn(20, DIM, generator=torch.Generator().manual_seed(3))
-    put = Grid().put(messages(rows), Shares(Bound((CLIP,)), DECLARED, 1.0), now(20)).rows.dense()
-    forward, backward = put[0].clone(), put[-1].clone()
-    for i in range(1, 20):
-        forward += put[i]
-        backward += put[-1 - i]
-    assert torch.equal(forward, backward)
-    assert torch.equal(forward, put.sum(0))
-
-
-def test_the_grid_does_not_tell_how_large_a_cohort_is() -> None:
-    how = Shares(Bound((CLIP,)), DECLARED, 0.8)
-    grids = {Grid(bits=18).lattice(how, DIM, now(cohort)).steps for cohort in (1, 5, 20, 60)}
-    assert len(grids) == 1
-    totals = {round(sqrt(c) * Grid().lattice(how, DIM, now(c)).noise.sigma, 6) for c in (1, 5, 20, 60)}
-    assert len(totals) == 1
-    with pytest.raises(UserError, match="a cohort of at most 86 clients, got 90"):
-        Grid().lattice(how, DIM, now(90))
-
-
-@pytest.mark.parametrize(
-    ("grid", "sentence"),
-    [
-        ({"noise": "laplace"}, "Expected noise in gaussian, skellam, got 'laplace'"),
-        ({"bits": 33}, r"Expected bits=33 in \[8, 32\]"),
-        ({"steps": 0}, "Expected steps=0 >= 1"),
-    ],
-)
-def test_grids_that_cannot_be_are_refused(grid: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        Grid(**grid)  # type: ignore[arg-type]
-
-
-def test_a_grid_needs_room_and_noise() -> None:
-    how = Shares(Bound((CLIP,)), DECLARED, 1.0)
-    with pytest.raises(UserError, match="Use more bits"):
-        Grid(bits=9).lattice(how, DIM, now(20))
-    with pytest.raises(UserError, match=r"32 bits for 4096 steps .* noise of 700 times the bound\. .* a larger ε"):
-        Grid().lattice(replace(how, multiplier=700.0), DIM, now(20))
-    with pytest.raises(UserError, match="use NoNoise"):
-        Grid().lattice(replace(how, multiplier=0.0), DIM, now(20))
-
-
-def test_a_round_is_as_near_to_its_event_as_it_says() -> None:
-    """The distance that is charged covers the largest rounds there can be: samplers, wrapping, smoothing."""
-    event = gaussian(numbers=Grid()).event(0)
-    assert isinstance(event, Near)
-    assert event.distance == DISTANCE == 2.0**-62
-    widest = 14 * 1e5  # steps that a table reaches at the largest noise
-    assert 2**15 * 2**28 * (widest + 5) * 2.0**-128 + 2.0**-64 < DISTANCE * 7 / 8

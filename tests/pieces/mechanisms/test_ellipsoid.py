@@ -1,7 +1,8 @@
-"""Unequal noise with a guarantee: rows within public ellipsoids, noise by their axes, and what that is worth."""
+"""Clipping to public ellipsoids: rows respect them, noise follows their axes, and the declared event holds."""
 
 from dataclasses import replace
 from math import sqrt
+from typing import Any
 
 import dp_accounting
 import pytest
@@ -10,8 +11,9 @@ from scipy import stats
 from torch import Tensor
 
 from tacit.core import Bound, DenseRows, Key, Messages, Method, Round, State, Sum
-from tacit.core.round import receive, refuse
+from tacit.core.round import reject_non_finite, sum_messages
 from tacit.errors import CompositionError, UserError
+from tacit.pieces.codecs import FixedRandom, Select, Size
 from tacit.pieces.mechanisms import (
     CentralGaussian,
     DistributedGaussian,
@@ -19,7 +21,7 @@ from tacit.pieces.mechanisms import (
     PublicMovement,
     ReleasedMovement,
 )
-from tacit.pieces.mechanisms.clipping import within
+from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.pieces.mechanisms.ellipsoid import MOVES, START
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import Sgd
@@ -37,11 +39,10 @@ def now(expected: float = 5.0) -> Round:
 
 
 def moved(seed: int = 0) -> Tensor:
-    """Every input of the first layer moves by a scale of its own."""
-    g = torch.Generator().manual_seed(seed)
-    step = torch.randn(DIM, generator=g)
-    step[:1000].view(20, 50).mul_(torch.logspace(-3, 0, 50))
-    return step
+    """A change of the weights with another scale for every input of the first layer."""
+    change = torch.randn(DIM, generator=torch.Generator().manual_seed(seed))
+    change[:1000].view(20, 50).mul_(torch.logspace(-3, 0, 50))
+    return change
 
 
 def state(clip: EllipsoidClip = RELEASED) -> State:
@@ -65,14 +66,14 @@ def hostile() -> Tensor:
 @every_power
 def test_no_row_exceeds_the_ellipsoid(power: float, ball: bool) -> None:
     clip = replace(RELEASED, power=power, ball=ball)
-    kept, receipt = refuse(messages(hostile()))
-    assert receipt.refused == (4, 5)
+    kept, wave_report = reject_non_finite(messages(hostile()))
+    assert wave_report.rejected == (4, 5)
     bounded = CentralGaussian(clip=clip, noise_multiplier=1.0).before_sum(kept, state(clip), now())
     out, bound = bounded.messages.rows.dense().double(), bounded.bound
     assert bound.axes is not None
     assert float((out / bound.axes.double()).norm(dim=1).max()) <= 0.5 * (1 + 1e-5)
     assert float(out.norm(dim=1).max()) <= bound.whole * (1 + 1e-5)
-    assert torch.equal(out[-1].float(), hostile()[6])  # a short one stays as it is
+    assert torch.equal(out[-1].float(), hostile()[6])  # a short row does not change
     if ball:
         assert bound.whole == pytest.approx(0.5)
 
@@ -80,44 +81,44 @@ def test_no_row_exceeds_the_ellipsoid(power: float, ball: bool) -> None:
 @each_shape
 @every_power
 @pytest.mark.parametrize(("factor", "fits"), [(1.0, True), (2 / 3, False), (3 / 2, False)])
-def test_the_noise_is_what_is_declared_along_every_axis(power: float, ball: bool, factor: float, fits: bool) -> None:
-    """Over the axes and the bound it is one Gaussian of the declared multiplier, for the wide and the narrow half."""
+def test_the_noise_is_as_declared_along_every_axis(power: float, ball: bool, factor: float, fits: bool) -> None:
+    """Divided by axes and bound, it is a Gaussian of the declared multiplier, for long and for short axes."""
     clip, declared = replace(RELEASED, power=power, ball=ball), 1.2
     mechanism = CentralGaussian(clip=clip, noise_multiplier=declared * factor)
-    total = receive(method(mechanism), state(clip), messages(0.01 * torch.randn(4, DIM)), now())
+    total = sum_messages(method(mechanism), state(clip), messages(0.01 * torch.randn(4, DIM)), now())
     noise = mechanism.after_sum(total, now()).total - total.total
     axes = total.bound.axes
     assert axes is not None
-    standard, wide = noise / axes / 0.5 / declared, axes > axes.median()
-    assert all((stats.kstest(standard[half].numpy(), "norm").pvalue > 1e-3) == fits for half in (wide, ~wide))
+    standard, long = noise / axes / 0.5 / declared, axes > axes.median()
+    assert all((stats.kstest(standard[half].numpy(), "norm").pvalue > 1e-3) == fits for half in (long, ~long))
     assert mechanism.event(0) == dp_accounting.GaussianDpEvent(declared * factor)
 
 
 def test_the_event_is_that_of_the_worst_direction() -> None:
-    """Of all rows within the bound, none moves the sum by more than 1/z standard deviations, and some do by as much."""
+    """No row within the bound shifts the sum by more than 1/z standard deviations, and some rows reach this."""
     for clip in (replace(RELEASED, ball=True), replace(RELEASED, power=-0.5)):
         bound = clip.bound(DenseRows(torch.empty(0, DIM)), state(clip))
         assert bound.axes is not None
         deviations = 1.2 * bound.per_coordinate(torch.empty(0))
-        rows = within(DenseRows(10 * torch.cat([torch.eye(DIM), torch.randn(200, DIM)])), bound).dense()
+        rows = clip_rows(DenseRows(10 * torch.cat([torch.eye(DIM), torch.randn(200, DIM)])), bound).dense()
         shifts = (rows / deviations).norm(dim=1)
         assert float(shifts.max()) == pytest.approx(1 / 1.2, rel=1e-4)
         worst = rows[shifts.argmax()].abs().argmax()
         assert not clip.ball or float(deviations[worst]) == pytest.approx(float(deviations.min()))
 
 
-def test_a_ball_with_unequal_noise_is_blurred_more_and_proves_the_same() -> None:
-    """Beside the same noise for all, it has as much where it has least, and more everywhere else."""
-    even = CentralGaussian(clip=replace(RELEASED, power=0.0), noise_multiplier=1.2)
+def test_a_ball_with_unequal_noise_has_more_noise_and_the_same_guarantee() -> None:
+    """Compared with equal noise, it has as much where it has least, and more everywhere else."""
+    equal = CentralGaussian(clip=replace(RELEASED, power=0.0), noise_multiplier=1.2)
     for power in POWERS:
-        uneven = CentralGaussian(clip=replace(RELEASED, power=power, ball=True), noise_multiplier=1.2)
-        bound = uneven.clip.bound(DenseRows(torch.empty(0, DIM)), state())
+        unequal = CentralGaussian(clip=replace(RELEASED, power=power, ball=True), noise_multiplier=1.2)
+        bound = unequal.clip.bound(DenseRows(torch.empty(0, DIM)), state())
         assert float(bound.per_coordinate(torch.empty(0)).min()) == pytest.approx(0.5)
-        assert uneven.event(0) == even.event(0)
+        assert unequal.event(0) == equal.event(0)
 
 
 def test_the_least_noise_is_at_the_square_root() -> None:
-    """If rows move as the importance says, noise over signal is least at power 1/2 (AdaCliP)."""
+    """If rows change in proportion to importance, the noise-to-signal ratio is least at power 1/2 (AdaCliP)."""
     noise = {}
     for power in (0.0, 0.25, 0.5, 0.75, 1.0):
         clip = replace(RELEASED, power=power, floor=1e-6)
@@ -139,14 +140,14 @@ def test_axes_follow_the_inputs_and_layers() -> None:
     assert float(axes.square().mean().sqrt()) == pytest.approx(1.0)
 
 
-def test_importance_below_the_floor_counts_as_the_floor() -> None:
-    still = replace(state(), weights=torch.cat([torch.ones(1), torch.zeros(DIM - 1)]))
-    axes = replace(RELEASED, power=1.0, floor=0.1).bound(DenseRows(torch.empty(0, DIM)), still).axes
+def test_importance_is_at_least_the_floor() -> None:
+    almost = replace(state(), weights=torch.cat([torch.ones(1), torch.zeros(DIM - 1)]))
+    axes = replace(RELEASED, power=1.0, floor=0.1).bound(DenseRows(torch.empty(0, DIM)), almost).axes
     assert axes is not None
     assert float(axes.min()) > 0
 
 
-def test_before_anything_was_released_there_is_a_ball() -> None:
+def test_before_the_first_release_the_bound_is_a_ball() -> None:
     clip = RELEASED
     start = clip.prepare(State(0, torch.ones(DIM), shapes=SHAPES), None)
     assert torch.equal(start.memory[START], torch.ones(DIM))
@@ -154,20 +155,20 @@ def test_before_anything_was_released_there_is_a_ball() -> None:
     assert clip.bound(DenseRows(torch.empty(0, DIM)), start).axes is None
 
 
-def test_public_importance_is_found_once() -> None:
+def test_public_importance_is_computed_once() -> None:
     clip = replace(RELEASED, importance=PublicMovement())
-    begun = state(clip)
-    assert begun.memory[MOVES].shape == (50 + 3,)
-    one, other = (clip.bound(DenseRows(torch.empty(0, DIM)), replace(begun, weights=w)) for w in (moved(), moved(5)))
+    prepared = state(clip)
+    assert prepared.memory[MOVES].shape == (50 + 3,)
+    one, other = (clip.bound(DenseRows(torch.empty(0, DIM)), replace(prepared, weights=w)) for w in (moved(), moved(5)))
     assert one.axes is not None
     assert other.axes is not None
     assert torch.equal(one.axes, other.axes)
-    with pytest.raises(UserError, match="the task has none"):
+    with pytest.raises(UserError, match="PublicMovement needs public data"):
         clip.prepare(State(0, torch.zeros(DIM), shapes=SHAPES), None)
 
 
-def test_axes_are_a_function_of_what_was_released() -> None:
-    """Whatever the rows of a round are, its ellipsoid is the same."""
+def test_axes_depend_only_on_released_models() -> None:
+    """The ellipsoid of a round does not depend on its rows."""
     some, others = (RELEASED.bound(DenseRows(rows), state()) for rows in (torch.zeros(3, DIM), torch.randn(9, DIM)))
     assert some.axes is not None
     assert others.axes is not None
@@ -177,21 +178,21 @@ def test_axes_are_a_function_of_what_was_released() -> None:
 def test_sums_keep_their_axes() -> None:
     bound = RELEASED.bound(DenseRows(torch.empty(0, DIM)), state())
     total = Sum(torch.zeros(DIM), 1.0, bound) + Sum(torch.ones(DIM), 1.0, bound)
+    assert bound.axes is not None
     assert total.bound.axes is bound.axes
     assert bound.whole == pytest.approx(0.5 * float(bound.axes.max()))
     assert sqrt(float(bound.per_coordinate(torch.empty(0)).square().mean())) == pytest.approx(0.5)
 
 
 def test_where_it_cannot_be_used() -> None:
-    from tacit.pieces.codecs import FixedRandom, Select, Size
-
     with pytest.raises(UserError, match="Expected a public bound for whole rows"):
         DistributedGaussian(clip=RELEASED, noise_multiplier=1.0)
-    with pytest.raises(CompositionError, match="CentralGaussian needs the model's layers"):
+    with pytest.raises(CompositionError, match="CentralGaussian needs the layers of the model"):
         replace(
             method(CentralGaussian(clip=RELEASED, noise_multiplier=1.0)), codec=Select(FixedRandom(size=Size(number=1)))
         )
-    for wrong in ({"value": 0.0}, {"power": 9.0}, {"floor": 0.0}):
+    bad: list[dict[str, Any]] = [{"value": 0.0}, {"power": 9.0}, {"floor": 0.0}]
+    for wrong in bad:
         with pytest.raises(UserError, match="Expected"):
             replace(RELEASED, **wrong)
 

@@ -1,7 +1,8 @@
-"""Noise by importance: what is important, who gets how much noise, and that nothing is claimed."""
+"""Noise by importance: the measures, the noise of every coordinate, and that no guarantee is claimed."""
 
 from dataclasses import replace
 from math import pi, sqrt
+from typing import Any
 
 import pytest
 import torch
@@ -10,26 +11,27 @@ from torch import Tensor, nn
 
 import zoo
 from tacit.core import CrossEntropy, DenseRows, Key, Messages, Method, Population, Round, State, View
+from tacit.core.interfaces import Mechanism
 from tacit.core.round import broadcast
 from tacit.engine.layout import Layout
-from tacit.engine.learners import Fastest
-from tacit.engine.learners.reference import Reference
+from tacit.engine.learners import AutoLearner
+from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.waves import StackedClients
 from tacit.errors import CompositionError, UserError
 from tacit.pieces.channels import IdealSum
 from tacit.pieces.mechanisms import (
+    AccuracySensitivity,
     ByImportance,
     CentralGaussian,
     DistributedGaussian,
-    EachWeight,
     FixedClip,
     Graded,
     Grid,
-    Inputs,
+    InputFeatures,
     NbaflGaussian,
-    Sensitivity,
-    Share,
-    Variance,
+    SingleWeights,
+    TwoLevel,
+    WeightVariance,
 )
 from tacit.pieces.mechanisms.importance import Importance
 from tacit.pieces.mechanisms.nbafl import NOISE, NOMINAL
@@ -38,7 +40,7 @@ from tacit.pieces.servers import Add, Replace
 from tacit.pieces.trainers import Sgd
 
 BASE = NbaflGaussian(epsilon=10.0, delta=0.01, samples=3, rounds=25, exposures=25)
-FIFTH = ByImportance(base=BASE, importance=Variance(), allocation=Share(20.0, 0.2))
+FIFTH = ByImportance(base=BASE, importance=WeightVariance(), allocation=TwoLevel(20.0, 0.2))
 DATA = zoo.wave([5, 8, 3])
 MODEL = DATA.learner.layout
 
@@ -59,13 +61,13 @@ def messages(rows: Tensor | None = None) -> Messages:
     return Messages(DATA.clients, DenseRows(weights() if rows is None else rows))
 
 
-def method(mechanism: ByImportance, **changes: object) -> Method:
+def method(mechanism: ByImportance, **changes: Any) -> Method:
     pieces = {"trainer": Sgd(lr=1.0, steps=1, sends="weights"), "server": Replace(), **changes}
-    return Method(**{"name": "x", "rounds": 1, "sampler": Everyone(), "mechanism": mechanism, **pieces})
+    return Method(name="x", rounds=1, sampler=Everyone(), mechanism=mechanism, **pieces)
 
 
 def test_variance_is_equation_6() -> None:
-    """Input by input, in plain arithmetic."""
+    """Computed by hand for one input."""
     found = FIFTH.importances(messages(), view(), DATA, now())
     assert found.shape == (3, 64)
     own, received = weights()[1][: 30 * 64].view(30, 64), view().weights[: 30 * 64].view(30, 64)
@@ -74,23 +76,23 @@ def test_variance_is_equation_6() -> None:
     torch.testing.assert_close(found[1, 7], by_hand)
 
 
-def test_weights_that_did_not_move_have_no_importance() -> None:
-    still = view().weights.repeat(3, 1)
-    assert float(FIFTH.importances(messages(still), view(), DATA, now()).abs().max()) == 0
+def test_weights_that_did_not_change_have_no_importance() -> None:
+    unchanged = view().weights.repeat(3, 1)
+    assert float(FIFTH.importances(messages(unchanged), view(), DATA, now()).abs().max()) == 0
 
 
 def test_updates_and_weights_have_the_same_importance() -> None:
-    updates = replace(FIFTH, takes="updates")
+    updates = replace(FIFTH, expects="updates")
     one = FIFTH.importances(messages(), view(), DATA, now())
     other = updates.importances(messages(weights() - view().weights), view(), DATA, now())
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-9)
 
 
 def test_sensitivity_is_the_change_of_accuracy_under_the_expected_noise() -> None:
-    loud = replace(BASE, epsilon=0.02)  # so that some accuracies change
-    found = replace(FIFTH, base=loud, importance=Sensitivity()).importances(messages(), view(), DATA, now())
+    noisy = replace(BASE, epsilon=0.02)  # so that some accuracies change
+    found = replace(FIFTH, base=noisy, importance=AccuracySensitivity()).importances(messages(), view(), DATA, now())
     x, y = DATA.population[1]
-    model, amount = zoo.mlp().eval(), loud.upload * sqrt(2 / pi)
+    model, amount = zoo.mlp().eval(), noisy.upload * sqrt(2 / pi)
     accuracies = []
     for pixel in (None, 3, 40):
         own = weights()[1].clone()
@@ -102,137 +104,144 @@ def test_sensitivity_is_the_change_of_accuracy_under_the_expected_noise() -> Non
     assert float(found.max()) > 0
 
 
-@pytest.mark.parametrize("importance", [Variance(), Sensitivity()], ids=repr)
+@pytest.mark.parametrize("importance", [WeightVariance(), AccuracySensitivity()], ids=repr)
 def test_pixels_that_are_always_zero_matter_least(importance: Importance) -> None:
-    """They do not move and change nothing; all of them are in the noisy share, however ties are broken."""
+    """They neither change nor matter; all of them get more noise, however ties are broken."""
     torch.manual_seed(0)
     (x, y), dark = zoo.population([60])[0], torch.arange(0, 64, 6)
     x.flatten(1)[:, dark] = 0
     model = zoo.mlp()
-    wave = StackedClients(torch.tensor([0]), Population.of([(x, y)]), Fastest(model, CrossEntropy()))
+    wave = StackedClients(torch.tensor([0]), Population.of([(x, y)]), AutoLearner(model, CrossEntropy()))
     start = Layout.of(model).flatten(model)
     trained = wave.descend(start, zoo.descent(lr=0.5, steps=20)).dense() + start
     mechanism = replace(FIFTH, base=replace(BASE, epsilon=0.05), importance=importance)
-    said = mechanism.importances(Messages(wave.clients, DenseRows(trained)), View(start, {}), wave, now(1))
-    assert float(said[0, dark].max()) == 0
-    assert float(said.max()) > 0
-    factors = Share(2.0, 0.9).factors(said)
+    found = mechanism.importances(Messages(wave.clients, DenseRows(trained)), View(start, {}), wave, now(1))
+    assert float(found[0, dark].max()) == 0
+    assert float(found.max()) > 0
+    factors = TwoLevel(2.0, 0.9).factors(found)
     assert bool((factors[0, dark] == 2.0).all())
 
 
-def test_ranks_share_out_the_noise() -> None:
+def test_noise_is_allocated_by_rank() -> None:
     importance = torch.tensor([[3.0, 0.0, 1.0, 2.0, 5.0], [1.0, 2.0, 3.0, 4.0, 5.0]])
-    assert Share(20.0, 0.4).factors(importance).tolist() == [[1, 20, 20, 1, 1], [20, 20, 1, 1, 1]]
-    assert Share(20.0, 0.4, "most").factors(importance).tolist() == [[20, 1, 1, 1, 20], [1, 1, 1, 20, 20]]
-    assert Share(20.0, 0.0).factors(importance).unique().tolist() == [1]
-    assert Share(20.0, 1.0).factors(importance).unique().tolist() == [20]
+    assert TwoLevel(20.0, 0.4).factors(importance).tolist() == [[1, 20, 20, 1, 1], [20, 20, 1, 1, 1]]
+    assert TwoLevel(20.0, 0.4, "most").factors(importance).tolist() == [[20, 1, 1, 1, 20], [1, 1, 1, 20, 20]]
+    assert TwoLevel(20.0, 0.0).factors(importance).unique().tolist() == [1]
+    assert TwoLevel(20.0, 1.0).factors(importance).unique().tolist() == [20]
     assert Graded(16.0).factors(importance)[1].tolist() == [16, 8, 4, 2, 1]
     assert Graded(16.0, "most").factors(importance)[1].tolist() == [1, 2, 4, 8, 16]
     assert Graded(16.0).factors(torch.zeros(2, 1)).tolist() == [[16], [16]]
 
 
-def test_ties_are_broken_alike_for_all_and_not_by_position() -> None:
-    factors = Share(2.0, 0.5).factors(torch.zeros(3, 100))
+def test_ties_are_broken_by_one_random_order_for_all_clients() -> None:
+    factors = TwoLevel(2.0, 0.5).factors(torch.zeros(3, 100))
     assert torch.equal(factors[0], factors[2])
-    assert torch.equal(factors, Share(2.0, 0.5).factors(torch.zeros(3, 100)))
+    assert torch.equal(factors, TwoLevel(2.0, 0.5).factors(torch.zeros(3, 100)))
     first_half = int((factors[0, :50] > 1).sum())
     assert int((factors[0] > 1).sum()) == 50
     assert 15 < first_half < 35
 
 
-@pytest.mark.parametrize("allocation", [Share(20.0, 0.3), Share(20.0, 0.3, "most"), Graded(20.0)], ids=repr)
-def test_the_noise_of_every_coordinate_is_what_deviations_say(allocation: Share | Graded) -> None:
-    """Kolmogorov–Smirnov on what is left of each message, and 2/3 and 3/2 of it do not fit."""
+@pytest.mark.parametrize("allocation", [TwoLevel(20.0, 0.3), TwoLevel(20.0, 0.3, "most"), Graded(20.0)], ids=repr)
+def test_the_noise_of_every_coordinate_has_the_reported_deviation(allocation: TwoLevel | Graded) -> None:
+    """Kolmogorov–Smirnov on the noise of each message; 2/3 and 3/2 of the deviation must not fit."""
     mechanism = replace(FIFTH, base=replace(BASE, clips=False), allocation=allocation)
-    said = mechanism.deviations(messages(), view(), DATA, now())
+    deviations = mechanism.deviations(messages(), view(), DATA, now())
     noise = mechanism.at_client(messages(), view(), DATA, now()).rows.dense() - weights()
-    assert said.shape == noise.shape
-    assert float(said.min()) == pytest.approx(BASE.upload)
-    assert float(said.max()) == pytest.approx(20 * BASE.upload)
-    assert said.unique().numel() > 1
-    assert said[:, 30 * 64 :].unique().numel() == 1  # all else than the first layer's weights
-    for level in (said > BASE.upload * 1.001, said <= BASE.upload * 1.001):
-        standard = (noise / said)[level].numpy()
+    assert deviations.shape == noise.shape
+    assert float(deviations.min()) == pytest.approx(BASE.upload)
+    assert float(deviations.max()) == pytest.approx(20 * BASE.upload)
+    assert deviations.unique().numel() > 1
+    assert deviations[:, 30 * 64 :].unique().numel() == 1  # everything except the first layer's weights
+    for level in (deviations > BASE.upload * 1.001, deviations <= BASE.upload * 1.001):
+        standard = (noise / deviations)[level].numpy()
         fits = [stats.kstest(standard / factor, "norm").pvalue > 1e-3 for factor in (1, 2 / 3, 3 / 2)]
         assert fits == [True, False, False]
 
 
-def test_clients_choose_for_themselves() -> None:
-    said = FIFTH.deviations(messages(), view(), DATA, now())
-    assert not torch.equal(said[0], said[1])
-    counts = (said > BASE.upload * 1.001).sum(1)
+def test_importance_differs_by_client() -> None:
+    deviations = FIFTH.deviations(messages(), view(), DATA, now())
+    assert not torch.equal(deviations[0], deviations[1])
+    counts = (deviations > BASE.upload * 1.001).sum(1)
     assert counts.tolist() == [30 * round(0.2 * 64)] * 3
 
 
-def test_every_weight_by_its_own_importance() -> None:
-    """The paper's outlook; the layers that are not the first take part."""
-    mechanism = replace(FIFTH, groups=EachWeight(), allocation=Graded(20.0))
-    said = mechanism.deviations(messages(), view(), DATA, now())
-    assert said[0].unique().numel() == MODEL.dim
-    moved = (weights() - view().weights).square() * weights().abs()
-    assert int(said[0].argmax()) == int(moved[0].argmin())
+def test_importance_per_weight() -> None:
+    """The paper's future work; all layers are ranked together."""
+    mechanism = replace(FIFTH, groups=SingleWeights(), allocation=Graded(20.0))
+    deviations = mechanism.deviations(messages(), view(), DATA, now())
+    assert deviations[0].unique().numel() == MODEL.dim
+    importance = (weights() - view().weights).square() * weights().abs()
+    assert int(deviations[0].argmax()) == int(importance[0].argmin())
 
 
-def test_a_convolution_has_importance_too() -> None:
+def test_importance_in_a_convolution() -> None:
     wave = zoo.wave([6, 7, 4], zoo.cnn)
     rows = DenseRows(0.1 * torch.randn(3, Layout.of(zoo.cnn()).dim))
     start = View(torch.zeros(rows.dim), {})
-    for importance in (Variance(), Sensitivity()):
+    for importance in (WeightVariance(), AccuracySensitivity()):
         mechanism = replace(FIFTH, base=replace(BASE, epsilon=0.1), importance=importance)
         assert mechanism.importances(Messages(wave.clients, rows), start, wave, now()).shape == (3, 9)
         sent = mechanism.at_client(Messages(wave.clients, rows), start, wave, now())
         assert bool(torch.isfinite(sent.rows.dense()).all())
 
 
-def test_other_bases_of_clients_noise() -> None:
-    shares = DistributedGaussian(clip=FixedClip(1e6), noise_multiplier=1e-6, at_once=False)
-    mechanism = ByImportance(base=shares, importance=Variance(), allocation=Share(3.0), takes="updates")
-    playing = method(mechanism, trainer=Sgd(lr=1.0, steps=1), server=Add(), channel=IdealSum())
-    told = broadcast(playing, State(0, view().weights, shapes=DATA.shapes), now())
-    said = mechanism.deviations(messages(), told, DATA, now())
-    assert float(said.min()) == pytest.approx(1 / sqrt(3))
-    noise = mechanism.at_client(messages(), told, DATA, now()).rows.dense() - weights()
-    assert stats.kstest((noise / said).flatten().numpy(), "norm").pvalue > 1e-3
-    assert mechanism.shares
-    assert mechanism.event(0) is None
+def test_a_base_with_distributed_noise() -> None:
+    base = DistributedGaussian(clip=FixedClip(1e6), noise_multiplier=1e-6, at_once=False)
+    mechanism = ByImportance(base=base, importance=WeightVariance(), allocation=TwoLevel(3.0), expects="updates")
+    distributed = method(mechanism, trainer=Sgd(lr=1.0, steps=1), server=Add(), channel=IdealSum())
+    sent = broadcast(distributed, State(0, view().weights, shapes=DATA.shapes), now())
+    deviations = mechanism.deviations(messages(), sent, DATA, now())
+    assert float(deviations.min()) == pytest.approx(1 / sqrt(3))
+    noise = mechanism.at_client(messages(), sent, DATA, now()).rows.dense() - weights()
+    assert stats.kstest((noise / deviations).flatten().numpy(), "norm").pvalue > 1e-3
+    assert mechanism.distributed
+    assert distributed.mechanism.event(0) is None
     assert mechanism.nominal == {}
 
 
-def test_bases_without_clients_noise_are_refused() -> None:
+def test_a_base_whose_clients_add_no_noise_is_refused() -> None:
     central = CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)
     at_once = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)
-    for base in (central, at_once):
+    bases: list[Mechanism] = [central, at_once]
+    for base in bases:
         with pytest.raises(UserError, match="a base whose clients add their own noise"):
             replace(FIFTH, base=base)
-    with pytest.raises(UserError, match="blurs with real numbers"):
-        replace(FIFTH, base=replace(at_once, at_once=False, numbers=Grid()))
-    with pytest.raises(UserError, match="with its noise given"):
+    with pytest.raises(UserError, match="a base with real-valued noise"):
+        replace(FIFTH, base=replace(at_once, at_once=False, arithmetic=Grid()))
+    with pytest.raises(UserError, match="with a given noise multiplier"):
         replace(FIFTH, base=DistributedGaussian(clip=FixedClip(1.0), at_once=False))
 
 
-def test_wrong_settings_are_refused() -> None:
-    for wrong in (lambda: Share(0.5), lambda: Share(2.0, 1.5), lambda: Share(2.0, 0.5, "some"), lambda: Graded(0.1)):
-        with pytest.raises(UserError, match="Expected"):
-            wrong()
-    with pytest.raises(UserError, match="Expected Variance for single weights"):
-        replace(FIFTH, importance=Sensitivity(), groups=EachWeight())
+@pytest.mark.parametrize("arguments", [(0.5,), (2.0, 1.5), (2.0, 0.5, "some")], ids=str)
+def test_bad_allocations(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(UserError, match="Expected"):
+        TwoLevel(*arguments)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(UserError, match="Expected"):
+        Graded(0.1)
+    with pytest.raises(UserError, match="Expected WeightVariance for single weights"):
+        replace(FIFTH, importance=AccuracySensitivity(), groups=SingleWeights())
     with pytest.raises(
-        CompositionError, match=r"Sgd sends updates, but ByImportance takes weights\. Set takes='updates'"
+        CompositionError, match=r"Sgd sends updates, but ByImportance expects weights\. Set expects='updates'"
     ):
         method(FIFTH, trainer=Sgd(lr=1.0, steps=1), server=Add())
 
 
-def test_nothing_is_proved_and_every_figure_has_its_name() -> None:
-    assert FIFTH.event(0) is None
+def test_there_is_no_guarantee_and_every_nominal_figure_has_a_name() -> None:
+    mechanism: Mechanism = FIFTH
+    assert mechanism.event(0) is None
     assert BASE.unproved in FIFTH.unproved
-    assert "chosen from private data" in FIFTH.unproved
+    assert "depends on private data" in FIFTH.unproved
     assert FIFTH.nominal[f"{NOMINAL}, 20% least important"] == pytest.approx(0.5)
     assert FIFTH.nominal[f"{NOMINAL}, all others"] == 10.0
     assert FIFTH.nominal[f"{NOISE}, 20% least important"] == pytest.approx(20 * BASE.upload)
     assert FIFTH.nominal[f"{NOISE}, all others"] == BASE.upload
 
 
-def test_hostile_rows_stay_hostile_and_harm_nobody_else() -> None:
+def test_hostile_rows_do_not_affect_others() -> None:
     rows = weights()
     rows[0, 0], rows[2] = torch.nan, 1e30
     sent = FIFTH.at_client(messages(rows), view(), DATA, now()).rows.dense()
@@ -242,32 +251,32 @@ def test_hostile_rows_stay_hostile_and_harm_nobody_else() -> None:
     assert bool(torch.isfinite(sent[2]).all())
 
 
-def test_the_plain_way_chooses_the_same_groups() -> None:
+def test_the_reference_learner_ranks_groups_alike() -> None:
     model = zoo.mlp()
     rows = 0.3 * torch.randn(1, MODEL.dim, generator=torch.Generator().manual_seed(4))
-    mechanism = replace(FIFTH, base=replace(BASE, epsilon=0.05), importance=Sensitivity())
+    mechanism = replace(FIFTH, base=replace(BASE, epsilon=0.05), importance=AccuracySensitivity())
     found = [
         mechanism.deviations(
             Messages(torch.tensor([0]), DenseRows(rows)),
             view(),
-            StackedClients(torch.tensor([0]), zoo.population([50]), way(model, CrossEntropy())),
+            StackedClients(torch.tensor([0]), zoo.population([50]), learner(model, CrossEntropy())),
             now(1),
         )
-        for way in (Fastest, Reference)
+        for learner in (AutoLearner, ReferenceLearner)
     ]
     assert torch.equal(*found)
 
 
-def test_models_without_a_first_layer_are_refused() -> None:
+def test_a_model_without_a_linear_or_convolutional_layer_is_refused() -> None:
     class Scale(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.by = nn.Parameter(torch.ones(64))
+            self.factors = nn.Parameter(torch.ones(64))
 
         def forward(self, x: Tensor) -> Tensor:
-            return x.flatten(1) * self.by
+            return x.flatten(1) * self.factors
 
-    wave = StackedClients(torch.tensor([0]), zoo.population([5]), Reference(Scale(), CrossEntropy()))
-    with pytest.raises(UserError, match="a model with a first layer"):
+    wave = StackedClients(torch.tensor([0]), zoo.population([5]), ReferenceLearner(Scale(), CrossEntropy()))
+    with pytest.raises(UserError, match="a model with a linear or convolutional layer"):
         FIFTH.importances(Messages(wave.clients, DenseRows(torch.ones(1, 64))), View(torch.ones(64), {}), wave, now(1))
-    assert Inputs() == FIFTH.groups
+    assert InputFeatures() == FIFTH.groups

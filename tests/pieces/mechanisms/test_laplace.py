@@ -1,9 +1,11 @@
-"""n-dimensional Laplace noise: its law, its directions, the inequality that it is for; and tests that reject others."""
+"""Multivariate Laplace noise: its distribution and the inequality of metric privacy; wrong noise is rejected."""
 
 import math
 from functools import cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from scipy import stats
@@ -15,76 +17,77 @@ from tacit.errors import UserError
 from tacit.pieces.mechanisms import MetricLaplace
 from tacit.pieces.mechanisms.laplace import laplace
 
-DATA = zoo.wave()  # which nobody looks at
+Floats = npt.NDArray[np.float64]
+DATA = zoo.wave()  # not used by the mechanism
 SCALE = 0.5  # 1/ε
 FEMNIST = 1_206_590
 COUNTS = {1: 5000, 2: 5000, 11: 3000, 1000: 500, FEMNIST: 4}
 
 
 @cache
-def draws(dim: int) -> np.ndarray:
+def samples(dim: int) -> Floats:
     return np.stack([laplace(dim, SCALE, Key.from_seed(number, "test")).numpy() for number in range(COUNTS[dim])])
 
 
 @cache
-def lengths(dim: int) -> np.ndarray:
-    return np.linalg.norm(draws(dim), axis=1)
+def norms(dim: int) -> Floats:
+    return np.asarray(np.linalg.norm(samples(dim), axis=1))
 
 
-def has_the_moments(found: np.ndarray, dim: int) -> bool:
+def has_the_moments(found: Floats, dim: int) -> bool:
     """E‖ρ‖ = n/ε and a component's variance (n + 1)/ε² (Lemma 4.3), each within 4 standard errors."""
-    length, square = found, found**2 / dim
-    length_error = math.sqrt(dim) * SCALE / math.sqrt(len(found))
+    square = found**2 / dim
+    norm_error = math.sqrt(dim) * SCALE / math.sqrt(len(found))
     fourth = dim * (dim + 1) * (dim + 2) * (dim + 3) - (dim * (dim + 1)) ** 2
     square_error = math.sqrt(fourth) * SCALE**2 / dim / math.sqrt(len(found))
-    right = abs(length.mean() - dim * SCALE) < 4 * length_error
-    return bool(right and abs(square.mean() - (dim + 1) * SCALE**2) < 4 * square_error)
+    mean_fits = abs(found.mean() - dim * SCALE) < 4 * norm_error
+    return bool(mean_fits and abs(square.mean() - (dim + 1) * SCALE**2) < 4 * square_error)
 
 
 @pytest.mark.parametrize("dim", [2, 11, 1000, FEMNIST])
 def test_moments(dim: int) -> None:
-    assert has_the_moments(lengths(dim), dim)
+    assert has_the_moments(norms(dim), dim)
     for wrong in (2 / 3, 3 / 2):
-        assert not has_the_moments(lengths(dim) * wrong, dim)
+        assert not has_the_moments(norms(dim) * wrong, dim)
 
 
 @pytest.mark.parametrize("dim", [2, 11])
 def test_variance_of_each_component(dim: int) -> None:
-    squares = draws(dim) ** 2
+    squares = samples(dim) ** 2
     error = squares.std(0, ddof=1) / math.sqrt(len(squares))
     assert bool((np.abs(squares.mean(0) - (dim + 1) * SCALE**2) < 4 * error).all())
 
 
 @pytest.mark.parametrize("dim", [1, 2, 11, 1000])
-def test_the_radius_law(dim: int) -> None:
-    """Gamma(n, 1/ε); a neighbour of it, an exponential of the same mean, and a Gaussian's length are rejected."""
+def test_the_norm_has_a_gamma_distribution(dim: int) -> None:
+    """Gamma(n, 1/ε); Gamma(n + 1, 1/ε), an exponential of the same mean, and a Gaussian's norm are rejected."""
 
-    def fits(found: np.ndarray) -> bool:
+    def fits(found: Floats) -> bool:
         return bool(stats.kstest(found / SCALE, stats.gamma(dim).cdf).pvalue > 1e-4)
 
-    chance, count = np.random.default_rng(0), COUNTS[dim]
-    assert fits(lengths(dim))
-    assert not fits(lengths(dim) * 2 / 3)
-    assert not fits(lengths(dim) * 3 / 2)
+    generator, count = np.random.default_rng(0), COUNTS[dim]
+    assert fits(norms(dim))
+    assert not fits(norms(dim) * 2 / 3)
+    assert not fits(norms(dim) * 3 / 2)
     if dim <= 11:
-        assert not fits(chance.gamma(dim + 1, SCALE, count))
+        assert not fits(generator.gamma(dim + 1, SCALE, count))
     if dim > 1:
-        assert not fits(chance.exponential(dim * SCALE, count))
-        deviation = math.sqrt(dim + 1) * SCALE  # the same variance, coordinate by coordinate
-        assert not fits(np.linalg.norm(chance.normal(0, deviation, (count, dim)), axis=1))
+        assert not fits(generator.exponential(dim * SCALE, count))
+        deviation = math.sqrt(dim + 1) * SCALE  # the same variance per coordinate
+        assert not fits(np.linalg.norm(generator.normal(0, deviation, (count, dim)), axis=1))
 
 
 def test_directions_are_uniform() -> None:
-    def even(found: np.ndarray) -> bool:
+    def uniform(found: Floats) -> bool:
         angles = np.arctan2(found[:, 1], found[:, 0])
-        folded = angles % (math.pi / 2)  # what is alike in all quadrants may still crowd at the axes
-        whole = stats.kstest(angles, stats.uniform(-math.pi, 2 * math.pi).cdf).pvalue
-        return bool(min(whole, stats.kstest(folded, stats.uniform(0, math.pi / 2).cdf).pvalue) > 1e-4)
+        folded = angles % (math.pi / 2)  # also detects noise that concentrates at the axes of all quadrants
+        full = stats.kstest(angles, stats.uniform(-math.pi, 2 * math.pi).cdf).pvalue
+        return bool(min(full, stats.kstest(folded, stats.uniform(0, math.pi / 2).cdf).pvalue) > 1e-4)
 
-    assert even(draws(2))
-    chance = np.random.default_rng(0)
-    assert not even(chance.laplace(size=(5000, 2)))  # coordinate by coordinate, as for another distance
-    units = draws(11) / lengths(11)[:, None]
+    assert uniform(samples(2))
+    generator = np.random.default_rng(0)
+    assert not uniform(generator.laplace(size=(5000, 2)))  # independent coordinates: private for the L1 distance
+    units = samples(11) / norms(11)[:, None]
     assert np.linalg.norm(units.mean(0)) < 4 / math.sqrt(len(units))
     spread = units.T @ units / len(units)
     assert np.abs(spread - np.eye(11) / 11).max() < 4 * math.sqrt(2) / 11 / math.sqrt(len(units))
@@ -92,75 +95,76 @@ def test_directions_are_uniform() -> None:
 
 @pytest.mark.parametrize("dim", [1, 2])
 def test_the_inequality_on_histograms(dim: int) -> None:
-    """No cell is more than e^(ε·d) times as likely around one point as around another; with half the noise some are."""
+    """No bin is more than e^(ε·d) times as likely around one point as around another; with half the noise some are."""
     distance = 0.6
 
-    def holds(noise: np.ndarray) -> bool:
-        moved = noise.copy()
-        moved[:, 0] += distance
+    def holds(noise: Floats) -> bool:
+        shifted = noise.copy()
+        shifted[:, 0] += distance
         edges = [np.linspace(-2, 2, 15)] * dim
-        here, there = (np.histogramdd(points, edges)[0] for points in (noise, moved))
+        here, there = (np.histogramdd(points, edges)[0] for points in (noise, shifted))
         bound = math.exp(distance / SCALE)
         slack = 4 * np.sqrt(here + bound**2 * there + 1)
         return bool((here <= bound * there + slack).all() and (there <= bound * here + slack).all())
 
-    assert holds(draws(dim))
-    assert not holds(draws(dim) / 2)
+    assert holds(samples(dim))
+    assert not holds(samples(dim) / 2)
 
 
 def now() -> Round:
     return Round(0, 5, 3.0, 3, Key.from_seed(0, "shared"), Key.from_seed(0, "secret"))
 
 
-def blurred(how: MetricLaplace, rows: torch.Tensor, weights: torch.Tensor, layers: tuple[int, ...]) -> torch.Tensor:
+def added(mechanism: MetricLaplace, rows: torch.Tensor, weights: torch.Tensor, layers: tuple[int, ...]) -> torch.Tensor:
+    """The noise that the mechanism adds to these rows."""
     messages = Messages(torch.arange(len(rows)), DenseRows(rows))
-    return how.at_client(messages, View(weights, {}, layers=layers), DATA, now()).rows.dense() - rows
+    return mechanism.at_client(messages, View(weights, {}, layers=layers), DATA, now()).rows.dense() - rows
 
 
-def test_a_public_radius_does_not_look_at_the_rows() -> None:
+def test_with_a_public_radius_the_noise_does_not_depend_on_the_rows() -> None:
     mechanism = MetricLaplace(noise_multiplier=5.0, radius=0.1)
     rows = torch.tensor([[0.0, 0.0], [40.0, 3.0], [0.1, 0.1]])
-    one, other = (blurred(mechanism, values, torch.zeros(2), (2,)) for values in (rows, torch.zeros_like(rows)))
+    one, other = (added(mechanism, values, torch.zeros(2), (2,)) for values in (rows, torch.zeros_like(rows)))
     torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
-    assert len({tuple(row) for row in other.tolist()}) == 3  # each client has its own
+    assert len({tuple(row) for row in other.tolist()}) == 3  # clients have independent noise
     assert mechanism.unproved == ""
     assert mechanism.leakage(2) == pytest.approx(0.4)
 
 
-def test_the_paper_s_scale_is_the_length_of_the_update() -> None:
+def test_the_paper_s_scale_is_the_norm_of_the_update() -> None:
     mechanism = MetricLaplace(noise_multiplier=2.0, radius=None)
     hypotheses = torch.tensor([[0.0, 0.0], [10.0, 0.0]], dtype=torch.float64)
     rows = torch.tensor([[0.0, 0.0], [10.0, 0.5], [10.0, 1.0]], dtype=torch.float64)
-    noise = blurred(mechanism, rows, hypotheses, (2,))
-    fixed = [blurred(MetricLaplace(noise_multiplier=2.0, radius=r), rows, hypotheses, (2,)) for r in (0.5, 1.0)]
+    noise = added(mechanism, rows, hypotheses, (2,))
+    fixed = [added(MetricLaplace(noise_multiplier=2.0, radius=r), rows, hypotheses, (2,)) for r in (0.5, 1.0)]
     assert noise[0].tolist() == [0.0, 0.0]
     torch.testing.assert_close(noise[1], fixed[0][1])
     torch.testing.assert_close(noise[2], fixed[1][2])
     assert "data-dependent scale" in mechanism.unproved
-    updates = MetricLaplace(noise_multiplier=2.0, radius=None, of="updates")
-    torch.testing.assert_close(blurred(updates, rows - hypotheses[[0, 1, 1]], hypotheses[0], (2,)), noise)
+    updates = MetricLaplace(noise_multiplier=2.0, radius=None, expects="updates")
+    torch.testing.assert_close(added(updates, rows - hypotheses[[0, 1, 1]], hypotheses[0], (2,)), noise)
 
 
-def test_layers_have_noise_of_their_own() -> None:
-    """Each layer of n_l numbers has a length from Gamma(n_l, ν·r/n_l): of mean ν·r, whatever its size."""
+def test_noise_per_layer() -> None:
+    """The noise of a layer of n_l numbers has a norm from Gamma(n_l, ν·r/n_l), of mean ν·r for any n_l."""
     mechanism, layers = MetricLaplace(noise_multiplier=3.0, radius=0.2, per_layer=True), (900, 100, 2000)
-    noise = blurred(mechanism, torch.zeros(60, 3000), torch.zeros(3000), layers)
-    for piece in noise.split(layers, dim=1):
-        assert float(piece.norm(dim=1).mean()) == pytest.approx(0.6, abs=4 * 0.6 / math.sqrt(piece.shape[1] * 60))
-    whole = blurred(MetricLaplace(noise_multiplier=3.0, radius=0.2), torch.zeros(60, 3000), torch.zeros(3000), layers)
+    noise = added(mechanism, torch.zeros(60, 3000), torch.zeros(3000), layers)
+    for part in noise.split(layers, dim=1):
+        assert float(part.norm(dim=1).mean()) == pytest.approx(0.6, abs=4 * 0.6 / math.sqrt(part.shape[1] * 60))
+    whole = added(MetricLaplace(noise_multiplier=3.0, radius=0.2), torch.zeros(60, 3000), torch.zeros(3000), layers)
     assert float(whole.norm(dim=1).mean()) == pytest.approx(0.6, abs=0.01)
     assert mechanism.leakage(3000) == 1000.0
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("wrong", "message"),
     [
         ({"noise_multiplier": 0.0, "radius": 1.0}, "noise_multiplier=0 > 0"),
         ({"noise_multiplier": 1.0, "radius": 0.0}, "radius=0.0 > 0"),
         ({"noise_multiplier": 1.0, "radius": 1.0, "limit": -1.0}, "limit=-1.0 > 0"),
-        ({"noise_multiplier": 1.0, "radius": 1.0, "of": "rows"}, "of='rows' to be 'updates' or 'weights'"),
+        ({"noise_multiplier": 1.0, "radius": 1.0, "expects": "rows"}, "expects='rows' to be 'updates' or 'weights'"),
     ],
 )
-def test_bad_settings(wrong: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
+def test_bad_arguments(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         MetricLaplace(**wrong)

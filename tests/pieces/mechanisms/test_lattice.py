@@ -1,6 +1,10 @@
+"""The lattice: hostile rows stay within the integer bound, rounding is unbiased, and honest sums do not overflow."""
+
 from dataclasses import replace
 from math import sqrt
+from typing import Any
 
+import dp_accounting
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -10,11 +14,12 @@ from scipy import stats
 
 from tacit.core import Key
 from tacit.errors import UserError
-from tacit.pieces.mechanisms.discrete import DiscreteGaussian, IntegerNoise, Skellam, Source
-from tacit.pieces.mechanisms.lattice import TRIES, WRAPS, Lattice, clipped, inflated, rounded_randomly
+from tacit.pieces.mechanisms.discrete import ByteSource, DiscreteGaussian, IntegerNoise, Skellam
+from tacit.pieces.mechanisms.lattice import MAX_OVERFLOW, MAX_TRIES, Lattice, clip_row, rounded_bound, stochastic_round
 
+Kind = type[DiscreteGaussian] | type[Skellam]
 DIM = 500
-GRID = Lattice.sized(clip=2.0, dim=DIM, cohort=20, honest=20, noise_multiplier=1.0)
+GRID = Lattice.fit(clip=2.0, dim=DIM, cohort=20, honest=20, noise_multiplier=1.0)
 HOSTILE = {
     "zeros": np.zeros(DIM),
     "minus zero": np.full(DIM, -0.0),
@@ -25,14 +30,14 @@ HOSTILE = {
     "not a number": np.r_[np.nan, np.ones(DIM - 1)],
     "subnormal": np.full(DIM, 5e-324),
     "subnormal and huge": np.r_[1e308, np.full(DIM - 1, 5e-324)],
-    "one long": np.r_[3.0, np.zeros(DIM - 1)],
+    "one large": np.r_[3.0, np.zeros(DIM - 1)],
     "at the clip": np.r_[2.0, np.zeros(DIM - 1)],
     "halves": np.full(DIM, 0.5) / GRID.scale,
     "at the clip, halves": np.r_[np.full(DIM, 84.5) / GRID.scale],
 }
 
 
-def source(seed: int = 0) -> Source:
+def source(seed: int = 0) -> ByteSource:
     return Key.from_seed(seed, "secret").numpy().bytes
 
 
@@ -40,35 +45,35 @@ def squared(row: npt.NDArray[np.int64]) -> int:
     return sum(int(value) ** 2 for value in row)
 
 
-def always(byte: int) -> Source:
+def constant(byte: int) -> ByteSource:
     return lambda size: bytes([byte]) * size
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("noise", [source(1), always(0), always(255)], ids=["random", "all up", "all down"])
+@pytest.mark.parametrize("noise", [source(1), constant(0), constant(255)], ids=["random", "all up", "all down"])
 @pytest.mark.parametrize("steps", [1.0, 20.0, 4096.0])
-def test_no_row_exceeds_the_integer_bound(name: str, noise: Source, steps: float) -> None:
+def test_no_row_exceeds_the_integer_bound(name: str, noise: ByteSource, steps: float) -> None:
     grid = replace(GRID, steps=steps)
-    row = grid.rounded(HOSTILE[name], noise)
+    row = grid.quantize(HOSTILE[name], noise)
     assert squared(row) <= grid.bound.squared
-    assert int(np.abs(row).max()) <= grid.largest
+    assert int(np.abs(row).max()) <= grid.max_coordinate
 
 
-def test_what_is_not_finite_counts_as_zero() -> None:
+def test_rows_that_are_not_finite_become_zero() -> None:
     for name in ("infinite", "both infinities", "not a number", "zeros", "minus zero"):
-        assert not GRID.rounded(HOSTILE[name], source()).any()
-    assert GRID.rounded(HOSTILE["huge"], source()).mean() == pytest.approx(GRID.steps / sqrt(DIM), rel=1e-3)
+        assert not GRID.quantize(HOSTILE[name], source()).any()
+    assert GRID.quantize(HOSTILE["huge"], source()).mean() == pytest.approx(GRID.steps / sqrt(DIM), rel=1e-3)
 
 
 @given(st.lists(st.floats(width=64), min_size=1, max_size=40), st.floats(1e-3, 1e3), st.integers(0, 9))
 def test_rows_of_any_floats_are_within_the_bound(values: list[float], clip: float, seed: int) -> None:
     row = np.array(values)
     grid = Lattice(clip=clip, dim=len(row), cohort=3, noise=DiscreteGaussian(3.0), steps=64.0)
-    assert squared(grid.rounded(row, source(seed))) <= grid.bound.squared
-    assert float(np.linalg.norm(clipped(row, clip))) <= clip * (1 + 1e-12)
+    assert squared(grid.quantize(row, source(seed))) <= grid.bound.squared
+    assert float(np.linalg.norm(clip_row(row, clip))) <= clip * (1 + 1e-12)
 
 
-def test_unlucky_rows_are_shortened_after_so_many_tries() -> None:
+def test_rows_are_truncated_after_too_many_tries() -> None:
     calls = []
     grid = replace(GRID, steps=10.0)
 
@@ -77,11 +82,11 @@ def test_unlucky_rows_are_shortened_after_so_many_tries() -> None:
         return bytes(size)
 
     row = np.full(DIM, grid.clip / sqrt(DIM))
-    assert not grid.rounded(row, up).any()  # each coordinate is 0.45 steps; all rounded up, the row is too long
-    assert len(calls) == TRIES
+    assert not grid.quantize(row, up).any()  # 0.45 steps each: with all rounded up, the row exceeds the bound
+    assert len(calls) == MAX_TRIES
 
 
-def test_a_row_of_another_length_is_refused() -> None:
+def test_a_row_of_another_shape_is_refused() -> None:
     for shape in ((1,), (DIM, 1), (), (DIM + 1,)):
         with pytest.raises(UserError, match="Expected a row of shape"):
             GRID.encode(np.zeros(shape), source())
@@ -90,111 +95,111 @@ def test_a_row_of_another_length_is_refused() -> None:
 def test_rounding_is_unbiased() -> None:
     row = np.random.default_rng(0).uniform(-3, 3, 200)
     row[:3] = 2.0, -1.0, 0.0
-    draws = np.stack([rounded_randomly(row, source(seed)) for seed in range(4000)])
-    spread = np.sqrt((row - np.floor(row)) * (np.ceil(row) - row))
-    assert (np.abs(draws - row) < 1).all()
-    assert (draws[:, :3] == row[:3]).all()
-    z = (draws.mean(0) - row)[3:] / spread[3:] * sqrt(len(draws))
+    rounded = np.stack([stochastic_round(row, source(seed)) for seed in range(4000)])
+    deviation = np.sqrt((row - np.floor(row)) * (np.ceil(row) - row))
+    assert (np.abs(rounded - row) < 1).all()
+    assert (rounded[:, :3] == row[:3]).all()
+    z = (rounded.mean(0) - row)[3:] / deviation[3:] * sqrt(len(rounded))
     assert stats.kstest(z, "norm").pvalue > 1e-3
-    assert stats.kstest((draws.mean(0) - np.round(row))[3:] / spread[3:], "norm").pvalue < 1e-3
+    assert stats.kstest((rounded.mean(0) - np.round(row))[3:] / deviation[3:], "norm").pvalue < 1e-3
 
 
 def test_most_roundings_need_no_second_try() -> None:
     rows = np.random.default_rng(1).normal(size=(200, DIM))
     kept = 0
     for seed, row in enumerate(rows):
-        scaled = clipped(100 * row, 2.0) * GRID.scale
-        kept += squared(rounded_randomly(scaled, source(seed))) <= GRID.bound.squared
+        scaled = clip_row(100 * row, 2.0) * GRID.scale
+        kept += squared(stochastic_round(scaled, source(seed))) <= GRID.bound.squared
     assert kept > 160
 
 
 def test_inflation_is_small_on_a_fine_grid_and_part_of_the_bound() -> None:
-    assert inflated(100.0, 400).squared == 10_000 + 100 + 100 + 10
-    assert inflated(1.0, 10_000).squared == 2552  # below (1 + 100)²
-    assert inflated(100.0, 1).squared == 10_100  # 100² + ¼ + 100 + ½
+    assert rounded_bound(100.0, 400).squared == 10_000 + 100 + 100 + 10
+    assert rounded_bound(1.0, 10_000).squared == 2552  # below (1 + 100)²
+    assert rounded_bound(100.0, 1).squared == 10_100  # 100² + ¼ + 100 + ½
     for dim in (1000, 8316, 10**6, 10**7):
-        grid = Lattice.sized(clip=1.0, dim=dim, cohort=100, honest=100, noise_multiplier=1.0)
+        grid = Lattice.fit(clip=1.0, dim=dim, cohort=100, honest=100, noise_multiplier=1.0)
         assert 0 < grid.inflation < 1.2e-3
-        assert grid.noise.sigma == pytest.approx(grid.bound.whole / 10)
-        assert grid.wraps == 0
+        assert grid.noise.sigma == pytest.approx(grid.bound.l2 / 10)
+        assert grid.overflow == 0
 
 
 @pytest.mark.parametrize("kind", [DiscreteGaussian, Skellam])
 @pytest.mark.parametrize("bits", [32, 20])
-def test_the_sum_of_rows_comes_back(kind: type[DiscreteGaussian], bits: int) -> None:
-    grid = Lattice.sized(clip=1.0, dim=DIM, cohort=30, honest=30, noise_multiplier=1.0, bits=bits, noise=kind)
+def test_the_sum_of_rows_is_decoded_with_the_declared_noise(kind: Kind, bits: int) -> None:
+    grid = Lattice.fit(clip=1.0, dim=DIM, cohort=30, honest=30, noise_multiplier=1.0, bits=bits, noise=kind)
     rows = np.random.default_rng(2).normal(size=(30, DIM)) / sqrt(DIM) / 2
     encoded = [grid.encode(row, source(seed)) for seed, row in enumerate(rows)]
     assert all(row.dtype == np.uint32 and int(row.max()) < 1 << bits for row in encoded)
     error = grid.decode(np.sum(encoded, axis=0, dtype=np.uint32)) - rows.sum(0)
-    wanted = sqrt(30) * grid.noise.sigma / grid.scale
-    assert wanted == pytest.approx(1 + grid.inflation)
+    deviation = sqrt(30) * grid.noise.sigma / grid.scale
+    assert deviation == pytest.approx(1 + grid.inflation)
     for wrong in (2 / 3, 3 / 2):
-        assert stats.kstest(error / wanted / wrong, "norm").pvalue < 1e-3
-    assert stats.kstest(error / wanted, "norm").pvalue > 1e-3
+        assert stats.kstest(error / deviation / wrong, "norm").pvalue < 1e-3
+    assert stats.kstest(error / deviation, "norm").pvalue > 1e-3
 
 
-def test_without_noise_the_sum_is_exact_to_a_step_of_each_row() -> None:
+def test_without_noise_the_error_of_the_sum_is_below_one_step_per_row() -> None:
     rows = np.random.default_rng(3).normal(size=(10, DIM)) / sqrt(DIM) / 2
-    total = sum(GRID.rounded(row, source(seed)) for seed, row in enumerate(rows))
+    total = sum(GRID.quantize(row, source(seed)) for seed, row in enumerate(rows))
     error = GRID.decode(np.asarray(total).astype(np.uint32)) - rows.sum(0)
     assert float(np.abs(error).max()) * GRID.scale < 10
     assert error.std() * GRID.scale == pytest.approx(sqrt(10 / 6), rel=0.2)  # E frac·(1 − frac) = 1/6
 
 
 @pytest.mark.parametrize("bits", [14, 16, 32])
-def test_sums_come_back_up_to_the_boundary_and_wrap_beyond(bits: int) -> None:
+def test_sums_are_decoded_up_to_the_limit_and_overflow_beyond(bits: int) -> None:
     grid = Lattice(clip=1.0, dim=1, cohort=1, noise=DiscreteGaussian(3.0), steps=64.0, bits=bits)
     half = 2 ** (bits - 1)
-    whole = np.array([half - 1, -half, half, -half - 1, 0, -1]) % 2**32
-    back = np.round(grid.decode(whole.astype(np.uint32)) * grid.scale).astype(int)
-    assert back.tolist() == [half - 1, -half, -half, half - 1, 0, -1]
+    sums = np.array([half - 1, -half, half, -half - 1, 0, -1]) % 2**32
+    decoded = np.round(grid.decode(sums.astype(np.uint32)) * grid.scale).astype(int)
+    assert decoded.tolist() == [half - 1, -half, -half, half - 1, 0, -1]
 
 
-def worst(grid: Lattice, noise: int) -> float:
-    """All of the cohort at the bound in one coordinate, with this noise on the sum, through the ring."""
-    total = grid.cohort * grid.largest + noise
+def worst_sum(grid: Lattice, noise: int) -> float:
+    """The decoded sum if the whole cohort is at the bound in one coordinate, with this noise."""
+    total = grid.cohort * grid.max_coordinate + noise
     return float(grid.decode(np.array([total % 2**grid.bits], dtype=np.uint32))[0] * grid.scale)
 
 
 @pytest.mark.parametrize("bits", [15, 16, 20, 24])
-def test_the_worst_honest_sum_does_not_wrap_and_one_that_could_is_refused(bits: int) -> None:
-    grid = Lattice.sized(clip=1.0, dim=DIM, cohort=50, honest=40, noise_multiplier=1.5, bits=bits)
-    assert grid.wraps <= WRAPS
+def test_the_largest_honest_sum_does_not_overflow_and_a_lattice_that_could_is_refused(bits: int) -> None:
+    grid = Lattice.fit(clip=1.0, dim=DIM, cohort=50, honest=40, noise_multiplier=1.5, bits=bits)
+    assert grid.overflow <= MAX_OVERFLOW
     deviation = sqrt(grid.cohort) * grid.noise.sigma
-    room = 2 ** (bits - 1) - grid.cohort * grid.largest
-    assert room > 9 * deviation
-    assert worst(grid, room - 1) == pytest.approx(2 ** (bits - 1) - 1)
-    assert worst(grid, room) < 0
-    if bits < 20:  # on larger rings the grid is as fine as it need be
+    headroom = 2 ** (bits - 1) - grid.cohort * grid.max_coordinate
+    assert headroom > 9 * deviation
+    assert worst_sum(grid, headroom - 1) == pytest.approx(2 ** (bits - 1) - 1)
+    assert worst_sum(grid, headroom) < 0
+    if bits < 20:  # with more bits the grid is as fine as needed
         with pytest.raises(UserError, match="Use more bits"):
             replace(grid, cohort=150, noise=DiscreteGaussian(grid.noise.sigma * sqrt(50 / 150)))
 
 
-def test_rings_without_room_are_refused() -> None:
+def test_too_few_bits_are_refused() -> None:
     with pytest.raises(UserError, match=r"Expected the sum of 50 rows .* Use more bits or fewer steps"):
-        Lattice.sized(clip=1.0, dim=DIM, cohort=50, honest=40, noise_multiplier=1.5, bits=9)
-    with pytest.raises(UserError, match=r"Expected rounding on 8 steps to lengthen rows by 80% <= 50%\. More steps"):
-        Lattice.sized(clip=1.0, dim=DIM, cohort=50, honest=40, noise_multiplier=1.5, bits=11)
+        Lattice.fit(clip=1.0, dim=DIM, cohort=50, honest=40, noise_multiplier=1.5, bits=9)
+    with pytest.raises(UserError, match=r"Expected rounding to 8 steps to increase norms by 80% <= 50%\. More steps"):
+        Lattice.fit(clip=1.0, dim=DIM, cohort=50, honest=40, noise_multiplier=1.5, bits=11)
 
 
-def test_it_is_impossible_where_all_noise_fits() -> None:
-    assert GRID.wraps == 0
-    assert GRID.cohort * (GRID.largest + GRID.noise.table.reach) < 2**31
+def test_overflow_is_impossible_if_all_noise_fits() -> None:
+    assert GRID.overflow == 0
+    assert GRID.cohort * (GRID.max_coordinate + GRID.noise.table.max_magnitude) < 2**31
 
 
 def noise_of(grid: Lattice, seed: int) -> npt.NDArray[np.int64]:
-    ring = grid.encode(np.zeros(grid.dim), source(seed)).astype(np.int64)
-    return (ring + 2**31) % 2**32 - 2**31
+    encoded = grid.encode(np.zeros(grid.dim), source(seed)).astype(np.int64)
+    return (encoded + 2**31) % 2**32 - 2**31
 
 
-def test_noise_is_the_same_whatever_the_row() -> None:
-    """Its support is all of the table's, and a row only moves it: no low bits tell rows apart."""
+def test_noise_does_not_depend_on_the_row() -> None:
+    """It takes every integer value, and a row only shifts it: low-order bits reveal nothing."""
     grid = Lattice(clip=1.0, dim=20_000, cohort=2, noise=DiscreteGaussian(3.0))
-    still = noise_of(grid, 5)
-    moved = grid.decode(grid.encode(np.r_[0.5, np.zeros(grid.dim - 1)], source(5))) * grid.scale
-    assert set(still.tolist()) == set(range(int(still.min()), int(still.max()) + 1))
-    assert np.round(moved - still).tolist() == [2048, *[0] * (grid.dim - 1)]
+    noise = noise_of(grid, 5)
+    shifted = grid.decode(grid.encode(np.r_[0.5, np.zeros(grid.dim - 1)], source(5))) * grid.scale
+    assert set(noise.tolist()) == set(range(int(noise.min()), int(noise.max()) + 1))
+    assert np.round(shifted - noise).tolist() == [2048, *[0] * (grid.dim - 1)]
 
 
 @pytest.mark.parametrize(
@@ -202,33 +207,37 @@ def test_noise_is_the_same_whatever_the_row() -> None:
     [{"clip": 0.0}, {"clip": float("nan")}, {"clip": 1e-320}, {"dim": 0}, {"cohort": 0}, {"bits": 33}, {"steps": 0.5}],
     ids=str,
 )
-def test_what_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+def test_bad_arguments(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="Expected"):
-        replace(GRID, **wrong)  # type: ignore[arg-type]
+        replace(GRID, **wrong)
 
 
-def test_only_some_of_a_cohort_can_be_honest() -> None:
+def test_no_more_clients_are_honest_than_the_cohort_has() -> None:
     with pytest.raises(UserError, match="Expected honest=21 in"):
-        Lattice.sized(clip=1.0, dim=5, cohort=20, honest=21, noise_multiplier=1.0)
+        Lattice.fit(clip=1.0, dim=5, cohort=20, honest=21, noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("noise", [DiscreteGaussian(50.0), Skellam(50.0)])
-def test_a_record_is_rebuilt_from_its_text(noise: IntegerNoise) -> None:
+def test_repr_rebuilds_the_lattice(noise: IntegerNoise) -> None:
     grid = Lattice(clip=1.0, dim=5, cohort=20, noise=noise)
     assert eval(repr(grid), {"Lattice": Lattice, "DiscreteGaussian": DiscreteGaussian, "Skellam": Skellam}) == grid
 
 
 @pytest.mark.parametrize("kind", [DiscreteGaussian, Skellam])
-def test_the_honest_alone_have_the_declared_noise(kind: type[DiscreteGaussian]) -> None:
-    grid = Lattice.sized(clip=1.0, dim=DIM, cohort=50, honest=30, noise_multiplier=1.5, noise=kind)
-    assert grid.event(30).rho == pytest.approx(1 / (2 * 1.5**2))
-    assert grid.event(20).rho == pytest.approx(30 / 20 / (2 * 1.5**2))
+def test_honest_clients_alone_have_the_declared_noise(kind: Kind) -> None:
+    grid = Lattice.fit(clip=1.0, dim=DIM, cohort=50, honest=30, noise_multiplier=1.5, noise=kind)
+    for honest in (30, 20):
+        event = grid.event(honest)
+        assert isinstance(event, dp_accounting.ZCDpEvent)
+        assert event.rho == pytest.approx(30 / honest / (2 * 1.5**2))
     if isinstance(grid.noise, DiscreteGaussian):
-        assert grid.noise.continuous(30, grid.bound).event.noise_multiplier == pytest.approx(1.5)
+        continuous = grid.noise.continuous(30, grid.bound).event
+        assert isinstance(continuous, dp_accounting.GaussianDpEvent)
+        assert continuous.noise_multiplier == pytest.approx(1.5)
 
 
-def test_what_the_samples_and_the_ring_may_add_to_delta() -> None:
-    grid = Lattice.sized(clip=1.0, dim=8316, cohort=100, honest=100, noise_multiplier=1.54)
-    assert grid.failure == 100 * 8316 * grid.noise.table.error < 1e-27
-    small = Lattice.sized(clip=1.0, dim=8316, cohort=100, honest=100, noise_multiplier=1.54, bits=16)
-    assert 0 < small.wraps < small.failure < WRAPS
+def test_what_sampling_errors_and_overflow_add_to_delta() -> None:
+    grid = Lattice.fit(clip=1.0, dim=8316, cohort=100, honest=100, noise_multiplier=1.54)
+    assert grid.total_variation == 100 * 8316 * grid.noise.table.error < 1e-27
+    small = Lattice.fit(clip=1.0, dim=8316, cohort=100, honest=100, noise_multiplier=1.54, bits=16)
+    assert 0 < small.overflow < small.total_variation < MAX_OVERFLOW

@@ -1,7 +1,8 @@
-"""NbAFL's formula: the paper's numbers, the noise that is really added, and what it is worth."""
+"""NbAFL's formula: the paper's numbers, the noise that is added, and its exact ε."""
 
 from dataclasses import replace
 from math import sqrt
+from typing import Any
 
 import dp_accounting
 import pytest
@@ -11,16 +12,15 @@ from torch import Tensor
 
 import zoo
 from tacit.core import DenseRows, Key, Messages, Method, Round, State, Sum
-from tacit.core.pieces import nominal
-from tacit.core.round import broadcast, close, receive, refuse
+from tacit.core.interfaces import Mechanism, nominal
+from tacit.core.round import broadcast, finish_round, reject_non_finite, sum_messages
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, NbaflGaussian
 from tacit.pieces.mechanisms.nbafl import NOMINAL, exact_epsilon
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import Sgd
-from tacit.privacy.accountants import Pld
-from tacit.privacy.accounting import Accounting
+from tacit.privacy.accountants import Accounting, Pld
 
 DIM = 6000
 PAPER = NbaflGaussian(epsilon=1.0, delta=0.01, clip=5.0, samples=1120, rounds=25, exposures=1)
@@ -44,7 +44,7 @@ def sent(mechanism: NbaflGaussian, rows: Tensor) -> Tensor:
 
 
 def fits_only(noise: Tensor, scale: float) -> bool:
-    """It fits a centred normal distribution, and those of 2/3 and 3/2 of the scale do not."""
+    """The noise fits a centred normal distribution of this scale, and neither 2/3 nor 3/2 of it."""
     fits = [stats.kstest(noise.numpy() / scale / factor, "norm").pvalue > 1e-3 for factor in (1, 2 / 3, 3 / 2)]
     return fits == [True, False, False]
 
@@ -63,102 +63,103 @@ def test_the_noise_of_the_formula(exposures: int, up: tuple[float, ...], down: t
     assert [mechanism.broadcast(30) for mechanism in paper] == pytest.approx(list(down), rel=0.02)
 
 
-def test_the_server_adds_nothing_from_the_threshold_on() -> None:
-    """T <= L·√N."""
+def test_the_server_adds_no_noise_if_the_rounds_are_few() -> None:
+    """For T <= L·√N."""
     assert replace(PAPER, exposures=5).broadcast(25) == 0
     assert replace(PAPER, exposures=5).broadcast(24) > 0
 
 
 @pytest.mark.parametrize(("epsilon", "exact"), [(1.0, 0.51), (5.0, 4.43), (10.0, 11.9)])
 def test_the_formula_s_exact_epsilon(epsilon: float, exact: float) -> None:
-    """Above 1 it promises what it does not keep: 11.9 at a nominal 10."""
+    """Above 1 the formula understates it: 11.9 at a nominal 10."""
     figures = replace(PAPER, epsilon=epsilon).nominal
     assert figures[NOMINAL] == epsilon
-    assert figures["exact epsilon of one upload, if one sample could change 2C/m"] == pytest.approx(exact, rel=0.01)
+    assert figures["exact epsilon of one upload, if sensitivity were 2C/m"] == pytest.approx(exact, rel=0.01)
 
 
 @pytest.mark.parametrize(("epsilon", "exact"), [(0.5, 1.73), (1.0, 4.43), (5.0, 50.2), (10.0, 166)])
 def test_the_exact_epsilon_of_all_uploads(epsilon: float, exact: float) -> None:
     figures = replace(PAPER, epsilon=epsilon).nominal
-    assert figures["exact epsilon of all 25 uploads, likewise"] == pytest.approx(exact, rel=0.01)
+    assert figures["exact epsilon of all 25 uploads, if sensitivity were 2C/m"] == pytest.approx(exact, rel=0.01)
 
 
 def test_the_exact_epsilon_of_the_true_sensitivity() -> None:
-    name = "exact epsilon of one upload, as one sample may change 2C"
+    name = "exact epsilon of one upload, at the true sensitivity 2C"
     assert PAPER.nominal[name] == pytest.approx(6.6e4, rel=0.01)
     assert name not in replace(PAPER, clips=False).nominal
 
 
 @pytest.mark.parametrize("multiplier", [0.6, 1.0, 3.0])
-def test_exact_epsilon_is_what_the_accountant_finds(multiplier: float) -> None:
+def test_exact_epsilon_agrees_with_the_accountant(multiplier: float) -> None:
     found = Accounting.of(Pld(), [dp_accounting.GaussianDpEvent(multiplier)]).epsilon(1e-3)
     assert exact_epsilon(multiplier, 1e-3) == pytest.approx(found, rel=1e-3)
 
 
-def test_much_noise_costs_nothing() -> None:
+def test_epsilon_is_zero_if_delta_alone_suffices() -> None:
     assert exact_epsilon(1e3, 0.01) == 0
 
 
-def test_every_client_s_noise_is_that_of_the_formula() -> None:
+def test_every_client_s_noise_follows_the_formula() -> None:
     noise = sent(SMALL, torch.zeros(4, DIM))
     assert all(fits_only(row, SMALL.upload) for row in noise)
-    assert fits_only(noise.sum(0), SMALL.upload * 2)  # they are independent
+    assert fits_only(noise.sum(0), SMALL.upload * 2)  # independent
     assert SMALL.deviation(broadcast(method(SMALL), STATE, now()), now()) == SMALL.upload
 
 
-def test_the_server_s_noise_is_that_of_the_formula() -> None:
+def test_the_server_s_noise_follows_the_formula() -> None:
     total = SMALL.after_sum(Sum(torch.zeros(DIM), 4.0), now())
     assert fits_only(total.total / total.weight, SMALL.broadcast(4))
-    quiet = replace(SMALL, exposures=25)
-    assert quiet.after_sum(Sum(torch.ones(DIM), 4.0), now()).total.equal(torch.ones(DIM))
+    without = replace(SMALL, exposures=25)
+    assert without.after_sum(Sum(torch.ones(DIM), 4.0), now()).total.equal(torch.ones(DIM))
 
 
-def test_a_broadcast_to_nobody_is_not_blurred() -> None:
-    state = close(method(SMALL), STATE, Sum(torch.zeros(DIM), 0.0), now(0))
+def test_an_empty_round_adds_no_noise() -> None:
+    state = finish_round(method(SMALL), STATE, Sum(torch.zeros(DIM), 0.0), now(0))
     assert state.weights.equal(STATE.weights)
 
 
 def test_no_row_exceeds_the_bound() -> None:
-    """Hostile rows: zero, huge, subnormal; what is not finite is refused by the server."""
-    still = replace(SMALL, epsilon=1e12)
+    """Zero, huge and subnormal rows; the server rejects rows that are not finite."""
+    noiseless = replace(SMALL, epsilon=1e12)
     hostile = torch.zeros(4, DIM)
     hostile[1], hostile[2, 0] = 1e30, 1e-40
     hostile[3, :2] = torch.tensor([3.0, 0.5])
-    out = sent(still, hostile)
+    out = sent(noiseless, hostile)
     assert float(out.double().norm(dim=1).max()) <= 5 * (1 + 1e-6)
     torch.testing.assert_close(out[3], hostile[3])
     hostile[0, 0], hostile[2, 0] = torch.nan, torch.inf
-    kept, receipt = refuse(Messages(DATA.clients, DenseRows(sent(still, hostile))))
-    assert receipt.refused == (0, 2)
+    kept, wave_report = reject_non_finite(Messages(DATA.clients, DenseRows(sent(noiseless, hostile))))
+    assert wave_report.rejected == (0, 2)
     assert kept.rows.count == 2
 
 
-def test_without_clipping_weights_stay_as_they_are() -> None:
-    free = replace(SMALL, epsilon=1e12, clips=False)
-    torch.testing.assert_close(sent(free, torch.full((4, DIM), 7.0)), torch.full((4, DIM), 7.0))
-    assert "not clipped" in free.unproved
+def test_without_clipping_weights_do_not_change() -> None:
+    unclipped = replace(SMALL, epsilon=1e12, clips=False)
+    torch.testing.assert_close(sent(unclipped, torch.full((4, DIM), 7.0)), torch.full((4, DIM), 7.0))
+    assert "not clipped" in unclipped.unproved
 
 
-def test_nothing_is_proved_and_the_reasons_are_told() -> None:
-    assert PAPER.event(0) is None
+def test_there_is_no_guarantee_and_the_reasons_are_given() -> None:
+    mechanism: Mechanism = PAPER
+    assert mechanism.event(0) is None
     assert "2C/m" in PAPER.unproved
-    assert "proved for ε < 1, and not for ε = 1" in PAPER.unproved
-    assert "counts 1 of 25 uploads" in PAPER.unproved
-    careful = replace(PAPER, epsilon=0.5, exposures=25).unproved
-    assert "proved for" not in careful
-    assert "counts" not in careful
+    assert "proved for ε < 1, but ε = 1" in PAPER.unproved
+    assert "counts only 1 of a client's 25 uploads" in PAPER.unproved
+    covered = replace(PAPER, epsilon=0.5, exposures=25).unproved
+    assert "proved for" not in covered
+    assert "counts" not in covered
     assert nominal(CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)) == {}
 
 
 def test_a_client_with_fewer_samples_is_named() -> None:
-    with pytest.raises(UserError, match="samples=4 or more, the m of NbAFL's formula, but client 0 has 3"):
+    with pytest.raises(UserError, match="at least samples=4, the m of NbAFL's formula, but client 0 has 3"):
         sent(replace(SMALL, samples=4), torch.zeros(4, DIM))
 
 
 def test_the_mean_of_a_round_has_both_noises() -> None:
     rows = torch.full((4, DIM), 0.01)
     messages = Messages(DATA.clients, DenseRows(sent(SMALL, rows)))
-    state = close(method(SMALL), STATE, receive(method(SMALL), STATE, messages, now()), now())
+    state = finish_round(method(SMALL), STATE, sum_messages(method(SMALL), STATE, messages, now()), now())
     both = sqrt(SMALL.upload**2 / 4 + SMALL.broadcast(4) ** 2)
     assert fits_only(state.weights - 0.01, both)
 
@@ -166,6 +167,6 @@ def test_the_mean_of_a_round_has_both_noises() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"epsilon": 0.0}, {"delta": 1.0}, {"clip": -1.0}, {"samples": 0}, {"rounds": 0}, {"exposures": 0}]
 )
-def test_wrong_numbers_are_refused(wrong: dict[str, float]) -> None:
+def test_bad_arguments(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         replace(PAPER, **wrong)

@@ -1,0 +1,99 @@
+"""Rows and noise on an integer grid: bounds, exact sums, and what the grid reveals."""
+
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tacit.core import ApproximateEvent, Bound, DenseRows, Key, Messages, Round
+from tacit.errors import UserError
+from tacit.pieces.mechanisms import Grid
+from tacit.pieces.mechanisms.arithmetic import DISTANCE, SharedNoise
+
+DIM, CLIP, DECLARED = 6000, 0.5, 1.2
+NOISE = SharedNoise(Bound((CLIP,)), DECLARED, 1.0)
+HOSTILE = {
+    "zeros": torch.zeros(DIM),
+    "huge": torch.full((DIM,), 1e30),
+    "infinite": torch.full((DIM,), torch.inf),
+    "nan": torch.full((DIM,), torch.nan),
+    "subnormal": torch.full((DIM,), 1e-42),
+    "one large": torch.eye(1, DIM)[0] * 1e20,
+    "halves": torch.full((DIM,), CLIP / sqrt(DIM)),
+}
+
+
+def now(cohort: int) -> Round:
+    return Round(0, 100, 20.0, cohort, Key.from_seed(0), Key.from_seed(0, "secret"))
+
+
+def messages(rows: Tensor) -> Messages:
+    return Messages(torch.arange(len(rows)), DenseRows(rows))
+
+
+@pytest.mark.parametrize("grid", [Grid(), Grid(bits=18)], ids=["32 bits", "18 bits"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_row_exceeds_its_bound_with_rounding(name: str, grid: Grid) -> None:
+    encoded = grid.encode(messages(HOSTILE[name][None]), NOISE, now(20))
+    assert encoded.grid_step is not None
+    steps = encoded.rows.dense() / encoded.grid_step.size
+    assert torch.equal(steps, steps.round())
+    bound = CLIP * (1 + encoded.grid_step.inflation)
+    assert float(encoded.rows.dense().norm()) <= bound * (1 + 1e-12)
+    if name in ("infinite", "nan"):
+        assert not steps.any()
+
+
+def test_sums_are_exact_in_any_order() -> None:
+    rows = torch.randn(20, DIM, generator=torch.Generator().manual_seed(3))
+    encoded = Grid().encode(messages(rows), NOISE, now(20)).rows.dense()
+    forward, backward = encoded[0].clone(), encoded[-1].clone()
+    for i in range(1, 20):
+        forward += encoded[i]
+        backward += encoded[-1 - i]
+    assert torch.equal(forward, backward)
+    assert torch.equal(forward, encoded.sum(0))
+
+
+def test_the_grid_does_not_reveal_the_cohort_s_size() -> None:
+    noise = replace(NOISE, honest=0.8)
+    steps = {Grid(bits=18).lattice(noise, DIM, now(cohort)).steps for cohort in (1, 5, 20, 60)}
+    assert len(steps) == 1
+    totals = {round(sqrt(c) * Grid().lattice(noise, DIM, now(c)).noise.sigma, 6) for c in (1, 5, 20, 60)}
+    assert len(totals) == 1
+    with pytest.raises(UserError, match="a cohort of at most 86 clients, got 90"):
+        Grid().lattice(noise, DIM, now(90))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"noise": "laplace"}, "Expected noise in gaussian, skellam, got 'laplace'"),
+        ({"bits": 33}, r"Expected bits=33 in \[8, 32\]"),
+        ({"steps": 0}, "Expected steps=0 >= 1"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Grid(**arguments)
+
+
+def test_a_grid_needs_room_and_noise() -> None:
+    with pytest.raises(UserError, match="Use more bits"):
+        Grid(bits=9).lattice(NOISE, DIM, now(20))
+    with pytest.raises(UserError, match=r"32 bits to have room for 4096 steps .* noise of 700 times it\. .* larger ε"):
+        Grid().lattice(replace(NOISE, multiplier=700.0), DIM, now(20))
+    with pytest.raises(UserError, match="use NoNoise"):
+        Grid().lattice(replace(NOISE, multiplier=0.0), DIM, now(20))
+
+
+def test_the_declared_distance_covers_the_largest_round() -> None:
+    """The distance that is charged covers sampling errors, overflow and smoothing of the largest possible round."""
+    event = Grid().event(DECLARED, 1.0)
+    assert isinstance(event, ApproximateEvent)
+    assert event.distance == DISTANCE == 2.0**-62
+    magnitude = 14 * 1e5  # the largest of a table with the widest noise
+    assert 2**15 * 2**28 * (magnitude + 5) * 2.0**-128 + 2.0**-64 < DISTANCE * 7 / 8
