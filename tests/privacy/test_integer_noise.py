@@ -2,7 +2,7 @@
 
 import json
 import math
-from functools import reduce
+from functools import partial, reduce
 from typing import Literal
 
 import dp_accounting as dp
@@ -19,7 +19,7 @@ from tacit.pieces.mechanisms.discrete import SMOOTHING, DiscreteGaussian, Intege
 from tacit.pieces.mechanisms.lattice import Lattice
 from tacit.privacy import renyi
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, Rdp, default_accountant
-from tacit.privacy.events import Adjacency, ZcdpRelease, from_json, releases, to_json
+from tacit.privacy.events import Adjacency, Release, ZcdpRelease, from_json, releases, to_json
 
 Array = npt.NDArray[np.float64]
 Z, RATE, ROUNDS, DELTA = 1.54, 1 / 60, 200, 1e-5  # FL-TOP-DP
@@ -62,6 +62,19 @@ def exact(total: Array, shift: int, order: float) -> float:
     return divergence(total[:-shift], total[shift:], order)
 
 
+def line(event: Event) -> ZcdpRelease:
+    """The linear bound on the divergences that an event declares."""
+    (release,) = releases(event)
+    assert isinstance(release, ZcdpRelease)
+    return release
+
+
+def multiplier(event: Event) -> float:
+    (release,) = releases(event)
+    assert isinstance(release, Release)
+    return release.noise
+
+
 GRID = [(sigma, shares) for sigma in (0.5, 0.7, 1.0, 2.0, 3.0) for shares in (1, 2, 5)]
 
 
@@ -70,28 +83,28 @@ GRID = [(sigma, shares) for sigma in (0.5, 0.7, 1.0, 2.0, 3.0) for shares in (1,
 def test_events_are_never_below_the_exact_divergence(kind: type[DiscreteGaussian], sigma: float, shares: int) -> None:
     total = summed(kind(sigma), shares)
     for shift in (1, 2, 5):
-        event = kind(sigma).event(shares, IntegerBound(shift**2, 1))
+        bound = line(kind(sigma).event(shares, IntegerBound(shift**2, 1)))
         for order in (2, 3, 8, 32):
             truth = exact(total, shift, order)
-            assert event.rho * order + event.xi >= truth * (1 - 1e-9)
+            assert bound.rho * order + bound.xi >= truth * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("shares", [1, 2, 5])
 def test_the_discrete_gaussian_equals_the_gaussian_from_sigma_3(shares: int) -> None:
     for sigma in (3.0, 4.0):
         total = summed(DiscreteGaussian(sigma), shares)
-        event = DiscreteGaussian(sigma).event(shares, IntegerBound(4, 1))
+        bound = line(DiscreteGaussian(sigma).event(shares, IntegerBound(4, 1)))
         gaussian = 4 / (2 * shares * sigma**2)
-        assert event.rho == gaussian
+        assert bound.rho == gaussian
         for order in (2, 8, 32):
-            assert event.rho * order + event.xi == pytest.approx(exact(total, 2, order), rel=1e-3)
-    assert DiscreteGaussian(3.0).event(1000, IntegerBound(10**8, 10**7)).xi < 1e-27
+            assert bound.rho * order + bound.xi == pytest.approx(exact(total, 2, order), rel=1e-3)
+    assert line(DiscreteGaussian(3.0).event(1000, IntegerBound(10**8, 10**7))).xi < 1e-27
 
 
 def test_skellam_is_within_a_thousandth_where_its_variance_is_large() -> None:
     for sigma, gap in ((10.0, 0.04), (100.0, 5e-4), (630.0, 2e-5)):
-        event = Skellam(sigma).event(1, IntegerBound(round(sigma**2), 1))
-        assert 0 < (8 * event.rho + event.xi) / (8 * 0.5) - 1 < gap
+        bound = line(Skellam(sigma).event(1, IntegerBound(round(sigma**2), 1)))
+        assert 0 < (8 * bound.rho + bound.xi) / (8 * 0.5) - 1 < gap
     sum_of_shares = summed(Skellam(1.0), 4)
     np.testing.assert_allclose(sum_of_shares[160:361], log_pmf(Skellam(2.0))[160:361], rtol=1e-9)
 
@@ -99,7 +112,7 @@ def test_skellam_is_within_a_thousandth_where_its_variance_is_large() -> None:
 @pytest.mark.parametrize("sigma", [0.5, 0.7, 1.0])
 def test_a_sum_of_shares_is_as_close_to_one_discrete_gaussian_as_declared(sigma: float) -> None:
     for shares in (2, 3, 6):
-        tau = DiscreteGaussian(sigma).event(shares, IntegerBound(1, 1)).xi
+        tau = line(DiscreteGaussian(sigma).event(shares, IntegerBound(1, 1))).xi
         middle = slice(REACH - 40, REACH + 41)
         one = log_pmf(DiscreteGaussian(sigma * math.sqrt(shares)))
         apart = float(np.abs(summed(DiscreteGaussian(sigma), shares) - one)[middle].max())
@@ -117,8 +130,8 @@ def mixture(without: Array, shifted: Array, rate: float) -> Array:
 def gaussian_delta(noise: float, rate: float, epsilon: float, *, removed: bool) -> float:
     x = np.arange(-14 * noise, 14 * noise + 1, noise / 400)
     without, shifted = (np.exp(-((x - at) ** 2) / (2 * noise**2)) / (400 * math.sqrt(2 * math.pi)) for at in (0, 1))
-    pair = (mixture(without, shifted, rate), without)
-    return hockey_stick(*(pair if removed else pair[::-1]), epsilon)
+    mixed = mixture(without, shifted, rate)
+    return hockey_stick(mixed, without, epsilon) if removed else hockey_stick(without, mixed, epsilon)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.1])
@@ -131,13 +144,13 @@ def test_the_discrete_gaussian_costs_at_most_what_the_continuous_one_does(
 ) -> None:
     noise = DiscreteGaussian(sigma)
     bound = noise.continuous(shares, IntegerBound(shift**2, 1))
-    assert bound.event.noise_multiplier == pytest.approx(math.sqrt(shares * sigma**2 - SMOOTHING**2) / shift)
+    assert multiplier(bound.event) == pytest.approx(math.sqrt(shares * sigma**2 - SMOOTHING**2) / shift)
     total = np.exp(summed(noise, shares))
     shifted = np.r_[np.zeros(shift), total[:-shift]]
-    pair = (mixture(total, shifted, rate), total)
+    mixed = mixture(total, shifted, rate)
     for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0):
-        truth = hockey_stick(*(pair if removed else pair[::-1]), epsilon)
-        declared = gaussian_delta(bound.event.noise_multiplier, rate, epsilon, removed=removed)
+        truth = hockey_stick(mixed, total, epsilon) if removed else hockey_stick(total, mixed, epsilon)
+        declared = gaussian_delta(multiplier(bound.event), rate, epsilon, removed=removed)
         assert truth <= declared * (1 + 1e-4) + (1 + math.exp(epsilon)) * bound.distance + 1e-15
 
 
@@ -149,11 +162,11 @@ def test_the_continuous_gaussian_in_two_dimensions_and_its_distance() -> None:
     bound = noise.continuous(1, IntegerBound(13, 2))
     for epsilon in (0.0, 0.5, 1.0, 2.0):
         truth = hockey_stick(without.ravel(), shifted.ravel(), epsilon)
-        assert truth <= gaussian_delta(bound.event.noise_multiplier, 1.0, epsilon, removed=True) * (1 + 1e-4)
+        assert truth <= gaussian_delta(multiplier(bound.event), 1.0, epsilon, removed=True) * (1 + 1e-4)
         assert truth >= 0.6 * gaussian_delta(4 / math.sqrt(13), 1.0, epsilon, removed=True)
     assert 0 < DiscreteGaussian(3.0).continuous(100, IntegerBound(1, 10**7)).distance < 1e-26
     assert DiscreteGaussian(0.2).continuous(100, IntegerBound(1, 10**7)).distance == 1
-    assert DiscreteGaussian(0.2).continuous(9, IntegerBound(1, 1)).event.noise_multiplier == 0
+    assert multiplier(DiscreteGaussian(0.2).continuous(9, IntegerBound(1, 1)).event) == 0
 
 
 def test_rounding_a_continuous_gaussian_gives_a_discrete_one() -> None:
@@ -180,7 +193,7 @@ def test_dp_accounting_supports_the_event(noise: IntegerNoise) -> None:
     accountant.compose(event, 30)
     ours = Accounting.of(Rdp()).compose(event, 30).epsilon(DELTA)
     assert accountant.get_epsilon(DELTA) * (1 - 1e-12) <= ours <= accountant.get_epsilon(DELTA) * 1.001
-    assert (event.xi > 1e-3) == (noise.sigma < 1)
+    assert (line(event).xi > 1e-3) == (noise.sigma < 1)
 
 
 @pytest.mark.parametrize("rate", [0.01, RATE, 0.3])
@@ -202,16 +215,15 @@ def test_amplified_bounds_are_never_below_the_exact_divergence(kind: type[Discre
         without = log_pmf(kind(sigma))[:-shift]
         shifted = log_pmf(kind(sigma))[shift:]
         mixed = np.logaddexp(without + math.log1p(-rate), shifted + math.log(rate))
-        event = kind(sigma).event(1, IntegerBound(shift**2, 1))
-        bounds = renyi.amplified(event.rho * ORDERS + event.xi, rate)
+        bound = line(kind(sigma).event(1, IntegerBound(shift**2, 1)))
+        bounds = renyi.amplified(bound.rho * ORDERS + bound.xi, rate)
         for order in (2, 3, 8, 16):
             assert bounds[order - 2] >= divergence(mixed, without, order) * (1 - 1e-9)
             assert bounds[order - 2] >= divergence(without, mixed, order) * (1 - 1e-9)
 
 
 def lattice(bits: int = 32, kind: type[DiscreteGaussian] | type[Skellam] = DiscreteGaussian) -> Lattice:
-    sized = {"clip": 1.0, "dim": 8316, "cohort": 100, "honest": 100, "noise_multiplier": Z}
-    return Lattice.fit(**sized, bits=bits, noise=kind)  # type: ignore[arg-type]
+    return Lattice.fit(clip=1.0, dim=8316, cohort=100, honest=100, noise_multiplier=Z, bits=bits, noise=kind)
 
 
 def epsilon(event: Event | None, accountant: Accountant, rounds: int = ROUNDS) -> float:
@@ -232,7 +244,7 @@ def test_fl_top_dp_costs_the_same_on_the_lattice_as_with_reals(accountant: Accou
     assert epsilon(ours, accountant, 10) == pytest.approx(epsilon(continuous, accountant, 10), rel=1e-9)
     grid = lattice()
     near = grid.noise.continuous(100, grid.bound)  # type: ignore[attr-defined]
-    assert near.event.noise_multiplier >= Z * (1 - 1e-12)
+    assert multiplier(near.event) >= Z * (1 - 1e-12)
     assert near.distance + grid.total_variation < DISTANCE
     assert grid.inflation < 0.001  # the additional noise: under 1 % in ε as well
 
@@ -304,9 +316,17 @@ def test_events_round_trip_and_others_are_refused() -> None:
     for event in (ApproximateEvent(gaussian, 1e-9), ApproximateEvent(zcdp, 0.0), dp.ZCDpEvent(1.0, 0.5)):
         again = from_json(json.loads(json.dumps(to_json(sampled(event)))))
         assert releases(again) == releases(sampled(event))
-    for wrong in ({"rho": 0.0}, {"xi": -1.0}, {"rate": 0.0}, {"rate": 1.5}, {"distance": 2.0}, {"rho": math.inf}):
+    valid = partial(ZcdpRelease, rho=1.0)
+    for invalid in (
+        partial(valid, rho=0.0),
+        partial(valid, xi=-1.0),
+        partial(valid, rate=0.0),
+        partial(valid, rate=1.5),
+        partial(valid, distance=2.0),
+        partial(valid, rho=math.inf),
+    ):
         with pytest.raises(UserError, match="Expected"):
-            ZcdpRelease(**{"rho": 1.0, **wrong})
+            invalid()
     with pytest.raises(UserError, match="Expected accountant rdp"):
         Accounting.of(Pld()).compose(dp.ZCDpEvent(1.0))
     with pytest.raises(UserError, match="add-or-remove"):

@@ -6,11 +6,11 @@ import pytest
 from tacit.core import Budget
 from tacit.errors import UserError
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
-from tacit.privacy.accountants import FAST_PLD, Pld, Rdp, RdpClassic
+from tacit.privacy.accountants import FAST_PLD, Accountant, Pld, Rdp, RdpClassic
 from tacit.privacy.events import Adjacency
 from tacit.privacy.planning import CohortSampling
 
-ALL = [RdpClassic(), Rdp(), FAST_PLD]
+ALL: list[Accountant] = [RdpClassic(), Rdp(), FAST_PLD]
 
 
 def test_two_of_noise_epsilon_and_rounds_give_the_third():

@@ -24,7 +24,7 @@ def test_divergences_at_integer_orders_equal_those_of_dp_accounting(noise, rate)
 def test_divergences_at_fractional_orders_equal_the_integral(noise, rate, order):
     def integrand(z: float) -> float:
         ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * z - 1) / (2 * noise**2))
-        return math.exp(order * ratio - z * z / (2 * noise**2)) / noise / math.sqrt(2 * math.pi)
+        return float(math.exp(order * ratio - z * z / (2 * noise**2)) / noise / math.sqrt(2 * math.pi))
 
     moment = quad(integrand, -14 * noise, order + 14 * noise, points=[0, 1, order], epsrel=1e-11, limit=400)[0]
     assert renyi.sampled(np.array([order]), noise, rate)[0] == pytest.approx(math.log(moment) / (order - 1), rel=1e-5)

@@ -14,27 +14,27 @@ def report(rows: tuple[tuple[int, int, int], ...]) -> Report:
 
 
 @given(st.lists(cohorts, max_size=6))
-def test_totals_are_those_of_the_reports_and_of_the_clients(rounds):
+def test_totals_are_the_sums_over_reports_and_over_clients(rounds):
     reports = [report(rows) for rows in rounds]
-    book = Bandwidth.of(reports)
-    assert book.up == sum(sum(r.up) for r in reports)
-    assert book.down == sum(sum(r.down) for r in reports)
-    by_client = [book.per_client(client) for client in range(10)]
-    assert (book.up, book.down) == tuple(map(sum, zip(*by_client, strict=True)))
+    bandwidth = Bandwidth.of(reports)
+    assert bandwidth.up == sum(sum(r.up) for r in reports)
+    assert bandwidth.down == sum(sum(r.down) for r in reports)
+    by_client = [bandwidth.per_client(client) for client in range(10)]
+    assert (bandwidth.up, bandwidth.down) == tuple(map(sum, zip(*by_client, strict=True)))
 
 
 @given(st.lists(cohorts, max_size=4), st.lists(cohorts, max_size=4))
-def test_books_of_parts_add_up_to_the_book_of_all(first, second):
+def test_bandwidth_of_parts_adds_up_to_that_of_all_rounds(first, second):
     one, other = ([report(rows) for rows in rounds] for rounds in (first, second))
     assert Bandwidth.of(one) + Bandwidth.of(other) == Bandwidth.of(one + other)
     assert Bandwidth() + Bandwidth.of(one) == Bandwidth.of(one)
 
 
-def test_clients_that_never_took_part_have_moved_nothing():
+def test_clients_that_never_took_part_have_no_traffic():
     assert Bandwidth.of([report(((3, 5, 7),))]).per_client(4) == (0, 0)
 
 
 @given(st.integers(0, 10**7), st.integers(0, 500), st.integers(1, 100), st.integers(100, 6000))
-def test_the_papers_cost_is_the_mean_over_all_clients_of_bytes_without_headers(values, rounds, cohort, clients):
+def test_cost_is_the_mean_over_all_clients_of_bytes_without_headers(values, rounds, cohort, clients):
     total = rounds * cohort * 4 * values
     assert abs(cost(values, rounds, cohort / clients) * 1000 * clients - total) <= 1e-9 * max(total, 1)

@@ -16,8 +16,9 @@ def file(tmp_path):
     return path
 
 
-def test_a_state_comes_back_bit_by_bit(file, tmp_path):
+def test_a_state_is_read_back_bitwise(file, tmp_path):
     state = checkpoint.read(file)
+    assert state is not None
     again = tmp_path / "again"
     checkpoint.write(again, state)
     assert again.read_bytes() == file.read_bytes()
@@ -27,11 +28,11 @@ def test_a_state_comes_back_bit_by_bit(file, tmp_path):
     assert state.weights[2].signbit()
 
 
-def test_no_file_is_no_state(tmp_path):
+def test_without_a_file_there_is_no_state(tmp_path):
     assert checkpoint.read(tmp_path / "none") is None
 
 
-def test_every_cut_is_refused(file):
+def test_truncated_files_are_refused(file):
     content = file.read_bytes()
     for length in range(0, len(content), 7):
         file.write_bytes(content[:length])
@@ -39,7 +40,7 @@ def test_every_cut_is_refused(file):
             checkpoint.read(file)
 
 
-def test_every_changed_value_is_refused(file):
+def test_changed_values_are_refused(file):
     content = file.read_bytes()
     begin = 8 + int.from_bytes(content[:8], "little")
     for at in range(begin, len(content)):
@@ -49,7 +50,7 @@ def test_every_changed_value_is_refused(file):
 
 
 @pytest.mark.parametrize("change", ["round", "name", "no metadata"])
-def test_changed_labels_are_refused(file, change):
+def test_changed_metadata_are_refused(file, change):
     tensors = safetensors.torch.load_file(file)
     with safe_open(file, "pt") as opened:
         metadata = opened.metadata()
@@ -58,5 +59,5 @@ def test_changed_labels_are_refused(file, change):
     if change == "name":
         tensors["memory/number"] = tensors.pop("memory/count")
     safetensors.torch.save_file(tensors, file, None if change == "no metadata" else metadata)
-    with pytest.raises(RunError, match="Start the run anew"):
+    with pytest.raises(RunError, match="Start a new run"):
         checkpoint.read(file)

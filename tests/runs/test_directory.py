@@ -1,9 +1,12 @@
 import errno
+import fcntl
 import json
+import multiprocessing
 import os
-import subprocess
-import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import IO
 
 import pytest
 import safetensors.torch
@@ -24,25 +27,23 @@ RUN = Manifest(
     evaluate_every=1,
     versions=versions(),
 )
-HOLD = """
-import fcntl, sys
-file = open(sys.argv[1], "ab+")
-fcntl.lockf(file, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
 
 
 def state(done: int) -> State:
     return State(done, torch.full((3,), float(done)))
 
 
-def report(number: int, **changes: object) -> Report:
-    made = Report(number, (1, 4), (4,), (10, 10), (20, 20), 0.1 + number, 0.3, 0.2, {"accuracy": 1 / 3}, 0.5)
-    return replace(made, **changes)
+def report(number: int, norm: float = 1.1, metrics: Mapping[str, float] | None = None) -> Report:
+    metrics = {"accuracy": 1 / 3} if metrics is None else metrics
+    return Report(number, (1, 4), (4,), (10, 10), (20, 20), norm, 0.3, 0.2, metrics, 0.5)
 
 
-def test_what_a_kill_left_of_a_manifest_is_no_run(tmp_path):
+def checkpointed(directory: RunDirectory) -> State:
+    assert directory.state is not None
+    return directory.state
+
+
+def test_a_partial_manifest_that_a_kill_left_is_no_run(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".manifest.json.partial").write_text("{")
     directory = RunDirectory.create(tmp_path / "run", RUN)
@@ -52,7 +53,7 @@ def test_what_a_kill_left_of_a_manifest_is_no_run(tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    """A run of which three rounds were noted and two checkpointed."""
+    """A run with three recorded rounds and a checkpoint after the second."""
     directory = RunDirectory.create(tmp_path / "run", RUN)
     for number in (1, 2, 3):
         directory.record(state(number), report(number))
@@ -62,7 +63,7 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def test_a_finished_run_leaves_four_files(tmp_path):
+def test_a_finished_run_has_four_files(tmp_path):
     directory = RunDirectory.create(tmp_path / "run", RUN)
     directory.record(state(1), report(1))
     tied = torch.ones(2)
@@ -73,8 +74,9 @@ def test_a_finished_run_leaves_four_files(tmp_path):
     assert set(safetensors.torch.load_file(directory.path / MODEL)) == {"a.weight", "b.weight", "c"}
 
 
-def test_reports_come_back_exactly_as_valid_json(tmp_path):
-    strange = report(1, norm=float("nan"), metrics={"auroc": float("inf"), "loss": 0.1 + 0.2}, refused=())
+def test_reports_round_trip_exactly_as_valid_json(tmp_path):
+    strange = report(1, norm=float("nan"), metrics={"auroc": float("inf"), "loss": 0.1 + 0.2})
+    strange = replace(strange, rejected=())
     directory = RunDirectory.create(tmp_path / "run", RUN)
     directory.record(state(1), strange)
     directory.close()
@@ -85,27 +87,27 @@ def test_reports_come_back_exactly_as_valid_json(tmp_path):
     assert back.norm != back.norm
 
 
-@pytest.mark.parametrize("torn", [b"", b'{"round": 4, "cli', b'{"round": 4}\n{"round'])
-def test_going_on_cuts_the_rounds_behind_the_checkpoint(run, torn):
+@pytest.mark.parametrize("incomplete", [b"", b'{"round": 4, "cli', b'{"round": 4}\n{"round'])
+def test_resuming_removes_the_rounds_after_the_checkpoint(run, incomplete):
     with (run / ROUNDS).open("ab") as file:
-        file.write(torn)
-    (run / ".model.safetensors.partial").write_bytes(b"torn")
+        file.write(incomplete)
+    (run / ".model.safetensors.partial").write_bytes(b"incomplete")
     directory = RunDirectory.open(run)
     directory.record(state(3), report(3, norm=7.0))
     directory.close()
     assert directory.history == (report(1), report(2))
-    assert torch.equal(directory.state.weights, state(2).weights)
+    assert torch.equal(checkpointed(directory).weights, state(2).weights)
     assert read_rounds(run) == (report(1), report(2), report(3, norm=7.0))
     assert not (run / ".model.safetensors.partial").exists()
 
 
-def test_a_reader_leaves_out_a_torn_line(run):
+def test_reading_ignores_an_incomplete_line(run):
     with (run / ROUNDS).open("ab") as file:
         file.write(b'{"round": 4, "cli')
     assert len(read_rounds(run)) == 3
 
 
-def test_without_a_checkpoint_a_run_goes_on_from_the_start(run):
+def test_without_a_checkpoint_a_run_resumes_from_the_start(run):
     (run / CHECKPOINT).unlink()
     directory = RunDirectory.open(run)
     directory.close()
@@ -114,14 +116,14 @@ def test_without_a_checkpoint_a_run_goes_on_from_the_start(run):
     assert (run / ROUNDS).read_bytes() == b""
 
 
-def test_checkpoints_are_written_only_now_and_then(tmp_path, monkeypatch):
+def test_checkpoints_are_written_seconds_apart(tmp_path, monkeypatch):
     directory = RunDirectory.create(tmp_path / "run", RUN)
     directory.record(state(1), report(1))
     assert not (directory.path / CHECKPOINT).exists()
     monkeypatch.setattr(results, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     directory.record(state(2), report(2))
     directory.close()
-    assert directory.state.round == 2
+    assert checkpointed(directory).round == 2
     assert (directory.path / CHECKPOINT).exists()
 
 
@@ -138,49 +140,57 @@ def with_manifest(**changes: object):
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message"),
     [
         (lambda path: (path / MANIFEST).unlink(), "holds no run"),
-        (lambda path: (path / MANIFEST).write_text("{"), "not a run's manifest"),
-        (lambda path: (path / MANIFEST).write_text("[]"), "not a run's manifest"),
+        (lambda path: (path / MANIFEST).write_text("{"), "not the manifest of a run"),
+        (lambda path: (path / MANIFEST).write_text("[]"), "not the manifest of a run"),
         (with_manifest(format=FORMAT + 1), f"another version of Tacit .format {FORMAT + 1}"),
-        (with_manifest(method={"name": "m"}), "lacks a part"),
-        (with_manifest(extra=1), "lacks a part"),
+        (with_manifest(method={"name": "m"}), "not a complete manifest"),
+        (with_manifest(extra=1), "not a complete manifest"),
         (with_manifest(seed="1"), "damaged seed"),
         (with_manifest(status="lost"), "damaged seed or status"),
         (with_manifest(versions={**versions(), "tacit": "0.0.1"}), "another version, tacit 0.0.1"),
         (with_manifest(versions={**versions(), "torch": "1.0"}), "another version, torch 1.0"),
         (lambda path: (path / CHECKPOINT).write_bytes((path / CHECKPOINT).read_bytes()[:-1]), "cut or changed"),
-        (without_round, "Line 1 of .* tells of round 2"),
+        (without_round, "Line 1 of .* is of round 2"),
         (lambda path: (path / ROUNDS).write_text(""), "Line 1 of .* missing or damaged"),
     ],
 )
-def test_damaged_runs_are_refused_and_left_as_they_are(run, damage, words):
+def test_damaged_runs_are_refused_and_unchanged(run, damage, message):
     damage(run)
     before = {path.name: path.read_bytes() for path in run.iterdir()}
-    with pytest.raises(RunError, match=words):
+    with pytest.raises(RunError, match=message):
         RunDirectory.open(run)
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 
-def test_directories_with_anything_in_them_are_refused(tmp_path):
+def test_directories_that_are_not_empty_are_refused(tmp_path):
     (tmp_path / "mine").write_text("keep")
-    with pytest.raises(RunError, match="Go on with --resume"):
+    with pytest.raises(RunError, match="Resume the run with --resume"):
         RunDirectory.create(tmp_path, RUN)
     with pytest.raises(RunError, match="is a file"):
         RunDirectory.create(tmp_path / "mine", RUN)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+def _lock(file: Path, locked: "multiprocessing.Queue[None]", done: "multiprocessing.Queue[None]") -> None:
+    with file.open("ab+") as rounds:
+        fcntl.lockf(rounds, fcntl.LOCK_EX)
+        locked.put(None)
+        done.get()
+
+
 def test_two_processes_cannot_write_one_run(run):
-    held = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(run / ROUNDS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    with held:
-        assert held.stdout.readline() == b"held\n"
-        with pytest.raises(RunError, match="by another process"):
-            RunDirectory.open(run)
-        held.stdin.close()
+    context = multiprocessing.get_context("fork")
+    locked, done = context.Queue(), context.Queue()
+    other = context.Process(target=_lock, args=(run / ROUNDS, locked, done))
+    other.start()
+    locked.get(timeout=30)
+    with pytest.raises(RunError, match="by another process"):
+        RunDirectory.open(run)
+    done.put(None)
+    other.join()
     RunDirectory.open(run).close()
 
 
@@ -188,7 +198,7 @@ def no_space(*args: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_at_the_start_leaves_nothing(tmp_path, monkeypatch):
+def test_a_full_disk_at_the_start_leaves_no_files(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(StorageError, match="No space left"):
         RunDirectory.create(tmp_path / "run", RUN)
@@ -205,30 +215,30 @@ def test_a_full_disk_later_keeps_the_last_checkpoint(run, monkeypatch):
     directory.close()
     again = RunDirectory.open(run)
     again.close()
-    assert again.state.round == 2
+    assert checkpointed(again).round == 2
     assert not any(path.name.endswith(".partial") for path in run.iterdir())
 
 
-def test_a_line_that_does_not_fit_is_taken_back(run, monkeypatch):
+def test_an_incomplete_line_on_a_full_disk_is_removed(run, monkeypatch):
     directory = RunDirectory.open(run)
     before = (run / ROUNDS).read_bytes()
-    monkeypatch.setattr(directory, "_rounds", Short(directory._rounds))
+    monkeypatch.setattr(directory, "_rounds", FullDisk(directory._rounds))
     with pytest.raises(StorageError, match="No space left"):
         directory.record(state(3), report(3))
     directory.close()
     assert (run / ROUNDS).read_bytes() == before
 
 
-class Short:
-    """A file on a disk that fills up in the middle of a line."""
+class FullDisk:
+    """A file on a disk that becomes full in the middle of a line."""
 
-    def __init__(self, file):
+    def __init__(self, file: IO[bytes]) -> None:
         self.file = file
 
-    def write(self, line):
+    def write(self, line: bytes) -> None:
         self.file.write(line[: len(line) // 2])
         self.file.flush()
         no_space()
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> object:
         return getattr(self.file, name)

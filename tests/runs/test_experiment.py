@@ -15,7 +15,7 @@ clients = 20
 """
 
 
-def test_a_file_becomes_method_and_task(tmp_path):
+def test_an_experiment_is_read_from_a_file(tmp_path):
     (tmp_path / "mine.toml").write_text(FILE)
     mine = read(tmp_path / "mine.toml")
     assert mine == Experiment(
@@ -25,7 +25,7 @@ def test_a_file_becomes_method_and_task(tmp_path):
     assert len(mine.build_task().population) == 20
 
 
-OWN = """
+USER_FILE = """
 import torch
 import tacit
 
@@ -38,9 +38,9 @@ def nothing():
 """
 
 
-def test_a_task_of_ones_own(tmp_path):
+def test_a_user_s_task(tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text(OWN)
+    file.write_text(USER_FILE)
     mine = Experiment(method="fl-top", task=f"{file}:parts", task_args={"count": "8"})
     task = mine.build_task()
     assert len(task.population) == 8
@@ -50,7 +50,7 @@ def test_a_task_of_ones_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("task", "words"),
+    ("task", "expected"),
     [
         ("mine.py:part", ["'part'", "Did you mean 'parts'?"]),
         ("other.py:parts", ["no ", "other.py"]),
@@ -58,29 +58,29 @@ def test_a_task_of_ones_own(tmp_path):
         ("mine.py:nothing", ["to return a tacit.Task, got int"]),
     ],
 )
-def test_tasks_of_ones_own_that_cannot_be(tmp_path, task, words):
-    (tmp_path / "mine.py").write_text(OWN)
+def test_invalid_user_tasks_are_refused(tmp_path, task, expected):
+    (tmp_path / "mine.py").write_text(USER_FILE)
     (tmp_path / "broken.py").write_text("1 / 0")
     with pytest.raises(UserError) as caught:
         Experiment(method="fl-top", task=str(tmp_path / task)).build_task()
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert all(word in str(caught.value) for word in expected), str(caught.value)
 
 
-def test_the_arguments_that_noise_brings_have_their_types_too():
-    said = Experiment(method="fl-top-dp", args={"epsilon": "8", "clip": "none", "ratio": "1/10"})
-    assert said.typed_args() == {"epsilon": 8.0, "clip": None, "ratio": 0.1}
+def test_arguments_of_private_variants_are_typed():
+    experiment = Experiment(method="fl-top-dp", args={"epsilon": "8", "clip": "none", "ratio": "1/10"})
+    assert experiment.typed_args() == {"epsilon": 8.0, "clip": None, "ratio": 0.1}
 
 
-def test_strings_are_brought_to_the_declared_types():
-    said = Experiment(method="fedavg", args={"lr": "1/4", "weighted": "no"}, task_args={"clients": "50"})
-    assert said.typed_args() == {"lr": 0.25, "weighted": False}
-    assert said.typed_task_args() == {"clients": 50}
+def test_strings_are_converted_to_the_declared_types():
+    experiment = Experiment(method="fedavg", args={"lr": "1/4", "weighted": "no"}, task_args={"clients": "50"})
+    assert experiment.typed_args() == {"lr": 0.25, "weighted": False}
+    assert experiment.typed_task_args() == {"clients": 50}
 
 
 @pytest.mark.parametrize(
-    ("table", "words"),
+    ("table", "expected"),
     [
-        ({}, ["mine", "which method"]),
+        ({}, ["mine", "name a method"]),
         ({"method": 3}, ["method of mine", "a string", "3"]),
         ({"method": "fedavg", "taks": "digits"}, ["'taks'", "Did you mean 'task'?"]),
         ({"method": "fedavg", "seed": 1, "seeds": [2]}, ["seed or seeds"]),
@@ -91,31 +91,31 @@ def test_strings_are_brought_to_the_declared_types():
         ({"method": "fedavg", "args": [1]}, ["args of mine", "a table"]),
     ],
 )
-def test_wrong_tables_are_refused(table, words):
+def test_invalid_tables_are_refused(table, expected):
     with pytest.raises(UserError) as caught:
         parse(table, "mine")
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert all(word in str(caught.value) for word in expected), str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(None, "Could not read"), (b"method = ", "to be TOML"), (b"\xff", "to be TOML")]
+    ("content", "message"), [(None, "Could not read"), (b"method = ", "to be TOML"), (b"\xff", "to be TOML")]
 )
-def test_files_that_cannot_be_read(tmp_path, content, words):
+def test_files_that_cannot_be_read(tmp_path, content, message):
     if content is not None:
         (tmp_path / "mine.toml").write_bytes(content)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         read(tmp_path / "mine.toml")
 
 
 @pytest.mark.parametrize(
-    ("mine", "words"),
+    ("mine", "expected"),
     [
         (Experiment(method="fedavg", task="digit"), ["'digit'", "Did you mean 'digits'?"]),
         (Experiment(method="fedavg", task_args={"client": 3}), ["task digits", "Did you mean 'clients'?"]),
         (Experiment(method="fedavg", task_args={"name": "x"}), ["task digits", "'name'"]),
     ],
 )
-def test_wrong_tasks_are_refused(mine, words):
+def test_unknown_tasks_and_arguments_are_refused(mine, expected):
     with pytest.raises(UserError) as caught:
         mine.build_task()
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert all(word in str(caught.value) for word in expected), str(caught.value)

@@ -1,16 +1,16 @@
-"""A method's text gives the method, and no text gives anything else."""
+"""The `repr` of every method is parsed back, and other texts are refused."""
 
 import pytest
 
-from laws.compositions import everything
+from laws.compositions import all_methods
 from tacit.errors import UserError
 from tacit.runs.expressions import build
 
-METHODS = everything()
+METHODS = all_methods()
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_every_method_comes_back_from_its_text(method) -> None:
+def test_every_method_is_rebuilt_from_its_repr(method) -> None:
     assert build(repr(method)) == method
 
 

@@ -1,4 +1,4 @@
-"""The bandwidth book: how many bytes travelled, up and down, by client and in all."""
+"""The bandwidth report: bytes sent and received, per client and in total."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,16 +13,17 @@ from tacit.wire import frames
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Bytes by client. A fold over reports; the lengths in them are those of the frames on the wire.
+    """Bytes per client: a fold over reports, which contain the lengths of the frames on the wire.
 
     Attributes:
-        sent: bytes each client sent to the server; clients that never took part are not listed.
-        received: bytes each client received from it.
-        phases: the part of these that the channel's own protocol took beside rows and views, by its phases.
+        sent: bytes that each client sent to the server; clients that never took part are not listed.
+        received: bytes that each client received from the server.
+        phases: the overhead among these bytes, which the channel's own protocol adds to messages and broadcasts, by
+            phase of the protocol.
 
     Example:
-        >>> book = Bandwidth.of([Report(1, (4, 7), (), (10, 10), (30, 30), 1.0, 0.2, 0.1, {}, 0.1)])
-        >>> book.up, book.down, book.per_client(7), book.per_client(0)
+        >>> bandwidth = Bandwidth.of([Report(1, (4, 7), (), (10, 10), (30, 30), 1.0, 0.2, 0.1, {}, 0.1)])
+        >>> bandwidth.up, bandwidth.down, bandwidth.per_client(7), bandwidth.per_client(0)
         (20, 60, (10, 30), (0, 0))
     """
 
@@ -32,15 +33,15 @@ class Bandwidth:
 
     @classmethod
     def of(cls, reports: Iterable[Report]) -> Self:
-        """The book of these rounds."""
+        """The bandwidth report of these rounds."""
         sent, received = Counter[int](), Counter[int]()
         phases: dict[str, Traffic] = {}
         for report in reports:
             for client, up, down in zip(report.clients, report.up, report.down, strict=True):
                 sent[client] += up
                 received[client] += down
-            for name, taken in report.overhead.items():
-                phases[name] = phases.get(name, Traffic()) + taken
+            for phase, traffic in report.overhead.items():
+                phases[phase] = phases.get(phase, Traffic()) + traffic
         return cls(dict(sent), dict(received), phases)
 
     @property
@@ -55,11 +56,11 @@ class Bandwidth:
 
     @property
     def overhead(self) -> Traffic:
-        """What the channel's protocol took beside rows and views, in all phases."""
+        """The overhead of the channel's protocol in all phases."""
         return sum(self.phases.values(), Traffic())
 
     def per_client(self, client: int) -> tuple[int, int]:
-        """What one client sent and received."""
+        """Bytes that one client sent and received."""
         return self.sent.get(client, 0), self.received.get(client, 0)
 
     def __add__(self, other: "Bandwidth") -> "Bandwidth":
@@ -69,15 +70,15 @@ class Bandwidth:
 
 
 def cost(values: int, rounds: int, rate: float) -> float:
-    """What one direction costs a client by the usual formula of papers: values · 4 bytes · rounds · rate.
+    """The cost per client and direction by the usual formula of papers: values · 4 bytes · rounds · rate.
 
-    Only values count, at 32 bits each: no headers, no mask, no bound. It is the mean over all clients, of which each
-    takes part in a round with probability `rate`.
+    Only values count, with 32 bits each: no headers, no mask, no clipping bound. It is the mean over all clients, each
+    of which takes part in a round with probability `rate`.
 
     Args:
-        values: how many numbers a message has; of n weights, ⌊r·n⌋ are sent at a compression ratio r.
-        rounds: how many rounds there were.
-        rate: the share of the clients that take part in one, C.
+        values: the number of values in a message; of n weights, ⌊r·n⌋ are sent at compression ratio r.
+        rounds: the number of rounds.
+        rate: the fraction of the clients that take part in a round, C.
 
     Returns:
         Kilobytes of 1000 bytes.
@@ -87,18 +88,18 @@ def cost(values: int, rounds: int, rate: float) -> float:
         110.88
 
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
-    Low-bandwidth Devices. UAI 2021, Tables 1 and 2: every cost that is printed there is this one, to two digits.
+    Low-bandwidth Devices. UAI 2021, Tables 1 and 2: this formula gives every cost printed there, to two digits.
     """
     return values * 4 * rounds * rate / 1000
 
 
 def csr_cost(nonzero: int, pointers: int, index: int = 4) -> int:
-    """What compressed sparse rows take without a header: a float32 and a column for every value, and row pointers.
+    """The size of compressed sparse rows without a header: a float32 and a column index per value, and row pointers.
 
     Args:
-        nonzero: how many values there are.
-        pointers: how many row pointers.
-        index: bytes of a column or a pointer.
+        nonzero: the number of values.
+        pointers: the number of row pointers.
+        index: bytes per column index or row pointer.
 
     Returns:
         Bytes.
@@ -111,7 +112,7 @@ def csr_cost(nonzero: int, pointers: int, index: int = 4) -> int:
 
 
 def volume(up: float, down: float, rounds: int, cohort: int) -> float:
-    """All that travels if every client of every cohort sends `up` bytes and receives `down`.
+    """The total traffic if every client of every cohort sends `up` bytes and receives `down` bytes.
 
     Returns:
         Megabytes of 1,000,000 bytes.
@@ -120,29 +121,29 @@ def volume(up: float, down: float, rounds: int, cohort: int) -> float:
         >>> volume(up=4 * 430_000, down=4 * 430_000, rounds=50, cohort=10)
         1720.0
 
-    Reference: Lin et al., ESMFL, 2020, Table 2, where sparse models go up and dense ones down.
+    Reference: Lin et al., ESMFL, 2020, Table 2, where clients send sparse models and receive dense ones.
     """
     return (up + down) * rounds * cohort / 1e6
 
 
 @dataclass(frozen=True)
 class Savings:
-    """How many times fewer bytes than standard federated learning, which sends whole models both ways."""
+    """By which factor there is less traffic than in standard federated learning, which sends whole models both ways."""
 
     up: float
     down: float
 
     @classmethod
-    def of(cls, book: Bandwidth, messages: int, weights: Tensor) -> Self:
-        """Of so many messages each way about these weights, headers included.
+    def of(cls, bandwidth: Bandwidth, messages: int, weights: Tensor) -> Self:
+        """The savings relative to `messages` frames in each direction that contain all weights.
 
         Example:
             >>> import torch
             >>> Savings.of(Bandwidth({0: 136}, {0: 4036}), messages=1, weights=torch.zeros(1000))
             Savings(up=29.676470588235293, down=1.0)
         """
-        whole = messages * frames.size({frames.Part.WEIGHTS: weights})
-        return cls(*(whole / taken if taken else 1.0 for taken in (book.up, book.down)))
+        full = messages * frames.size({frames.Part.WEIGHTS: weights})
+        return cls(*(full / sent if sent else 1.0 for sent in (bandwidth.up, bandwidth.down)))
 
 
 def _merged(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:

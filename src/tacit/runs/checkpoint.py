@@ -17,39 +17,39 @@ _MEMORY = "memory/"
 
 
 def write(path: Path, state: State, caveat: str = "") -> None:
-    """Put the state in its place, in one step, with what must be said about it."""
+    """Write the state atomically, with the caveat that the method's channel requires."""
     memory = {_MEMORY + name: tensor for name, tensor in state.memory.items()}
     tensors = {
         name: tensor.detach().cpu().contiguous() for name, tensor in {"weights": state.weights, **memory}.items()
     }
-    said = {"caveat": caveat} if caveat else {}
-    label = json.dumps({"round": state.round, "sha256": _digest(state.round, tensors), **said})
-    # one entry: safetensors writes several in no fixed order
-    content = safetensors.torch.save({name: tensor.clone() for name, tensor in tensors.items()}, {"tacit": label})
+    optional = {"caveat": caveat} if caveat else {}
+    metadata = json.dumps({"round": state.round, "sha256": _digest(state.round, tensors), **optional})
+    # a single entry, because safetensors writes several in no fixed order
+    content = safetensors.torch.save({name: tensor.clone() for name, tensor in tensors.items()}, {"tacit": metadata})
     files.write(path, content)
 
 
 def read(path: Path) -> State | None:
-    """The state in a file; None if there is no such file, `RunError` if it was cut or changed."""
+    """The state in a file; None if there is no such file. Raises `RunError` if the file is truncated or changed."""
     if not path.exists():
         return None
     try:
         with safe_open(path, "pt") as file:
-            label = json.loads((file.metadata() or {})["tacit"])
+            metadata = json.loads((file.metadata() or {})["tacit"])
             names = list(file.keys())
             tensors = {name: file.get_tensor(name).clone() for name in names}
-        done = int(label["round"])
-        fine = _digest(done, tensors) == label["sha256"]
+        rounds = int(metadata["round"])
+        intact = _digest(rounds, tensors) == metadata["sha256"]
         weights = tensors.pop("weights")
     except (SafetensorError, OSError, KeyError, ValueError, TypeError):
-        raise RunError(f"{path} is not a whole checkpoint: it was cut or changed. Start the run anew.") from None
-    if not fine:
-        raise RunError(f"{path} does not match its checksum: it was damaged or changed. Start the run anew.")
-    return State(done, weights, {name.removeprefix(_MEMORY): tensor for name, tensor in tensors.items()})
+        raise RunError(f"{path} is not a complete checkpoint: it was cut or changed. Start a new run.") from None
+    if not intact:
+        raise RunError(f"{path} does not match its checksum: it was damaged or changed. Start a new run.")
+    return State(rounds, weights, {name.removeprefix(_MEMORY): tensor for name, tensor in tensors.items()})
 
 
-def _digest(done: int, tensors: Mapping[str, Tensor]) -> str:
-    sha = hashlib.sha256(f"round {done}\n".encode())
+def _digest(rounds: int, tensors: Mapping[str, Tensor]) -> str:
+    sha = hashlib.sha256(f"round {rounds}\n".encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

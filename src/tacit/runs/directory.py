@@ -1,17 +1,17 @@
-"""What a run leaves behind, and how it goes on from there.
+"""The directory of a run: its files, and how the run resumes from them.
 
 ::
 
     manifest.json            what was run: versions, seed, method, task; and its status
     rounds.jsonl             one line per round
-    checkpoint.safetensors   where to go on: the server's state, with a checksum over it
-    model.safetensors        the trained model's named tensors, once the run is finished; of several models, each
-                             name behind the model's number
-    leakage.json             what each client has leaked, if that is how privacy is counted (d-privacy)
-    ledger.db                what was spent of the privacy budget, if there is one and no shared ledger
+    checkpoint.safetensors   the server's state to resume from, with a checksum
+    model.safetensors        the named tensors of the trained model, once the run is finished; of several models, each
+                             name is prefixed with the model's number
+    leakage.json             the leakage of each client (d-privacy only)
+    ledger.db                the charges to the privacy budget, if there is one and no shared ledger
 
-The checkpoint is the truth. A kill may leave lines behind it, the last one torn; they are cut off when the run
-goes on, and the rounds they told of are done again, with bitwise the same result.
+The checkpoint decides where a run resumes. A kill may leave later lines in rounds.jsonl, the last one incomplete; they
+are removed on resuming, and their rounds are repeated with bitwise the same result.
 """
 
 import fcntl
@@ -39,40 +39,40 @@ SECONDS_BETWEEN_CHECKPOINTS = 5.0
 
 
 class RunDirectory:
-    """A run's directory while it is being written. Use `create` or `open`, and `close` when done.
+    """The directory of a run that is being written. Use `create` or `open`, and `close` at the end.
 
     Attributes:
-        path: where it is.
-        manifest: what its manifest says.
-        state: the state that was written last; None before the first checkpoint.
-        history: the rounds up to the state that was found.
+        path: the directory.
+        manifest: its manifest.
+        state: the last state that was written or found; None before the first checkpoint.
+        history: the rounds up to the state that was found on opening.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, made: Sequence[Path] | None = None) -> None:
-        self.path, self.manifest, self._made = path, manifest, made
+    def __init__(self, path: Path, manifest: Manifest, created: Sequence[Path] | None = None) -> None:
+        self.path, self.manifest, self._created = path, manifest, created
         self.state: State | None = None
         self.history: tuple[Report, ...] = ()
-        self._written = time.monotonic()
+        self._last_checkpoint = time.monotonic()
         with files.storage_errors(path / ROUNDS):
             self._rounds = (path / ROUNDS).open("ab+")
 
     @classmethod
     def create(cls, path: Path, manifest: Manifest) -> Self:
-        """A new directory with a manifest; one that holds anything is refused."""
+        """A new directory with a manifest; raises `RunError` if the directory is not empty."""
         check_free(path)
-        made = [place for place in (path, *path.parents) if not place.exists()]
+        created = [folder for folder in (path, *path.parents) if not folder.exists()]
         try:
             with files.storage_errors(path):
                 path.mkdir(parents=True, exist_ok=True)
             files.write(path / MANIFEST, manifest.to_bytes())
-            return cls(path, manifest, made)._locked()
+            return cls(path, manifest, created)._locked()
         except BaseException:
-            _remove(path, made)
+            _remove(path, created)
             raise
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """A directory that an earlier run left, made ready to go on."""
+        """The directory of an earlier run, ready to resume."""
         manifest = read_manifest(path)
         manifest.check_versions(path)
         directory = cls(path, manifest)._locked()
@@ -84,61 +84,61 @@ class RunDirectory:
         return directory
 
     def record(self, state: State, report: Report) -> None:
-        """Note a round, and now and then where to go on from."""
+        """Append a round, and write a checkpoint if the last one is some seconds old."""
         caveat = {"caveat": self.manifest.caveat} if self.manifest.caveat else {}
-        line = json.dumps({**_plain(asdict(report)), **caveat}, allow_nan=False) + "\n"
+        line = json.dumps({**_to_json(asdict(report)), **caveat}, allow_nan=False) + "\n"
         with files.storage_errors(self.path / ROUNDS):
             self._append(line.encode())
-        if time.monotonic() - self._written >= SECONDS_BETWEEN_CHECKPOINTS:
+        if time.monotonic() - self._last_checkpoint >= SECONDS_BETWEEN_CHECKPOINTS:
             self.checkpoint(state)
 
     def checkpoint(self, state: State) -> None:
-        """Write where to go on from; the rounds before it are brought to the disk first."""
+        """Write the state to resume from, after the rounds before it are on the disk."""
         with files.storage_errors(self.path / ROUNDS):
             files.flush(self._rounds)
         checkpoint.write(self.path / CHECKPOINT, state, self.manifest.caveat)
-        self.state, self._written = state, time.monotonic()
+        self.state, self._last_checkpoint = state, time.monotonic()
 
     def stop(self, state: State, status: Status, leakage: LeakageAccounting | None = None) -> None:
-        """The run ends here, but may go on."""
+        """The run stops here and may be resumed."""
         self.checkpoint(state)
-        self._leaked(leakage)
-        self._mark(status)
+        self._write_leakage(leakage)
+        self._write_status(status)
 
     def finish(self, state: State, model: Mapping[str, Tensor], leakage: LeakageAccounting | None = None) -> None:
-        """The run is done: its last state, its model, what clients leaked, its status."""
+        """The run is finished: write its last state, model, leakage and status."""
         self.checkpoint(state)
-        self._leaked(leakage)
+        self._write_leakage(leakage)
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
-        label = {"caveat": self.manifest.caveat} if self.manifest.caveat else None
-        files.write(self.path / MODEL, safetensors.torch.save(tensors, label))
-        self._mark("finished")
+        metadata = {"caveat": self.manifest.caveat} if self.manifest.caveat else None
+        files.write(self.path / MODEL, safetensors.torch.save(tensors, metadata))
+        self._write_status("finished")
 
     def ledger_for(self, method: Method) -> Path | None:
-        """Where a run with a budget is charged unless told otherwise: a ledger of its own."""
+        """The run's own ledger, which is used unless a shared one is given; None without a budget."""
         return None if method.budget is None else self.path / LEDGER
 
     def discard(self) -> None:
-        """Take away what `create` made; what `open` found stays."""
+        """Remove everything that `create` made; a directory that was opened is left unchanged."""
         self.close()
-        if self._made is not None:
-            _remove(self.path, self._made)
+        if self._created is not None:
+            _remove(self.path, self._created)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files, which releases the lock."""
         with suppress(OSError):
             self._rounds.close()
 
-    def _leaked(self, leakage: LeakageAccounting | None) -> None:
+    def _write_leakage(self, leakage: LeakageAccounting | None) -> None:
         if leakage is not None:
             files.write(self.path / LEAKAGE, (json.dumps(leakage.to_json(), indent=2) + "\n").encode())
 
-    def _mark(self, status: Status) -> None:
+    def _write_status(self, status: Status) -> None:
         self.manifest = replace(self.manifest, status=status)
         files.write(self.path / MANIFEST, self.manifest.to_bytes())
 
     def _append(self, line: bytes) -> None:
-        """One line at the end, or nothing."""
+        """Append a whole line, or nothing."""
         end = self._rounds.seek(0, os.SEEK_END)
         try:
             self._rounds.write(line)
@@ -149,7 +149,7 @@ class RunDirectory:
             raise
 
     def _locked(self) -> Self:
-        """Keep other processes out; the lock goes with this process, however it ends."""
+        """Lock out other processes; the lock ends with this process, however it ends."""
         try:
             fcntl.lockf(self._rounds, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -158,27 +158,27 @@ class RunDirectory:
         return self
 
     def _rewind(self) -> None:
-        """Go back to the checkpoint: read the rounds before it, cut off what follows."""
+        """Return to the checkpoint: read the rounds before it, and remove those after it."""
         self.state = checkpoint.read(self.path / CHECKPOINT)
         self._rounds.seek(0)
         lines = [self._rounds.readline() for _ in range(self.state.round if self.state else 0)]
         self.history = _parse_lines(lines, self.path / ROUNDS)
         with files.storage_errors(self.path / ROUNDS):
             self._rounds.truncate(sum(map(len, lines)))
-            for torn in filter(files.is_partial, self.path.iterdir()):
-                torn.unlink()
+            for partial in filter(files.is_partial, self.path.iterdir()):
+                partial.unlink()
 
 
 def check_free(path: Path) -> None:
-    """Raise `RunError` unless a new run can be put here."""
+    """Raise `RunError` unless a new run can be written here."""
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file. Choose another directory with --out.")
-    if path.exists() and any(not files.is_partial(place) for place in path.iterdir()):
-        raise RunError(f"{path} is not empty. Go on with --resume {path}, or choose another --out.")
+    if path.exists() and any(not files.is_partial(found) for found in path.iterdir()):
+        raise RunError(f"{path} is not empty. Resume the run with --resume {path}, or choose another --out.")
 
 
 def read_manifest(path: Path) -> Manifest:
-    """A run's manifest; `RunError` if there is none or it cannot be read."""
+    """The manifest of a run; raises `RunError` if there is none or it cannot be read."""
     file = path / MANIFEST
     try:
         return Manifest.from_bytes(file.read_bytes(), file)
@@ -189,22 +189,22 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_rounds(path: Path) -> tuple[Report, ...]:
-    """A run's rounds as far as they are written; a torn last line is left out."""
+    """The rounds that were written so far; an incomplete last line is ignored."""
     try:
         lines = (path / ROUNDS).read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise RunError(f"Could not read {path / ROUNDS}: {error.strerror}.") from error
-    whole = lines[:-1] if lines and not lines[-1].endswith(b"\n") else lines
-    return _parse_lines(whole, path / ROUNDS)
+    complete = lines[:-1] if lines and not lines[-1].endswith(b"\n") else lines
+    return _parse_lines(complete, path / ROUNDS)
 
 
-def _remove(path: Path, made: Iterable[Path]) -> None:
-    """Remove a run's files, and of the directories made for it those that are empty."""
+def _remove(path: Path, created: Iterable[Path]) -> None:
+    """Remove the files of a run and, if they are empty, the directories that were created for it."""
     with suppress(OSError):
         for name in (MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER, LEAKAGE):
             (path / name).unlink(missing_ok=True)
-        for place in made:
-            place.rmdir()
+        for folder in created:
+            folder.rmdir()
 
 
 def _parse_lines(lines: list[bytes], file: Path) -> tuple[Report, ...]:
@@ -213,19 +213,19 @@ def _parse_lines(lines: list[bytes], file: Path) -> tuple[Report, ...]:
         try:
             report = _to_report(json.loads(line))
         except (ValueError, KeyError, TypeError):
-            raise RunError(f"Line {number} of {file} is missing or damaged. Start the run anew.") from None
+            raise RunError(f"Line {number} of {file} is missing or damaged. Start a new run.") from None
         if report.round != number:
-            raise RunError(f"Line {number} of {file} tells of round {report.round}. Start the run anew.")
+            raise RunError(f"Line {number} of {file} is of round {report.round}. Start a new run.")
         reports.append(report)
     return tuple(reports)
 
 
-# Keys that earlier releases wrote, and what they are called now: their run directories still open.
+# Keys of earlier releases and their present names, so that earlier run directories still open
 _RENAMED = {"refused": "rejected", "parts": "timings", "phases": "overhead", "step": "grid_step", "longer": "inflation"}
 
 
 def _to_report(line: dict[str, Any]) -> Report:
-    row = {_RENAMED.get(key, key): value for key, value in line.items()}
+    row = _renamed(line)
     return Report(
         round=int(row["round"]),
         clients=tuple(map(int, row["clients"])),
@@ -238,24 +238,28 @@ def _to_report(line: dict[str, Any]) -> Report:
         metrics={name: float(value) for name, value in row["metrics"].items()},
         seconds=float(row["seconds"]),
         epsilon=None if row["epsilon"] is None else float(row["epsilon"]),
-        grid_step=None if row["grid_step"] is None else _to_grid_step(row["grid_step"]),
+        grid_step=None if row["grid_step"] is None else _to_grid_step(_renamed(row["grid_step"])),
         timings={name: float(seconds) for name, seconds in row["timings"].items()},
-        overhead={name: Traffic(int(taken["up"]), int(taken["down"])) for name, taken in row["overhead"].items()},
+        overhead={phase: Traffic(int(bytes_["up"]), int(bytes_["down"])) for phase, bytes_ in row["overhead"].items()},
         declined=tuple(map(int, row["declined"])),
         leakage=None if row["leakage"] is None else float(row["leakage"]),
     )
 
 
-def _to_grid_step(line: dict[str, Any]) -> GridStep:
-    return GridStep(**{_RENAMED.get(key, key): float(value) for key, value in line.items()})
+def _to_grid_step(row: dict[str, Any]) -> GridStep:
+    return GridStep(float(row["size"]), float(row["inflation"]))
 
 
-def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers that JSON does not have become the strings that `float` reads."""
-    return {key: _plain_value(value) for key, value in table.items()}
+def _renamed(row: dict[str, Any]) -> dict[str, Any]:
+    return {_RENAMED.get(key, key): value for key, value in row.items()}
 
 
-def _plain_value(value: Any) -> Any:
+def _to_json(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Infinite numbers and NaN, which JSON does not have, become strings that `float` reads."""
+    return {key: _to_json_value(value) for key, value in table.items()}
+
+
+def _to_json_value(value: Any) -> Any:
     if isinstance(value, float) and not abs(value) < float("inf"):
         return str(value)
-    return _plain(value) if isinstance(value, Mapping) else value
+    return _to_json(value) if isinstance(value, Mapping) else value

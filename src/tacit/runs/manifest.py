@@ -1,4 +1,4 @@
-"""What a run's manifest says: everything that decides about the result, and nothing about the machine."""
+"""The manifest of a run: everything that determines its result, and nothing about the machine."""
 
 import hashlib
 import importlib.metadata
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import Task
-from tacit.errors import RunError
+from tacit.errors import RunError, UserError
 
 FORMAT = 1
 Status = Literal["running", "interrupted", "failed", "finished"]
@@ -22,9 +22,13 @@ Options = Mapping[str, object]
 
 @dataclass(frozen=True, kw_only=True)
 class MethodEntry:
-    """A method in print; `args` are those of its factory, None if it was not made by name.
+    """A method in a manifest.
 
-    `nominal` are figures of its paper that are no guarantee.
+    Attributes:
+        name: the method's name.
+        args: the arguments of its factory; None if it was not made by name.
+        repr: the method's `repr`, with all of its pieces.
+        nominal: privacy figures that its paper states, which are not a guarantee.
     """
 
     name: str
@@ -35,7 +39,17 @@ class MethodEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEntry:
-    """A task in print; `args` are those of its factory, None if it was not made by name."""
+    """A task in a manifest.
+
+    Attributes:
+        name: the task's name.
+        args: the arguments of its factory; None if it was not made by name.
+        clients: the number of clients.
+        samples: the number of training samples of all clients.
+        parameters: the number of trainable parameters of the model.
+        loss: the loss's `repr`.
+        data: a digest of all samples, including held-out ones, and of who owns them.
+    """
 
     name: str
     args: Options | None
@@ -43,11 +57,11 @@ class TaskEntry:
     samples: int
     parameters: int
     loss: str
-    data: str  # a digest of all samples, held-out ones too, and of who owns them
+    data: str
 
     @classmethod
     def of(cls, task: Task, args: Options | None, parameters: int) -> Self:
-        """What there is to say about a task."""
+        """The entry of a task."""
         population = task.population
         others = [*(task.public or ()), *(task.test or ()), *([] if task.owners is None else [task.owners])]
         return cls(
@@ -63,9 +77,9 @@ class TaskEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What was run. Two runs with equal manifests, but for the status, give bitwise equal results.
+    """What was run. Two runs whose manifests differ at most in the status give bitwise equal results.
 
-    `caveat` is what the method's channel wants said everywhere; empty: nothing.
+    `caveat` is the warning that the method's channel attaches to every result; empty: none.
     """
 
     method: MethodEntry
@@ -80,26 +94,26 @@ class Manifest:
 
     @property
     def run(self) -> str:
-        """A name that fixes everything random in the run: the same for every repetition of it."""
+        """The run's name in a ledger: equal for repetitions of the same run, whose noise is the same."""
         text = json.dumps(self._decisive(), default=str, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """As indented JSON."""
+        """The manifest as indented JSON."""
         return (json.dumps(asdict(self), indent=2, default=str) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, content: bytes, file: Path) -> Self:
-        """From JSON; anything but a manifest of this format is a `RunError`."""
+        """The manifest in a JSON document; raises `RunError` for anything else and for another format."""
         try:
             table = json.loads(content)
             written = table["format"]
         except (ValueError, KeyError, TypeError):
-            raise RunError(f"{file} is not a run's manifest. Start the run anew in another directory.") from None
+            raise RunError(f"{file} is not the manifest of a run. Start a new run in another directory.") from None
         if written != FORMAT:
             raise RunError(
                 f"{file} was written by another version of Tacit (format {written}; this one reads format {FORMAT}). "
-                "Use that version, or start the run anew."
+                "Use that version, or start a new run."
             )
         return cls._from_table(table, file)
 
@@ -109,31 +123,37 @@ class Manifest:
             entries = {"method": MethodEntry(**table["method"]), "task": TaskEntry(**table["task"])}
             manifest = cls(**{**table, **entries})
         except (TypeError, KeyError):
-            raise RunError(f"{file} lacks a part of a run's manifest. Start the run anew.") from None
+            raise RunError(f"{file} is not a complete manifest of a run. Start a new run.") from None
         if not isinstance(manifest.seed, int) or manifest.status not in get_args(Status):
-            raise RunError(f"{file} has a damaged seed or status. Start the run anew.")
+            raise RunError(f"{file} has a damaged seed or status. Start a new run.")
         return manifest
 
     def check_versions(self, path: Path) -> None:
-        """Raise `RunError` unless the releases that decide about the numbers are those of the run."""
-        here = versions()
+        """Raise `RunError` unless the run was started with the present versions of Tacit and PyTorch."""
+        installed = versions()
         for name in ("tacit", "torch"):
-            there = self.versions.get(name)
-            if there != here[name]:
+            used = self.versions.get(name)
+            if used != installed[name]:
                 raise RunError(
-                    f"The run in {path} was started with another version, {name} {there}; this is {here[name]}. "
-                    "Use that version, or start the run anew."
+                    f"The run in {path} was started with another version, {name} {used}; this is {installed[name]}. "
+                    "Use that version, or start a new run."
                 )
 
     def check_same(self, other: "Manifest", path: Path) -> None:
-        """Raise `RunError` unless the other one describes the same run, however its method and task were made."""
+        """Raise `RunError` unless the other manifest describes the same run, however method and task were made."""
         mine, theirs = self._decisive(), other._decisive()
         for name in mine:
-            if mine[name] != theirs[name]:
+            if mine[name] == theirs[name]:
+                continue
+            if name == "method" and not _is_known(self.method.repr):
                 raise RunError(
-                    f"The run in {path} has another {name}: {mine[name]}, not {theirs[name]}. "
-                    "Give the same, or start the run anew."
+                    f"The run in {path} has a method that this version of Tacit cannot read: {self.method.repr}. "
+                    "It was written by another version. Use that version, or start a new run."
                 )
+            raise RunError(
+                f"The run in {path} has another {name}: {mine[name]}, not {theirs[name]}. "
+                "Give the same, or start a new run."
+            )
 
     def _decisive(self) -> dict[str, object]:
         return {
@@ -146,12 +166,23 @@ class Manifest:
 
 
 def versions() -> dict[str, str]:
-    """The releases that a result depends on; builds of one release count as equal."""
+    """The versions on which a result depends; builds of the same version count as equal."""
     return {
         "tacit": importlib.metadata.version("tacit"),
         "torch": torch.__version__.partition("+")[0],
         "python": platform.python_version(),
     }
+
+
+def _is_known(text: str) -> bool:
+    """Whether the `repr` of a method names only pieces and fields that exist in this version."""
+    from tacit.runs.expressions import build  # imports all pieces
+
+    try:
+        build(text)
+    except UserError:
+        return False
+    return True
 
 
 def _digest(*tensors: Tensor) -> str:

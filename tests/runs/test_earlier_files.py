@@ -1,0 +1,93 @@
+"""Files that an earlier release wrote: a ledger's charges still count, and a run directory is read and resumed.
+
+`before/` was written by the release before rounds.jsonl and the pieces got their present names: two runs that were
+interrupted after two of three rounds, and a ledger that two runs share.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import dp_accounting as dp
+import pytest
+import torch
+from torch import nn
+
+import tacit
+from tacit import methods
+from tacit.core import Budget
+from tacit.errors import BudgetError, RunError
+from tacit.privacy.accountants import Accounting, Rdp
+from tacit.privacy.events import from_json
+from tacit.privacy.ledger import Ledger
+from tacit.runs.directory import LEDGER, MANIFEST, RunDirectory, read_manifest, read_rounds
+from tacit.runs.manifest import versions
+
+BEFORE = Path(__file__).parent / "before"
+
+
+def task() -> tacit.Task:
+    parts = [((torch.arange(6.0).view(2, 3) + client) % 5, torch.tensor([client % 2, 1])) for client in range(8)]
+    return tacit.Task(model=lambda: nn.Linear(3, 2), clients=parts, test=parts[0])
+
+
+def geyer() -> tacit.Method:
+    return methods.geyer(cohort=4, noise=2.0, rounds=3, epsilon=30.0, delta=1e-3)
+
+
+def copy(name: str, to: Path) -> Path:
+    """A copy of a run directory, as if it had been written with the present versions of Tacit and PyTorch."""
+    path = Path(shutil.copytree(BEFORE / name, to / name))
+    table = json.loads((path / MANIFEST).read_text())
+    (path / MANIFEST).write_text(json.dumps({**table, "versions": versions()}))
+    return path
+
+
+def test_the_charges_of_a_ledger_count(tmp_path: Path) -> None:
+    shutil.copy(BEFORE / "shared.db", tmp_path)
+    with Ledger.open(tmp_path / "shared.db") as ledger:
+        assert ledger.budget == Budget(8.0, 1e-5)
+        assert ledger.accounting.rounds == 5
+        assert ledger.accounting.epsilon(1e-5) == pytest.approx(1.0133182300812675, rel=1e-9)
+        assert [(entry.run, entry.round) for entry in ledger.entries] == [
+            *(("one", number) for number in (1, 2)),
+            *(("other", number) for number in (1, 2, 3)),
+        ]
+        assert [entry.digest for entry in ledger.entries] == ["digest", None, None, None, None]
+        event = from_json(json.loads(ledger.entries[2].event))
+        assert ledger.reserve("other", 1, event).label == "skellam"  # repeated without a new charge
+        large = dp.GaussianDpEvent(0.6385)
+        assert Accounting.of(Rdp(), [large]).epsilon(1e-5) < 8
+        with pytest.raises(BudgetError, match="would exceed the budget"):
+            ledger.reserve("new", 1, large)
+
+
+def test_a_run_directory_is_read() -> None:
+    reports = read_rounds(BEFORE / "fl-std-dp")
+    assert [report.round for report in reports] == [1, 2]
+    first = reports[0]
+    assert (first.clients, first.rejected, first.up) == ((1, 4, 5), (), (851, 851, 851))
+    assert first.grid_step is not None
+    assert (first.grid_step.size, first.grid_step.inflation) == (2.0**-13, 0.000122152258879904)
+    assert (first.overhead["share"].up, first.overhead["share"].down) == (828, 1380)
+    assert first.epsilon == 0.7961921507653146
+    assert read_manifest(BEFORE / "fl-std-dp").status == "interrupted"
+
+
+def test_a_run_is_resumed_with_its_ledger(tmp_path: Path) -> None:
+    path = copy("geyer", tmp_path)
+    resumed = tacit.train(geyer(), task(), workers=1, out=path, resume=True)
+    whole = tacit.train(geyer(), task(), workers=1)
+    torch.testing.assert_close(resumed.state.weights, whole.state.weights)
+    assert resumed.history[-1].epsilon == pytest.approx(whole.history[-1].epsilon)
+    with Ledger.open(path / LEDGER) as ledger:
+        assert [entry.round for entry in ledger.entries] == [1, 2, 3]
+        assert all(entry.digest for entry in ledger.entries)
+
+
+def test_a_method_with_other_fields_gets_a_sentence(tmp_path: Path) -> None:
+    method = methods.fl_std_dp(cohort=4, clip=0.5, noise=2.0, rounds=3, epsilon=30.0, delta=1e-3)
+    path = copy("fl-std-dp", tmp_path)
+    with pytest.raises(RunError, match=r"was written by another version\. Use that version, or start a new run"):
+        tacit.train(method, task(), workers=1, out=path, resume=True)
+    RunDirectory.open(path).close()
