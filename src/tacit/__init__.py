@@ -1,6 +1,6 @@
-"""Federated learning that says little and gives nothing away.
+"""Private, communication-efficient federated learning.
 
-The public names are those of `tacit.api`; they are brought in when one is first used, so that the command
+The public names are those of `tacit.api`. They are imported when one of them is first used, so that the command line
 answers `--help` without loading PyTorch.
 """
 

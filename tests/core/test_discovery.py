@@ -1,5 +1,6 @@
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_an_outline_is_read_without_importing(tmp_path: Path) -> None:
     assert outline.tables == {"TASKS": {"train": ("digits", {"clients": 3})}}
 
 
-FACTORIES = methods.definitions() | {name: entry.definition for name, entry in tasks.TASKS.items()}
+FACTORIES = {**methods.definitions(), **{name: entry.definition for name, entry in tasks.TASKS.items()}}
 
 
 @pytest.mark.parametrize("name", FACTORIES)
@@ -69,7 +70,8 @@ def test_a_method_is_an_attribute_even_if_a_file_has_its_name() -> None:
     import tacit.methods.fedavg
     from tacit.methods.geyer import geyer
 
-    assert tacit.methods.fedavg is methods.find("fedavg")
-    assert tacit.methods.geyer is geyer
+    attributes: Any = tacit.methods
+    assert attributes.fedavg is methods.find("fedavg")
+    assert attributes.geyer is geyer
     with pytest.raises(AttributeError, match="Did you mean 'fedavg'"):
-        _ = methods.fedvag
+        _ = attributes.fedvag

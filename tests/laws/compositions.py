@@ -1,4 +1,4 @@
-"""What the laws run over: every registered method at its defaults, and pieces no method uses yet."""
+"""The methods that laws run over: all registered ones with their defaults, and pieces that no method uses yet."""
 
 import inspect
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from tacit.pieces.aggregators import KMeans, WeightedMean
 from tacit.pieces.channels import Enclave, IdealSum, SecureSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
 from tacit.pieces.mechanisms import (
+    AccuracySensitivity,
     ByImportance,
     CentralGaussian,
     DistributedGaussian,
-    EachWeight,
     EllipsoidClip,
     FixedClip,
     Graded,
@@ -24,9 +24,9 @@ from tacit.pieces.mechanisms import (
     PublicClip,
     QuantileClip,
     ReleasedMovement,
-    Sensitivity,
-    Share,
-    Variance,
+    SingleWeights,
+    TwoLevel,
+    WeightVariance,
 )
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Momentum, Replace
@@ -34,12 +34,12 @@ from tacit.pieces.trainers import AdmmPrune, BestOf, Keep, Masked, Sgd
 from tacit.wire.sparse import Compact
 
 SGD = Sgd(lr=0.1, epochs=1, batch_size=3)
-SHARE = 0.05  # of the coordinates, where a codec selects some
-SOME = Size(ratio=SHARE)
+RATIO = 0.05  # of the coordinates that codecs select
+SIZE = Size(ratio=RATIO)
 SMALL = {
     "rounds": 3,
     "cohort": 6,
-    "ratio": SHARE,
+    "ratio": RATIO,
     "chunks": 10,
     "samples": 3,
     "warm_up": 1,
@@ -48,8 +48,8 @@ SMALL = {
     "enclave": False,
 }
 NOISE = {"noise": 0.5, "epsilon": None}
-TOP = TopK(size=SOME, lr=0.1, steps=2, batch_size=4)
-SPARE: tuple[Method, ...] = (
+TOP = TopK(size=SIZE, lr=0.1, steps=2, batch_size=4)
+UNREGISTERED: tuple[Method, ...] = (
     Method(name="everyone", rounds=3, sampler=Everyone(), trainer=SGD),
     Method(
         name="growing",
@@ -105,17 +105,17 @@ SPARE: tuple[Method, ...] = (
         rounds=3,
         sampler=FixedSize(5),
         trainer=Masked(SGD),
-        codec=Select(FixedRandom(size=SOME)),
+        codec=Select(FixedRandom(size=SIZE)),
         channel=Enclave(wire=Compact()),
         aggregator=WeightedMean(),
     ),
-    Method(name="vote", rounds=3, sampler=FixedSize(5), trainer=Masked(SGD), codec=Select(Vote(size=SOME))),
+    Method(name="vote", rounds=3, sampler=FixedSize(5), trainer=Masked(SGD), codec=Select(Vote(size=SIZE))),
     Method(
         name="noisy vote",
         rounds=3,
         sampler=Poisson(5),
         trainer=Masked(SGD),
-        codec=Select(Vote(size=SOME)),
+        codec=Select(Vote(size=SIZE)),
         mechanism=DistributedGaussian(clip=FixedClip(0.3), noise_multiplier=0.5),
         channel=IdealSum(),
     ),
@@ -140,12 +140,12 @@ SPARE: tuple[Method, ...] = (
         rounds=3,
         sampler=FixedSize(5),
         trainer=SGD,
-        codec=Select(RandomK(size=SOME)),
+        codec=Select(RandomK(size=SIZE)),
         aggregator=WeightedMean(),
         server=Momentum(0.9),
     ),
     Method(
-        name="own shares",
+        name="individual shares",
         rounds=3,
         sampler=Poisson(5),
         trainer=Masked(SGD),
@@ -169,7 +169,7 @@ SPARE: tuple[Method, ...] = (
         trainer=SGD,
         mechanism=ByImportance(
             base=DistributedGaussian(clip=FixedClip(0.3), noise_multiplier=0.5, at_once=False),
-            importance=Sensitivity(),
+            importance=AccuracySensitivity(),
             allocation=Graded(3.0, "most"),
             expects="updates",
         ),
@@ -182,9 +182,9 @@ SPARE: tuple[Method, ...] = (
         trainer=Sgd(lr=0.1, epochs=1, batch_size=3, clip=0.5, sends="weights"),
         mechanism=ByImportance(
             base=NbaflGaussian(epsilon=50.0, delta=0.01, samples=3, rounds=3, exposures=1),
-            importance=Variance(),
-            allocation=Share(3.0, 0.3, "most"),
-            groups=EachWeight(),
+            importance=WeightVariance(),
+            allocation=TwoLevel(3.0, 0.3, "most"),
+            groups=SingleWeights(),
         ),
         server=Replace(),
     ),
@@ -193,7 +193,7 @@ SPARE: tuple[Method, ...] = (
         rounds=3,
         sampler=FixedSize(5),
         trainer=SGD,
-        codec=Select(FixedRandom(size=SOME)),
+        codec=Select(FixedRandom(size=SIZE)),
         mechanism=DistributedGaussian(
             clip=FixedClip(0.3), noise_multiplier=0.5, dropouts=0.2, colluding=0.3, at_once=False
         ),
@@ -215,7 +215,7 @@ SPARE: tuple[Method, ...] = (
         trainer=Masked(SGD),
         codec=Select(TOP),
         mechanism=DistributedGaussian(
-            clip=FixedClip(0.3), noise_multiplier=0.5, colluding=0.2, at_once=False, numbers=Grid(bits=24)
+            clip=FixedClip(0.3), noise_multiplier=0.5, colluding=0.2, at_once=False, arithmetic=Grid(bits=24)
         ),
         channel=SecureSum(bits=24),
     ),
@@ -225,12 +225,12 @@ SPARE: tuple[Method, ...] = (
         sampler=FixedSize(5),
         trainer=SGD,
         mechanism=DistributedGaussian(
-            clip=FixedClip(0.3), noise_multiplier=0.5, at_once=False, numbers=Grid(noise="skellam")
+            clip=FixedClip(0.3), noise_multiplier=0.5, at_once=False, arithmetic=Grid(noise="skellam")
         ),
         channel=SecureSum(level="semi_honest"),
     ),
     Method(
-        name="groups with a start of ours",
+        name="hypotheses after a warm-up",
         rounds=3,
         sampler=FixedSize(5),
         trainer=BestOf(Sgd(lr=0.1, steps=2, sends="weights")),
@@ -239,7 +239,7 @@ SPARE: tuple[Method, ...] = (
         server=Replace(),
     ),
     Method(
-        name="blurred updates",
+        name="metric noise on updates",
         rounds=3,
         sampler=FixedSize(5),
         trainer=SGD,
@@ -248,13 +248,13 @@ SPARE: tuple[Method, ...] = (
 )
 
 
-def everything() -> Mapping[str, Method]:
-    """All of them by name, with small cohorts so that they fit a small population."""
+def all_methods() -> Mapping[str, Method]:
+    """All of them by name, with cohorts that fit a small population."""
     registered = {name: methods.make(name, _small(name)) for name in methods.catalog()}
-    return {**registered, **{method.name: method for method in SPARE}}
+    return {**registered, **{method.name: method for method in UNREGISTERED}}
 
 
 def _small(name: str) -> dict[str, object]:
     accepted = inspect.signature(methods.find(name)).parameters
-    sized = "noise" in accepted and accepted["noise"].default is None  # for a budget; here it is given
-    return {key: value for key, value in {**SMALL, **(NOISE if sized else {})}.items() if key in accepted}
+    from_budget = "noise" in accepted and accepted["noise"].default is None  # here the noise is given instead
+    return {key: value for key, value in {**SMALL, **(NOISE if from_budget else {})}.items() if key in accepted}
