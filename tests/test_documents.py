@@ -21,8 +21,8 @@ WHOLE = os.environ.get("TACIT_DOCUMENTS") == "whole"
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHORT = {  # options that replace those of a command, or are added to them
-    "run": {"--rounds": "2", "--workers": "1"},
-    "attack dlg": {"--images": "1", "--steps": "20"},
+    "run": {"--rounds": "2", "--workers": "1", "--evaluate-every": "2"},
+    "attack dlg": {"--images": "3", "--steps": "20"},
     "attack membership": {"--rounds": "2", "--models": "4"},
     "audit --canaries": {"--canaries": "50"},
     "audit --runs": {"--runs": "20"},

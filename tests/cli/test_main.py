@@ -55,8 +55,8 @@ def test_names_are_listed_and_checked_without_importing_torch():
     )
     lines = json.dumps([line for line, _, _ in WITHOUT_TORCH])
     done = subprocess.run([sys.executable, "-c", code, lines], capture_output=True, text=True, check=True)
-    for (line, code, words), (found, text, torch) in zip(WITHOUT_TORCH, json.loads(done.stdout), strict=True):
-        assert found == code, f"tacit {line}: {text}"
+    for (line, expected, words), (found, text, torch) in zip(WITHOUT_TORCH, json.loads(done.stdout), strict=True):
+        assert found == expected, f"tacit {line}: {text}"
         assert words in text, f"tacit {line}: {text}"
         assert not torch, f"tacit {line} imports torch"
 

@@ -41,10 +41,14 @@ def run(args: argparse.Namespace) -> int:
 def _lines(card: "Card") -> Iterator[str]:
     yield card.name
     yield f"  {card.summary}"
-    for title, table in (("Pieces", card.pieces), ("Who sees what", card.sees), ("Arguments", card.args)):
+    for title, table in (
+        ("Pieces", card.pieces),
+        ("Who sees what", card.sees),
+        ("Arguments and their defaults", card.args),
+    ):
         width = max(map(len, table), default=0)
         yield from ("", title, *(f"  {key:<{width}}  {value}" for key, value in table.items()))
-    yield from ("", "Released per round", f"  {card.event}")
+    yield from ("", "Accounted release per round", f"  {card.event}")
     yield from ("", "Guarantee", f"  {card.guarantee}")
     if card.nominal:
         yield from ("", "Nominal figures (not a guarantee)", *(f"  {line}" for line in figures(card.nominal)))
@@ -52,5 +56,5 @@ def _lines(card: "Card") -> Iterator[str]:
         yield from ("", "Assumptions, and what is not covered", *(f"  {sentence}" for sentence in card.uncovered))
     yield from ("", "Rounds", f"  {card.rounds}")
     yield from ("", "Run it", f"  {card.run}")
-    yield from ("", "In Python (names of tacit)", f"  {card.repr}")
+    yield from ("", "In Python, with the names of the package tacit", f"  {card.repr}")
     yield from ("", "Cite", f"  {card.reference}")

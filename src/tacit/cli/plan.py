@@ -167,7 +167,7 @@ def _warn(args: argparse.Namespace) -> None:
 
     warning = delta_warning(args.delta, args.population) if args.population else None
     if warning:
-        print(f"tacit: {warning}", file=sys.stderr)
+        print(f"Warning: {warning}", file=sys.stderr)
 
 
 def _finite(value: object) -> object:

@@ -281,7 +281,10 @@ def _privacy(run: "Run", *, alone: bool) -> list[str]:
         guarantee = f"Guarantee{'' if alone else f' of {method.name}'}: {text}"
     else:
         guarantee = f"No privacy guarantee{'' if alone else f' for {method.name}'}: {text.removeprefix('none: ')}"
-    lines = [guarantee, *figures(run.plan.manifest.method.nominal)]
+    lines = [guarantee]
+    if run.plan.manifest.method.nominal:
+        lines.append("Nominal figures (not a guarantee):")
+        lines += [f"  {line}" for line in figures(run.plan.manifest.method.nominal)]
     if charges is not None and method.budget is not None:
         used, limit = f"{charges.epsilon:.2f}", method.budget.epsilon
         lines.append(f"Budget used: ε = {used} of {limit:g} at δ = {charges.delta:g}.")
