@@ -1,6 +1,8 @@
+import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -79,6 +81,32 @@ def test_every_help_has_examples(command, capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main([command, "--help"])
     assert f"tacit {command}" in capsys.readouterr().out.partition("Examples:")[2]
+
+
+def leaves(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not nested:
+        yield name, parser
+    for action in nested:
+        for child, subparser in action.choices.items():
+            yield from leaves(subparser, f"{name} {child}")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_can_print_json(command):
+    for name, parser in leaves(cli.make_parser(command), "tacit"):
+        assert name == "tacit enclave serve" or "--json" in parser._option_string_actions, name
+
+
+def test_enclave_commands_print_json(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    line = "enclave configure geyer --set cohort=10 --population 100 --seed 0 --out enclave.json --json"
+    assert cli.main(line.split()) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document) == {"configuration", "digest", "caveat"}
+    line = "enclave manifest enclave.json --listen 127.0.0.1:7070 --parameters 431080 --cohort 10 --json"
+    assert cli.main(line.split()) == 0
+    assert "sgx.debug" in json.loads(capsys.readouterr().out)["manifest"]
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,7 @@ def slow_down() -> None:
         time.sleep(SLOW)
         return train(*args, **options)
 
-    setattr(Sgd, "train", slow_train)  # noqa: B010
+    pytest.MonkeyPatch().setattr(Sgd, "train", slow_train)
 
 
 def wait_for_rounds(run: Path, count: int) -> None:
