@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from papers.comparisons import make, row
 from tacit.errors import UserError
 from tacit.papers.comparison import Comparison, Ranking
+from tacit.papers.study_files import packaged_studies, study_files
 
 
 @pytest.mark.parametrize(
@@ -100,3 +102,13 @@ def test_rankings_are_described_with_their_numbers():
     assert below.describe((low,)) == "Figure 9: low < high in accuracy: not measured"
     made = replace(make(low, high), rankings=(below, near))
     assert Comparison.from_bytes(made.to_bytes(), "saved").rankings == (below, near)
+
+
+def test_committed_results_can_be_read():
+    results = sorted((Path(__file__).resolve().parents[2] / "experiments").glob("*/results/*.json"))
+    studies = study_files(packaged_studies())
+    assert results
+    for file in results:
+        saved = Comparison.from_bytes(file.read_bytes(), str(file))
+        assert saved.name in studies
+        assert (saved.plot is not None) == file.with_suffix(".png").exists()

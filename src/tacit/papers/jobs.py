@@ -32,7 +32,7 @@ from tacit.runs.training import follow
 OUT = Path("runs") / "reproduce"
 FOUND = "found.json"
 FEW = 3  # clients in the short version of an attack; secure aggregation needs as many
-NOTHING = "no single message is visible: nothing to attack"
+NOTHING = "no message of a single client is observed: nothing to attack"
 
 
 @dataclass(frozen=True, eq=False)

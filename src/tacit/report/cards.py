@@ -14,6 +14,7 @@ from tacit import methods
 from tacit.core import Method, MetricMechanism
 from tacit.core.interfaces import nominal
 
+LARGE = 10**9  # a population larger than any cohort
 SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")
 
 
@@ -97,7 +98,7 @@ def _sees(method: Method) -> dict[str, str]:
     noise = "with noise" if method.mechanism.bounds_rows else "without noise"
     pieces = {type(piece).__name__: section(type(piece), "Sees") for piece in (method.mechanism, method.channel)}
     details = {f"with {name}": text for name, text in pieces.items() if text}
-    tolerated = {"tolerated": method.channel.tolerates} if method.channel.tolerates else {}
+    tolerated = {"tolerated": f"{method.channel.tolerates}."} if method.channel.tolerates else {}
     return {
         "the server": _server_sees(method),
         "clients and recipients of the model": f"the model after every round, {noise}",
@@ -130,11 +131,20 @@ def _guarantee(method: Method) -> str:
     if isinstance(method.mechanism, MetricMechanism):
         return _metric_guarantee(method.mechanism, method.mechanism.adversary)
     if method.budget is None:
-        return "(ε, δ)-differential privacy for every client; ε grows with every round, and a run reports it."
+        proved = "(ε, δ)-differential privacy for every client; ε grows with every round, and a run reports it."
+        return proved + _secrecy(method)
     return (
         f"at most {method.budget} for every client (add-or-remove), against {method.mechanism.adversary}. "
-        "Training stops before the round that would exceed it."
+        f"Training stops before the round that would exceed it.{_secrecy(method)}"
     )
+
+
+def _secrecy(method: Method) -> str:
+    """What amplification by sampling assumes; empty if every client takes part."""
+    if method.sampler.expected_cohort(LARGE, 0) == LARGE:
+        return ""
+    known = "; the server knows it, and a run reports the ε against the server" * method.mechanism.distributed
+    return f" ε assumes that who took part is secret{known}."
 
 
 def _metric_guarantee(mechanism: MetricMechanism, adversary: str) -> str:
