@@ -1,35 +1,35 @@
-"""What FL-TOP's mask saves in W2's second convolution, and how fast W2's network is evaluated. See README.md."""
+"""Measures what FL-TOP's mask saves in W2's second convolution, and the evaluation of W2's model. See README.md."""
 
 import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from script import answer, count
-from table import circumstances
+from reporting import circumstances, exit_on_error, positive_integer
 from tacit import Everyone, Masked, Method, Select, Sgd, Size, Task, TopK
 from tacit.engine import initial_state
 from tacit.engine.layout import Layout
-from tacit.engine.learners.kernels import forward_of
-from tacit.engine.learners.kernels.chain import TRAINED, chain_of
-from tacit.engine.learners.kernels.conv import Filters
-from tacit.engine.learners.kernels.cuts import cuts_of
-from tacit.engine.learners.kernels.plans import Plan
+from tacit.engine.learners.kernels import evaluation_module
+from tacit.engine.learners.kernels.conv import ConvWeights
+from tacit.engine.learners.kernels.layer_masks import ChainMask
+from tacit.engine.learners.kernels.masked_conv import gradient_tiles
+from tacit.engine.learners.kernels.tracing import TRAINABLE, trace_chain
 from tacit.pieces.codecs.select import MASK
 from workloads import WORKLOADS
 
 IMAGES, SIDE, TESTED = 10, 14, 334  # of a client; inputs of the second convolution; evaluated at once
-Rectangles = list[tuple[int, int]]  # filters by channels
+WARM_UPS = 3
+Tiles = list[tuple[int, int]]  # filters by channels
 
 
 def top_mask(ratio: float) -> Tensor:
-    """The mask that the contestant tacit-fl-top has."""
+    """The mask of the benchmark tacit-fl-top."""
     workload = replace(WORKLOADS["W2"], clients=1)
     x, y = (part[0] for part in workload.data())
     sgd, top = Sgd(steps=1, lr=workload.lr), TopK(size=Size(ratio=ratio), lr=workload.lr)
@@ -37,83 +37,87 @@ def top_mask(ratio: float) -> Tensor:
     return initial_state(method, Task(model=workload.net, clients=[(x, y)], public=(x, y))).memory[MASK]
 
 
-def touched(net: nn.Module, mask: Tensor) -> tuple[int, Rectangles]:
-    """How many filters of the first convolution the mask touches, and where in the second its weights lie."""
-    links, layout = chain_of(net), Layout.of(net)
-    assert links is not None
-    slots = {
-        place: tuple(layout.slot(f"{link.name}.{part}") for part in ("weight", "bias"))
-        for place, link in enumerate(links)
-        if isinstance(link.module, TRAINED)
+def touched(net: nn.Module, mask: Tensor) -> tuple[int, Tiles]:
+    """The number of filters of the first convolution that the mask touches, and the tiles of the second."""
+    chain, layout = trace_chain(net), Layout.of(net)
+    assert chain is not None
+    spans = {
+        index: tuple(layout.span(layer.parameter_name(name)) for name in ("weight", "bias"))
+        for index, layer in enumerate(chain)
+        if isinstance(layer.module, TRAINABLE)
     }
-    below, here, *_ = Plan.of(mask, links, slots).shares.values()
+    first, second, *_ = ChainMask.of(mask, chain, spans).layers.values()
     total, depth = net.get_parameter("3.weight").shape[:2]
-    cuts = [(cut.outputs, cut.channels) for cut in cuts_of(here, depth, groups=1)]
-    return len(below.outputs), [(total if f is None else len(f), depth if c is None else len(c)) for f, c in cuts]
+    tiles = [(tile.outputs, tile.channels) for tile in gradient_tiles(second, depth, groups=1)]
+    sizes = [(total if f is None else len(f), depth if c is None else len(c)) for f, c in tiles]
+    return len(first.touched_outputs), sizes
 
 
 def milliseconds(work: Callable[[], object], repeats: int) -> float:
-    """The median of so many."""
-    taken = []
-    for _ in range(repeats + 3):  # three to warm up
+    """The median time of some work."""
+    times = []
+    for _ in range(repeats + WARM_UPS):
         begin = time.perf_counter()
         work()
-        taken.append(1e3 * (time.perf_counter() - begin))
-    return statistics.median(taken[3:])
+        times.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(times[WARM_UPS:])
 
 
-def products(conv: nn.Conv2d, inputs: int, rectangles: Rectangles, repeats: int) -> dict[str, float]:
-    """One client's step: outputs of all filters, gradients at so many inputs, and of filters by channels."""
-    filters = Filters.of(conv, conv.weight.detach(), None, ())
+def products(conv: nn.Conv2d, inputs: int, tiles: Tiles, repeats: int) -> dict[str, float]:
+    """One client's step: outputs of all filters, the gradient at some input channels, and at the weights in tiles."""
+    weights = ConvWeights.of(conv, conv.weight.detach(), None, ())
 
-    def given(outputs: int, channels: int) -> tuple[Tensor, Tensor, Tensor]:
+    def operands(outputs: int, channels: int) -> tuple[Tensor, Tensor, Tensor]:
         g, x = (torch.randn(IMAGES, features, SIDE, SIDE) for features in (outputs, channels))
         return g, x, torch.randn(outputs, channels, *conv.kernel_size)
 
-    _, x, weight = given(conv.out_channels, conv.in_channels)
-    lower, pieces = given(conv.out_channels, inputs), [given(*rectangle) for rectangle in rectangles]
+    _, x, weight = operands(conv.out_channels, conv.in_channels)
+    of_inputs, of_tiles = operands(conv.out_channels, inputs), [operands(*tile) for tile in tiles]
     return {
         "outputs": milliseconds(lambda: F.conv2d(x, weight, padding=conv.padding), repeats),
-        "gradient at the inputs": milliseconds(lambda: filters.input_gradient(*lower), repeats),
-        "gradient at the weights": milliseconds(lambda: [filters.weight_gradient(*piece) for piece in pieces], repeats),
+        "gradient at the inputs": milliseconds(lambda: weights.input_gradient(*of_inputs), repeats),
+        "gradient at the weights": milliseconds(lambda: [weights.weight_gradient(*tile) for tile in of_tiles], repeats),
     }
 
 
 @torch.no_grad()
 def evaluation(net: nn.Module, repeats: int) -> dict[str, float]:
-    """Some test images through the model as it is written, and as it is evaluated."""
-    x, forward = torch.randn(TESTED, *WORKLOADS["W2"].shape), forward_of(net)
-    return {name: milliseconds(lambda way=way: way(x), repeats) for name, way in (("module", net), ("chain", forward))}
+    """Test images through the model as written, and in the engine's evaluation form."""
+    x, forward = torch.randn(TESTED, *WORKLOADS["W2"].shape), evaluation_module(net)
+    return {
+        name: milliseconds(lambda module=module: module(x), repeats)
+        for name, module in (("module", net), ("evaluation form", forward))
+    }
 
 
-def main() -> None:
-    """As told on the command line."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, and print the table or the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ratio", type=float, default=0.005, help="of the weights (default %(default)s)")
-    parser.add_argument("--repeats", type=count, default=50, help="of everything (default %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the record instead of the table")
-    given = parser.parse_args()
+    parser.add_argument("--ratio", type=float, default=0.005, help="of weights in the mask (default %(default)s)")
+    parser.add_argument("--repeats", type=positive_integer, default=50, help="of each product (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
+    args = parser.parse_args(argv)
     torch.set_num_threads(1)
     net = WORKLOADS["W2"].net().eval()
     conv = net.get_submodule("3")
     assert isinstance(conv, nn.Conv2d)
-    inputs, rectangles = touched(net, top_mask(given.ratio))
-    whole = products(conv, conv.in_channels, [(conv.out_channels, conv.in_channels)], given.repeats)
-    cut = products(conv, inputs, rectangles, given.repeats)
-    ratio, evaluated = sum(whole.values()) / sum(cut.values()), evaluation(net, given.repeats)
-    if given.json:
-        told = {"inputs": inputs, "rectangles": rectangles, "all": whole, "masked": cut, "ratio": ratio}
-        print(json.dumps({**circumstances(), **told, "evaluation": evaluated}))
+    inputs, tiles = touched(net, top_mask(args.ratio))
+    whole = products(conv, conv.in_channels, [(conv.out_channels, conv.in_channels)], args.repeats)
+    masked = products(conv, inputs, tiles, args.repeats)
+    ratio, evaluated = sum(whole.values()) / sum(masked.values()), evaluation(net, args.repeats)
+    if args.json:
+        results = {"inputs": inputs, "tiles": tiles, "all": whole, "masked": masked, "ratio": ratio}
+        print(json.dumps({**circumstances(), **results, "evaluation": evaluated}))
         return
-    wide = " and ".join(f"{filters} x {channels}" for filters, channels in rectangles)
-    here = f"{conv.out_channels} x {conv.in_channels}"
-    print(f"The mask touches {inputs} of {conv.in_channels} filters below, and {wide} of {here} here.")
+    sizes = " and ".join(f"{filters} x {channels}" for filters, channels in tiles)
+    print(f"The mask touches {inputs} of {conv.in_channels} filters of the first convolution.")
+    print(f"Its tiles in the second are {sizes} of {conv.out_channels} x {conv.in_channels} (filters x channels).")
     for name in whole:
-        print(f"{name:<26}{whole[name]:>7.2f} ms{cut[name]:>9.2f} ms under the mask")
-    print(f"together {ratio:.2f} times as long with all weights")
-    module, chain = evaluated.values()
-    print(f"{TESTED} images are evaluated in {module:.0f} ms by the module, in {chain:.0f} ms as a chain")
+        print(f"{name:<26}{whole[name]:>7.2f} ms{masked[name]:>9.2f} ms under the mask")
+    print(f"All weights take {ratio:.2f} times as long as the mask.")
+    module, form = evaluated.values()
+    print(f"Evaluating {TESTED} images takes {module:.0f} ms in the module and {form:.0f} ms in the evaluation form.")
 
 
 if __name__ == "__main__":
-    answer(main)
+    exit_on_error(main)

@@ -1,4 +1,4 @@
-"""An environment for each peer, made once under `.venvs/`: their requirements contradict each other."""
+"""An environment for each peer, created once under `.venvs/`, because their requirements conflict."""
 
 import subprocess
 import sys
@@ -10,27 +10,26 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Environment:
-    """A name and what is installed; without requirements it is the environment that runs the benchmark."""
+    """A name and requirements; without requirements it is the environment in which the benchmark runs."""
 
     name: str
     requirements: tuple[str, ...] = ()
 
     @property
-    def home(self) -> Path:
-        """Where it lives."""
+    def folder(self) -> Path:
         return ROOT / ".venvs" / self.name
 
     def program(self, name: str) -> str:
-        """The path of a program in it."""
-        return str((self.home if self.requirements else Path(sys.prefix)) / "bin" / name)
+        """The path of a program in the environment."""
+        return str((self.folder if self.requirements else Path(sys.prefix)) / "bin" / name)
 
-    def make(self) -> None:
-        """Create and fill it, unless a stamp says that this was done with the same requirements."""
-        stamp, wanted = self.home / "requirements.txt", "\n".join(self.requirements) + "\n"
+    def create(self) -> None:
+        """Create the environment, unless a file in it shows that it exists with the same requirements."""
+        stamp, wanted = self.folder / "requirements.txt", "\n".join(self.requirements) + "\n"
         if not self.requirements or (stamp.exists() and stamp.read_text() == wanted):
             return
-        print(f"Making .venvs/{self.name}: {', '.join(self.requirements)}", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", str(self.home)], check=True)
+        print(f"Creating .venvs/{self.name}: {', '.join(self.requirements)}", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", str(self.folder)], check=True)
         pip = [self.program("python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         constraints = ["--constraint", str(ROOT / "constraints.txt")]
         subprocess.run([*pip, *constraints, *self.requirements], check=True)

@@ -1,7 +1,7 @@
-"""What a contestant's processes cost, read from `/proc`: memory and processor time of a whole tree.
+"""Memory and processor time of a process and all its descendants, read from `/proc`.
 
-Memory is the sum of PSS (proportional set size): a page shared by n processes counts 1/n in each, so that
-shared data are counted once, whatever a contestant shares and however many processes it starts.
+Memory is the sum of PSS (proportional set size): a page shared by n processes counts 1/n in each, so shared data count
+once, whatever a framework shares and however many processes it starts.
 """
 
 import os
@@ -16,7 +16,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def _fields(pid: int) -> list[str]:
-    """`/proc/<pid>/stat` from the state on; empty if the process is gone."""
+    """`/proc/<pid>/stat` from the state on; empty if the process has ended."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -36,7 +36,7 @@ def tree(root: int) -> list[int]:
 
 
 def _pss(pid: int) -> int:
-    """Kilobytes of one process."""
+    """The PSS of one process, in kilobytes."""
     try:
         lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     except OSError:
@@ -45,17 +45,17 @@ def _pss(pid: int) -> int:
 
 
 def memory_mib(root: int) -> float:
-    """Memory of the tree now, in MiB; 0 where the system has no `/proc`."""
+    """The current memory of the process tree, in MiB; 0 where the system has no `/proc`."""
     return sum(map(_pss, tree(root))) / 1024
 
 
 def cpu_seconds(root: int) -> float:
-    """Processor time that the tree's living processes have used so far."""
+    """The processor time that the running processes of the tree have used so far."""
     return sum(int(fields[11]) + int(fields[12]) for pid in tree(root) if (fields := _fields(pid))) / TICKS
 
 
 def end(root: int) -> None:
-    """End a tree that does not end by itself."""
+    """Kill a process tree that does not end by itself."""
     for pid in tree(root):
         try:
             os.kill(pid, signal.SIGKILL)
@@ -64,15 +64,15 @@ def end(root: int) -> None:
 
 
 class PeakMemory:
-    """Samples the memory of a tree while a block runs."""
+    """Samples the memory of a process tree while a block runs."""
 
     def __init__(self, root: int, interval: float = 0.1) -> None:
         self.root, self.interval, self.mib = root, interval, 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def _watch(self) -> None:
-        while not self._over.wait(self.interval):
+    def _sample(self) -> None:
+        while not self._stop.wait(self.interval):
             self.mib = max(self.mib, memory_mib(self.root))
 
     def __enter__(self) -> Self:
@@ -82,6 +82,6 @@ class PeakMemory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        self._stop.set()
         self._thread.join()
         self.mib = max(self.mib, memory_mib(self.root))

@@ -1,132 +1,132 @@
-"""Races Tacit's secure sums against Flower's, its integer noise against OpenDP's. See README.md beside this file."""
+"""Measures Tacit's secure sums and Flower's, and its integer noise and OpenDP's. See README.md in this folder."""
 
 import argparse
 import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from environments import FLOWER, OPENDP, PROJECT
-from referee import Contestant, playing
-from sums import CASES, DEFAULT, SIGMAS
-from table import circumstances
+from reporting import circumstances, positive_integer, save
+from runner import Framework, running
+from sum_cases import CASES, DEFAULT, SIGMAS
 
 LATEST = Path(__file__).resolve().parent / "results" / "secure-sum.json"
 TACIT = "tacit"
-SUMS = (Contestant(TACIT, PROJECT, "tacit_secure_sum.py"), Contestant("flower", FLOWER, "flower_secure_sum.py"))
-NOISE = (Contestant(TACIT, PROJECT, "tacit_noise.py"), Contestant("opendp", OPENDP, "opendp_noise.py"))
+SUMS = (Framework(TACIT, PROJECT, "tacit_secure_sum.py"), Framework("flower", FLOWER, "flower_secure_sum.py"))
+NOISE = (Framework(TACIT, PROJECT, "tacit_noise.py"), Framework("opendp", OPENDP, "opendp_noise.py"))
 KNOWN = {**dict.fromkeys(CASES, SUMS), **dict.fromkeys(SIGMAS, NOISE)}
 FIGURES = {  # of a sum, in seconds, with their titles
     "seconds": "round",
-    "processor": "processor",
-    "pads_of_a_client": "client's pads",
-    "pads_of_the_server": "server's pads",
+    "cpu_seconds": "CPU time",
+    "client_pads": "client's pads",
+    "server_pads": "server's pads",
 }
 COLUMNS = "{:<12}" + "{:>15}{:>9}" * len(FIGURES)
 NOISE_COLUMNS = "{:<12}{:<12}{:>12}{:>10}"
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a contestant said about its rounds of a case."""
+class SumResult:
+    """The measurements of a framework in a case, one record per round."""
 
     case: str
-    contestant: str
+    framework: str
     versions: dict[str, str]
     rounds: list[dict[str, float]]
 
     def median(self, figure: str) -> float:
-        """Over the rounds."""
-        return statistics.median(said[figure] for said in self.rounds)
+        """The median of a figure over the rounds."""
+        return statistics.median(measured[figure] for measured in self.rounds)
 
     def record(self) -> dict[str, object]:
-        """With the medians, for those who read the file."""
+        """The result with its medians, for the JSON file."""
         return {**asdict(self), "medians": {figure: self.median(figure) for figure in self.rounds[0]}}
 
 
-def arguments() -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", default=",".join((*DEFAULT, *SIGMAS)), help="default: %(default)s")
-    parser.add_argument("--contestants", default="tacit,flower,opendp", help="default: all, %(default)s")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each (default %(default)s)")
-    parser.add_argument("--minutes", type=float, default=20, help="cap on the racing (default %(default)s)")
-    parser.add_argument("--out", type=Path, default=LATEST, help="where the record goes")
-    parser.add_argument("--json", action="store_true", help="print the record instead of the table")
-    return parser.parse_args()
+    parser.add_argument("--frameworks", default="tacit,flower,opendp", help="default: all, %(default)s")
+    parser.add_argument("--rounds", type=positive_integer, default=3, help="rounds of each (default %(default)s)")
+    parser.add_argument("--minutes", type=float, default=20, help="time limit (default %(default)s)")
+    parser.add_argument("--out", type=Path, default=LATEST, help="file for the results, as JSON")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
+    return parser.parse_args(argv)
 
 
-def race(case: str, contestants: list[Contestant], rounds: int, deadline: float) -> list[Result]:
-    """One case: all are alive at once and play in turn, each time beginning with another one."""
+def measure(case: str, frameworks: list[Framework], rounds: int, deadline: float) -> list[SumResult]:
+    """Measure one case: start all frameworks, run rounds in turn, each time starting with another one."""
     with ExitStack() as stack:
-        players = [stack.enter_context(playing(contestant, case, 1)) for contestant in contestants]
-        results = [Result(case, player.contestant.name, player.versions, []) for player in players]
+        processes = [stack.enter_context(running(framework, case, 1)) for framework in frameworks]
+        results = [SumResult(case, process.framework.name, process.versions, []) for process in processes]
         for number in range(rounds):
             if number and time.monotonic() > deadline:
                 break
-            for place in range(len(players)):
-                turn = (number + place) % len(players)
-                results[turn].rounds.append(players[turn].ask())
+            for offset in range(len(processes)):
+                turn = (number + offset) % len(processes)
+                results[turn].rounds.append(processes[turn].request_round())
     return results
 
 
-def run(cases: list[str], names: list[str], rounds: int, minutes: float) -> Iterator[Result]:
-    """Case after case; each gets an equal share of the time that is left."""
+def measure_all(cases: list[str], names: list[str], rounds: int, minutes: float) -> Iterator[SumResult]:
+    """Measure one case after the other; each gets an equal share of the remaining time."""
     end = time.monotonic() + 60 * minutes
     for number, case in enumerate(cases):
         print(case, file=sys.stderr)
         now = time.monotonic()
-        contestants = [contestant for contestant in KNOWN[case] if contestant.name in names]
-        yield from race(case, contestants, rounds, now + (end - now) / (len(cases) - number))
+        frameworks = [framework for framework in KNOWN[case] if framework.name in names]
+        yield from measure(case, frameworks, rounds, now + (end - now) / (len(cases) - number))
 
 
-def _sum_row(result: Result, ours: Result) -> str:
-    """One contestant's line: each figure, and how many times Tacit's it is."""
+def _sum_row(result: SumResult, ours: SumResult) -> str:
+    """The row of a framework: each figure, and its ratio to Tacit's."""
     cells: list[str] = []
     for figure in FIGURES:
-        own = result.median(figure)
-        cells += [f"{own:.3g} s", f"{own / ours.median(figure):.1f} x"]
-    return COLUMNS.format(result.contestant, *cells)
+        median = result.median(figure)
+        cells += [f"{median:.3g} s", f"{median / ours.median(figure):.1f} x"]
+    return COLUMNS.format(result.framework, *cells)
 
 
-def lines(results: list[Result]) -> Iterator[str]:
-    """The tables: sums, then noise."""
-    ours = {result.case: result for result in results if result.contestant == TACIT}
+def tables(results: list[SumResult]) -> Iterator[str]:
+    """The tables of sums, then of noise."""
+    ours = {result.case: result for result in results if result.framework == TACIT}
     for case in dict.fromkeys(result.case for result in results if result.case in CASES):
         c = CASES[case]
-        yield f"\n{case}  {c.title}, {c.level}: {c.clients} clients, {c.lost} lost, {c.neighbours} neighbours"
+        setting = f"{c.clients} clients, {c.dropouts} drop out, {c.neighbours} neighbours"
+        yield f"\n{case}  {c.title}, {c.threat_model}: {setting}"
         yield COLUMNS.format("", *(cell for title in FIGURES.values() for cell in (title, "")))
         yield from (_sum_row(result, ours[case]) for result in results if result.case == case)
     noise = [result for result in results if result.case in SIGMAS]
     if noise:
         yield "\n" + NOISE_COLUMNS.format("noise", "", "ns/sample", "")
     for result in noise:
-        own = result.median("nanoseconds")
-        times = own / ours[result.case].median("nanoseconds")
-        yield NOISE_COLUMNS.format(result.case, result.contestant, f"{own:.1f}", f"{times:.1f} x")
+        median = result.median("nanoseconds")
+        ratio = median / ours[result.case].median("nanoseconds")
+        yield NOISE_COLUMNS.format(result.case, result.framework, f"{median:.1f}", f"{ratio:.1f} x")
 
 
-def main() -> int:
-    """Make the environments, then race; the exit status."""
-    given = arguments()
-    cases, names = given.cases.split(","), given.contestants.split(",")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Create the environments, then measure; the exit status is 1 if a sum was wrong."""
+    args = arguments(argv)
+    cases, names = args.cases.split(","), args.frameworks.split(",")
     if unknown := [case for case in cases if case not in KNOWN]:
         sys.exit(f"Unknown case {', '.join(unknown)}. Choose from {', '.join(KNOWN)}.")
     if TACIT not in names:
-        sys.exit(f"Expected {TACIT} among the contestants: the others are compared with it.")
-    for contestant in {contestant for case in cases for contestant in KNOWN[case] if contestant.name in names}:
-        contestant.environment.make()
-    results = list(run(cases, names, given.rounds, given.minutes))
+        sys.exit(f"Expected {TACIT} in --frameworks, because the others are compared with it.")
+    for framework in {framework for case in cases for framework in KNOWN[case] if framework.name in names}:
+        framework.environment.create()
+    results = list(measure_all(cases, names, args.rounds, args.minutes))
     settings = {case: asdict(CASES[case]) for case in cases if case in CASES}
     record = {**circumstances(), "cases": settings, "results": [result.record() for result in results]}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record, indent=1) if given.json else "\n".join(lines(results)))
-    return int(any(said.get("error") for result in results for said in result.rounds))  # a wrong sum is a failure
+    save(record, args.out)
+    print(json.dumps(record, indent=2) if args.json else "\n".join(tables(results)))
+    return int(any(measured.get("error") for result in results for measured in result.rounds))
 
 
 if __name__ == "__main__":

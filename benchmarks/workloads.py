@@ -1,7 +1,7 @@
-"""What is raced: models, data and local training, the same for every contestant.
+"""The workloads: models, data and local training, the same for every framework.
 
-Pure PyTorch, so that it can be imported in every contestant's environment. Data are random: speed does not
-depend on what they mean, and nothing has to be downloaded.
+Only PyTorch is needed, so every framework's environment can import this module. Data are random: speed does not depend
+on their content, and nothing has to be downloaded.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def softmax_regression() -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two normalised convolutions beside an identity."""
+    """Two normalised convolutions with a residual connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -50,13 +50,12 @@ class Block(nn.Module):
         self.norms = nn.ModuleList(nn.GroupNorm(4, channels) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`relu(x + f(x))`."""
         inner = F.relu(self.norms[0](self.first(x)))
         return F.relu(x + self.norms[1](self.second(inner)))
 
 
 class ResidualNet(nn.Module):
-    """A stem, two residual blocks, mean pooling and a layer norm before the classifier."""
+    """A convolution, two residual blocks, mean pooling and a layer norm before the classifier."""
 
     def __init__(self, channels: int = 16) -> None:
         super().__init__()
@@ -66,12 +65,11 @@ class ResidualNet(nn.Module):
         self.head = nn.Linear(channels, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes."""
         return self.head(self.norm(self.blocks(F.relu(self.stem(x))).mean(dim=(2, 3))))
 
 
 class Recurrent(nn.Module):
-    """One LSTM layer over the rows of an image, classified by its last output."""
+    """One LSTM layer over the rows of an image, with a classifier on its last output."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -79,14 +77,13 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(width, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes."""
         outputs, _ = self.lstm(x)
         return self.head(outputs[:, -1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One race: a model, the shape of the data, and how each client trains on its own."""
+    """A model, the shape of the data, and each client's local training."""
 
     name: str
     title: str
@@ -97,16 +94,16 @@ class Workload:
     epochs: int
     batch_size: int
     lr: float
-    clip: float = 0.1  # below the norm of every client's update, so that everybody has to clip
+    clip: float = 0.1  # below the norm of every client's update, so every update is clipped
     noise_multiplier: float = 1.0
-    peers: bool = True  # whether Flower and pfl-research race too, or only the plain loop
+    peers: bool = True  # whether Flower and pfl-research run it too, or only the plain loop
 
     def full_batch(self) -> "Workload":
-        """The same with full batches, so that the order of samples does not matter (check mode)."""
+        """The same with full batches, so the order of samples does not matter (check mode)."""
         return replace(self, batch_size=self.samples, epochs=max(self.epochs, 5))
 
     def net(self) -> nn.Module:
-        """The model with the initial weights that all contestants share."""
+        """The model with the initial weights that all frameworks share."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
             return self.model()
@@ -118,13 +115,13 @@ class Workload:
         return x, torch.randint(CLASSES, (self.clients, self.samples), generator=source)
 
     def batches(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """One client's batches, in order and unshuffled."""
+        """One client's batches, unshuffled."""
         for _ in range(self.epochs):
             yield from zip(x.split(self.batch_size), y.split(self.batch_size), strict=True)
 
 
 def train(net: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], lr: float) -> None:
-    """Local training as a user of PyTorch writes it; `net` is changed in place."""
+    """Local training as a user of PyTorch writes it; `net` is modified in place."""
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     for x, y in batches:
         optimizer.zero_grad()

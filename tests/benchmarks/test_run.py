@@ -1,31 +1,40 @@
-"""The benchmark runs from end to end, on a workload of milliseconds."""
+"""The benchmark of rounds, end to end, on a workload of milliseconds."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
-BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "run.py"
+import pytest
 
-
-def run(*options: str) -> subprocess.CompletedProcess[str]:
-    contestants = "--contestants=plain-loop,tacit,tacit-fl-top"
-    command = [sys.executable, str(BENCHMARK), "--workloads=tiny", contestants, *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+OPTIONS = ("--workloads=tiny", "--workers=1")
 
 
-def test_race_leaves_a_record(tmp_path: Path) -> None:
-    out = tmp_path / "record.json"
-    done = run("--rounds=2", "--warm-ups=1", f"--out={out}")
-    assert done.returncode == 0, done.stderr
-    scores = json.loads(out.read_text())["scores"]
-    assert [score["contestant"] for score in scores] == ["tacit", "tacit-fl-top", "plain-loop"]
-    assert all(len(score["rounds"]) == 2 and score["seconds"] > 0 for score in scores)
-    assert all(score["versions"]["torch"] for score in scores)
-    assert "s/round" in done.stdout
+def test_measurements_are_recorded(
+    script: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slow, because each framework is a process; only this starts them, interleaves rounds and measures memory."""
+    out = tmp_path / "results.json"
+    frameworks = "--frameworks=tacit-fl-top,tacit"
+    status = script("run").main([*OPTIONS, frameworks, "--rounds=2", "--warm-ups=1", f"--out={out}"])
+    printed = capsys.readouterr()
+    assert status == 0, printed.err
+    results = json.loads(out.read_text())["results"]
+    assert [result["framework"] for result in results] == ["tacit", "tacit-fl-top"]
+    assert all(len(result["rounds"]) == 2 and result["seconds"] > 0 for result in results)
+    assert all(result["versions"]["torch"] for result in results)
+    assert "s/round" in printed.out
 
 
-def test_contestants_agree() -> None:
-    done = run("--check")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("relative difference") == 2
+def test_frameworks_compute_the_same(script: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
+    """Slow, because each framework is a process; only this compares Tacit's update with one that does not use it."""
+    frameworks = "--frameworks=plain-loop,tacit,tacit-fl-top"
+    status = script("run").main([*OPTIONS, frameworks, "--check"])
+    printed = capsys.readouterr()
+    assert status == 0, printed.out + printed.err
+    assert printed.out.count("relative difference") == 2
+
+
+def test_unknown_frameworks_are_named(script: Callable[[str], ModuleType]) -> None:
+    with pytest.raises(SystemExit, match="Unknown framework fast"):
+        script("run").main(["--frameworks=fast"])

@@ -73,14 +73,14 @@ class FunctionalLearner:
         if descent.clip is not None:
             gradients = _clipped(gradients, descent.clip)
         for name, parameter in parameters.items():
-            move = gradients[name]
+            direction = gradients[name]
             if descent.weight_decay:
-                move = move.add(parameter, alpha=descent.weight_decay)
+                direction = direction.add(parameter, alpha=descent.weight_decay)
             if velocity is not None:
-                move = velocity[name].mul_(descent.momentum).add_(move)
+                direction = velocity[name].mul_(descent.momentum).add_(direction)
             if finished is not None:
-                move = move.masked_fill(finished.view(-1, *[1] * (move.dim() - 1)), 0.0)
-            parameter.add_(move, alpha=-descent.lr)
+                direction = direction.masked_fill(finished.view(-1, *[1] * (direction.dim() - 1)), 0.0)
+            parameter.add_(direction, alpha=-descent.lr)
 
 
 def _clipped(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:

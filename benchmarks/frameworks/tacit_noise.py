@@ -1,26 +1,26 @@
-"""Tacit's discrete Gaussian: samples from a table that is there before the race, with bits from the system's source."""
+"""Tacit's discrete Gaussian: samples from a table that is built in advance, with bits of the operating system."""
 
 import sys
 import time
 
-from talk import commands, ready, say
+from messages import commands, send, send_ready
 
-from sums import SIGMAS
+from sum_cases import SIGMAS
 from tacit.pieces.mechanisms.discrete import DiscreteGaussian
 
 SAMPLES = 1_000_000
 
 
 def main() -> None:
-    """As told."""
+    """One sample of a million for every command."""
     table = DiscreteGaussian(SIGMAS[sys.argv[1]]).table
     table.sample(SAMPLES)
-    ready("tacit", "numpy")
+    send_ready("tacit", "numpy")
     for _ in commands():
         begin = time.perf_counter()
         samples = table.sample(SAMPLES)
         seconds = time.perf_counter() - begin
-        say(seconds=seconds, nanoseconds=1e9 * seconds / SAMPLES, deviation=float(samples.std()))
+        send(seconds=seconds, nanoseconds=1e9 * seconds / SAMPLES, deviation=float(samples.std()))
 
 
 if __name__ == "__main__":

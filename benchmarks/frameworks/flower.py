@@ -1,7 +1,7 @@
 """Flower's simulation in its fastest mode here: Ray with one single-threaded actor per worker.
 
-Differential privacy with fixed clipping, clipped by the clients (in parallel) and not by the server (one after
-the other). Models and data are kept in the actors between messages. Rounds are interleaved through
+Differential privacy with fixed clipping, by the clients (in parallel) and not by the server (one after the other).
+Models and data are kept in the actors between messages. Rounds are interleaved with those of other frameworks through
 `evaluate_fn`, which Flower calls once before the first round and once after each. Logging is off.
 """
 
@@ -24,23 +24,23 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
 from flwr.simulation import run_simulation
-from player import Assignment, Clock, assignment
-from talk import commands, ready
+from messages import commands, send_ready
 from torch import Tensor
+from training import Job, RoundTimer, parse_job
 
-ENDLESS = 1_000_000
+UNLIMITED_ROUNDS = 1_000_000
 
 
-class RaceOver(Exception):  # noqa: N818
+class NoMoreRounds(Exception):  # noqa: N818
     """Raised inside Flower's loop, which has no other way to stop early."""
 
 
-class Referee:
-    """Flower's `evaluate_fn`: stops the clock after a round and waits for the next command."""
+class RoundControl:
+    """Flower's `evaluate_fn`: stops the timer after a round and waits for the next command."""
 
-    def __init__(self, job: Assignment) -> None:
+    def __init__(self, job: Job) -> None:
         self.arrays = ArrayRecord()
-        self.clock = Clock(job, self.weights)
+        self.timer = RoundTimer(job, self.weights)
         self.commands = commands()
 
     def weights(self) -> Tensor:
@@ -48,18 +48,18 @@ class Referee:
         return torch.cat([array.reshape(-1) for array in self.arrays.to_torch_state_dict().values()])
 
     def __call__(self, number: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """After round `number`; 0 is before the first."""
+        """Called after round `number`; 0 is before the first."""
         self.arrays = arrays
         if number == 0:
-            ready("torch", "flwr", "ray")
+            send_ready("torch", "flwr", "ray")
         else:
-            self.clock.stop()
-        if next(self.commands, "over") == "over":
-            raise RaceOver
-        self.clock.start()
+            self.timer.stop()
+        if next(self.commands, "end") == "end":
+            raise NoMoreRounds
+        self.timer.start()
 
 
-def server(job: Assignment) -> ServerApp:
+def server(job: Job) -> ServerApp:
     """Federated averaging over all clients, with Gaussian noise on the mean."""
     workload = job.workload
     serverapp = ServerApp()
@@ -72,14 +72,14 @@ def server(job: Assignment) -> ServerApp:
             average, job.noise_multiplier, workload.clip, workload.clients
         )
         start = ArrayRecord(workload.net().state_dict())
-        strategy.start(grid, start, num_rounds=ENDLESS, evaluate_fn=Referee(job))
+        strategy.start(grid, start, num_rounds=UNLIMITED_ROUNDS, evaluate_fn=RoundControl(job))
 
     return serverapp
 
 
 def main() -> None:
-    """Race as told on the command line and standard input."""
-    job = assignment()
+    """Run the job on the command line."""
+    job = parse_job()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {NAME: job.workload.name, DATA: str(Path(folder) / "data.pt"), CHECK: job.dump or ""}
@@ -88,7 +88,7 @@ def main() -> None:
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
             "init_args": {"num_cpus": job.workers, "log_to_driver": False, "logging_level": "error"},
         }
-        with contextlib.suppress(RaceOver):
+        with contextlib.suppress(NoMoreRounds):
             run_simulation(server(job), app, num_supernodes=job.workload.clients, backend_config=resources)
 
 

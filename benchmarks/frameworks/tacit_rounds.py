@@ -3,22 +3,22 @@
 import argparse
 from dataclasses import replace
 
-from player import Assignment, assignment, race
-from talk import ready
+from messages import send_ready
 from torch import Tensor
+from training import Job, parse_job, serve_rounds
 
 import tacit
 from tacit import CentralGaussian, Everyone, FixedClip, Masked, Method, Select, Sgd, Size, Task, TopK
 from workloads import flat
 
 
-def benchmark(job: Assignment, ratio: float | None) -> Method:
+def method_for(job: Job, ratio: float | None) -> Method:
     """Whole updates, or only the weights with the largest gradients on public data."""
     workload = job.workload
     sgd = Sgd(epochs=workload.epochs, batch_size=workload.batch_size, lr=workload.lr)
     method = Method(
         name="benchmark",
-        rounds=10_000,  # more than anybody will ask for
+        rounds=10_000,  # more than are ever requested
         sampler=Everyone(),
         trainer=sgd,
         mechanism=CentralGaussian(clip=FixedClip(workload.clip), noise_multiplier=job.noise_multiplier),
@@ -30,13 +30,13 @@ def benchmark(job: Assignment, ratio: float | None) -> Method:
 
 
 def main() -> None:
-    """Race as told on the command line and standard input."""
+    """Run the job on the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ratio", type=float)
-    given, rest = parser.parse_known_args()
-    job = assignment(rest)
+    args, rest = parser.parse_known_args()
+    job = parse_job(rest)
     workload = job.workload
-    method = benchmark(job, given.ratio)
+    method = method_for(job, args.ratio)
     public = replace(workload, clients=1, samples=10).data()
     task = Task(
         model=workload.net, clients=list(zip(*workload.data(), strict=True)), public=(public[0][0], public[1][0])
@@ -47,13 +47,13 @@ def main() -> None:
     def weights() -> Tensor:
         return newest
 
-    def play() -> None:
+    def run_round() -> None:
         nonlocal newest
         state, _ = next(rounds)
         newest = state.weights
 
-    ready("torch", "tacit")
-    race(job, weights, play)
+    send_ready("torch", "tacit")
+    serve_rounds(job, weights, run_round)
     rounds.close()
 
 

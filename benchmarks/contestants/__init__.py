@@ -1,1 +1,0 @@
-"""The contestants: each is a script that races on command (`player`)."""
