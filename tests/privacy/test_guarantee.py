@@ -24,10 +24,10 @@ def test_a_guarantee_states_what_it_depends_on():
 
 def test_a_guarantee_as_it_is_printed():
     event = dp.PoissonSampledDpEvent(0.1, ApproximateEvent(dp.GaussianDpEvent(1.2), 1e-15))
-    found = Accounting.of(Rdp()).compose(event, 8).guarantee(1e-5, [event], "anyone at all")
+    found = Accounting.of(Rdp()).compose(event, 8).guarantee(1e-5, [event], "anyone")
     printed = str(replace(found, server_epsilon=27.251, server_rounds=8, honest_clients=1).excluding("Tuning."))
     assert printed.splitlines() == [
-        "(2.246, 1e-05)-differential privacy for every client (add-or-remove), over 8 rounds, against anyone at all.",
+        "(ε = 2.246, δ = 1e-05)-differential privacy for every client (add-or-remove), over 8 rounds, against anyone.",
         "Against the server, which knows who took part: ε = 27.25 (worst client, 8 rounds).",
         f"Sampling: {found.sampling}; ε assumes that who took part is secret. Accountant: rdp.",
         "δ includes 9e-14 for imperfect noise sampling (negligible).",
@@ -59,6 +59,8 @@ def test_without_a_proof_the_guarantee_is_none_with_the_reason():
         assert str(found).endswith(".")
         assert not str(found).endswith("..")
         assert found.to_json()["epsilon"] is None
+    noted = Guarantee.none("the median leaks").excluding("Nominal ε = 3.")
+    assert str(noted) == "none: the median leaks.\nNote:\n  Nominal ε = 3."
     with pytest.raises(UserError, match="either an epsilon or the reason"):
         Guarantee(epsilon=1.0, reason="but")
 

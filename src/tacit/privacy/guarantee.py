@@ -86,12 +86,12 @@ class Guarantee:
             yield f"none: {self.reason}."
         else:
             yield from self._proved_lines()
-        yield from _not_covered_lines(self.not_covered)
+        yield from _not_covered_lines(self)
 
     def _proved_lines(self) -> Iterator[str]:
         yield (
-            f"({self.epsilon:.4g}, {self.delta:g})-differential privacy for every {self.unit} ({self.adjacency}), "
-            f"over {_plural(self.rounds, 'round')}, against {self.adversary}."
+            f"(ε = {self.epsilon:.4g}, δ = {self.delta:g})-differential privacy "
+            f"for every {self.unit} ({self.adjacency}), over {_plural(self.rounds, 'round')}, against {self.adversary}."
         )
         if self.server_epsilon is not None:
             yield (
@@ -169,7 +169,7 @@ class LeakageGuarantee:
             yield f"d-privacy for every {self.unit}, against {self.adversary}."
             yield f"Leakage between two models within the public radius {self.radius:g}: {self._amounts}."
             yield f"Leakage between two models at distance d: d / {self.radius:g} times as much."
-        yield from _not_covered_lines(self.not_covered)
+        yield from _not_covered_lines(self)
 
     @property
     def _amounts(self) -> str:
@@ -179,10 +179,10 @@ class LeakageGuarantee:
         )
 
 
-def _not_covered_lines(sentences: tuple[str, ...]) -> Iterator[str]:
-    if sentences:
-        yield "Not covered:"
-        yield from (f"  {sentence}" for sentence in sentences)
+def _not_covered_lines(guarantee: Guarantee | LeakageGuarantee) -> Iterator[str]:
+    if guarantee.not_covered:
+        yield "Not covered:" if guarantee.proved else "Note:"
+        yield from (f"  {sentence}" for sentence in guarantee.not_covered)
 
 
 def _plural(count: int, noun: str) -> str:
