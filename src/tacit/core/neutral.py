@@ -67,10 +67,7 @@ class ClientSideMechanism:
 
 @dataclass(frozen=True)
 class NoNoise(StatelessMechanism, ClientSideMechanism):
-    """No clipping and no noise.
-
-    Formal guarantees: none. Updates can reveal training data.
-    """
+    """No clipping and no noise. There is no privacy guarantee: updates can reveal training data."""
 
     requires: ClassVar[Visibility] = "sum"
     row_wise: ClassVar[bool] = True
