@@ -1,4 +1,4 @@
-"""Bounds against `jax_privacy` 2.0.0 (its values are pinned) and against what they are defined by."""
+"""Bounds compared with `jax_privacy` 2.0.0 (pinned values) and with their definitions."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from tacit.attacks.bounds import Errors, Guesses, epsilon_of_gaussian
+from tacit.attacks.bounds import ErrorCounts, OneRunGuesses, PrivacyProfile, epsilon_of_gaussian
 from tacit.errors import UserError
 
 QUANTILES = norm.ppf((np.arange(1000) + 0.5) / 1000)
@@ -22,19 +22,20 @@ MEMBERS, OTHERS = QUANTILES + 1, QUANTILES  # one standard deviation apart: ε =
     ],
 )
 def test_bounds_are_those_of_jax_privacy(threshold: float, clopper_pearson: float, one_run: float) -> None:
-    errors = Errors.at(threshold, MEMBERS, OTHERS)
-    assert errors.epsilon(1e-5) == pytest.approx(clopper_pearson, abs=1e-6)
-    right, wrong = int((threshold <= MEMBERS).sum()), int((threshold <= OTHERS).sum())
-    assert Guesses(2000, right + wrong, right).epsilon(1e-5) == pytest.approx(one_run, abs=1e-5)
+    errors = ErrorCounts.at(threshold, MEMBERS, OTHERS)
+    assert errors.epsilon_lower_bound(1e-5) == pytest.approx(clopper_pearson, abs=1e-6)
+    correct, wrong = int((threshold <= MEMBERS).sum()), int((threshold <= OTHERS).sum())
+    guesses = OneRunGuesses(2000, correct + wrong, correct)
+    assert guesses.epsilon_lower_bound(1e-5) == pytest.approx(one_run, abs=1e-5)
 
 
 def test_the_gaussian_bound_is_that_of_jax_privacy() -> None:
-    """It takes the best of 76 thresholds, each with its share of the doubt."""
-    best = Errors(missed=283, inside=1000, false=334, outside=1000, confidence=1 - 0.05 / 76)
-    assert best.gaussian(1e-5) == pytest.approx(2.996031942753003, abs=1e-5)
+    """Which takes the best of 76 thresholds with a Bonferroni correction."""
+    best = ErrorCounts(283, 1000, 334, 1000, confidence=1 - 0.05 / 76)
+    assert best.gaussian_lower_bound(1e-5) == pytest.approx(2.996031942753003, abs=1e-5)
 
 
-def test_the_curve_of_a_gaussian_is_the_analytic_one() -> None:
+def test_the_profile_of_a_gaussian_is_the_analytic_one() -> None:
     for mu in (0.3, 1.0, 4.0):
         epsilon = epsilon_of_gaussian(mu, 1e-5)
         delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
@@ -43,43 +44,43 @@ def test_the_curve_of_a_gaussian_is_the_analytic_one() -> None:
     assert epsilon_of_gaussian(50.0, 1e-5) == 100
 
 
-def test_rates_hold_as_often_as_they_say() -> None:
+def test_error_rates_hold_with_the_stated_confidence() -> None:
     """Of 4000 experiments with a true rate of 0.1, at most one in forty has an upper bound below it."""
     counts = np.random.default_rng(0).binomial(50, 0.1, 4000)
-    below = [Errors(int(count), 50, 0, 50).rates[0] < 0.1 for count in counts]
+    below = [ErrorCounts(int(count), 50, 0, 50).rates[0] < 0.1 for count in counts]
     assert np.mean(below) <= 0.025 + 3 * math.sqrt(0.025 / 4000)
     assert np.mean(below) > 0.002
 
 
-def test_one_run_holds_as_often_as_it_says() -> None:
-    """Guesses that are right with the highest probability that ε = 1 allows refute it in one of twenty runs at most."""
+def test_the_one_run_bound_holds_with_the_stated_confidence() -> None:
+    """Guesses with the highest accuracy that ε = 1 allows refute it in at most one of twenty runs."""
     q = math.e / (1 + math.e)
-    right = binom.rvs(100, q, size=2000, random_state=1)
-    proved = {int(count): Guesses(100, 100, int(count)).epsilon(0.0) for count in np.unique(right)}
-    refuted = [proved[count] > 1 for count in right]
+    correct = np.asarray(binom.rvs(100, q, size=2000, random_state=1))
+    bounds = {int(count): OneRunGuesses(100, 100, int(count)).epsilon_lower_bound(0.0) for count in np.unique(correct)}
+    refuted = [bounds[int(count)] > 1 for count in correct]
     assert 0.01 < np.mean(refuted) <= 0.05 + 3 * math.sqrt(0.05 / 2000)
 
 
-def test_nothing_is_proved_by_guessing() -> None:
-    even = Errors(missed=50, inside=100, false=50, outside=100)
-    assert even.epsilon(1e-5) == even.gaussian(1e-5) == 0
-    assert Guesses(100, 50, 25).epsilon(1e-5) == 0
-    assert Errors(missed=100, inside=100, false=0, outside=100).epsilon(1e-5) == 0
+def test_random_guesses_prove_nothing() -> None:
+    random = ErrorCounts(50, 100, 50, 100)
+    assert random.epsilon_lower_bound(1e-5) == random.gaussian_lower_bound(1e-5) == 0
+    assert OneRunGuesses(100, 50, 25).epsilon_lower_bound(1e-5) == 0
+    assert ErrorCounts(100, 100, 0, 100).epsilon_lower_bound(1e-5) == 0
 
 
-def test_a_curve_is_refuted_where_it_is_too_low_and_nowhere_else() -> None:
-    errors = Errors(missed=160, inside=1000, false=160, outside=1000)  # two standard deviations apart
+def test_only_a_privacy_profile_that_is_too_low_is_refuted() -> None:
+    errors = ErrorCounts(160, 1000, 160, 1000)  # two standard deviations apart
 
-    def curve(mu: float) -> object:
-        return lambda e: norm.cdf(mu / 2 - e / mu) - math.exp(e) * norm.cdf(-mu / 2 - e / mu)
+    def gaussian(mu: float) -> PrivacyProfile:
+        return lambda e: float(norm.cdf(mu / 2 - e / mu) - math.exp(e) * norm.cdf(-mu / 2 - e / mu))
 
-    assert errors.refute(curve(1.5))
-    assert not errors.refute(curve(2.0))
-    assert not errors.refute(curve(3.0))
+    assert errors.refutes(gaussian(1.5))
+    assert not errors.refutes(gaussian(2.0))
+    assert not errors.refutes(gaussian(3.0))
 
 
 def test_impossible_counts_are_refused() -> None:
-    with pytest.raises(UserError, match="missed=3"):
-        Errors(3, 2, 0, 2)
-    with pytest.raises(UserError, match="right=3"):
-        Guesses(10, 2, 3)
+    with pytest.raises(UserError, match="false_negatives=3"):
+        ErrorCounts(3, 2, 0, 2)
+    with pytest.raises(UserError, match="correct=3"):
+        OneRunGuesses(10, 2, 3)

@@ -1,11 +1,11 @@
-"""An adversary holds exactly what its place shows it."""
+"""An adversary observes exactly what the channel and its position reveal."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from tacit.attacks.views import NOBODY_KNOWS, VANTAGES, Observation, observe, recipe
+from tacit.attacks.views import ADVERSARIES, WITHHELD, Adversary, Observation, local_training, observe
 from tacit.core import Key, Method, Round, Task
 from tacit.core.round import broadcast, client_side
 from tacit.engine import initial_state, waves
@@ -22,7 +22,9 @@ TASK = Task(model=softmax, clients=population((3, 3, 3, 3)))
 PLAIN = Method(name="plain", rounds=1, sampler=FixedSize(4), trainer=Sgd(lr=0.1, steps=1))
 SUMMED = replace(PLAIN, channel=IdealSum())
 CENTRAL = replace(PLAIN, mechanism=CentralGaussian(clip=FixedClip(0.1), noise_multiplier=1.0))
-SHARED = replace(SUMMED, mechanism=DistributedGaussian(clip=FixedClip(0.1), noise_multiplier=1.0))
+DISTRIBUTED = replace(SUMMED, mechanism=DistributedGaussian(clip=FixedClip(0.1), noise_multiplier=1.0))
+SECURE = replace(PLAIN, channel=SecureSum())
+ENCLAVED = replace(PLAIN, channel=Enclave())
 SOME = Select(FixedRandom(size=Size(ratio=0.2)))
 
 
@@ -30,9 +32,9 @@ def now(clients: int) -> Round:
     return Round(0, clients, float(clients), clients, Key.from_seed(1, "shared"), Key.from_seed(1, "secret"))
 
 
-def seen(method: Method, vantage: str, clients: int = 4) -> Observation:
+def observed(method: Method, adversary: Adversary, clients: int = 4) -> Observation:
     wave = waves(TASK)(torch.arange(clients))
-    return observe(method, initial_state(method, TASK), wave, now(clients), vantage)
+    return observe(method, initial_state(method, TASK), wave, now(clients), adversary)
 
 
 def sent(method: Method, clients: int = 4) -> torch.Tensor:
@@ -41,73 +43,73 @@ def sent(method: Method, clients: int = 4) -> torch.Tensor:
     return client_side(method, view, waves(TASK)(torch.arange(clients)), now(clients)).rows.dense()
 
 
-def test_a_plain_channel_shows_every_message_to_the_server_and_on_the_way() -> None:
-    for vantage in ("server", "network"):
-        held = seen(PLAIN, vantage)
-        assert torch.equal(held.messages.rows.dense(), sent(PLAIN))
-        assert [trace.client for trace in held.single()] == [0, 1, 2, 3]
-        assert held.total is None
+@pytest.mark.parametrize("adversary", ["server", "network"])
+def test_a_plain_channel_reveals_every_message_to_server_and_network(adversary: Adversary) -> None:
+    observation = observed(PLAIN, adversary)
+    assert observation.messages is not None
+    assert torch.equal(observation.messages.rows.dense(), sent(PLAIN))
+    assert [client.client for client in observation.per_client()] == [0, 1, 2, 3]
+    assert observation.total is None
 
 
-@pytest.mark.parametrize("vantage", ["client", "recipient"])
-def test_others_hold_models_and_nothing_else(vantage: str) -> None:
-    held = seen(PLAIN, vantage)
-    assert (held.messages, held.total, held.single()) == (None, None, ())
-    assert torch.allclose(held.after - held.before.weights, sent(PLAIN).mean(0), atol=1e-7)
+@pytest.mark.parametrize("adversary", ["client", "recipient"])
+def test_clients_and_recipients_observe_only_the_models(adversary: Adversary) -> None:
+    observation = observed(PLAIN, adversary)
+    assert (observation.messages, observation.total, observation.per_client()) == (None, None, ())
+    assert torch.allclose(observation.after - observation.before.weights, sent(PLAIN).mean(0), atol=1e-7)
 
 
-SECURE = replace(PLAIN, channel=SecureSum())
-ENCLAVED = replace(PLAIN, channel=Enclave())
-
-
-@pytest.mark.parametrize("vantage", VANTAGES)
+@pytest.mark.parametrize("adversary", ADVERSARIES)
 @pytest.mark.parametrize(
-    "method", [SUMMED, SHARED, SECURE, ENCLAVED], ids=["sum", "noisy sum", "secure sum", "enclave"]
+    "method", [SUMMED, DISTRIBUTED, SECURE, ENCLAVED], ids=["sum", "noisy sum", "secure sum", "enclave"]
 )
-def test_behind_a_sum_nobody_holds_a_single_message(method: Method, vantage: str) -> None:
-    held = seen(method, vantage)
-    assert held.single() == ()
-    assert held.messages is None
-    assert (held.total is not None) == (vantage == "server")
-    rows = sent(method).double()
-    everything = [held.after, held.before.weights, held.after - held.before.weights, held.total]
-    for row in rows:
-        assert not any(torch.allclose(row, tensor.double(), atol=1e-6) for tensor in everything if tensor is not None)
+def test_a_channel_that_sums_reveals_no_single_message(method: Method, adversary: Adversary) -> None:
+    observation = observed(method, adversary)
+    assert observation.per_client() == ()
+    assert observation.messages is None
+    assert (observation.total is not None) == (adversary == "server")
+    after, before = observation.after, observation.before.weights
+    tensors = [tensor for tensor in (after, before, after - before, observation.total) if tensor is not None]
+    for row in sent(method).double():
+        assert not any(torch.allclose(row, tensor.double(), atol=1e-6) for tensor in tensors)
 
 
-def test_an_enclave_lets_nothing_out_of_one_client() -> None:
-    for vantage in VANTAGES:
-        assert seen(ENCLAVED, vantage, 1).single() == ()
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_an_enclave_does_not_release_the_sum_of_one_client(adversary: Adversary) -> None:
+    assert observed(ENCLAVED, adversary, 1).per_client() == ()
 
 
-def test_the_sum_is_the_one_that_leaves_the_channel() -> None:
-    assert torch.allclose(seen(SUMMED, "server").total, sent(SUMMED).sum(0), atol=1e-6)
-    blurred = seen(SHARED, "server").total - sent(SHARED).sum(0)
-    assert 0.05 < float(blurred.std()) < 0.2  # 0.1 · 1.0
+def test_the_observed_sum_is_the_released_one() -> None:
+    plain, noisy = observed(SUMMED, "server").total, observed(DISTRIBUTED, "server").total
+    assert plain is not None
+    assert noisy is not None
+    assert torch.allclose(plain, sent(SUMMED).sum(0), atol=1e-6)
+    noise = noisy - sent(DISTRIBUTED).sum(0)
+    assert 0.05 < float(noise.std()) < 0.2  # 0.1 · 1.0
 
 
-def test_a_trusted_server_sees_what_recipients_do_not() -> None:
-    server, recipient = seen(CENTRAL, "server", 1), seen(CENTRAL, "recipient", 1)
-    assert torch.equal(server.single()[0].values, sent(CENTRAL, 1)[0])
-    (trace,) = recipient.single()  # a model moved by one client alone
-    assert trace.decoded
-    assert float((trace.values - sent(CENTRAL, 1)[0]).std()) > 0.05
+def test_central_noise_is_in_the_observation_of_recipients_only() -> None:
+    server, recipient = observed(CENTRAL, "server", 1), observed(CENTRAL, "recipient", 1)
+    assert torch.equal(server.per_client()[0].values, sent(CENTRAL, 1)[0])
+    (client,) = recipient.per_client()  # a model that one client alone changed
+    assert client.decoded
+    assert float((client.values - sent(CENTRAL, 1)[0]).std()) > 0.05
 
 
-def test_a_sum_of_one_hides_nothing_and_says_so() -> None:
-    held = seen(SUMMED, "server", 1)
-    assert torch.equal(held.single()[0].values, sent(SUMMED, 1)[0])
-    assert str(held).endswith("the sum of 1 message")
+def test_a_sum_of_one_message_is_that_message() -> None:
+    observation = observed(SUMMED, "server", 1)
+    assert torch.equal(observation.per_client()[0].values, sent(SUMMED, 1)[0])
+    assert str(observation).endswith("the sum of 1 message")
 
 
-def test_secrets_and_the_servers_memory_stay_where_they_are() -> None:
+def test_observations_contain_no_secrets_and_only_the_server_knows_its_memory() -> None:
     method = replace(PLAIN, server=Momentum(0.9))
     state = initial_state(method, TASK)
     state = replace(state, memory={"server/momentum": torch.ones(state.dim), "codec/mask": torch.ones(1)})
-    for vantage in VANTAGES:
-        held = observe(method, state, waves(TASK)(torch.arange(2)), now(2), vantage)
-        assert held.now.secret == NOBODY_KNOWS
-        assert ("server/momentum" in held.before.memory) == (vantage == "server")
+    for adversary in ADVERSARIES:
+        observation = observe(method, state, waves(TASK)(torch.arange(2)), now(2), adversary)
+        assert observation.now.secret == WITHHELD
+        assert ("server/momentum" in observation.before.memory) == (adversary == "server")
 
 
 @pytest.mark.parametrize(
@@ -121,34 +123,37 @@ def test_secrets_and_the_servers_memory_stay_where_they_are() -> None:
     ],
     ids=["plain", "selected", "masked", "sensed", "weights"],
 )
-def test_a_trace_is_what_its_update_would_leave(method: Method) -> None:
+def test_an_observation_is_predicted_from_the_update(method: Method) -> None:
     update = sent(PLAIN)[0]  # without codec or mask
-    held = seen(method, "server")
+    observation = observed(method, "server")
+    mask = observation.view.mask
     if isinstance(method.trainer, Masked):
-        update = torch.zeros_like(update).index_copy(0, held.view.mask, update[held.view.mask])
-    trace = held.single()[0]
-    assert torch.allclose(trace.would_be(update), trace.values, atol=1e-6)
-    alone = seen(method, "recipient", 1).single()[0]
+        assert mask is not None
+        update = torch.zeros_like(update).index_copy(0, mask, update[mask])
+    client = observation.per_client()[0]
+    assert torch.allclose(client.predict(update), client.values, atol=1e-6)
+    alone = observed(method, "recipient", 1).per_client()[0]
     if not isinstance(method.codec, Sense):
-        assert torch.allclose(alone.would_be(update), alone.values, atol=1e-6)
-        known = slice(None) if held.view.mask is None else held.view.mask
-        assert torch.allclose(trace.update()[known], update[known], atol=1e-6)
+        assert torch.allclose(alone.predict(update), alone.values, atol=1e-6)
+        known = torch.arange(len(update)) if mask is None else mask
+        assert torch.allclose(client.estimate_update()[known], update[known], atol=1e-6)
 
 
-def test_what_a_codec_tells_as_it_is() -> None:
+def test_the_coordinates_that_a_codec_reveals() -> None:
     every = torch.arange(650)
-    assert seen(PLAIN, "server").single()[0].tells(every)
-    trace = seen(replace(PLAIN, codec=SOME), "server").single()[0]
-    assert trace.tells(trace.seen.view.mask)
-    assert not trace.tells(every)
+    assert observed(PLAIN, "server").per_client()[0].reveals(every)
+    client = observed(replace(PLAIN, codec=SOME), "server").per_client()[0]
+    assert client.round.view.mask is not None
+    assert client.reveals(client.round.view.mask)
+    assert not client.reveals(every)
 
 
-def test_the_recipe_is_public() -> None:
+def test_local_training_is_public() -> None:
     method = replace(PLAIN, trainer=Sgd(lr=0.3, epochs=2, batch_size=5))
-    how = recipe(method, initial_state(method, TASK), now(1))
+    how = local_training(method, initial_state(method, TASK), now(1))
     assert (how.lr, how.epochs, how.batch_size) == (0.3, 2, 5)
 
 
-def test_an_unknown_place_is_refused() -> None:
-    with pytest.raises(UserError, match="vantage point in server, network, client, recipient, got 'moon'"):
-        seen(PLAIN, "moon")
+def test_an_unknown_adversary_is_refused() -> None:
+    with pytest.raises(UserError, match="adversary in server, network, client, recipient, got 'moon'"):
+        observed(PLAIN, "moon")  # type: ignore[arg-type]

@@ -26,21 +26,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def spoil(folder: Path) -> None:
+def write_wrong_file(folder: Path) -> None:
     (folder / "ist").mkdir()
     (folder / "ist" / "ist.csv.gz").write_bytes(gzip.compress(b"other"))
 
 
-def test_list_in_words(capsys):
+def test_list_as_a_table(capsys):
     assert run("list") == 0
     out, err = capsys.readouterr()
     assert "digits            yes" in out
     assert "0 of 4" in out
+    assert out.endswith("tacit data fetch TASK\n")
     assert "\x1b" not in out
     assert err == ""
 
 
-def test_list_as_one_document(capsys):
+def test_list_as_json(capsys):
     assert run("list", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert {row["task"] for row in document["tasks"]} >= {"digits", "mnist", "covid-mx"}
@@ -49,15 +50,15 @@ def test_list_as_one_document(capsys):
     assert mnist["urls"]
 
 
-def test_check_says_what_is_wrong(folder, capsys):
-    spoil(folder)
-    with pytest.raises(DataError, match=r"1 of 1 files are wrong: .*ist.csv.gz has the wrong content: expected"):
+def test_check_reports_wrong_content(folder, capsys):
+    write_wrong_file(folder)
+    with pytest.raises(DataError, match=r"1 of 1 files are invalid: .*ist.csv.gz has the wrong content: expected"):
         run("check", "ist", "--json")
     document = json.loads(capsys.readouterr().out)
-    assert "wrong content" in document["checked"][0]["verdict"]
+    assert "wrong content" in document["checked"][0]["status"]
 
 
-def test_check_of_nothing_is_fine_unless_it_is_named(capsys):
+def test_missing_files_are_an_error_only_if_they_are_named(capsys):
     assert run("check") == 0
     assert "missing" in capsys.readouterr().out
     with pytest.raises(DataError, match="2 of 2 files are missing: cms-ipps-fy2011/"):
@@ -66,11 +67,11 @@ def test_check_of_nothing_is_fine_unless_it_is_named(capsys):
 
 def test_check_of_real_files(data_folder, capsys):
     assert run("check", "gusto", "ist", "qmnist-writers", "--json") == 0
-    verdicts = {row["verdict"] for row in json.loads(capsys.readouterr().out)["checked"]}
-    assert verdicts == {"right"}
+    statuses = {row["status"] for row in json.loads(capsys.readouterr().out)["checked"]}
+    assert statuses == {"ok"}
 
 
-def test_fetch_of_what_has_no_source():
+def test_fetch_of_unpublished_data():
     with pytest.raises(DataError, match="not published in this form"):
         run("fetch", "ist")
 
@@ -85,11 +86,11 @@ def test_fetch_reports_new_files(folder, monkeypatch, capsys):
     assert run("fetch", "ist", "--json") == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["fetched"] == [{"data": "ist", "path": str(folder / "ist/ist.csv.gz")}]
-    assert "ist: 1 of 1 files fetched" in err
+    assert "ist: downloaded 1 of 1 files" in err
     assert run("fetch", "ist") == 0
-    assert "all present" in capsys.readouterr().err
+    assert "all files are present" in capsys.readouterr().err
 
 
-def test_unknown_names_point_to_the_nearest():
+def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(UserError, match="Did you mean 'fashion-mnist'"):
         run("fetch", "fashion-mnst")

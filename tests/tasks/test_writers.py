@@ -11,6 +11,7 @@ from tacit.core import RootBrier
 from tacit.core.keys import Key
 from tacit.errors import DataError
 from tacit.tasks import writers
+from tacit.tasks.images import load_idx
 from tacit.tasks.writers import femnist, mnist_writers, read_leaf, rotate_half
 
 
@@ -91,7 +92,7 @@ def mnist_data(real_data: Path) -> Iterator[None]:
     """The real images, read once for all tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TACIT_DATA", str(real_data))
-        patch.setattr(writers, "load_idx", cache(writers.load_idx))
+        patch.setattr(writers, "load_idx", cache(load_idx))
         yield
 
 

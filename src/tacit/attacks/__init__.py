@@ -1,5 +1,5 @@
-"""What an adversary gets: its view of a round, and attacks that run on that and on nothing else.
+"""What an adversary observes in a round, and attacks that use that and nothing else.
 
-The public protocol (method, model, loss) is known to everybody, so attacks are given it; randomness that the adversary
-cannot know is not. Where the attacks meet tasks and engine is `tacit.attacks.scenario`.
+The protocol (method, model, loss) is public, so attacks know it; randomness that the adversary cannot know is withheld.
+`tacit.attacks.scenario` runs the rounds of a task and hands the observations to the attacks.
 """

@@ -1,13 +1,13 @@
-"""Audit a privacy claim: canaries take part or not, the adversary guesses which, and right guesses prove leakage.
+"""Audit a privacy claim: canaries take part or not, the adversary guesses which, and correct guesses prove leakage.
 
-A canary is a client whose update is as long as the protocol lets it be and points where nobody else's does, to and fro
-from round to round. Everything that happens to it is the method's own code: sampler, codec, both halves of the
-mechanism, aggregator, server. The adversary receives the model after every round.
+A canary is a client whose update is as long as the protocol allows and orthogonal to those of all other canaries; its
+sign alternates from round to round. Everything that happens to its update is the method's own code: sampler, codec,
+both halves of the mechanism, aggregator, server. The adversary receives the model after every round.
 
-In *many runs* one canary is in half of them (or, for replace-one adjacency, is replaced by its mirror image). A part
-of the runs, whose answers the adversary knows, teaches it the best linear test and a threshold: noise that is missing
-along some direction, or that repeats itself, is found without being told what to look for. The others are guessed.
-In *one run* each of many canaries is in by a fair coin.
+In *many runs* one canary is included in every second run (or, for replace-one adjacency, replaced by its negative in
+the others). The adversary knows the answers of a part of the runs and learns from them the best linear test and a
+threshold: noise that is missing in some direction, or that repeats between rounds, is detected without knowing what to
+look for. The other runs are guessed. In *one run* each of many canaries is included with probability ½.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,212 +16,230 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.attacks.bounds import CONFIDENCE, Errors, Guesses, Scores
+from tacit.attacks.bounds import CONFIDENCE, ErrorCounts, OneRunGuesses, Scores
 from tacit.core import DenseRows, Descent, Key, Method, Perturbation, Round, State, Wave
-from tacit.core.round import broadcast, client_side, close, receive, refuse
+from tacit.core.round import broadcast, client_side, finish_round, reject_non_finite, sum_messages
 from tacit.core.wave import Shapes
 from tacit.errors import expect
 
-Adjacency = Literal["add-or-remove", "replace-one"]
-Waves = Callable[[Tensor], Wave]
-FAR = 1e4  # the length of a canary's raw update: any bound makes it as long as it may be
-DIRECTIONS = 12  # in which the adversary looks, per round, beside the canary's own
-LEARNT = 1 / 3  # of many runs teach the adversary
-GUESSED = 0.1  # of the canaries of one run are guessed in, and as many out; a choice made before any run
+AuditAdjacency = Literal["add-or-remove", "replace-one"]
+MakeWave = Callable[[Tensor], Wave]
+Flags = NDArray[np.bool_]
+CANARY_NORM = 1e4  # before clipping: larger than any clipping bound
+EXTRA_DIRECTIONS = 12  # observed per round besides the canary's own
+TRAINING_FRACTION = 1 / 3  # of many runs: the adversary knows their answers
+GUESSED_FRACTION = 0.1  # of the canaries of one run are guessed included, and as many excluded; fixed before any run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """A method among real clients, ready to be run again and again with canaries in it.
+class Audit:
+    """A method among the clients of a task, which can be run repeatedly with canaries.
 
     Attributes:
-        method: what is audited, with its noise sized.
+        method: the audited method, with its noise sized.
         state: before the first round.
-        waves: what the bystanders do.
-        bystanders: how many other clients there are.
-        rounds: how many are played.
-        dropouts: the part of every cohort that fails to deliver.
-        adjacency: what becomes of a canary that is out: it is away, or mirrored.
+        make_wave: stacks the data of the task's clients.
+        clients: number of the task's clients; canaries are added to them.
+        rounds: rounds per run.
+        dropouts: fraction of every cohort that drops out.
+        adjacency: an excluded canary is absent (add-or-remove) or sends its negated update (replace-one).
     """
 
     method: Method
     state: State
-    waves: Waves
-    bystanders: int
+    make_wave: MakeWave
+    clients: int
     rounds: int = 2
     dropouts: float = 0.0
-    adjacency: Adjacency = "add-or-remove"
+    adjacency: AuditAdjacency = "add-or-remove"
 
     def __post_init__(self) -> None:
-        expect(self.bystanders >= 0, f"bystanders={self.bystanders} >= 0")
+        expect(self.clients >= 0, f"clients={self.clients} >= 0")
         expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
         expect(self.state.weights.dim() == 1, "a method with one model", "Set models=1.")
         expect(0 <= self.dropouts < 1, f"dropouts={self.dropouts} in [0, 1)")
 
-    def play(self, directions: Tensor, inside: Tensor, key: Key) -> Tensor:
-        """One run with these canaries, (count, dim), in or out; how the model moved in every round, (rounds, dim)."""
-        state, moves = self.state, []
-        for index in range(self.rounds):
-            after = self._round(state, directions * (-1) ** index, inside, key)
-            moves.append(after.weights - state.weights)
-            state = after
-        return torch.stack(moves)
+    def run(self, directions: Tensor, included: Tensor, key: Key) -> Tensor:
+        """One run with canaries in these directions, (canaries, dim); returns the model's change per round.
 
-    def _round(self, state: State, directions: Tensor, inside: Tensor, key: Key) -> State:
+        Returns:
+            (rounds, dim).
+        """
+        state, changes = self.state, []
+        for index in range(self.rounds):
+            after = self._run_round(state, directions * (-1) ** index, included, key)
+            changes.append(after.weights - state.weights)
+            state = after
+        return torch.stack(changes)
+
+    def _run_round(self, state: State, directions: Tensor, included: Tensor, key: Key) -> State:
         method, index = self.method, state.round
-        everyone = self.bystanders + len(inside)
+        population = self.clients + len(included)
         secret = key.child("secret").child("round", index)
-        cohort = method.sampler.cohort(everyone, index, secret.child("cohort"))
-        here = cohort if self.adjacency == "replace-one" else cohort[self._present(cohort, inside)]
+        cohort = method.sampler.cohort(population, index, secret.child("cohort"))
+        present = cohort if self.adjacency == "replace-one" else cohort[self._is_present(cohort, included)]
         now = Round(
             index=index,
-            population=everyone,
-            expected=method.sampler.expected(everyone, index),
-            cohort=len(here),
+            population=population,
+            expected_cohort=method.sampler.expected_cohort(population, index),
+            cohort=len(present),
             shared=key.child("shared").child("round", index),
             secret=secret,
         )
         view = broadcast(method, state, now)
-        crowd = self._crowd(self._delivering(here, secret), directions, inside)
-        kept, _ = refuse(client_side(method, view, crowd, now))
-        return close(method, state, receive(method, state, kept, now), now)
+        wave = self._wave(self._survivors(present, secret), directions, included)
+        accepted, _ = reject_non_finite(client_side(method, view, wave, now))
+        return finish_round(method, state, sum_messages(method, state, accepted, now), now)
 
-    def _present(self, cohort: Tensor, inside: Tensor) -> Tensor:
-        """Everybody but canaries that are out: their seats stay empty."""
-        return torch.cat([torch.ones(self.bystanders, dtype=torch.bool), inside])[cohort]
+    def _is_present(self, cohort: Tensor, included: Tensor) -> Tensor:
+        """All but excluded canaries, which are not replaced in the cohort."""
+        return torch.cat([torch.ones(self.clients, dtype=torch.bool), included])[cohort]
 
-    def _delivering(self, cohort: Tensor, secret: Key) -> Tensor:
-        """Those of a cohort that do not drop out; canaries never do."""
-        lost = int(self.dropouts * len(cohort))
-        theirs = (cohort < self.bystanders).nonzero().flatten()
-        order = torch.randperm(len(theirs), generator=secret.child("dropouts").torch())[:lost]
-        stays = torch.ones(len(cohort), dtype=torch.bool)
-        stays[theirs[order]] = False
-        return cohort[stays]
+    def _survivors(self, cohort: Tensor, secret: Key) -> Tensor:
+        """The clients that do not drop out; canaries never do."""
+        dropped = int(self.dropouts * len(cohort))
+        others = (cohort < self.clients).nonzero().flatten()
+        order = torch.randperm(len(others), generator=secret.child("dropouts").torch())[:dropped]
+        survives = torch.ones(len(cohort), dtype=torch.bool)
+        survives[others[order]] = False
+        return cohort[survives]
 
-    def _crowd(self, cohort: Tensor, directions: Tensor, inside: Tensor) -> "Crowd":
-        mine = cohort[cohort >= self.bystanders] - self.bystanders
-        sign = torch.where(inside[mine], 1.0, -1.0)[:, None]
-        made_up, others = directions[mine] * sign * FAR, cohort[cohort < self.bystanders]
-        return Crowd(cohort, self.waves(others) if len(others) else None, made_up, self.state.shapes)
+    def _wave(self, cohort: Tensor, directions: Tensor, included: Tensor) -> "CanaryWave":
+        canaries = cohort[cohort >= self.clients] - self.clients
+        sign = torch.where(included[canaries], 1.0, -1.0)[:, None]
+        updates, others = directions[canaries] * sign * CANARY_NORM, cohort[cohort < self.clients]
+        return CanaryWave(cohort, self.make_wave(others) if len(others) else None, updates, self.state.shapes)
 
 
 @dataclass(frozen=True, eq=False)
-class Crowd:
-    """A wave of bystanders and, behind them, canaries, whose updates are made up."""
+class CanaryWave:
+    """A wave of clients with data, followed by canaries, whose updates are given.
+
+    Attributes:
+        clients: numbers of all clients, canaries last.
+        others: the clients with data; None if there are none.
+        updates: the canaries' updates, (canaries, dim).
+        shapes: of the model's parameters.
+    """
 
     clients: Tensor
     others: Wave | None
-    canaries: Tensor
-    shapes: Shapes  # of the model's parameters
+    updates: Tensor
+    shapes: Shapes
 
     @property
     def samples(self) -> Tensor:
-        """Those of the bystanders; a canary says it has as many as all of them together."""
-        mine = torch.zeros(0, dtype=torch.int64) if self.others is None else self.others.samples
-        return torch.cat([mine, mine.sum().clamp(min=1).repeat(len(self.canaries))])
+        """A canary claims as many samples as all other clients together."""
+        others = torch.zeros(0, dtype=torch.int64) if self.others is None else self.others.samples
+        return torch.cat([others, others.sum().clamp(min=1).repeat(len(self.updates))])
 
     def descend(self, weights: Tensor, how: Descent) -> DenseRows:
-        """Bystanders descend on their data, canaries say what they were made for."""
-        made_up, count = self.canaries.to(weights.dtype), len(self.clients) - len(self.canaries)
+        updates, count = self.updates.to(weights.dtype), len(self.clients) - len(self.updates)
         if how.mask is not None:
-            made_up = torch.zeros_like(made_up).index_copy(1, how.mask, made_up[:, how.mask])
+            updates = torch.zeros_like(updates).index_copy(1, how.mask, updates[:, how.mask])
         if self.others is None:
-            return DenseRows(made_up)
-        theirs = weights if weights.dim() == 1 else weights[:count]
-        return DenseRows(torch.cat([self.others.descend(theirs, how).dense(), made_up]))
+            return DenseRows(updates)
+        start = weights if weights.dim() == 1 else weights[:count]
+        return DenseRows(torch.cat([self.others.descend(start, how).dense(), updates]))
 
-    def perturbed_scores(self, weights: Tensor, nudge: Perturbation) -> Tensor:
-        """Those of the bystanders; nothing changes anything for a canary."""
-        alike = torch.zeros(len(self.canaries), 1 + nudge.count, dtype=torch.float64)
+    def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
+        """A canary scores all perturbations equally."""
+        equal = torch.zeros(len(self.updates), 1 + perturbation.count, dtype=torch.float64)
         if self.others is None:
-            return alike
-        return torch.cat([self.others.perturbed_scores(weights[: len(weights) - len(self.canaries)], nudge), alike])
+            return equal
+        count = len(weights) - len(self.updates)
+        return torch.cat([self.others.perturbed_scores(weights[:count], perturbation), equal])
 
     def losses(self, hypotheses: Tensor) -> Tensor:
-        """Those of the bystanders; to a canary all hypotheses are alike."""
-        alike = hypotheses.new_zeros(len(self.canaries), len(hypotheses))
-        return alike if self.others is None else torch.cat([self.others.losses(hypotheses), alike])
+        """To a canary all hypotheses are equal."""
+        equal = hypotheses.new_zeros(len(self.updates), len(hypotheses))
+        return equal if self.others is None else torch.cat([self.others.losses(hypotheses), equal])
 
-    def only(self, which: Tensor) -> Wave:
-        """Those where `which` is true, bystanders first."""
-        count = len(which) - len(self.canaries)
-        others = None if self.others is None or not bool(which[:count].any()) else self.others.only(which[:count])
-        return Crowd(self.clients[which], others, self.canaries[which[count:]], self.shapes)
+    def keep(self, which: Tensor) -> Wave:
+        count = len(which) - len(self.updates)
+        others = None if self.others is None or not bool(which[:count].any()) else self.others.keep(which[:count])
+        return CanaryWave(self.clients[which], others, self.updates[which[count:]], self.shapes)
 
 
 @dataclass(frozen=True, eq=False)
-class Runs:
-    """What the adversary measured in many runs, and the truth.
+class ManyRuns:
+    """What the adversary observed in many runs, and the ground truth.
 
     Attributes:
-        features: (runs, features): every round's move along a few directions, the canary's own first.
-        inside: whether the canary was in.
-        own: which features are along the canary's own direction, and with which sign it pushes them.
+        features: (runs, features): the model's change per round along a few directions, the canary's own first.
+        included: (runs,): whether the canary was included.
+        effect: (features,): the canary's effect on each feature: ±1 along its own direction, else 0.
     """
 
     features: Scores
-    inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
-    own: Scores
+    included: Flags
+    effect: Scores
 
-    def errors(self, confidence: float = CONFIDENCE) -> Errors:
-        """Guesses about the runs that taught the adversary nothing."""
-        learnt = max(int(LEARNT * len(self.features)), 2)
-        test = _discriminant(self.features[:learnt], self.inside[:learnt], self.own)
-        scores = self.features @ test
-        threshold = _threshold(scores[:learnt], self.inside[:learnt])
-        rest, inside = scores[learnt:], self.inside[learnt:]
-        return Errors.at(threshold, rest[inside], rest[~inside], confidence)
+    def count_errors(self, confidence: float = CONFIDENCE) -> ErrorCounts:
+        """Wrong guesses about the runs that the adversary did not learn from."""
+        known = max(int(TRAINING_FRACTION * len(self.features)), 2)
+        direction = _fisher_discriminant(self.features[:known], self.included[:known], self.effect)
+        scores = self.features @ direction
+        threshold = _threshold(scores[:known], self.included[:known])
+        guessed, included = scores[known:], self.included[known:]
+        return ErrorCounts.at(threshold, guessed[included], guessed[~included], confidence)
 
 
-def many_runs(trial: Trial, runs: int, key: Key) -> Iterator[Runs]:
-    """Play so many runs, in every second of which the canary is in; yields what there is after each."""
-    expect(runs >= 20, f"runs={runs} >= 20", "A few runs prove nothing.")
-    looks = _orthonormal(1 + min(DIRECTIONS, trial.state.dim - 1), trial.state.dim, key.child("directions"))
-    own = np.zeros((trial.rounds, len(looks)))
-    own[:, 0] = (-1.0) ** np.arange(trial.rounds)
-    features, inside = np.zeros((runs, own.size)), np.arange(runs) % 2 == 0
+def many_runs(audit: Audit, runs: int, key: Key) -> Iterator[ManyRuns]:
+    """Run this often, every second time with the canary; yields the observations so far after each run."""
+    expect(runs >= 20, f"runs={runs} >= 20", "Fewer runs cannot prove anything.")
+    dim = audit.state.dim
+    directions = _orthonormal(1 + min(EXTRA_DIRECTIONS, dim - 1), dim, key.child("directions"))
+    effect = np.zeros((audit.rounds, len(directions)))
+    effect[:, 0] = (-1.0) ** np.arange(audit.rounds)
+    features, included = np.zeros((runs, effect.size)), np.arange(runs) % 2 == 0
     for run in range(runs):
-        moves = trial.play(looks[:1], torch.tensor([bool(inside[run])]), key.child("run", run))
-        features[run] = (moves @ looks.T).double().flatten().numpy()
-        yield Runs(features[: run + 1], inside[: run + 1], own.flatten())
+        changes = audit.run(directions[:1], torch.tensor([bool(included[run])]), key.child("run", run))
+        features[run] = (changes @ directions.T).double().flatten().numpy()
+        yield ManyRuns(features[: run + 1], included[: run + 1], effect.flatten())
 
 
-def one_run(trial: Trial, canaries: int, key: Key, confidence: float = CONFIDENCE) -> Guesses:
-    """Play one run with many canaries, each in by a fair coin, and guess the clearest."""
-    dim = trial.state.dim
-    expect(10 <= canaries <= dim, f"10 <= canaries={canaries} <= {dim}, the model's weights, to tell them apart")
-    looks = _orthonormal(canaries, dim, key.child("directions"))
-    inside = torch.rand(canaries, generator=key.child("coins").torch()) < 0.5
-    moves = trial.play(looks, inside, key.child("run"))
-    signs = (-1.0) ** torch.arange(trial.rounds, dtype=moves.dtype)
-    order = (looks @ (signs @ moves)).argsort(descending=True)
-    guessed = max(int(GUESSED * canaries), 1)
-    right = int(inside[order[:guessed]].sum()) + int((~inside[order[-guessed:]]).sum())
-    return Guesses(canaries, 2 * guessed, right, confidence)
+def one_run(audit: Audit, canaries: int, key: Key, confidence: float = CONFIDENCE) -> OneRunGuesses:
+    """One run with many canaries, each included with probability ½; the clearest ones are guessed."""
+    dim = audit.state.dim
+    expect(
+        10 <= canaries <= dim,
+        f"10 <= canaries={canaries} <= {dim}",
+        "A canary needs a direction of its own, so the number of weights is the maximum.",
+    )
+    directions = _orthonormal(canaries, dim, key.child("directions"))
+    included = torch.rand(canaries, generator=key.child("coins").torch()) < 0.5
+    changes = audit.run(directions, included, key.child("run"))
+    signs = (-1.0) ** torch.arange(audit.rounds, dtype=changes.dtype)
+    order = (directions @ (signs @ changes)).argsort(descending=True)
+    each = max(int(GUESSED_FRACTION * canaries), 1)
+    correct = int(included[order[:each]].sum()) + int((~included[order[-each:]]).sum())
+    return OneRunGuesses(canaries, 2 * each, correct, confidence)
 
 
-def _discriminant(features: Scores, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]", own: Scores) -> Scores:
-    """Fisher's linear test for a shift along the canary's own directions, under the noise that was seen."""
-    centred = np.concatenate([features[which] - features[which].mean(0) for which in (inside, ~inside)])
-    scatter = centred.T @ centred / len(centred)
-    ridge = 1e-9 * np.trace(scatter) / len(own) + 1e-30
-    test: Scores = np.linalg.solve(scatter + ridge * np.eye(len(own)), own)
-    return test / np.linalg.norm(test)
+def _fisher_discriminant(features: Scores, included: Flags, effect: Scores) -> Scores:
+    """Fisher's linear discriminant for a shift by the canary's effect, with the observed covariance of the noise."""
+    centred = np.concatenate([features[which] - features[which].mean(0) for which in (included, ~included)])
+    covariance = centred.T @ centred / len(centred)
+    ridge = 1e-9 * np.trace(covariance) / len(effect) + 1e-30
+    direction: Scores = np.linalg.solve(covariance + ridge * np.eye(len(effect)), effect)
+    return direction / np.linalg.norm(direction)
 
 
-def _threshold(scores: Scores, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> float:
-    """Between the means, where each sort is wrong equally often if both are equally wide."""
-    mine, theirs = scores[inside], scores[~inside]
-    wide, wider = float(mine.std()), float(theirs.std())
-    share = wider / (wide + wider) if wide + wider > 0 else 0.5
-    return float(theirs.mean() + share * (mine.mean() - theirs.mean()))
+def _threshold(scores: Scores, included: Flags) -> float:
+    """Between the means, at equal distance from both in units of their standard deviations."""
+    positive, negative = scores[included], scores[~included]
+    positive_std, negative_std = float(positive.std()), float(negative.std())
+    total = positive_std + negative_std
+    share = negative_std / total if total > 0 else 0.5
+    return float(negative.mean() + share * (positive.mean() - negative.mean()))
 
 
 def _orthonormal(count: int, dim: int, key: Key) -> Tensor:
-    """Random directions at right angles, (count, dim)."""
-    drawn = torch.randn(dim, count, generator=key.torch(), dtype=torch.float64)
-    directions: Tensor = torch.linalg.qr(drawn).Q
+    """Random orthonormal directions, (count, dim)."""
+    gaussian = torch.randn(dim, count, generator=key.torch(), dtype=torch.float64)
+    directions: Tensor = torch.linalg.qr(gaussian).Q
     return directions.T.float()

@@ -1,7 +1,8 @@
-"""What guesses prove about ε: lower bounds that hold with a given confidence.
+"""Lower bounds on ε from an adversary's guesses, which hold with a given confidence.
 
-Two kinds of experiment lead here. In *many runs*, one canary is in or out of each, and `Errors` counts wrong guesses at
-a threshold that was fixed beforehand. In *one run*, each of many canaries is in or out by a fair coin.
+There are two kinds of audits. In *many runs*, one canary is included in or excluded from each run, and `ErrorCounts`
+counts wrong guesses at a threshold that was fixed beforehand. In *one run*, each of many canaries is included with
+probability ½, and `OneRunGuesses` counts correct guesses.
 
 References: Nasr et al. 2021 (Clopper–Pearson); Nasr et al. 2023 and Dong, Roth, Su 2022 (Gaussian); Steinke, Nasr,
 Jagielski 2023 (one run).
@@ -20,73 +21,82 @@ from scipy.stats import beta, binom, norm
 from tacit.errors import expect
 
 Scores = NDArray[np.float64]
-Profile = Callable[[float], float]  # the δ that is claimed at an ε
+PrivacyProfile = Callable[[float], float]  # the claimed δ as a function of ε
 CONFIDENCE = 0.95
-MOST = 100.0  # no audit says more
+MAX_EPSILON = 100.0  # lower bounds are cut off here
 
 
 @dataclass(frozen=True)
-class Errors:
-    """Wrong guesses at a fixed threshold, and how often they would have to be made at the most.
+class ErrorCounts:
+    """Wrong guesses of many runs at a fixed threshold.
 
     Attributes:
-        missed: how many canaries that were in were guessed out.
-        inside: how many were in.
-        false: how many that were out were guessed in.
-        outside: how many were out.
-        confidence: with which both bounds below hold together.
+        false_negatives: runs with the canary that were guessed to be without it.
+        included: runs with the canary.
+        false_positives: runs without the canary that were guessed to be with it.
+        excluded: runs without the canary.
+        confidence: probability with which both bounds of `rates` hold together.
     """
 
-    missed: int
-    inside: int
-    false: int
-    outside: int
+    false_negatives: int
+    included: int
+    false_positives: int
+    excluded: int
     confidence: float = CONFIDENCE
 
     def __post_init__(self) -> None:
-        expect(0 <= self.missed <= self.inside and self.inside >= 1, f"0 <= missed={self.missed} <= {self.inside}")
-        expect(0 <= self.false <= self.outside and self.outside >= 1, f"0 <= false={self.false} <= {self.outside}")
+        for name, errors, runs in (
+            ("false_negatives", self.false_negatives, self.included),
+            ("false_positives", self.false_positives, self.excluded),
+        ):
+            expect(0 <= errors <= runs and runs >= 1, f"0 <= {name}={errors} <= {runs}")
         expect(0.5 < self.confidence < 1, f"confidence={self.confidence} in (0.5, 1)")
 
     @classmethod
-    def at(cls, threshold: float, inside: Scores, outside: Scores, confidence: float = CONFIDENCE) -> "Errors":
-        """Whoever scores at least the threshold is guessed in."""
-        missed, false = int((inside < threshold).sum()), int((outside >= threshold).sum())
-        return cls(missed, len(inside), false, len(outside), confidence)
+    def at(cls, threshold: float, included: Scores, excluded: Scores, confidence: float = CONFIDENCE) -> "ErrorCounts":
+        """Count errors if every score of at least the threshold is guessed to be of a run with the canary."""
+        false_negatives, false_positives = int((included < threshold).sum()), int((excluded >= threshold).sum())
+        return cls(false_negatives, len(included), false_positives, len(excluded), confidence)
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Upper bounds of the rates of missed and of false guesses, by Clopper and Pearson."""
+        """Clopper–Pearson upper bounds on the false negative rate and the false positive rate."""
         alpha = (1 - self.confidence) / 2
-        return _upper(self.missed, self.inside, alpha), _upper(self.false, self.outside, alpha)
+        return (
+            _upper_bound(self.false_negatives, self.included, alpha),
+            _upper_bound(self.false_positives, self.excluded, alpha),
+        )
 
-    def epsilon(self, delta: float) -> float:
-        """The largest ε that these guesses refute at this δ: whatever the mechanism is.
+    def epsilon_lower_bound(self, delta: float) -> float:
+        """The largest ε that these errors refute at this δ.
+
+        Formal guarantees: holds for any mechanism, with probability at least `confidence`.
 
         Example:
-            >>> round(Errors(missed=10, inside=1000, false=10, outside=1000).epsilon(1e-5), 3)
+            >>> counts = ErrorCounts(false_negatives=10, included=1000, false_positives=10, excluded=1000)
+            >>> round(counts.epsilon_lower_bound(1e-5), 3)
             3.982
         """
-        missed, false = self.rates
-        return max(_log_ratio(1 - missed - delta, false), _log_ratio(1 - false - delta, missed))
+        fnr, fpr = self.rates
+        return max(_log_ratio(1 - fnr - delta, fpr), _log_ratio(1 - fpr - delta, fnr))
 
-    def gaussian(self, delta: float) -> float:
-        """The ε at this δ of the Gaussian mechanism with the most noise that these guesses do not refute.
+    def gaussian_lower_bound(self, delta: float) -> float:
+        """The ε at this δ of the Gaussian mechanism with the most noise that these errors do not refute.
 
-        It says more than `epsilon` about mechanisms that add Gaussian noise, and nothing about others.
+        Formal guarantees: tighter than `epsilon_lower_bound`, but holds only for mechanisms with Gaussian noise.
         """
-        missed, false = self.rates
-        mu = float(norm.isf(false) - norm.ppf(missed))
+        fnr, fpr = self.rates
+        mu = float(norm.isf(fpr) - norm.ppf(fnr))
         return epsilon_of_gaussian(mu, delta) if mu > 0 else 0.0
 
-    def refute(self, profile: Profile) -> bool:
-        """Whether they contradict a claimed curve δ(ε) anywhere: more guesses are right than it allows."""
-        missed, false = self.rates
-        return any(
-            1 - wrong > math.exp(epsilon) * other + profile(epsilon)
-            for wrong, other in ((missed, false), (false, missed))
-            for epsilon in np.linspace(0.01, max(2 * self.epsilon(0.0), 0.5), 40)
-        )
+    def refutes(self, profile: PrivacyProfile) -> bool:
+        """Whether these errors contradict a claimed profile at any ε: fewer guesses are wrong than it allows."""
+        fnr, fpr = self.rates
+        for epsilon in np.linspace(0.01, max(2 * self.epsilon_lower_bound(0.0), 0.5), 40):
+            needed = max(1 - fnr - math.exp(epsilon) * fpr, 1 - fpr - math.exp(epsilon) * fnr)
+            if needed > 0 and needed > profile(epsilon):  # profiles can take long to evaluate
+                return True
+        return False
 
 
 def epsilon_of_gaussian(mu: float, delta: float) -> float:
@@ -99,63 +109,68 @@ def epsilon_of_gaussian(mu: float, delta: float) -> float:
     expect(mu > 0, f"mu={mu} > 0")
     expect(0 < delta < 1, f"delta={delta} in (0, 1)")
 
-    def excess(epsilon: float) -> float:
+    def log_excess(epsilon: float) -> float:
         first = norm.logcdf(mu / 2 - epsilon / mu)
         second = epsilon + norm.logcdf(-mu / 2 - epsilon / mu)
         return float(first + np.log1p(-math.exp(min(second - first, 0.0)))) - math.log(delta)
 
-    if excess(1e-9) <= 0:
+    if log_excess(1e-9) <= 0:
         return 0.0
-    return MOST if excess(MOST) >= 0 else float(brentq(excess, 1e-9, MOST, xtol=1e-6))
+    return MAX_EPSILON if log_excess(MAX_EPSILON) >= 0 else float(brentq(log_excess, 1e-9, MAX_EPSILON, xtol=1e-6))
 
 
 @dataclass(frozen=True)
-class Guesses:
-    """Guesses about the canaries of one run, where those that are hard to tell may be passed over.
+class OneRunGuesses:
+    """Guesses about the canaries of one run; the adversary may abstain on uncertain ones.
 
     Attributes:
-        canaries: how many there were, each in or out by a fair coin.
-        made: about how many a guess was made.
-        right: how many guesses were right.
-        confidence: with which `epsilon` holds.
+        canaries: number of canaries, each included with probability ½.
+        guesses: number of canaries about which a guess was made.
+        correct: number of correct guesses.
+        confidence: probability with which `epsilon_lower_bound` holds.
     """
 
     canaries: int
-    made: int
-    right: int
+    guesses: int
+    correct: int
     confidence: float = CONFIDENCE
 
     def __post_init__(self) -> None:
-        expect(0 <= self.right <= self.made <= self.canaries, f"right={self.right} <= made={self.made} <= canaries")
+        expect(
+            0 <= self.correct <= self.guesses <= self.canaries,
+            f"correct={self.correct} <= guesses={self.guesses} <= canaries={self.canaries}",
+        )
 
-    def chance(self, epsilon: float, delta: float) -> float:
-        """The most probability with which an (ε, δ)-private run lets so many guesses be right (Theorem 5.2)."""
+    def p_value(self, epsilon: float, delta: float) -> float:
+        """Upper bound on the probability of this many correct guesses in an (ε, δ)-private run (Theorem 5.2)."""
         q = float(expit(epsilon))
-        usual = float(binom.sf(self.right - 1, self.made, q))
+        tail = float(binom.sf(self.correct - 1, self.guesses, q))
         if delta == 0:
-            return usual
-        steps = np.arange(1, self.right + 1)
-        more = (binom.sf(self.right - steps - 1, self.made, q) - usual) / steps
-        return min(usual + 2 * self.canaries * delta * float(more.max(initial=0.0)), 1.0)
+            return tail
+        steps = np.arange(1, self.correct + 1)
+        slopes = (binom.sf(self.correct - steps - 1, self.guesses, q) - tail) / steps
+        return min(tail + 2 * self.canaries * delta * float(slopes.max(initial=0.0)), 1.0)
 
-    def epsilon(self, delta: float) -> float:
+    def epsilon_lower_bound(self, delta: float) -> float:
         """The largest ε that these guesses refute at this δ.
 
+        Formal guarantees: holds for any mechanism, with probability at least `confidence`.
+
         Example:
-            >>> round(Guesses(canaries=1000, made=200, right=180).epsilon(1e-5), 3)
+            >>> round(OneRunGuesses(canaries=1000, guesses=200, correct=180).epsilon_lower_bound(1e-5), 3)
             1.796
         """
         alpha = 1 - self.confidence
-        if self.chance(0.0, delta) > alpha:
+        if self.p_value(0.0, delta) > alpha:
             return 0.0
-        if self.chance(MOST, delta) <= alpha:
-            return MOST
-        return float(brentq(lambda epsilon: self.chance(epsilon, delta) - alpha, 0.0, MOST, xtol=1e-6))
+        if self.p_value(MAX_EPSILON, delta) <= alpha:
+            return MAX_EPSILON
+        return float(brentq(lambda epsilon: self.p_value(epsilon, delta) - alpha, 0.0, MAX_EPSILON, xtol=1e-6))
 
 
-def _upper(count: int, of: int, alpha: float) -> float:
-    return 1.0 if count == of else float(beta.ppf(1 - alpha, count + 1, of - count))
+def _upper_bound(errors: int, trials: int, alpha: float) -> float:
+    return 1.0 if errors == trials else float(beta.ppf(1 - alpha, errors + 1, trials - errors))
 
 
-def _log_ratio(right: float, wrong: float) -> float:
-    return max(math.log(right / wrong), 0.0) if right > 0 else 0.0
+def _log_ratio(correct: float, wrong: float) -> float:
+    return max(math.log(correct / wrong), 0.0) if correct > 0 else 0.0

@@ -1,11 +1,11 @@
-"""Membership inference against a final model: was this client, or this record, part of the training?
+"""Membership inference against a final model: did this client, or this record, take part in training?
 
-Several models are trained, each on about half of all units (clients, or records), drawn by fair coins. The adversary
-has one of them and the loss of every unit under it; the other models, whose halves it knows, tell it how low a unit's
-loss is with the unit and without. Every model is attacked in turn.
+Several models are trained, each on a random half of all units (clients or records). The adversary has one of them and
+the loss of every unit under it; the other models serve as shadow models, whose members it knows: from them it learns
+the distribution of a unit's loss with and without the unit in training. Every model is attacked in turn.
 
 References: Yeom, Giacomelli, Fredrikson, Jha 2018 (threshold on the loss); Carlini, Chien, Nasr, Song, Terzis, Tramèr
-2022 (likelihood ratio, LiRA; here with one variance for both worlds, drawn towards a common one).
+2022 (likelihood ratio, LiRA; here with one variance for members and non-members, shrunk towards a common variance).
 """
 
 from dataclasses import dataclass
@@ -19,114 +19,126 @@ from tacit.core.losses import auroc
 from tacit.core.task import Population
 from tacit.errors import expect
 
-Level = Literal["client", "record"]
-FEWEST = 4  # models
-PRIOR = 4  # models that the common variance counts for
+Unit = Literal["client", "record"]
+MIN_MODELS = 4
+PRIOR_MODELS = 4  # the common variance has the weight of this many models
 
 
 @dataclass(frozen=True)
-class Inference:
-    """How well members are told from others.
+class MembershipScore:
+    """How well members are distinguished from non-members.
 
     Attributes:
-        auc: the area under the curve of true over false positives; ½: guessing.
-        advantage: the most by which true positives exceed false ones; 0: guessing.
-        at_one_percent: true positives where one in a hundred others is taken for a member; 0.01: guessing.
+        auc: area under the ROC curve; ½ for random guesses.
+        advantage: maximum of true positive rate minus false positive rate; 0 for random guesses.
+        tpr_at_1_percent_fpr: true positive rate at a false positive rate of 1 %; 0.01 for random guesses.
     """
 
     auc: float
     advantage: float
-    at_one_percent: float
+    tpr_at_1_percent_fpr: float
 
 
 @dataclass(frozen=True, eq=False)
-class Models:
-    """Losses of all units under all models, and who was in which; both (models, units)."""
+class ShadowModel:
+    """One trained model: the loss of every unit under it, and whether the unit was a member; both (units,)."""
 
     losses: Tensor
-    inside: Tensor
+    members: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ShadowModels:
+    """The losses of all units under all models, and the members of each; both (models, units)."""
+
+    losses: Tensor
+    members: Tensor
 
     def __post_init__(self) -> None:
-        expect(self.losses.shape == self.inside.shape, "a loss for every model and unit")
-        expect(len(self.losses) >= FEWEST, f"models={len(self.losses)} >= {FEWEST}")
+        expect(self.losses.shape == self.members.shape, "a loss for every model and unit")
+        expect(len(self.losses) >= MIN_MODELS, f"models={len(self.losses)} >= {MIN_MODELS}")
 
-    def by_loss(self) -> Inference:
-        """Whoever has a low loss, by the standards of the model that is attacked, is taken for a member."""
-        usual = self.losses.mean(1, keepdim=True)
-        return measure((usual - self.losses).flatten(), self.inside.flatten())
+    @classmethod
+    def of(cls, models: list[ShadowModel]) -> "ShadowModels":
+        return cls(torch.stack([model.losses for model in models]), torch.stack([model.members for model in models]))
 
-    def by_ratio(self) -> Inference:
-        """By the likelihood of the loss with and without the unit, learnt from all models but the one attacked."""
-        scores = [_ratios(self.losses, self.inside, model) for model in range(len(self.losses))]
-        return measure(torch.cat(scores), self.inside.flatten())
+    def loss_attack(self) -> MembershipScore:
+        """Attack by the loss: units with a low loss, relative to the mean of the attacked model, are members."""
+        mean = self.losses.mean(1, keepdim=True)
+        return score((mean - self.losses).flatten(), self.members.flatten())
+
+    def likelihood_ratio_attack(self) -> MembershipScore:
+        """Attack by the likelihood ratio of the loss, estimated from all models but the attacked one."""
+        ratios = [_log_ratios(self.losses, self.members, attacked) for attacked in range(len(self.losses))]
+        return score(torch.cat(ratios), self.members.flatten())
 
 
-def halves(units: int, models: int, key: Key) -> Tensor:
-    """Who is in which model, (models, units), by fair coins: what is known of other models says nothing about one."""
-    expect(models >= FEWEST, f"models={models} >= {FEWEST}")
+def random_halves(units: int, models: int, key: Key) -> Tensor:
+    """The members of every model, (models, units), independently with probability ½."""
+    expect(models >= MIN_MODELS, f"models={models} >= {MIN_MODELS}")
     return torch.rand(models, units, generator=key.torch()) < 0.5
 
 
-def part_of(population: Population, level: Level, inside: Tensor) -> Population:
-    """The population of those that are in: whole clients, or every client with some of its records."""
-    if level == "client":
-        mine = inside.nonzero().flatten().tolist()
-        return Population.split(population.x, population.y, [population.indices(client) for client in mine])
-    chosen = torch.split(inside, population.sizes.tolist())
-    owned = [population.indices(client)[which] for client, which in enumerate(chosen) if bool(which.any())]
-    return Population.split(population.x, population.y, owned)
+def members_only(population: Population, unit: Unit, members: Tensor) -> Population:
+    """The population of the members: whole clients, or every client with those of its records that are members."""
+    if unit == "client":
+        clients = members.nonzero().flatten().tolist()
+        return Population.split(population.x, population.y, [population.indices(client) for client in clients])
+    chosen = torch.split(members, population.sizes.tolist())
+    parts = [population.indices(client)[which] for client, which in enumerate(chosen) if bool(which.any())]
+    return Population.split(population.x, population.y, parts)
 
 
-def unit_losses(population: Population, level: Level, losses: Tensor) -> Tensor:
-    """A loss per record, in the order in which clients own them, as one per unit: a client's is the mean of its own."""
-    if level == "record":
+def unit_losses(population: Population, unit: Unit, losses: Tensor) -> Tensor:
+    """The loss of every unit, given the losses of all records in the clients' order; a client's is their mean."""
+    if unit == "record":
         return losses
     return torch.stack([part.mean() for part in torch.split(losses, population.sizes.tolist())])
 
 
-def measure(scores: Tensor, positive: Tensor) -> Inference:
-    """How well a score tells members from others.
+def score(scores: Tensor, members: Tensor) -> MembershipScore:
+    """How well a score distinguishes members from non-members.
 
     Example:
-        >>> measure(torch.tensor([3.0, 2.0, 1.0, 0.0]), torch.tensor([True, True, False, False]))
-        Inference(auc=1.0, advantage=1.0, at_one_percent=1.0)
+        >>> score(torch.tensor([3.0, 2.0, 1.0, 0.0]), torch.tensor([True, True, False, False]))
+        MembershipScore(auc=1.0, advantage=1.0, tpr_at_1_percent_fpr=1.0)
     """
     order = scores.argsort(descending=True)
-    hits = positive[order].double()
+    hits = members[order].double()
     last = torch.ones(len(scores), dtype=torch.bool)
-    last[:-1] = scores[order].diff() != 0  # units of equal score are taken together
-    true, false = (hits.cumsum(0) / hits.sum())[last], ((1 - hits).cumsum(0) / (1 - hits).sum())[last]
-    rare = true[false <= 0.01]
-    return Inference(
-        auc=auroc(scores, positive),
-        advantage=max(float((true - false).max()), 0.0),
-        at_one_percent=float(rare.max()) if len(rare) else 0.0,
+    last[:-1] = scores[order].diff() != 0  # a threshold cannot separate units with equal scores
+    tpr, fpr = (hits.cumsum(0) / hits.sum())[last], ((1 - hits).cumsum(0) / (1 - hits).sum())[last]
+    at_low_fpr = tpr[fpr <= 0.01]
+    return MembershipScore(
+        auc=auroc(scores, members),
+        advantage=max(float((tpr - fpr).max()), 0.0),
+        tpr_at_1_percent_fpr=float(at_low_fpr.max()) if len(at_low_fpr) else 0.0,
     )
 
 
-def _ratios(losses: Tensor, inside: Tensor, model: int) -> Tensor:
-    """Log-likelihood ratios of one model's units, from the other models: how far off each mean is known counts."""
-    seen, others = _spread_out(losses), torch.arange(len(losses)) != model
-    values, member = seen[others], inside[others]
-    worlds = (member, ~member)
-    counts = [which.sum(0) for which in worlds]
-    means = [(values * which).sum(0) / count.clamp(min=1) for which, count in zip(worlds, counts, strict=True)]
+def _log_ratios(losses: Tensor, members: Tensor, attacked: int) -> Tensor:
+    """Log-likelihood ratios of the units of one model; variances include the uncertainty of the estimated means."""
+    logits, shadow = _logits(losses), torch.arange(len(losses)) != attacked
+    values, member = logits[shadow], members[shadow]
+    hypotheses = (member, ~member)
+    counts = [which.sum(0) for which in hypotheses]
+    means = [(values * which).sum(0) / count.clamp(min=1) for which, count in zip(hypotheses, counts, strict=True)]
     variance = _variance(torch.where(member, values - means[0], values - means[1]))
-    likely = []
+    log_likelihoods = []
     for mean, count in zip(means, counts, strict=True):
-        wide = variance * (1 + 1 / count.clamp(min=1))
-        likely.append(-(seen[model] - mean).square() / (2 * wide) - wide.log() / 2)
+        predictive = variance * (1 + 1 / count.clamp(min=1))
+        log_likelihoods.append(-(logits[attacked] - mean).square() / (2 * predictive) - predictive.log() / 2)
     known = (counts[0] > 0) & (counts[1] > 0)
-    return torch.where(known, likely[0] - likely[1], 0.0)
+    return torch.where(known, log_likelihoods[0] - log_likelihoods[1], 0.0)
 
 
-def _variance(within: Tensor) -> Tensor:
-    """Every unit's own, drawn towards that of all: there are few models to tell it from."""
-    models = len(within)
-    common = within.square().sum() / ((models - 2) * within.shape[1])
-    return (within.square().sum(0) + PRIOR * common) / (models - 2 + PRIOR) + 1e-12
+def _variance(residuals: Tensor) -> Tensor:
+    """The variance of every unit, shrunk towards the common one, because there are few models to estimate it from."""
+    models = len(residuals)
+    common = residuals.square().sum() / ((models - 2) * residuals.shape[1])
+    return (residuals.square().sum(0) + PRIOR_MODELS * common) / (models - 2 + PRIOR_MODELS) + 1e-12
 
 
-def _spread_out(losses: Tensor) -> Tensor:
-    """The log-odds of exp(−loss), which are nearer to normal than the loss itself."""
+def _logits(losses: Tensor) -> Tensor:
+    """The log-odds of exp(−loss), which are closer to normal than the loss itself."""
     return -torch.log(torch.expm1(losses.double().clamp(1e-9, 50.0)))

@@ -1,14 +1,14 @@
-"""Exactly the tensors that an adversary holds after a round, by where it stands.
+"""Exactly the tensors that an adversary observes in a round, by where the adversary is.
 
-| vantage | `Plain` | a channel that shows only the sum |
+| adversary | `Plain` channel | a channel that reveals only the sum |
 |---|---|---|
-| `server` | every message, the models | the sum as it leaves the channel, the models |
-| `network` | every message, the models (nothing, if the transport is encrypted) | the models |
-| `client` | the models and what is told beside them | the same |
+| `server` | every message, the models | the sum as the channel releases it, the models |
+| `network` | every message, the models (nothing if the transport is encrypted) | the models |
+| `client` | the models and what is broadcast with them | the same |
 | `recipient` | the models | the same |
 
-The round is really played: `client_side` and the server's half are those of `tacit.core.round`, and what the
-adversary does not see is thrown away before any attack is given the rest.
+The round is executed by the functions of `tacit.core.round`; what the adversary does not observe is dropped before an
+attack receives the rest.
 """
 
 from collections.abc import Iterator
@@ -20,64 +20,65 @@ import torch
 from torch import Tensor
 
 from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, Round, Rows, State, View, Wave
-from tacit.core.round import broadcast, client_side, close, receive, refuse, released
+from tacit.core.round import broadcast, client_side, finish_round, reject_non_finite, released_sum, sum_messages
 from tacit.core.state import SERVER
 from tacit.core.wave import Shapes
 from tacit.errors import UserError
 
-Vantage = Literal["server", "network", "client", "recipient"]
-VANTAGES: tuple[Vantage, ...] = get_args(Vantage)
-NOBODY_KNOWS = Key(bytes(32))  # in the place of secrets
+Adversary = Literal["server", "network", "client", "recipient"]
+ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
+WITHHELD = Key(bytes(32))  # replaces secret keys in observations
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What an adversary holds after one round.
+    """What an adversary observes in one round.
 
     Attributes:
-        vantage: where it stands.
+        adversary: who observes.
         method: the protocol, which is public.
-        now: the round, without its secret.
-        before: the model that was broadcast, with the server's memory where the adversary is the server.
-        after: the model that came of it.
-        messages: every client's message; None if the vantage shows none.
-        total: the sum of the messages as it left the channel; None if it is not seen.
-        count: how many clients contributed to what came out; known to everybody.
+        now: the round, without its secret key.
+        before: the state that was broadcast, with the server's memory if the adversary is the server.
+        after: the models after the round.
+        messages: every client's message; None if they are not observed.
+        total: the sum of the messages as the channel released it; None if it is not observed.
+        contributors: number of clients in the sum; known to everybody.
     """
 
-    vantage: Vantage
+    adversary: Adversary
     method: Method
     now: Round
     before: State
     after: Tensor
     messages: Messages | None
     total: Tensor | None
-    count: int
+    contributors: int
 
     @cached_property
     def view(self) -> View:
         """What was broadcast."""
         return self.method.codec.view(self.before, self.now)
 
-    def single(self) -> "tuple[Trace, ...]":
-        """What it holds of single clients; empty where every tensor mixes several of them."""
-        return tuple(self._single())
+    def per_client(self) -> "tuple[ClientObservation, ...]":
+        """Observations of single clients; empty if every tensor combines several clients."""
+        return tuple(self._per_client())
 
-    def _single(self) -> Iterator["Trace"]:
+    def _per_client(self) -> Iterator["ClientObservation"]:
         if self.messages is not None:
             rows = self.messages.rows.dense()
             for client, row in zip(self.messages.clients.tolist(), rows, strict=True):
-                yield Trace(self, client, row, self._nearest(row))
-        elif self.count == 1 and self.total is not None:  # a sum of one hides nothing
-            yield Trace(self, 0, self.total, self._nearest(self.total))
-        elif self.count == 1:
-            moved = _stack(self.after) - _stack(self.before.weights)
-            which = int(moved.norm(dim=1).argmax())
-            yield Trace(self, 0, moved[which], _stack(self.before.weights)[which], decoded=True)
+                yield ClientObservation(self, client, row, self._nearest_hypothesis(row))
+        elif self.contributors == 1 and self.total is not None:  # a sum of one message is that message
+            yield ClientObservation(self, 0, self.total, self._nearest_hypothesis(self.total))
+        elif self.contributors == 1:
+            change = _hypotheses(self.after) - _hypotheses(self.before.weights)
+            changed = int(change.norm(dim=1).argmax())
+            start = _hypotheses(self.before.weights)[changed]
+            yield ClientObservation(self, 0, change[changed], start, decoded=True)
 
-    def _nearest(self, row: Tensor) -> Tensor:
-        """The hypothesis that a message most likely comes from: the only one, or the nearest to it."""
-        hypotheses = _stack(self.before.weights)
+    def _nearest_hypothesis(self, row: Tensor) -> Tensor:
+        """The hypothesis from which a message was most likely trained."""
+        hypotheses = _hypotheses(self.before.weights)
         return hypotheses[int((hypotheses - row).norm(dim=1).argmin())] if len(hypotheses) > 1 else hypotheses[0]
 
     def __str__(self) -> str:
@@ -86,91 +87,94 @@ class Observation:
             count = self.messages.rows.count
             held.append(f"{count} single message{'s' * (count != 1)}")
         if self.total is not None:
-            held.append(f"the sum of {self.count} message{'s' * (self.count != 1)}")
-        return f"{self.vantage}: {', '.join(held)}"
+            held.append(f"the sum of {self.contributors} message{'s' * (self.contributors != 1)}")
+        return f"{self.adversary}: {', '.join(held)}"
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
-    """What one client left in an adversary's view: its message, or a model moved by it alone.
+class ClientObservation:
+    """What an adversary observes of one client: its message, or a model that it alone changed.
 
     Attributes:
-        seen: where it was seen.
-        client: whose it is.
-        values: the tensor itself.
-        start: the model that the client began with, as far as the adversary can tell.
-        decoded: whether it is in the model's coordinates already.
+        round: the observation of the whole round.
+        client: the client's number.
+        values: the observed tensor.
+        start: the weights that the client started from, as far as the adversary can infer them.
+        decoded: whether `values` are in the model's coordinates already.
     """
 
-    seen: Observation
+    round: Observation
     client: int
     values: Tensor
     start: Tensor
     decoded: bool = False
 
-    def would_be(self, update: Tensor) -> Tensor:
-        """What would stand in `values` if the client's update were this one, without blur; differentiable.
+    def predict(self, update: Tensor) -> Tensor:
+        """What `values` would be for this update, without noise; differentiable.
 
-        Weights that are exactly zero were pruned, and say nothing about the update.
+        Weights that are exactly zero were pruned and carry no information about the update.
         """
-        seen = self.seen
-        weights = seen.method.trainer.sends == "weights" and not self.decoded
-        row = (update + self.start) * (self.values != 0) if weights else update
-        said = seen.method.codec.encode(DenseRows(row[None]), seen.view, seen.now).dense()[0]
-        if not self.decoded:
-            return said
-        return seen.method.codec.decode(said, seen.before, seen.now)
+        method, now = self.round.method, self.round.now
+        row = (update + self.start) * (self.values != 0) if self._has_weights else update
+        encoded = method.codec.encode(DenseRows(row[None]), self.round.view, now).dense()[0]
+        return method.codec.decode(encoded, self.round.before, now) if self.decoded else encoded
 
-    def broadcast_parts(self, coordinates: Tensor) -> bool:
-        """Whether the codec says these coordinates of an update as they are."""
+    def reveals(self, coordinates: Tensor) -> bool:
+        """Whether the codec transmits these coordinates of an update unchanged."""
         update = torch.zeros_like(self.start).index_fill_(0, coordinates, 1.0)
-        again = replace(self, values=self.would_be(update)).update()
-        return bool(torch.allclose(again[coordinates], update[coordinates], atol=1e-4))
+        estimate = replace(self, values=self.predict(update)).estimate_update()
+        return bool(torch.allclose(estimate[coordinates], update[coordinates], atol=1e-4))
 
-    def update(self) -> Tensor:
-        """The adversary's best guess of the client's update, in the model's coordinates."""
-        seen = self.seen
-        whole = self.values if self.decoded else seen.method.codec.decode(self.values, seen.before, seen.now)
-        weights = seen.method.trainer.sends == "weights" and not self.decoded
-        return whole - self.start if weights else whole
+    def estimate_update(self) -> Tensor:
+        """The adversary's best estimate of the client's update, in the model's coordinates."""
+        observation = self.round
+        decoded = self.values
+        if not self.decoded:
+            decoded = observation.method.codec.decode(self.values, observation.before, observation.now)
+        return decoded - self.start if self._has_weights else decoded
+
+    @property
+    def _has_weights(self) -> bool:
+        """Whether `values` are encoded weights instead of an update."""
+        return self.round.method.trainer.sends == "weights" and not self.decoded
 
 
-def observe(method: Method, state: State, wave: Wave, now: Round, vantage: Vantage) -> Observation:
-    """Play a round with these clients, and keep what is seen from this vantage point."""
-    if vantage not in VANTAGES:
-        raise UserError(f"Expected a vantage point in {', '.join(VANTAGES)}, got {vantage!r}.")
+def observe(method: Method, state: State, wave: Wave, now: Round, adversary: Adversary) -> Observation:
+    """Run a round with these clients, and keep what the adversary observes."""
+    if adversary not in ADVERSARIES:
+        raise UserError(f"Expected adversary in {', '.join(ADVERSARIES)}, got {adversary!r}.")
     sent = client_side(method, broadcast(method, state, now), wave, now)
-    kept, receipt = refuse(sent)
-    total = receive(method, state, kept, now)
-    out = released(method, total, now)
-    after = close(method, state, total, now).weights
-    public = replace(now, secret=NOBODY_KNOWS)
-    memory = {name: value for name, value in state.memory.items() if vantage == "server" or not name.startswith(SERVER)}
-    shown = method.channel.server_sees == "messages"
-    summed = vantage == "server" and not shown
+    accepted, report = reject_non_finite(sent)
+    total = sum_messages(method, state, accepted, now)
+    released = released_sum(method, total, now)
+    after = finish_round(method, state, total, now).weights
+    is_server = adversary == "server"
+    memory = {name: value for name, value in state.memory.items() if is_server or not name.startswith(SERVER)}
+    messages_visible = method.channel.server_sees == "messages"
+    sum_visible = is_server and not messages_visible
     return Observation(
-        vantage=vantage,
+        adversary=adversary,
         method=method,
-        now=public,
+        now=replace(now, secret=WITHHELD),
         before=replace(state, memory=memory),
         after=after,
-        messages=sent if shown and vantage in ("server", "network") else None,
-        total=out.total if summed and out.weight > 0 else None,
-        count=len(receipt.delivered) if out.weight > 0 else 0,
+        messages=sent if messages_visible and adversary in ("server", "network") else None,
+        total=released.total if sum_visible and released.weight > 0 else None,
+        contributors=len(report.delivered) if released.weight > 0 else 0,
     )
 
 
-def recipe(method: Method, state: State, now: Round) -> Descent:
-    """How a client descends, as the protocol says: known to everybody, and found without anybody's data."""
+def local_training(method: Method, state: State, now: Round) -> Descent:
+    """How a client trains, which the protocol makes public; found out without any client's data."""
     probe = _Probe(state.shapes)
     method.trainer.train(method.codec.view(state, now), probe, now)
     if probe.how is None:
-        raise UserError(f"Expected a trainer that descends, but {type(method.trainer).__name__} did not.")
+        raise UserError(f"Expected a trainer that uses gradient descent, but {type(method.trainer).__name__} does not.")
     return probe.how
 
 
 class _Probe:
-    """A wave of one client that has no data, and only notes what it is asked to do."""
+    """A wave of one client without data, which records how it is asked to train."""
 
     def __init__(self, shapes: Shapes) -> None:
         self.how: Descent | None = None
@@ -178,23 +182,19 @@ class _Probe:
         self.shapes = shapes
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:
-        """It does not move; what it is asked first is the descent on its data, before any pruning."""
-        self.how = self.how or how
+        self.how = self.how or how  # the first call is the training on the client's data, before any pruning
         return DenseRows(weights.new_zeros(1, weights.shape[-1]))
 
-    def perturbed_scores(self, weights: Tensor, nudge: Perturbation) -> Tensor:
-        """Nothing changes anything."""
-        return weights.new_zeros(1, 1 + nudge.count, dtype=torch.float64)
+    def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
+        return weights.new_zeros(1, 1 + perturbation.count, dtype=torch.float64)
 
     def losses(self, hypotheses: Tensor) -> Tensor:
-        """All are alike to it."""
         return hypotheses.new_zeros(1, len(hypotheses))
 
-    def only(self, which: Tensor) -> Wave:
-        """Itself."""
+    def keep(self, which: Tensor) -> Wave:
         return self
 
 
-def _stack(weights: Tensor) -> Tensor:
-    """Hypotheses, (k, dim), also if there is only one."""
+def _hypotheses(weights: Tensor) -> Tensor:
+    """The models as (k, dim), also if there is only one."""
     return weights.view(-1, weights.shape[-1])

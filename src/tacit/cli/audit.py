@@ -1,14 +1,14 @@
-"""Measure how much a method gives away at the least, beside what it claims.
+"""Test a privacy claim: measure a lower bound on ε and compare it with the claim.
 
-Canary clients take part or not, an adversary that gets the models guesses which, and right guesses prove a lower bound
-on ε. It holds with 95 % confidence; a method whose bound exceeds its claim is broken, and the exit code is 1. A bound
-below the claim proves nothing: another adversary may do better. Claim and bound are about the rounds that are played.
+Canary clients take part or not, an adversary that receives the models guesses which, and correct guesses prove a lower
+bound on ε with 95 % confidence. If the bound exceeds the claim, the method is broken and the exit code is 1. A bound
+below the claim proves nothing: another adversary may do better. Claim and bound are about the audited rounds only.
 
 Examples:
-  tacit audit geyer                                      a thousand runs of two rounds on the embedded digits
+  tacit audit geyer                                      1000 runs of two rounds on the embedded digits
   tacit audit fl-std-dp --runs 300 --task-set clients=20 --set cohort=10 noise=1 epsilon=none
-  tacit audit geyer --canaries 1000                      one run with a thousand canaries, quicker and weaker
-  tacit audit fl-std-dp --dropouts 0.1                   if one in ten of every cohort fails to deliver
+  tacit audit geyer --canaries 1000                      one run with 1000 canaries: faster, but a weaker test
+  tacit audit fl-std-dp --dropouts 0.1                   a tenth of every cohort drops out
   tacit audit geyer --adjacency replace-one --json
 """
 
@@ -16,75 +16,86 @@ import argparse
 import json
 import math
 from collections import deque
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from tacit.cli._console import add_options, aligned, to_dict, track
 
 if TYPE_CHECKING:
-    from tacit.attacks.auditing import Trial
-    from tacit.attacks.bounds import Errors, Guesses
-    from tacit.attacks.scenario import Claim, Verdict
+    from tacit.attacks.auditing import Audit
+    from tacit.attacks.bounds import ErrorCounts, OneRunGuesses
+    from tacit.attacks.scenario import AuditResult
 
-EXCEEDED = 1  # the exit code
+VIOLATED = 1  # the exit code
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("method", help="a method's name; tacit methods lists them")
-    parser.add_argument("--task", default="digits", help="whose clients stand by (default: digits)")
+    parser.add_argument("method", help="name of a method; tacit methods lists them")
+    parser.add_argument("--task", default="digits", help="the task whose clients take part too (default: digits)")
     add_options(parser, "--set", "method; tacit card METHOD shows them")
     add_options(parser, "--task-set", "task")
-    parser.add_argument("--rounds", type=int, default=2, metavar="N", help="how many are played (default: 2)")
+    parser.add_argument("--rounds", type=int, default=2, metavar="N", help="rounds per run (default: 2)")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--runs", type=int, default=1000, metavar="N", help="how many, with a canary each (default: 1000)")
-    how.add_argument("--canaries", type=int, metavar="N", help="so many in one run, instead of many runs")
-    parser.add_argument("--adjacency", choices=("add-or-remove", "replace-one"), default="add-or-remove")
-    parser.add_argument("--dropouts", type=float, default=0.0, metavar="P", help="the part of a cohort that is lost")
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    how.add_argument("--runs", type=int, default=1000, metavar="N", help="runs with one canary (default: 1000)")
+    how.add_argument("--canaries", type=int, metavar="N", help="one run with N canaries, instead of many runs")
+    parser.add_argument(
+        "--adjacency",
+        choices=("add-or-remove", "replace-one"),
+        default="add-or-remove",
+        help="an excluded canary is absent, or sends its negated update (default: add-or-remove)",
+    )
+    parser.add_argument(
+        "--dropouts", type=float, default=0.0, metavar="P", help="fraction of a cohort that drops out (default: 0)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of all randomness (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Audit, and print the bound beside the claim."""
+    """Audit, and print the lower bound with the claim."""
     from tacit.runs.experiment import Experiment
 
-    made = Experiment(method=args.method, task=args.task, args=to_dict(args.set), task_args=to_dict(args.task_set))
-    made.check_names()  # before PyTorch is imported
+    experiment = Experiment(
+        method=args.method, task=args.task, args=to_dict(args.set), task_args=to_dict(args.task_set)
+    )
+    experiment.check_names()  # before PyTorch is imported
 
-    from tacit.attacks.scenario import claim_of, judge, trial_of
+    from tacit.attacks.scenario import AuditResult, claim_of, prepare_audit
 
-    trial = trial_of(
-        made.build_method(),
-        made.build_task(),
+    audit = prepare_audit(
+        experiment.build_method(),
+        experiment.build_task(),
         rounds=args.rounds,
         dropouts=args.dropouts,
         adjacency=args.adjacency,
         seed=args.seed,
     )
-    claim = claim_of(trial, args.canaries or 1)
-    found = _guess(trial, args)
-    verdict = judge(claim, found)
-    print(
-        json.dumps(_summary(args, verdict, found), indent=2) if args.json else "\n".join(_lines(args, verdict, found))
-    )
-    return EXCEEDED if verdict.exceeded else 0
+    claim = claim_of(audit, args.canaries or 1)
+    guesses = _guess(audit, args)
+    result = AuditResult.of(claim, guesses)
+    if args.json:
+        print(json.dumps(_document(args, result, guesses), indent=2))
+    else:
+        print("\n".join(_lines(args, result, guesses)))
+    return VIOLATED if result.violated else 0
 
 
-def _guess(trial: "Trial", args: argparse.Namespace) -> "Errors | Guesses":
+def _guess(audit: "Audit", args: argparse.Namespace) -> "ErrorCounts | OneRunGuesses":
     from tacit.attacks.auditing import many_runs, one_run
     from tacit.core import Key
 
     key = Key.from_seed(args.seed, "audit")
     if args.canaries:
-        return one_run(trial, args.canaries, key)
-    (found,) = deque(track(many_runs(trial, args.runs, key), args.runs, f"audit {args.method}: run"), maxlen=1)
-    return found.errors()
+        return one_run(audit, args.canaries, key)
+    (runs,) = deque(track(many_runs(audit, args.runs, key), args.runs, f"audit {args.method}: run"), maxlen=1)
+    return runs.count_errors()
 
 
-def _summary(args: argparse.Namespace, verdict: "Verdict", found: "Errors | Guesses") -> dict[str, object]:
-    from dataclasses import asdict
-
-    claim = verdict.claim
+def _document(
+    args: argparse.Namespace, result: "AuditResult", guesses: "ErrorCounts | OneRunGuesses"
+) -> dict[str, object]:
+    claim = result.claim
     return {
         "method": args.method,
         "task": args.task,
@@ -92,42 +103,52 @@ def _summary(args: argparse.Namespace, verdict: "Verdict", found: "Errors | Gues
         "adjacency": args.adjacency,
         "dropouts": args.dropouts,
         "delta": claim.delta,
-        "claimed": None if claim.epsilon is None or math.isinf(claim.epsilon) else claim.epsilon,
+        "claimed_epsilon": None if claim.epsilon is None or math.isinf(claim.epsilon) else claim.epsilon,
         "reason": claim.reason,
-        "bounds": verdict.bounds,
-        "guesses": asdict(found),
-        "curve_refuted": verdict.refuted,
-        "exceeded": verdict.exceeded,
+        "epsilon_lower_bounds": dict(result.lower_bounds),
+        "guesses": asdict(guesses),
+        "profile_refuted": result.profile_refuted,
+        "violated": result.violated,
     }
 
 
-def _lines(args: argparse.Namespace, verdict: "Verdict", found: "Errors | Guesses") -> list[str]:
-    claim = verdict.claim
-    claimed = f"none: {claim.reason}" if claim.epsilon is None else f"{claim.epsilon:.4g}"
+def _lines(args: argparse.Namespace, result: "AuditResult", guesses: "ErrorCounts | OneRunGuesses") -> list[str]:
+    claim = result.claim
     rows = [
-        ["claimed ε", claimed],
-        *([f"ε is at least ({name})", f"{bound:.4g}"] for name, bound in verdict.bounds.items()),
+        ["claimed ε", f"none: {claim.reason}" if claim.epsilon is None else f"{claim.epsilon:.4g}"],
+        *(
+            [f"lower bound on ε ({name})", f"{bound:.4g}" if bound else "none found"]
+            for name, bound in result.lower_bounds.items()
+        ),
         ["δ", f"{claim.delta:g}"],
         ["rounds", str(args.rounds)],
-        ["adjacency", f"{args.adjacency}, client"],
-        ["confidence", f"{found.confidence:.0%}"],
-        ["guesses", _guesses(found)],
+        ["adjacency", f"{args.adjacency}, one client"],
+        ["confidence", f"{100 * guesses.confidence:.0f} %"],
+        ["guesses", _describe(guesses)],
     ]
-    return [*(line.rstrip() for line in aligned(rows)), _judgement(claim, verdict)]
+    return [*(line.rstrip() for line in aligned(rows)), _conclusion(result)]
 
 
-def _guesses(found: "Errors | Guesses") -> str:
-    from tacit.attacks.bounds import Guesses
+def _describe(guesses: "ErrorCounts | OneRunGuesses") -> str:
+    from tacit.attacks.bounds import OneRunGuesses
 
-    if isinstance(found, Guesses):
-        return f"{found.right} of {found.made} right, about {found.canaries} canaries"
-    return f"{found.missed} of {found.inside} canaries missed, {found.false} of {found.outside} seen where none was"
+    if isinstance(guesses, OneRunGuesses):
+        return f"{guesses.correct} of {guesses.guesses} correct, for {guesses.canaries} canaries"
+    return (
+        f"wrong for {guesses.false_negatives} of {guesses.included} runs with the canary "
+        f"and {guesses.false_positives} of {guesses.excluded} without"
+    )
 
 
-def _judgement(claim: "Claim", verdict: "Verdict") -> str:
-    if verdict.exceeded:
-        where = " somewhere on its curve of ε and δ" * (max(verdict.bounds.values()) <= (claim.epsilon or 0))
-        return f"The claim is exceeded{where}: this method gives away more than it says."
-    if claim.epsilon is None:
-        return "Nothing is claimed, so nothing is exceeded."
-    return "The claim is not exceeded. That proves nothing about other adversaries."
+def _conclusion(result: "AuditResult") -> str:
+    claimed = result.claim.epsilon
+    if result.violated and (claimed is None or result.best <= claimed):
+        return "The claim is violated: at another δ, this method leaks more than it claims."
+    if result.violated:
+        return f"The claim is violated: ε is at least {result.best:.4g}, more than claimed."
+    if result.best == 0:
+        unclaimed = "No privacy is claimed. " * (claimed is None)
+        return f"{unclaimed}The audit found no evidence of leakage (a weak test, not a proof)."
+    if claimed is None:
+        return f"No privacy is claimed, and the audit found leakage: ε is at least {result.best:.4g}."
+    return "The leakage found is within the claim. This is no proof: a stronger attack may find more."

@@ -1,15 +1,15 @@
-"""Data sets with checksums: what there is, get it, check it.
+"""List, download and check the data sets of the tasks.
 
-Files are looked for in $TACIT_DATA, then in the cache folder (~/.cache/tacit), each as <data set>/<file>.
-Fetching writes to $TACIT_DATA if it is set, else to the cache folder. A file counts only if the checksum of
-its content is right. The tasks `digits` and `synthetic` need no files.
+Files are looked up in $TACIT_DATA, then in the cache folder (~/.cache/tacit), each as <data set>/<file>. Downloads are
+stored in $TACIT_DATA if it is set, else in the cache folder. A file is used only if the checksum of its content is
+correct. The tasks `digits` and `synthetic` need no files.
 
 Examples:
-  tacit data list                      every task and data set, and what is present
+  tacit data list                      all tasks and data sets, and which files are present
   tacit data list --json               the same as one JSON document
-  tacit data fetch mnist               download what is missing of a data set
+  tacit data fetch mnist               download the missing files of a data set
   tacit data fetch mnist-writers       or of all data sets that a task needs
-  tacit data check                     recompute the checksums of all files that are present
+  tacit data check                     verify the checksums of all files that are present
   TACIT_DATA=/data tacit data check fashion-mnist
 """
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the three verbs."""
-    verbs = parser.add_subparsers(dest="action", required=True, metavar="list|fetch|check")
-    listing = verbs.add_parser("list", help="tasks and data sets, and what is present")
-    fetching = verbs.add_parser("fetch", help="download what is missing")
-    checking = verbs.add_parser("check", help="recompute checksums")
-    fetching.add_argument("names", nargs="+", metavar="NAME", help="a data set, or a task")
-    checking.add_argument("names", nargs="*", metavar="NAME", help="a data set, or a task (default: all present)")
-    for verb in (listing, fetching, checking):
-        verb.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    """Declare the three actions."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|fetch|check")
+    listing = actions.add_parser("list", help="tasks and data sets, and which files are present")
+    fetching = actions.add_parser("fetch", help="download missing files")
+    checking = actions.add_parser("check", help="verify checksums")
+    fetching.add_argument("names", nargs="+", metavar="NAME", help="a data set or a task")
+    checking.add_argument("names", nargs="*", metavar="NAME", help="a data set or a task (default: all present files)")
+    for action in (listing, fetching, checking):
+        action.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what one of the verbs says."""
-    verbs: dict[str, Callable[[argparse.Namespace], int]] = {"list": _list, "fetch": _fetch, "check": _check}
-    return verbs[args.action](args)
+    """Run the chosen action."""
+    actions: dict[str, Callable[[argparse.Namespace], int]] = {"list": _list, "fetch": _fetch, "check": _check}
+    return actions[args.action](args)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -53,31 +53,33 @@ def _list(args: argparse.Namespace) -> int:
             "ready": entry.ready,
             "clients": entry.clients,
             "data": [data.name for data in entry.data],
-            "about": entry.summary,
+            "summary": entry.summary,
         }
         for entry in TASKS.values()
     ]
-    sets = [_described(data) for data in DATA_SETS.values()]
     if args.json:
-        print(json.dumps({"tasks": tasks, "data": sets}, indent=2, ensure_ascii=False))
+        data_sets = [_describe(data) for data in DATA_SETS.values()]
+        print(json.dumps({"tasks": tasks, "data": data_sets}, indent=2, ensure_ascii=False))
         return 0
-    yes_or_no = {True: "yes", False: "no"}
-    lines = [(t["task"], yes_or_no[bool(t["ready"])], t["clients"], t["about"]) for t in tasks]
-    print(_table(("task", "ready", "clients", "about"), lines))
+    rows = [(task["task"], "yes" if task["ready"] else "no", task["clients"], task["summary"]) for task in tasks]
+    print(_table(("task", "ready", "clients", "summary"), rows))
     print()
-    print(_table(("data set", "files", "unpacked", "records", "licence", "source"), [_line(row) for row in sets]))
+    header = ("data set", "files present", "size", "records", "licence", "source")
+    print(_table(header, [_row(data) for data in DATA_SETS.values()]))
+    if not all(task["ready"] for task in tasks):
+        print("\nTo download the files of a task that is not ready: tacit data fetch TASK")
     return 0
 
 
 def _fetch(args: argparse.Namespace) -> int:
-    from tacit.tasks.fetch import fetch
+    from tacit.tasks.datasets import fetch
 
     new = []
-    for data in _named(args.names):
+    for data in _data_sets(args.names):
         paths = fetch(data)
         new += [{"data": data.name, "path": str(path)} for path in paths]
-        count = f"{len(paths)} of {len(data.files)} files fetched" if paths else "nothing to fetch, all present"
-        print(f"{data.name}: {count}", file=sys.stderr)
+        result = f"downloaded {len(paths)} of {len(data.files)} files" if paths else "all files are present"
+        print(f"{data.name}: {result}", file=sys.stderr)
     if args.json:
         print(json.dumps({"fetched": new}, indent=2))
     return 0
@@ -87,24 +89,24 @@ def _check(args: argparse.Namespace) -> int:
     from tacit.errors import DataError
     from tacit.tasks.sources import DATA_SETS
 
-    sets = _named(args.names) if args.names else list(DATA_SETS.values())
-    results = [(data, file, _verdict(file)) for data in sets for file in data.files]
+    data_sets = _data_sets(args.names) if args.names else list(DATA_SETS.values())
+    results = [(data, file, _status(file)) for data in data_sets for file in data.files]
     if args.json:
-        document = [{"data": data.name, "file": file.path, "verdict": said} for data, file, said in results]
+        document = [{"data": data.name, "file": file.path, "status": status} for data, file, status in results]
         print(json.dumps({"checked": document}, indent=2))
     else:
-        print(_table(("file", "verdict"), [(file.path, said) for _, file, said in results]))
-    wrong = [said for _, _, said in results if said not in ("right", "missing")]
-    absent = [f.path for d, f, said in results if said == "missing" and args.names and f.path not in d.optional]
-    if wrong:
-        raise DataError(f"{len(wrong)} of {len(results)} files are wrong: {wrong[0]}")
-    if absent:
+        print(_table(("file", "status"), [(file.path, status) for _, file, status in results]))
+    invalid = [status for _, _, status in results if status not in ("ok", "missing")]
+    absent = [file.path for data, file, status in results if status == "missing" and file.path not in data.optional]
+    if invalid:
+        raise DataError(f"{len(invalid)} of {len(results)} files are invalid: {invalid[0]}")
+    if absent and args.names:
         raise DataError(f"{len(absent)} of {len(results)} files are missing: {', '.join(absent)}.")
     return 0
 
 
-def _verdict(file: "File") -> str:
-    """`right`, `missing`, or what is wrong."""
+def _status(file: "File") -> str:
+    """`ok`, `missing`, or what is wrong."""
     from tacit.errors import DataError
     from tacit.tasks.datasets import locate, read
 
@@ -114,22 +116,22 @@ def _verdict(file: "File") -> str:
         read(file)
     except DataError as error:
         return str(error)
-    return "right"
+    return "ok"
 
 
-def _named(names: Iterable[str]) -> list["DataSet"]:
-    """The data sets of these names; a task stands for all it needs."""
+def _data_sets(names: Iterable[str]) -> list["DataSet"]:
+    """The data sets of these names; the name of a task stands for all data sets that it needs."""
     from tacit.core.schema import choose
     from tacit.tasks.catalog import TASKS
     from tacit.tasks.sources import DATA_SETS
 
-    needs = {name: entry.data for name, entry in TASKS.items()} | {n: (d,) for n, d in DATA_SETS.items()}
-    found = [data for name in names for data in choose(needs, name, "data set or task")]
+    by_name = {name: entry.data for name, entry in TASKS.items()} | {name: (data,) for name, data in DATA_SETS.items()}
+    found = [data for name in names for data in choose(by_name, name, "data set or task")]
     return list(dict.fromkeys(found))
 
 
-def _described(data: "DataSet") -> dict[str, object]:
-    """A data set in plain values."""
+def _describe(data: "DataSet") -> dict[str, object]:
+    """A data set as plain values."""
     from tacit.tasks.datasets import locate
 
     return {
@@ -144,17 +146,16 @@ def _described(data: "DataSet") -> dict[str, object]:
     }
 
 
-def _line(row: dict[str, object]) -> tuple[object, ...]:
-    """A described data set as a line of the table."""
-    present, missing = row["present"], row["missing"]
-    assert isinstance(present, list)
-    assert isinstance(missing, list)
-    files = f"{len(present)} of {len(present) + len(missing)}"
-    return row["data"], files, size(int(str(row["bytes"]))), row["records"], row["licence"], row["source"]
+def _row(data: "DataSet") -> tuple[str, ...]:
+    from tacit.tasks.datasets import locate
+
+    present = sum(locate(file) is not None for file in data.files)
+    total = sum(file.size for file in data.files)
+    return data.name, f"{present} of {len(data.files)}", size(total), data.records, data.licence, data.source
 
 
 def _table(header: Sequence[object], lines: Iterable[Sequence[object]]) -> str:
-    """Aligned columns without colour; the last one may be of any length."""
+    """Aligned columns without colour."""
     rows = [tuple(map(str, row)) for row in (header, *lines)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(

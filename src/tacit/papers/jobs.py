@@ -210,13 +210,15 @@ def _values(found: Sequence[Reconstruction]) -> dict[str, float | None]:
     """Means over all images; None if no image could be attacked."""
     if not found:
         return {"images": 0, "recovered": 0, "unrecognisable": 0, "ssim": None, "psnr": None, "mse": None}
-    ssim, psnr, mse = ([float(v) for like in found for v in getattr(like, name)] for name in ("ssim", "psnr", "mse"))
+    ssim = [float(value) for each in found for value in each.ssim]
+    psnr = [min(float(value), 100.0) for each in found for value in each.psnr]  # of an exact copy, it is infinite
+    mse = [float(value) for each in found for value in each.mse]
     return {
         "images": len(ssim),
-        "recovered": sum(like.recovered for like in found),
+        "recovered": sum(each.recovered for each in found),
         "unrecognisable": sum(value < UNRECOGNISABLE for value in ssim),
         "ssim": round(fmean(ssim), 4),
-        "psnr": round(fmean(min(value, 100.0) for value in psnr), 2),
+        "psnr": round(fmean(psnr), 2),
         "mse": float(f"{fmean(mse):.3g}"),
     }
 
@@ -224,5 +226,5 @@ def _values(found: Sequence[Reconstruction]) -> dict[str, float | None]:
 def _strips(name: str, found: Sequence[Reconstruction]) -> list[Strip]:
     if not found:
         return [Strip(name=name, note=NOTHING)]
-    both = (("original", "originals"), (name, "reconstructed"))
-    return [Strip.of(title, torch.cat([getattr(like, which) for like in found]).numpy()) for title, which in both]
+    originals, reconstructed = [each.originals for each in found], [each.reconstructed for each in found]
+    return [Strip.of("original", torch.cat(originals).numpy()), Strip.of(name, torch.cat(reconstructed).numpy())]
