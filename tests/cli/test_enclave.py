@@ -1,8 +1,8 @@
 import json
 import os
+import re
 import socket
-import subprocess
-import sys
+import threading
 import time
 import tomllib
 from dataclasses import replace
@@ -11,17 +11,31 @@ from pathlib import Path
 import pytest
 
 from protocols.attestation.genuine import HELLO, OUTDATED, SAMPLES, SGX, TDX, Sample
+from protocols.tee.federation import launch_in_thread
 from tacit import cli, methods
-from tacit.core import Method
 from tacit.pieces.channels import Enclave
-from tacit.protocols.attestation import Binding, Evidence, Policy, SimulationAttestor, code_measurement, verify
-from tacit.protocols.enclave import Configuration, Link, Verb, frames
+from tacit.protocols.attestation import (
+    SIMULATED,
+    AttestationPolicy,
+    Binding,
+    Evidence,
+    SimulatedAttestor,
+    code_measurement,
+    verify_evidence,
+)
+from tacit.protocols.tee import (
+    Configuration,
+    EnclaveConnection,
+    MessageType,
+    enclave_messages,
+    simulated_configuration,
+    simulated_enclave,
+)
 
-SIMULATED = "enclave: simulated (insecure)"
 AT = "2025-07-01T12:00:00Z"
 
 
-def policy_file(folder: Path, policy: Policy) -> Path:
+def policy_file(folder: Path, policy: AttestationPolicy) -> Path:
     file = folder / "policy.toml"
     lists = ("measurements", "signers", "statuses", "rejected_advisories")
     lines = [f"{name} = {json.dumps(getattr(policy, name))}" for name in lists]
@@ -29,50 +43,50 @@ def policy_file(folder: Path, policy: Policy) -> Path:
     return file
 
 
-def judged(sample: Sample, folder: Path, *more: str) -> int:
+def verify(sample: Sample, folder: Path, *more: str) -> int:
     collateral, file = str(SAMPLES / f"{sample.name}_collateral.json"), policy_file(folder, sample.policy)
     line = [str(SAMPLES / sample.name), "--collateral", collateral, "--policy", str(file), *more]
     return cli.main(["enclave", "verify", *line])
 
 
 @pytest.mark.parametrize("sample", [SGX, TDX], ids=["sgx", "tdx"])
-def test_a_genuine_quote_is_accepted_in_words(sample: Sample, tmp_path: Path, capsys) -> None:
-    assert judged(sample, tmp_path, "--at", AT) == 0
+def test_a_genuine_quote_is_accepted_and_explained(sample: Sample, tmp_path: Path, capsys) -> None:
+    assert verify(sample, tmp_path, "--at", AT) == 0
     out = capsys.readouterr().out
-    assert out.startswith("accepted: a genuine processor vouches for this code")
+    assert out.startswith("Accepted: a genuine processor confirms that it runs this code")
     assert sample.policy.measurements[0] in out
-    assert "bound to" in out
-    assert "nothing: report data were not compared" in out
+    assert re.search("compared with +nothing: no report data were given", out)
 
 
 def test_report_data_can_be_compared(tmp_path: Path, capsys) -> None:
-    assert judged(SGX, tmp_path, "--at", AT, "--report-data", HELLO.hex()) == 0
+    assert verify(SGX, tmp_path, "--at", AT, "--report-data", HELLO.hex()) == 0
     assert "the expected report data" in capsys.readouterr().out
-    assert judged(SGX, tmp_path, "--at", AT, "--report-data", bytes(64).hex()) == 1
-    assert "bind another key" in capsys.readouterr().out
+    assert verify(SGX, tmp_path, "--at", AT, "--report-data", bytes(64).hex()) == 1
+    assert "bind a different key" in capsys.readouterr().out
 
 
-def test_refusals_say_why(tmp_path: Path, capsys) -> None:
-    assert judged(OUTDATED, tmp_path, "--at", "2026-03-01") == 1
-    assert "refused" in (out := capsys.readouterr().out)
+def test_rejections_are_explained(tmp_path: Path, capsys) -> None:
+    assert verify(OUTDATED, tmp_path, "--at", "2026-03-01") == 1
+    assert "Rejected" in (out := capsys.readouterr().out)
     assert "No matching TCB level" in out
-    assert judged(SGX, tmp_path) == 1  # today its collateral is out of date
+    assert verify(SGX, tmp_path) == 1  # by now its collateral has expired
     assert "xpired" in capsys.readouterr().out
 
 
-def test_the_verdict_as_json(tmp_path: Path, capsys) -> None:
-    assert judged(TDX, tmp_path, "--at", AT, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["accepted"], found["claims"]["kind"], found["bound"]) == (True, "tdx-dcap", False)
+def test_the_result_as_json(tmp_path: Path, capsys) -> None:
+    assert verify(TDX, tmp_path, "--at", AT, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["accepted"], result["violations"], result["report_data_compared"]) == (True, [], False)
+    assert result["claims"]["kind"] == "tdx-dcap"
 
 
-def test_a_simulated_quote_says_so_everywhere(tmp_path: Path, capsys) -> None:
+def test_a_simulated_quote_always_carries_the_warning(tmp_path: Path, capsys) -> None:
     quote = tmp_path / "quote"
-    quote.write_bytes(SimulationAttestor(insecure=True).quote(bytes(64)))
-    strict = policy_file(tmp_path, Policy(measurements=(code_measurement(),)))
+    quote.write_bytes(SimulatedAttestor(insecure=True).quote(bytes(64)))
+    strict = policy_file(tmp_path, AttestationPolicy(measurements=(code_measurement(),)))
     assert cli.main(["enclave", "verify", str(quote), "--policy", str(strict)]) == 1
     assert SIMULATED in capsys.readouterr().out
-    loose = policy_file(tmp_path, Policy(measurements=(code_measurement(),), simulation=True))
+    loose = policy_file(tmp_path, AttestationPolicy(measurements=(code_measurement(),), simulation=True))
     for form in ([], ["--json"]):
         assert cli.main(["enclave", "verify", str(quote), "--policy", str(loose), *form]) == 0
         assert SIMULATED in capsys.readouterr().out
@@ -89,15 +103,17 @@ def test_a_simulated_quote_says_so_everywhere(tmp_path: Path, capsys) -> None:
         (["manifest", "x", "--listen", "h:1", "--parameters", "0", "--cohort", "2"], "parameters=0 >= 1"),
     ],
 )
-def test_bad_lines_get_a_sentence(line: list[str], why: str, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_invalid_command_lines_have_a_clear_error(
+    line: list[str], why: str, tmp_path: Path, capsys, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["enclave", *line]) == 2
     assert why in capsys.readouterr().err
 
 
-def test_other_bytes_are_no_quote(tmp_path: Path, capsys) -> None:
+def test_other_bytes_are_not_a_quote(tmp_path: Path, capsys) -> None:
     (tmp_path / "quote").write_bytes(b"hello")
-    file = policy_file(tmp_path, Policy())
+    file = policy_file(tmp_path, AttestationPolicy())
     assert cli.main(["enclave", "verify", str(tmp_path / "quote"), "--policy", str(file)]) == 2
     assert "Expected a quote" in capsys.readouterr().err
 
@@ -117,7 +133,7 @@ def test_a_configuration_is_written_with_its_digest(tmp_path: Path, capsys) -> N
     assert "channel=Enclave(" in configuration.method
 
 
-def test_a_directory_makes_a_configuration_for_hardware(tmp_path: Path, capsys) -> None:
+def test_a_directory_gives_a_configuration_for_hardware(tmp_path: Path, capsys) -> None:
     (tmp_path / "keys.json").write_text(json.dumps({"0": "ab" * 32, "4": "cd" * 32}))
     line = ["configure", "fedavg", "--population", "5", "--directory", str(tmp_path / "keys.json")]
     assert cli.main(["enclave", *line, "--out", str(tmp_path / "c.json")]) == 0
@@ -126,31 +142,68 @@ def test_a_directory_makes_a_configuration_for_hardware(tmp_path: Path, capsys) 
     assert (configuration.seed, sorted(configuration.directory)) == (None, [0, 4])
 
 
-def test_serving_needs_the_flag_and_is_reached_through_attestation_only(tmp_path: Path, capsys) -> None:
-    file, address = configured(tmp_path), str(tmp_path / "socket")
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, "the enclave does not listen"
+        time.sleep(0.01)
+
+
+def test_an_enclave_is_served_on_a_socket_and_attests_itself(tmp_path: Path, capsys) -> None:
+    file, address, codes = configured(tmp_path), tmp_path / "socket", list[int]()
     configuration = Configuration.from_bytes(file.read_bytes())
-    command = [sys.executable, "-m", "tacit.cli", "enclave", "serve", str(file), "--listen", address]
-    with subprocess.Popen(
-        [*command, "--insecure-simulation"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(3)]
-        assert said[2].strip() == SIMULATED
-        assert configuration.digest.hex() in said[1]
-        assert os.stat(address).st_mode & 0o777 == 0o600
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(address)
-        link, nonce = Link(connection), bytes(range(32))
-        reply = frames.unpack(link.ask(frames.pack(Verb.ATTEST, nonce + bytes(32))))
-        evidence = Evidence.read(reply.reader(Verb.EVIDENCE))
-        policy = Policy(measurements=(code_measurement(),), simulation=True)
-        assert verify(evidence, nonce, policy, int(time.time())).accepted
-        assert evidence.config == configuration.digest
-        assert Binding(evidence.key, nonce, evidence.config, evidence.head) == evidence.binding(nonce)
-        link.close()
-        _, talk = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert talk.count(SIMULATED) == 1
+    capsys.readouterr()
+    line = ["enclave", "serve", str(file), "--listen", str(address), "--insecure-simulation"]
+    thread = threading.Thread(target=lambda: codes.append(cli.main(line)), daemon=True)
+    thread.start()
+    wait_for(address)
+    connection = EnclaveConnection(connected(address))
+    nonce = bytes(range(32))
+    reply = enclave_messages.unpack(connection.ask(enclave_messages.pack(MessageType.ATTEST, nonce + bytes(32))))
+    assert os.stat(address).st_mode & 0o777 == 0o600
+    evidence = Evidence.read(reply.reader(MessageType.EVIDENCE))
+    policy = AttestationPolicy(measurements=(code_measurement(),), simulation=True)
+    assert verify_evidence(evidence, nonce, policy, int(time.time())).accepted
+    assert evidence.config == configuration.digest
+    assert Binding(evidence.key, nonce, evidence.config, evidence.head) == evidence.binding(nonce)
+    connection.close()
+    thread.join(60)
+    printed = capsys.readouterr()
+    assert codes == [0]
+    assert configuration.digest.hex() in printed.out.splitlines()[1]
+    assert printed.out.splitlines()[2] == SIMULATED
+    assert printed.err.count(SIMULATED) == 1
+
+
+def connected(address: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            connection.connect(str(address))
+            return connection
+        except ConnectionRefusedError:  # bound, but not listening yet
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_serving_needs_hardware_or_the_insecure_flag(seeded: bool, tmp_path: Path, capsys) -> None:
+    configuration = Configuration.from_bytes(configured(tmp_path).read_bytes())
+    file = tmp_path / "other.json"
+    file.write_bytes(replace(configuration, seed=3 if seeded else None).to_bytes())
+    assert cli.main(["enclave", "serve", str(file), "--listen", str(tmp_path / "socket")]) == 2
+    expected = "without a seed: a seed makes the noise public" if seeded else "Expected to run inside Gramine"
+    assert expected in capsys.readouterr().err
+
+
+def test_a_configuration_of_something_else_is_not_served(tmp_path: Path, capsys) -> None:
+    configuration = simulated_configuration(replace(methods.fedavg(), channel=Enclave()), 9, 3)
+    file = tmp_path / "enclave.json"
+    file.write_bytes(replace(configuration, method="Sgd(lr=0.1, steps=1)").to_bytes())
+    line = ["enclave", "serve", str(file), "--listen", str(tmp_path / "socket"), "--insecure-simulation"]
+    assert cli.main(line) == 2
+    assert "Expected the text of a method" in capsys.readouterr().err
 
 
 def test_the_manifest_is_strict(tmp_path: Path, capsys) -> None:
@@ -176,18 +229,14 @@ def test_the_manifest_is_strict(tmp_path: Path, capsys) -> None:
     assert (tmp_path / "enclave.manifest.template").read_text() == text
 
 
-def test_a_run_says_it_and_how_long_each_part_took(tmp_path: Path, capsys, monkeypatch) -> None:
-    """`tacit run` of a method whose channel is played, message by message."""
+def test_a_run_carries_the_warning_and_reports_the_time_of_each_part(tmp_path: Path, capsys, monkeypatch) -> None:
+    """`tacit run` of a method whose channel exchanges all messages."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tacit.methods._CATALOG", {"played": played})
-    assert cli.main(["run", "played", "--rounds", "2", "--workers", "1", "--task-set", "clients=6"]) == 0
+    monkeypatch.setattr(simulated_enclave, "launch", launch_in_thread)
+    options = ["--rounds", "2", "--set", "cohort=2", "epochs=1", "compression=10", "--workers", "1"]
+    assert cli.main(["run", "esmfl", *options]) == 0
     shown = capsys.readouterr()
     assert SIMULATED in shown.out
     assert shown.err.count(SIMULATED) >= 1
     for part in ("train", "attestation", "encryption", "transfer", "load", "aggregate", "publish"):
-        assert f"{part} " in shown.out[shown.out.index("Time by part") :]
-
-
-def played(rounds: int = 2) -> Method:
-    """Federated averaging through an enclave."""
-    return replace(methods.fedavg(rounds=rounds, cohort=4), channel=Enclave(conversation=True))
+        assert f"{part} " in shown.out[shown.out.index("Time: ") :]

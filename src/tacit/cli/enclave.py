@@ -1,4 +1,4 @@
-"""Aggregate in an enclave: configure and serve one, write its manifest for hardware, verify its quotes.
+"""Aggregate in an enclave: configure and run one, write its manifest for hardware, verify its quotes.
 
 Examples:
   tacit enclave verify quote.bin --collateral collateral.json --policy policy.toml
@@ -21,84 +21,99 @@ if TYPE_CHECKING:
     import socket
 
     from tacit.core import Method
-    from tacit.protocols.attestation import Attestor, Verdict
-    from tacit.protocols.enclave import Configuration, EnclaveService
+    from tacit.protocols.attestation import AttestationResult, Attestor
+    from tacit.protocols.tee import Configuration, EnclaveService
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    verbs = parser.add_subparsers(title="what to do", metavar="WHAT", required=True)
-    _configure_verify(verbs.add_parser("verify", help="verify a quote off line, and say in words what it means"))
-    _configure_configure(verbs.add_parser("configure", help="write what an enclave shall do, and print its digest"))
-    _configure_serve(verbs.add_parser("serve", help="run the aggregator of a configuration as a process of its own"))
-    _configure_manifest(verbs.add_parser("manifest", help="write the Gramine manifest for SGX hardware"))
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _configure_verify(commands.add_parser("verify", help="verify a quote off line, and explain the result"))
+    _configure_configure(
+        commands.add_parser("configure", help="write an enclave's configuration, and print its digest")
+    )
+    _configure_serve(commands.add_parser("serve", help="run the enclave of a configuration"))
+    _configure_manifest(commands.add_parser("manifest", help="write the Gramine manifest for SGX hardware"))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Execute the chosen command."""
     return int(args.do(args))
 
 
 def _configure_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("quote", type=Path, help="the quote, as the processor's software wrote it")
-    parser.add_argument("--collateral", type=Path, help="the vendor's statements about the processor, as JSON")
-    parser.add_argument("--policy", type=Path, required=True, help="what is allowed, as TOML")
+    parser.add_argument("quote", type=Path, help="file with the quote")
     parser.add_argument(
-        "--at", type=_time, metavar="TIME", help="for stored quotes: 2025-07-01T12:00:00Z; default: now"
+        "--collateral", type=Path, help="file with the vendor's statements about the processor, as JSON"
     )
-    parser.add_argument("--report-data", type=_hex, metavar="HEX", help="the 64 bytes that the quote must bind")
+    parser.add_argument("--policy", type=Path, required=True, help="file with the attestation policy, as TOML")
+    parser.add_argument(
+        "--at",
+        type=_time,
+        metavar="TIME",
+        help="time of verification, such as 2025-07-01T12:00:00Z, for stored quotes; default: now",
+    )
+    parser.add_argument(
+        "--report-data", type=_hex, metavar="HEX", help="the 64 bytes of report data that the quote must contain"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(do=_verify)
 
 
 def _configure_configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("method", help="a method's name; without an enclave of its own it gets one with usual settings")
+    parser.add_argument("method", help="name of a method; if its channel is not Enclave, it is replaced by Enclave()")
     add_options(parser, "--set", "method")
-    parser.add_argument("--population", type=int, required=True, help="how many clients there are")
-    parser.add_argument("--directory", type=Path, help="the clients' Ed25519 public keys, as JSON: number to hex")
+    parser.add_argument("--population", type=int, required=True, help="number of clients")
     parser.add_argument(
-        "--seed", type=int, help="simulate: noise and identities come from this seed, and are no secret"
+        "--directory", type=Path, help="file with the clients' Ed25519 public keys, as JSON: client number to hex"
     )
-    parser.add_argument("--out", type=Path, required=True, help="where to write the configuration")
+    parser.add_argument(
+        "--seed", type=int, help="for simulations: noise and identities follow from this seed, so they are not secret"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="file to write the configuration to")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(do=_configure)
 
 
 def _configure_serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help="the configuration's file; - reads it from standard input")
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--listen", metavar="ADDRESS", help="HOST:PORT, or the path of a local socket")
-    where.add_argument("--descriptor", type=int, metavar="N", help="a connected socket that was inherited")
-    parser.add_argument("--journal", type=Path, help="where to keep what was let out; on hardware, an encrypted mount")
-    parser.add_argument("--collateral", type=Path, help="to be handed on with every quote")
+    parser.add_argument("config", help="file with the configuration; - reads standard input")
+    address = parser.add_mutually_exclusive_group(required=True)
+    address.add_argument("--listen", metavar="ADDRESS", help="HOST:PORT, or the path of a local socket")
+    address.add_argument(
+        "--descriptor", type=int, metavar="N", help="file descriptor of an inherited, connected socket"
+    )
+    parser.add_argument("--journal", type=Path, help="file for the log of releases; on hardware, in an encrypted mount")
+    parser.add_argument("--collateral", type=Path, help="file with the vendor's statements, sent with every quote")
     parser.add_argument(
-        "--insecure-simulation", action="store_true", help="without hardware and without isolation, for tests"
+        "--insecure-simulation", action="store_true", help="run without hardware and without isolation, for tests only"
     )
     parser.set_defaults(do=_serve)
 
 
 def _configure_manifest(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", type=Path, help="the configuration's file, which becomes a measured file")
-    parser.add_argument("--listen", metavar="HOST:PORT", required=True, help="where the enclave will listen")
-    parser.add_argument("--parameters", type=int, required=True, help="how many numbers a row has")
-    parser.add_argument("--cohort", type=int, required=True, help="the most clients in a round")
-    parser.add_argument("--out", type=Path, help="where to write the manifest; default: standard output")
+    parser.add_argument("config", type=Path, help="file with the configuration; the manifest measures it")
+    parser.add_argument("--listen", metavar="HOST:PORT", required=True, help="address of the enclave")
+    parser.add_argument("--parameters", type=int, required=True, help="length of an update")
+    parser.add_argument("--cohort", type=int, required=True, help="maximum number of clients in a round")
+    parser.add_argument("--out", type=Path, help="file to write the manifest to; default: standard output")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(do=_manifest)
 
 
 def _verify(args: argparse.Namespace) -> int:
-    """0 if the quote is accepted, 1 if not."""
-    from tacit.protocols.attestation import Policy, judge, kind_of
+    """Exit code 0 if the quote is accepted, 1 if not."""
+    from tacit.protocols.attestation import AttestationPolicy, quote_kind, verify_quote
 
     quote = _read(args.quote, "quote")
     collateral = _read(args.collateral, "collateral") if args.collateral else b""
     now = args.at if args.at is not None else int(datetime.now(UTC).timestamp())
-    verdict = judge(kind_of(quote), quote, collateral, Policy.load(args.policy), now, args.report_data)
-    print(json.dumps(_table(verdict), indent=2) if args.json else "\n".join(verdict.lines()))
-    return 0 if verdict.accepted else 1
+    policy = AttestationPolicy.load(args.policy)
+    result = verify_quote(quote_kind(quote), quote, collateral, policy, now, args.report_data)
+    print(json.dumps(_table(result), indent=2) if args.json else "\n".join(result.lines()))
+    return 0 if result.accepted else 1
 
 
 def _configure(args: argparse.Namespace) -> int:
-    """Write a configuration; its digest is what clients compare."""
     from tacit import methods
 
     methods.check(args.method, to_dict(args.set))  # before PyTorch is imported
@@ -108,53 +123,57 @@ def _configure(args: argparse.Namespace) -> int:
     method = methods.make(args.method, to_dict(args.set))
     configuration = _configuration(args, method)
     files.write(args.out, configuration.to_bytes())
-    print(f"configuration  {args.out}\ndigest         {configuration.digest.hex()}")
-    if configuration.seed is not None:
-        print(_simulated())
+    caveat = {"caveat": _simulated()} if configuration.seed is not None else {}
+    if args.json:
+        print(json.dumps({"configuration": str(args.out), "digest": configuration.digest.hex(), **caveat}, indent=2))
+        return 0
+    print(f"configuration  {args.out}\ndigest         {configuration.digest.hex()}", *caveat.values(), sep="\n")
     return 0
 
 
 def _serve(args: argparse.Namespace) -> int:
-    """Serve until the host says that it is over."""
+    """Serve until the host sends SHUT_DOWN."""
     import torch
 
     from tacit.errors import expect
     from tacit.pieces.channels import enclave_service
-    from tacit.protocols.enclave import Configuration, Journal
+    from tacit.protocols.tee import Configuration, Journal
     from tacit.runs.expressions import build
 
-    torch.set_num_threads(1)  # sums then come out as everywhere else
+    torch.set_num_threads(1)  # so that sums are bitwise those of a simulation
     data = sys.stdin.buffer.read() if args.config == "-" else _read(Path(args.config), "configuration")
     configuration = Configuration.from_bytes(data)
     expect(
-        args.insecure_simulation or configuration.seed is None, "a configuration without a seed: it gives noise away"
+        args.insecure_simulation or configuration.seed is None,
+        "a configuration without a seed: a seed makes the noise public",
     )
     journal = Journal(args.journal) if args.journal else None
-    keeper = enclave_service(configuration, build(configuration.method), _attestor(args), journal)
+    service = enclave_service(configuration, build(configuration.method), _attestor(args), journal)
     if args.insecure_simulation:
-        print(
-            f"tacit: {_simulated()}: this process isolates nothing from whoever runs it.", file=sys.stderr, flush=True
-        )
+        print(f"tacit: {_simulated()}", file=sys.stderr, flush=True)
     if args.descriptor is not None:
         import socket
 
-        from tacit.protocols.enclave import serve
+        from tacit.protocols.tee import serve
 
-        serve(socket.socket(fileno=args.descriptor), keeper.answer)
+        serve(socket.socket(fileno=args.descriptor), service.answer)
         return 0
-    return _listen(args, configuration, keeper)
+    return _listen(args, configuration, service)
 
 
 def _manifest(args: argparse.Namespace) -> int:
-    """Write the manifest."""
     from tacit.core import files
-    from tacit.protocols.enclave.manifest import render
+    from tacit.protocols.attestation import render_manifest
 
-    text = render(args.config, args.listen, args.parameters, args.cohort)
+    text = render_manifest(args.config, args.listen, args.parameters, args.cohort)
+    if args.out is not None:
+        files.write(args.out, text.encode())
+    if args.json:
+        print(json.dumps({"manifest": text, "file": None if args.out is None else str(args.out)}, indent=2))
+        return 0
     if args.out is None:
         print(text, end="")
         return 0
-    files.write(args.out, text.encode())
     print(f"manifest  {args.out}\nIt was never run on hardware. Sign it with gramine-manifest and gramine-sgx-sign.")
     return 0
 
@@ -164,32 +183,32 @@ def _configuration(args: argparse.Namespace, method: "Method") -> "Configuration
 
     from tacit.errors import UserError, expect
     from tacit.pieces.channels import Enclave
-    from tacit.protocols.enclave import Configuration, simulated
+    from tacit.protocols.tee import Configuration, simulated_configuration
 
     method = method if isinstance(method.channel, Enclave) else replace(method, channel=Enclave())
     expect((args.seed is None) != (args.directory is None), "either --directory or --seed")
     if args.seed is not None:
-        return simulated(method, args.population, args.seed)
+        return simulated_configuration(method, args.population, args.seed)
     try:
         table = json.loads(_read(args.directory, "directory"))
         directory = {int(client): bytes.fromhex(key) for client, key in table.items()}
     except (ValueError, AttributeError, TypeError) as error:
-        raise UserError(f"Expected a JSON table of clients' numbers and keys in hex in {args.directory}.") from error
+        raise UserError(f"Expected a JSON object of client numbers and keys in hex in {args.directory}.") from error
     return Configuration(
         run=secrets.token_bytes(16), method=repr(method), population=args.population, directory=directory
     )
 
 
 def _attestor(args: argparse.Namespace) -> "Attestor":
-    from tacit.protocols.attestation import GramineAttestor, SimulationAttestor
+    from tacit.protocols.attestation import GramineAttestor, SimulatedAttestor
 
     if args.insecure_simulation:
-        return SimulationAttestor(insecure=True)
+        return SimulatedAttestor(insecure=True)
     return GramineAttestor(_read(args.collateral, "collateral") if args.collateral else b"")
 
 
-def _listen(args: argparse.Namespace, configuration: "Configuration", keeper: "EnclaveService") -> int:
-    from tacit.protocols.enclave import serve
+def _listen(args: argparse.Namespace, configuration: "Configuration", service: "EnclaveService") -> int:
+    from tacit.protocols.tee import serve
 
     with _listener(args.listen) as listener:
         print(f"listening on   {args.listen}\nconfiguration  {configuration.digest.hex()}", flush=True)
@@ -197,7 +216,7 @@ def _listen(args: argparse.Namespace, configuration: "Configuration", keeper: "E
             print(_simulated(), flush=True)
         while True:
             connection, _ = listener.accept()
-            if serve(connection, keeper.answer):
+            if serve(connection, service.answer):
                 return 0
 
 
@@ -220,14 +239,21 @@ def _listener(address: str) -> "socket.socket":
         raise UserError(f"Could not listen on {address}: {error.strerror}. Choose another address.") from error
 
 
-def _table(verdict: "Verdict") -> dict[str, object]:
-    claims = verdict.claims and {
-        **asdict(verdict.claims),
-        "kind": verdict.claims.kind.label,
-        "report_data": verdict.claims.report_data.hex(),
+def _table(result: "AttestationResult") -> dict[str, object]:
+    from tacit.protocols.attestation import QuoteKind
+
+    claims = result.claims and {
+        **asdict(result.claims),
+        "kind": result.claims.kind.label,
+        "report_data": result.claims.report_data.hex(),
     }
-    found = {"accepted": verdict.accepted, "against": verdict.against, "claims": claims, "bound": verdict.bound}
-    return {**found, "caveat": _simulated()} if verdict.kind.label.startswith("SIM") else found
+    table = {
+        "accepted": result.accepted,
+        "violations": result.violations,
+        "claims": claims,
+        "report_data_compared": result.compared,
+    }
+    return {**table, "caveat": _simulated()} if result.kind is QuoteKind.SIMULATION else table
 
 
 def _simulated() -> str:

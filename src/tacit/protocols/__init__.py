@@ -1,1 +1,1 @@
-"""Cryptographic protocols as conversations that do no I/O: secure aggregation, the enclave, remote attestation."""
+"""Cryptographic protocols that do no I/O: secure aggregation, aggregation in an enclave, remote attestation."""

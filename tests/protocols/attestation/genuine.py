@@ -1,9 +1,9 @@
-"""Genuine quotes, with the clock set, and a policy for each that states what is accepted of it."""
+"""Genuine quotes, each with a time and a policy by which it is accepted."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacit.protocols.attestation import Kind, Policy, Verdict, judge
+from tacit.protocols.attestation import AttestationPolicy, AttestationResult, QuoteKind, verify_quote
 
 SAMPLES = Path(__file__).parent / "samples"
 JULY = 1_751_371_200  # 2025-07-01 12:00 UTC
@@ -13,11 +13,11 @@ DAY = 86_400
 
 @dataclass(frozen=True)
 class Sample:
-    """A quote, its collateral, and what it should be judged by."""
+    """A quote, its collateral, and the policy and time of its verification."""
 
-    kind: Kind
+    kind: QuoteKind
     name: str
-    policy: Policy
+    policy: AttestationPolicy
     now: int = JULY
 
     @property
@@ -28,16 +28,16 @@ class Sample:
     def collateral(self) -> bytes:
         return (SAMPLES / f"{self.name}_collateral.json").read_bytes()
 
-    def judged(
+    def verified(
         self,
         quote: bytes | None = None,
         collateral: bytes | None = None,
-        policy: Policy | None = None,
+        policy: AttestationPolicy | None = None,
         now: int | None = None,
         expected: bytes | None = None,
-    ) -> Verdict:
-        """The verdict, with something exchanged."""
-        return judge(
+    ) -> AttestationResult:
+        """The result, with some arguments replaced."""
+        return verify_quote(
             self.kind,
             self.quote if quote is None else quote,
             self.collateral if collateral is None else collateral,
@@ -48,22 +48,24 @@ class Sample:
 
 
 SGX = Sample(
-    Kind.SGX,
+    QuoteKind.SGX,
     "sgx_quote",
-    Policy(
+    AttestationPolicy(
         measurements=("33d8736db756ed4997e04ba358d27833188f1932ff7b1d156904d3f560452fbb",),
         signers=("815f42f11cf64430c30bab7816ba596a1da0130c3b028b673133a66cf9a3e0e6",),
         statuses=("UpToDate", "ConfigurationAndSWHardeningNeeded"),
     ),
 )
 TDX = Sample(
-    Kind.TDX,
+    QuoteKind.TDX,
     "tdx_quote",
-    Policy(
+    AttestationPolicy(
         measurements=(
             "fa13bff786ec94614334ea98d2b49c80d3d029670e86b5615c02afcf50ad9d7a3b02f453567bb20d598b5acf7014d598",
         )
     ),
 )
-OUTDATED = Sample(Kind.TDX, "tdx_quote_outdated", Policy(measurements=("00",), statuses=("OutOfDate",)), MARCH)
+OUTDATED = Sample(
+    QuoteKind.TDX, "tdx_quote_outdated", AttestationPolicy(measurements=("00",), statuses=("OutOfDate",)), MARCH
+)
 HELLO = b"Hello, world!".ljust(64, b"\0")

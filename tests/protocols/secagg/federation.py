@@ -1,4 +1,4 @@
-"""Plays whole conversations, with clients lost, messages shuffled and doubled, and desks kept as bytes in between."""
+"""A test federation: whole conversations with dropouts, reordered and duplicated messages, and serialised states."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -9,18 +9,25 @@ import numpy as np
 
 from tacit.protocols import crypto
 from tacit.protocols.secagg import (
-    Desk,
-    Level,
-    Outcome,
     Parameters,
     Phase,
-    Policy,
-    Session,
+    SecaggClientState,
+    SecaggOutcome,
+    SecaggPolicy,
+    SecaggSession,
+    ThreatModel,
     answer,
     converse,
-    hold,
-    invite,
+    join_round,
+    secagg_messages,
+    set_vector,
 )
+from tacit.protocols.secagg.pads import Vector
+from tacit.protocols.secagg.secagg_messages import HEADER, Direction
+
+COHORT = (1, 2, 3, 4, 5)
+VICTIM = 3
+Answers = dict[tuple[bytes, bytes], tuple[SecaggClientState, bytes]]
 
 
 def entropy(seed: object) -> crypto.Entropy:
@@ -29,33 +36,31 @@ def entropy(seed: object) -> crypto.Entropy:
 
 
 IDENTITIES = {j: entropy(("identity", j))(32) for j in range(1, 200)}
-DIRECTORY = {j: crypto.identity(secret) for j, secret in IDENTITIES.items()}
+DIRECTORY = {j: crypto.public_identity(secret) for j, secret in IDENTITIES.items()}
 
 
-def session(p: Parameters, *, number: int = 1, model: bytes = b"m" * 32, config: bytes = b"c" * 32) -> Session:
-    return Session(run=b"r" * 16, round=number, model=model, config=config, parameters=p)
+def session(p: Parameters, *, index: int = 1, model: bytes = b"m" * 32, config: bytes = b"c" * 32) -> SecaggSession:
+    return SecaggSession(run=b"r" * 16, round=index, model=model, config=config, parameters=p)
 
 
-def policy(p: Parameters, **floors: int) -> Policy:
-    return Policy(level=p.level, corrupt=p.corrupt, **floors)
+def directory(p: Parameters, cohort: tuple[int, ...]) -> dict[int, bytes]:
+    return {j: DIRECTORY[j] for j in cohort} if p.threat_model is ThreatModel.ACTIVE_SERVER else {}
 
 
-def known(p: Parameters, cohort: tuple[int, ...]) -> dict[int, bytes]:
-    return {j: DIRECTORY[j] for j in cohort} if p.level is Level.ACTIVE_SERVER else {}
-
-
-def seat(s: Session, client: int, cohort: tuple[int, ...], vector: np.ndarray | None = None, seed: object = 0) -> Desk:
-    """A client's desk, holding its vector."""
-    active = s.parameters.level is Level.ACTIVE_SERVER
-    desk = invite(
+def joined(
+    s: SecaggSession, client: int, cohort: tuple[int, ...], vector: Vector | None = None, seed: object = 0
+) -> SecaggClientState:
+    """The state of a client that has joined the round and set its vector."""
+    p = s.parameters
+    state = join_round(
         s,
         client,
-        policy(s.parameters),
-        identity=IDENTITIES[client] if active else b"",
-        directory=known(s.parameters, cohort),
+        SecaggPolicy(threat_model=p.threat_model, min_corrupt=p.corrupt),
+        identity=IDENTITIES[client] if p.threat_model is ThreatModel.ACTIVE_SERVER else b"",
+        directory=directory(p, cohort),
         entropy=entropy((seed, client)),
     )
-    return hold(desk, np.zeros(s.parameters.dim, np.uint32) if vector is None else vector)
+    return set_vector(state, np.zeros(p.dim, np.uint32) if vector is None else vector)
 
 
 Network = Callable[[Phase, list[tuple[int, bytes]]], list[tuple[int, bytes]]]
@@ -63,61 +68,118 @@ Network = Callable[[Phase, list[tuple[int, bytes]]], list[tuple[int, bytes]]]
 
 @dataclass
 class Federation:
-    """Clients with vectors; `lost[phase]` says who falls silent when asked in that phase, for good."""
+    """Clients with vectors.
 
-    session: Session
-    vectors: Mapping[int, np.ndarray]
-    lost: Mapping[Phase, frozenset[int]] = field(default_factory=dict)
+    Attributes:
+        session: the round.
+        vectors: of each client.
+        dropouts: who stops answering in which phase, for good.
+        network: what becomes of the replies of a phase on their way.
+        serialised: whether states are bytes between messages.
+        seed: of the clients' entropy.
+        answers: a cache of answers, which are pure functions of state and request; None: no cache.
+    """
+
+    session: SecaggSession
+    vectors: Mapping[int, Vector]
+    dropouts: Mapping[Phase, frozenset[int]] = field(default_factory=dict)
     network: Network = lambda _, replies: replies
-    kept: bool = True  # desks as bytes between messages
+    serialised: bool = True
     seed: object = 0
+    answers: Answers | None = None
 
     def start(self) -> tuple[int, ...]:
         cohort = tuple(sorted(self.vectors))
-        self.desks = {j: seat(self.session, j, cohort, v, self.seed) for j, v in self.vectors.items()}
+        self.states = {j: joined(self.session, j, cohort, v, self.seed) for j, v in self.vectors.items()}
         return cohort
 
-    def play(self) -> Outcome:
+    def run(self) -> SecaggOutcome:
         cohort = self.start()
-        conversation = converse(self.session, cohort, known(self.session.parameters, cohort))
+        conversation = converse(self.session, cohort, directory(self.session.parameters, cohort))
         replies: list[tuple[int, bytes]] | None = None
         gone: set[int] = set()
         try:
             while True:
                 requests = next(conversation) if replies is None else conversation.send(replies)
                 phase = Phase(next(iter(requests.values()))[5])
-                gone |= self.lost.get(phase, frozenset())
-                said = [(j, self.reply(j, request)) for j, request in requests.items() if j not in gone]
-                replies = self.network(phase, said)
+                gone |= self.dropouts.get(phase, frozenset())
+                sent = [(j, self.reply(j, request)) for j, request in requests.items() if j not in gone]
+                replies = self.network(phase, sent)
         except StopIteration as end:
-            return end.value
+            outcome: SecaggOutcome = end.value
+            return outcome
 
     def reply(self, client: int, request: bytes) -> bytes:
-        desk = self.desks[client]
-        desk, reply = answer(Desk.from_bytes(desk.to_bytes()) if self.kept else desk, request)
-        self.desks[client] = desk
+        self.states[client], reply = self._answer(self.states[client], request)
+        return reply
+
+    def _answer(self, state: SecaggClientState, request: bytes) -> tuple[SecaggClientState, bytes]:
+        if self.answers is not None:
+            key = state.to_bytes(), request
+            if key not in self.answers:
+                self.answers[key] = answer(state, request)
+            return self.answers[key]
+        return answer(SecaggClientState.from_bytes(state.to_bytes()) if self.serialised else state, request)
+
+
+@dataclass
+class RecordedFederation(Federation):
+    """A federation that records each client's state and request in each phase, and its state afterwards."""
+
+    before: dict[tuple[int, Phase], tuple[SecaggClientState, bytes]] = field(default_factory=dict)
+    after: dict[tuple[int, Phase], SecaggClientState] = field(default_factory=dict)
+
+    def reply(self, client: int, request: bytes) -> bytes:
+        at = (client, Phase(request[5]))
+        self.before[at] = self.states[client], request
+        reply = super().reply(client, request)
+        self.after[at] = self.states[client]
         return reply
 
 
-def parameters(count: int, dim: int = 5, **others: object) -> Parameters:
-    defaults: dict[str, object] = {"corrupt": Fraction(0), "dropout": Fraction(1, 3)}
-    return Parameters(cohort=count, dim=dim, **{**defaults, **others})  # type: ignore[arg-type]
+def small_vectors(dim: int = 4) -> dict[int, Vector]:
+    return {j: np.arange(dim, dtype=np.uint32) + np.uint32(j) for j in COHORT}
 
 
-def total(vectors: Mapping[int, np.ndarray], clients: tuple[int, ...], bits: int = 32) -> np.ndarray:
-    """The exact sum, in integers that cannot overflow."""
-    summed = sum(vectors[j].astype(object) for j in clients)
+def recorded(threat_model: ThreatModel = ThreatModel.ACTIVE_SERVER, index: int = 1, dim: int = 4) -> RecordedFederation:
+    """An honest conversation of five clients, of which client 5 drops out before its upload."""
+    p = parameters(5, dim, threat_model=threat_model)
+    federation = RecordedFederation(session(p, index=index), small_vectors(dim), {Phase.UPLOAD: frozenset({5})})
+    federation.run()
+    return federation
+
+
+def request(s: SecaggSession, phase: Phase, binding: bytes, body: bytes, client: int = VICTIM) -> bytes:
+    """A well-formed frame, as a malicious server would make it."""
+    return secagg_messages.pack(phase, Direction.REQUEST, s.round, client, binding, body)
+
+
+def body_of(frame: bytes) -> bytes:
+    return frame[HEADER:]
+
+
+def parameters(
+    count: int,
+    dim: int = 5,
+    *,
+    bits: int = 32,
+    threat_model: ThreatModel = ThreatModel.ACTIVE_SERVER,
+    corrupt: Fraction = Fraction(0),
+    dropout: Fraction = Fraction(1, 3),
+    min_uploads: int = 0,
+) -> Parameters:
+    return Parameters(
+        cohort=count,
+        dim=dim,
+        bits=bits,
+        threat_model=threat_model,
+        corrupt=corrupt,
+        dropout=dropout,
+        min_uploads=min_uploads,
+    )
+
+
+def exact_sum(vectors: Mapping[int, Vector], clients: tuple[int, ...], bits: int = 32) -> Vector:
+    """The sum, in integers that cannot overflow."""
+    summed = np.sum([vectors[j].astype(object) for j in clients], axis=0)
     return np.array([int(value) % (1 << bits) for value in summed], np.uint32)
-
-
-__all__ = [
-    "DIRECTORY",
-    "IDENTITIES",
-    "Federation",
-    "entropy",
-    "known",
-    "parameters",
-    "seat",
-    "session",
-    "total",
-]

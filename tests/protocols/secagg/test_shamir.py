@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from protocols.secagg.federation import entropy
-from tacit.protocols.secagg import ProtocolError, TooFewError, shamir
-from tacit.protocols.secagg.recovery import Puzzle, solve
+from tacit.protocols.secagg import ProtocolError, TooFewClientsError, shamir
+from tacit.protocols.secagg.shamir import ShareSet, recover_secrets
 
 SECRET = bytes(range(224, 256))
 
 
 def test_the_textbook_example() -> None:
-    """f(x) = 1234 + 166 x + 94 x^2 at 1 to 6 (Wikipedia, "Shamir's secret sharing"), below the prime all along."""
+    """f(x) = 1234 + 166 x + 94 x^2 at 1 to 6 (Wikipedia, "Shamir's secret sharing"), always below the prime."""
     values = shamir.evaluate(np.array([[1234], [166], [94]], np.uint64), range(1, 7))
     assert values.ravel().tolist() == [1494, 1942, 2578, 3402, 4414, 5614]
     for three in combinations(range(6), 3):
@@ -42,7 +42,7 @@ def test_any_threshold_of_shares_gives_the_secret_and_one_less_does_not(
     assert fewer != shamir.to_limbs(secret)
 
 
-def test_one_share_less_is_uniform_whatever_the_secret() -> None:
+def test_fewer_shares_than_the_threshold_are_uniform_for_every_secret() -> None:
     """Chi-square of 4000 first shares in 64 bins, for the smallest and the largest secret."""
     for secret in (bytes(32), b"\xff" * 32):
         shares = [shamir.split([secret], [1], 2, entropy((secret, k)))[0, 0] for k in range(450)]
@@ -54,7 +54,7 @@ def test_limbs_hold_every_secret_and_nothing_more() -> None:
     for secret in (bytes(32), b"\xff" * 32, SECRET):
         assert shamir.from_limbs(shamir.to_limbs(secret)) == secret
     for wrong in ([1 << 30] + [0] * 8, [0] * 8 + [1 << 16]):
-        with pytest.raises(ProtocolError, match="belong together"):
+        with pytest.raises(ProtocolError, match="inconsistent"):
             shamir.from_limbs(wrong)
 
 
@@ -67,29 +67,32 @@ def test_shares_on_the_wire_are_numbers_of_the_field() -> None:
             shamir.from_bytes(wrong)
 
 
-def _puzzle(client: int, places: list[int], threshold: int) -> tuple[Puzzle, bytes]:
+def _share_set(client: int, holders: list[int], threshold: int) -> tuple[ShareSet, bytes]:
     secret = hashlib.sha256(bytes([client])).digest()
-    shares = shamir.split([secret], places, threshold, entropy(client))[:, 0]
-    return Puzzle(client, dict(zip(places, shares, strict=True)), lambda found: found == secret), secret
+    shares = shamir.split([secret], holders, threshold, entropy(client))[:, 0]
+    by_holder = dict(zip(holders, shares, strict=True))
+    return ShareSet(client, by_holder, lambda candidate: candidate == secret), secret
 
 
 def test_many_secrets_are_recovered_at_once_from_different_holders() -> None:
-    made = [_puzzle(j, list(range(j, j + 12 + j % 3)), 10) for j in range(1, 41)]
-    assert solve([puzzle for puzzle, _ in made], 10) == {puzzle.client: secret for puzzle, secret in made}
-    assert solve([], 10) == {}
+    made = [_share_set(j, list(range(j, j + 12 + j % 3)), 10) for j in range(1, 41)]
+    assert recover_secrets([share_set for share_set, _ in made], 10) == {
+        share_set.client: secret for share_set, secret in made
+    }
+    assert recover_secrets([], 10) == {}
 
 
-@pytest.mark.parametrize("liar", [1, 4, 7])
-def test_a_wrong_share_is_found_out_and_left_out(liar: int) -> None:
-    puzzle, secret = _puzzle(1, [1, 2, 3, 4, 5, 6, 7], 5)
-    puzzle.shares[liar][0] ^= 1
-    assert solve([puzzle], 5) == {1: secret}
+@pytest.mark.parametrize("holder", [1, 4, 7])
+def test_a_wrong_share_is_detected_and_omitted(holder: int) -> None:
+    share_set, secret = _share_set(1, [1, 2, 3, 4, 5, 6, 7], 5)
+    share_set.shares[holder][0] ^= 1
+    assert recover_secrets([share_set], 5) == {1: secret}
 
 
 def test_without_a_share_to_spare_there_is_no_secret_rather_than_a_wrong_one() -> None:
-    puzzle, _ = _puzzle(1, [1, 2, 3], 3)
-    puzzle.shares[2][0] ^= 1
-    with pytest.raises(TooFewError, match="do not belong together"):
-        solve([puzzle], 3)
-    with pytest.raises(TooFewError, match="Expected 4 shares"):
-        solve([puzzle], 4)
+    share_set, _ = _share_set(1, [1, 2, 3], 3)
+    share_set.shares[2][0] ^= 1
+    with pytest.raises(TooFewClientsError, match="are inconsistent"):
+        recover_secrets([share_set], 3)
+    with pytest.raises(TooFewClientsError, match="Expected 4 shares"):
+        recover_secrets([share_set], 4)

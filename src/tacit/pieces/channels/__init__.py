@@ -1,4 +1,4 @@
-"""Who sees which part of what clients send. Sending it in plain is neutral and lives in `tacit.core`."""
+"""Channels: who sees which part of the clients' messages. The neutral one, `Plain`, is in `tacit.core`."""
 
 from tacit.core import Plain
 from tacit.pieces.channels.enclave_channel import Enclave, enclave_service

@@ -1,18 +1,18 @@
-"""What secure aggregation is for, without the cryptography: the server learns the sum and nothing else."""
+"""The ideal functionality of secure aggregation, without cryptography: the server learns only the sum."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tacit.core import Messages, Round, View
-from tacit.core.neutral import Direct
-from tacit.core.pieces import Visibility
+from tacit.core.interfaces import Visibility
+from tacit.core.neutral import DirectChannel
 
 
 @dataclass(frozen=True)
-class IdealSum(Direct):
-    """A perfectly trusted party adds up the messages exactly and shows only their sum. It exists in simulations only.
+class IdealSum(DirectChannel):
+    """A trusted third party sums the messages exactly and reveals only the sum. It exists in simulations only.
 
-    It stands for a secure aggregation protocol, whose own messages are not counted: bytes are those of the payload.
+    It stands for a secure aggregation protocol without its overhead: bytes are those of the payload.
 
     Sees: the server, the sum of a round's messages and who took part; nobody, a single message.
     """
@@ -20,10 +20,8 @@ class IdealSum(Direct):
     server_sees: ClassVar[Visibility] = "sum"
     aggregates: ClassVar[Visibility] = "sum"
 
-    def upload(self, messages: Messages, now: Round) -> tuple[int, ...]:
-        """One frame per message."""
+    def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
         return messages.sizes()
 
-    def download(self, view: View, now: Round, *, first: bool) -> int:
-        """One frame with the view's parts."""
+    def download_size(self, view: View, now: Round, *, first: bool) -> int:
         return view.size(first=first)

@@ -12,42 +12,49 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Messages, Round, State, Step, Sum, Traffic, View
-from tacit.core.neutral import Unattended
-from tacit.core.pieces import AddNoise, SumMessages, Visibility
+from tacit.core import DenseRows, GridStep, Messages, Round, State, Sum, Traffic, View
+from tacit.core.interfaces import AddNoise, SumMessages, Visibility
+from tacit.core.neutral import StatelessChannel
 from tacit.core.schema import choose
-from tacit.errors import expect
-from tacit.protocols.secagg import Level, Parameters, Phase, Session, TooFewError, expected, ring
-from tacit.protocols.secagg.local import play
-from tacit.protocols.secagg.parameters import LEAST
+from tacit.errors import TooFewClientsError, expect
+from tacit.protocols.secagg import (
+    MIN_COHORT,
+    Parameters,
+    Phase,
+    SecaggSession,
+    ThreatModel,
+    packed_size,
+    phase_bytes,
+    run_locally,
+)
 
-LEVELS = {"semi_honest": Level.SEMI_HONEST, "active_server": Level.ACTIVE_SERVER}
+THREAT_MODELS = {"semi_honest": ThreatModel.SEMI_HONEST, "active_server": ThreatModel.ACTIVE_SERVER}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecureSum(Unattended):
-    """Clients pad what they send so that the pads cancel in the sum, and only there (Bonawitz 2017, Bell 2020).
+class SecureSum(StatelessChannel):
+    """Clients add pads that cancel in the sum, and only there (Bonawitz et al. 2017, Bell et al. 2020).
 
-    In a simulation messages are added up as integers, which gives what the conversation gives, to the last bit;
-    `conversation` plays every message of it. Messages that are not on a grid yet (those without noise) are rounded to
-    one whose step is the smallest power of two at which the largest cohort's sum fits the ring.
+    A simulation sums the same integers without pads, which gives bitwise the same result; `conversation` runs the whole
+    protocol. Messages without noise are rounded to a grid whose step is the smallest power of two at which the sum of
+    the largest cohort does not wrap around.
 
     Args:
-        level: `active_server`: single messages stay hidden from a server that may send anything; `semi_honest`: from
-            one that follows the protocol.
-        corrupt: the part of a cohort that may collude with the server.
-        dropout: the part that may be lost, in any phase; if more are, the round ends without a sum.
+        level: the threat model. `active_server`: messages stay hidden from a server that may send anything;
+            `semi_honest`: from one that follows the protocol.
+        corrupt: the fraction of a cohort that may collude with the server.
+        dropout: the fraction that may drop out, in any phase; if more do, the round ends without a sum.
         bits: sums are modulo 2^bits; fewer than 32 save bytes and make the grid coarser.
-        reach: the largest number that a message without noise may have; who has a larger one does not deliver.
-        conversation: play every message, with real keys, instead of adding up.
+        reach: the largest absolute value in a message without noise; a client that exceeds it drops out.
+        conversation: run the protocol with real keys and messages.
 
-    Formal guarantees: if no more than the given parts collude and drop out, the server and the colluders together learn
-    nothing beyond the sum of the others that delivered, who are 3 or more (Bell et al. 2020, Theorem 3.9; statistical
-    error 2⁻⁴⁰). Not covered: a client may put in any vector, too long a one or one without its noise, and can ruin a
-    round, but not open anybody's message. Who takes part, and when, is known to the server.
+    Formal guarantees: if at most the given fractions collude and drop out, the server and the colluders together learn
+    nothing beyond the sum of the other clients' messages, which are 3 or more (Bell et al. 2020, Theorem 3.9;
+    statistical error 2⁻⁴⁰). Not covered: a client may send any vector, such as one that is not clipped or has no noise,
+    and can make a round fail, but it cannot learn another client's message. The server knows who takes part, and when.
 
-    Sees: the server, the sum of those who delivered, the roster and who was lost; a neighbour, one share of each
-    secret; nobody, a single message.
+    Sees: the server, the sum of the messages, who took part and who dropped out; a neighbour, one share of each secret;
+    nobody, a single message.
     """
 
     level: Literal["active_server", "semi_honest"] = "active_server"
@@ -60,7 +67,7 @@ class SecureSum(Unattended):
     aggregates: ClassVar[Visibility] = "sum"
 
     def __post_init__(self) -> None:
-        choose(LEVELS, self.level, "level")
+        choose(THREAT_MODELS, self.level, "level")
         for name in ("corrupt", "dropout"):
             expect(0 <= getattr(self, name) < 1, f"{name}={getattr(self, name)} in [0, 1)")
         expect(8 <= self.bits <= 32, f"bits={self.bits} in [8, 32]")
@@ -68,97 +75,93 @@ class SecureSum(Unattended):
 
     @property
     def tolerates(self) -> str:
-        """The parts that may collude and drop out, and what that means for a cohort of 100."""
-        wiring = self._at(100, dim=1).wiring(100)
-        lost = f"{self.dropout:.0%} may be lost in any phase"
+        graph = self._parameters(100, dim=1).graph(100)
         return (
-            f"{self.corrupt:.0%} of a cohort may collude with the server, and {lost}. In a cohort of 100, each client "
-            f"shares its secrets with {wiring.degree} others, and {wiring.threshold} shares open one"
+            f"up to {self.corrupt:.0%} of a cohort may collude with the server, and up to {self.dropout:.0%} may drop "
+            f"out in any phase. In a cohort of 100, each client shares its secrets with {graph.degree} others, and "
+            f"{graph.threshold} shares recover a secret"
         )
 
     @property
     def streams(self) -> bool:
-        """Whether integers are added up as they come: a conversation needs all messages of a round."""
-        return not self.conversation
+        return not self.conversation  # which needs all messages of a round
 
     def send(self, messages: Messages, now: Round) -> Messages:
-        """Messages on a grid; those that are on one stay as they are."""
-        if messages.step is not None:
+        if messages.grid_step is not None:
             return messages
         step, rows = self.step(now), messages.rows.dense().double()
-        far = (rows.abs() > self.reach).any(1)
-        put = (rows / step).round().mul_(step).masked_fill_(far[:, None], torch.nan)
-        return replace(messages, rows=DenseRows(put), step=Step(step))
+        out_of_range = (rows.abs() > self.reach).any(1)
+        rounded = (rows / step).round().mul_(step).masked_fill_(out_of_range[:, None], torch.nan)
+        return replace(messages, rows=DenseRows(rounded), grid_step=GridStep(step))
 
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
-        """Padded, on the server; a simulation without the conversation adds up the integers themselves."""
-        told = add(messages)
+        simulated = add(messages)
         if not self.conversation or messages.rows.count == 0:
-            return told
-        assert messages.step is not None  # every message was sent
+            return simulated
+        assert messages.grid_step is not None  # `send` rounds every message
         session = self._session(self.parameters(messages.rows.dim, now), state, now)
         vectors = _integers(messages, self.bits)
-        others = (number for number in count() if number not in vectors)  # whoever of the cohort did not deliver
-        outcome = play(session, vectors, lost=islice(others, now.cohort - len(vectors)))
-        total = torch.from_numpy(outcome.total.astype(np.float64)).mul_(messages.step.size)
-        return replace(told, total=total, weight=float(len(outcome.delivered)))
+        others = (client for client in count() if client not in vectors)  # stand for clients that dropped out
+        outcome = run_locally(session, vectors, dropouts=islice(others, now.cohort - len(vectors)))
+        total = torch.from_numpy(outcome.total.astype(np.float64)).mul_(messages.grid_step.size)
+        return replace(simulated, total=total, weight=float(len(outcome.survivors)))
 
-    def release(self, total: Sum, now: Round, blur: AddNoise) -> Sum:
-        """The sum modulo 2^bits, between its halves; `TooFewError` if too few delivered."""
-        if now.cohort == 0 or total.step is None:
-            return blur(total)
+    def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
+        """The sum modulo 2^bits, centred at zero; raises `TooFewClientsError` if too few clients uploaded."""
+        if now.cohort == 0 or total.grid_step is None:
+            return add_noise(total)
         self._check_enough(int(total.weight), total.total.numel(), now)
-        return blur(replace(total, total=_centred(total.total, total.step.size, self.bits)))
+        return add_noise(replace(total, total=_centred(total.total, total.grid_step.size, self.bits)))
 
-    def upload(self, messages: Messages, now: Round) -> tuple[int, ...]:
-        """The frames of all phases, as if nobody was lost."""
-        phases = sum(self.phases(now).values(), Traffic())
-        return (ring.size(messages.rows.dim, self.bits) + phases.up,) * messages.rows.count
+    def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
+        """Bytes of all phases if nobody drops out."""
+        overhead = sum(self.overhead(now).values(), Traffic())
+        return (packed_size(messages.rows.dim, self.bits) + overhead.up,) * messages.rows.count
 
-    def download(self, view: View, now: Round, *, first: bool) -> int:
-        """One frame with the view's parts, and the requests of all phases."""
-        return view.size(first=first) + sum(self.phases(now).values(), Traffic()).down
+    def download_size(self, view: View, now: Round, *, first: bool) -> int:
+        return view.size(first=first) + sum(self.overhead(now).values(), Traffic()).down
 
-    def phases(self, now: Round) -> Mapping[str, Traffic]:
-        """Keys, shares, signatures and headers; padding makes no vector longer."""
+    def overhead(self, now: Round) -> Mapping[str, Traffic]:
+        """Keys, shares, signatures and headers; a pad does not lengthen a vector."""
         if now.cohort == 0:
             return {}
-        return _phases(self.parameters(1, now))
+        return _overhead(self.parameters(1, now))
 
     def parameters(self, dim: int, now: Round) -> Parameters:
-        """Those of the protocol for this round's cohort."""
-        if now.cohort < LEAST:
-            raise TooFewError(
-                f"Round {now.index + 1} has {now.cohort} of the {LEAST} clients that a secure sum needs. "
+        """The protocol's parameters for this round's cohort."""
+        if now.cohort < MIN_COHORT:
+            clients = f"{now.cohort} client{'s' * (now.cohort != 1)}"
+            raise TooFewClientsError(
+                f"Secure aggregation needs at least {MIN_COHORT} clients, but round {now.index + 1} has {clients}. "
                 "Use larger cohorts."
             )
-        return self._at(now.cohort, dim)
+        return self._parameters(now.cohort, dim)
 
-    def _at(self, cohort: int, dim: int) -> Parameters:
+    def _parameters(self, cohort: int, dim: int) -> Parameters:
         return Parameters(
             cohort=cohort,
             dim=dim,
             bits=self.bits,
-            level=LEVELS[self.level],
+            threat_model=THREAT_MODELS[self.level],
             corrupt=Fraction(self.corrupt).limit_denominator(1000),
             dropout=Fraction(self.dropout).limit_denominator(1000),
         )
 
     def step(self, now: Round) -> float:
-        """The grid of messages without noise: on it, sums of the largest cohort fit the ring."""
+        """The grid step of messages without noise: sums of the largest cohort do not wrap around."""
         return ldexp(1.0, ceil(log2(now.max_cohort * self.reach / ((1 << self.bits - 1) - now.max_cohort))))
 
-    def _check_enough(self, delivered: int, dim: int, now: Round) -> None:
-        least = self.parameters(dim, now).survivors
-        if delivered < least:
-            raise TooFewError(
-                f"Round {now.index + 1}: {delivered} of {now.cohort} clients delivered, {least} are needed. "
+    def _check_enough(self, survivors: int, dim: int, now: Round) -> None:
+        required = self.parameters(dim, now).min_survivors
+        if survivors < required:
+            raise TooFewClientsError(
+                f"Round {now.index + 1}: {survivors} of {now.cohort} clients uploaded, but {required} are required. "
                 "There is no sum, and nothing is released. Allow a larger dropout."
             )
 
-    def _session(self, parameters: Parameters, state: State, now: Round) -> Session:
+    def _session(self, parameters: Parameters, state: State, now: Round) -> SecaggSession:
         model = hashlib.sha256(state.weights.detach().cpu().contiguous().numpy().tobytes()).digest()
-        return Session(
+        return SecaggSession(
             run=now.shared.child("secure sum").value[:16],
             round=now.index,
             model=model,
@@ -167,24 +170,23 @@ class SecureSum(Unattended):
         )
 
 
-def _phases(parameters: Parameters) -> dict[str, Traffic]:
-    payload = ring.size(parameters.dim, parameters.bits)
-    sizes = expected(parameters)
+def _overhead(parameters: Parameters) -> dict[str, Traffic]:
+    payload = packed_size(parameters.dim, parameters.bits)
     return {
-        phase.name.lower(): Traffic(each.up - payload * (phase is Phase.UPLOAD), each.down)
-        for phase, each in sizes.items()
+        phase.name.lower(): Traffic(size.up - payload * (phase is Phase.UPLOAD), size.down)
+        for phase, size in phase_bytes(parameters).items()
     }
 
 
 def _integers(messages: Messages, bits: int) -> dict[int, "np.ndarray[tuple[int, ...], np.dtype[np.uint32]]"]:
-    """Each client's row in steps, modulo 2^bits."""
-    assert messages.step is not None
-    steps = (messages.rows.dense() / messages.step.size).to(torch.int64).cpu().numpy() & (1 << bits) - 1
+    """Each client's row in grid steps, modulo 2^bits."""
+    assert messages.grid_step is not None
+    steps = (messages.rows.dense() / messages.grid_step.size).to(torch.int64).cpu().numpy() & (1 << bits) - 1
     return dict(zip(messages.clients.tolist(), steps.astype(np.uint32), strict=True))
 
 
 def _centred(total: Tensor, step: float, bits: int) -> Tensor:
-    """The representative of a sum that is nearest to zero."""
+    """The representative of a sum modulo 2^bits that is nearest to zero."""
     half = 1 << bits - 1
     steps = (total / step).to(torch.int64)
     return ((steps + half) & (2 * half - 1)).sub_(half).to(total.dtype).mul_(step)

@@ -1,37 +1,47 @@
-"""Remote attestation: what runs over there, on which processor, and for whom it speaks.
+"""Remote attestation: which code runs in an enclave, on which processor, and with which key and configuration.
 
 A quote is a statement that a processor signs about the code it has loaded (the measurement) and 64 bytes that this code
-chose (the report data). `verify` accepts it only if the signature leads to the vendor, a `Policy` allows everything it
-says, and the report data bind the enclave's key, the verifier's own nonce, the configuration and the ledger's head.
+chose (the report data). `verify_evidence` accepts it only if the signature leads to the vendor, an `AttestationPolicy`
+allows all its claims, and the report data bind the enclave's key, the verifier's own nonce, the configuration and the
+head of the enclave's release log.
 
 Not covered: physical access to the machine. A memory interposer for less than 1000 US dollars extracts attestation keys
-of current SGX, TDX and SEV-SNP processors (WireTap, Battering RAM, TEE.fail, 2025); vendors call it out of scope.
+of current SGX, TDX and SEV-SNP processors (WireTap, Battering RAM, TEE.fail, 2025); vendors consider it out of scope.
 """
 
-from tacit.protocols.attestation.chain import GENESIS, Chain
-from tacit.protocols.attestation.claims import Claims
-from tacit.protocols.attestation.evidence import Binding, Evidence, Kind
-from tacit.protocols.attestation.gramine import GramineAttestor
-from tacit.protocols.attestation.policy import Policy
-from tacit.protocols.attestation.simulation import SIMULATED, SimulationAttestor, code_measurement
-from tacit.protocols.attestation.verdict import Attestor, Verdict, Verifier, judge, kind_of, verify
+from tacit.protocols.attestation.evidence import GENESIS, Binding, Claims, Evidence, QuoteKind, ReleaseLog, extend_head
+from tacit.protocols.attestation.gramine import GramineAttestor, render_manifest
+from tacit.protocols.attestation.simulated_quotes import SIMULATED, SimulatedAttestor, code_measurement
+from tacit.protocols.attestation.verification import (
+    AttestationPolicy,
+    AttestationResult,
+    Attestor,
+    Verifier,
+    check_claims,
+    quote_kind,
+    verify_evidence,
+    verify_quote,
+)
 
 __all__ = [
     "GENESIS",
     "SIMULATED",
+    "AttestationPolicy",
+    "AttestationResult",
     "Attestor",
     "Binding",
-    "Chain",
     "Claims",
     "Evidence",
     "GramineAttestor",
-    "Kind",
-    "Policy",
-    "SimulationAttestor",
-    "Verdict",
+    "QuoteKind",
+    "ReleaseLog",
+    "SimulatedAttestor",
     "Verifier",
+    "check_claims",
     "code_measurement",
-    "judge",
-    "kind_of",
-    "verify",
+    "extend_head",
+    "quote_kind",
+    "render_manifest",
+    "verify_evidence",
+    "verify_quote",
 ]

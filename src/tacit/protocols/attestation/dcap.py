@@ -1,8 +1,8 @@
-"""Intel's quotes (SGX, TDX), verified off line by `dcap-qvl`. Nothing else touches that library.
+"""Intel quotes (SGX, TDX), verified off line by `dcap-qvl`. No other module imports that library.
 
-Version 0.3.8 and older did not verify the quoting enclave's identity (CVE-2026-22696), hence the pinned range. What it
-returns is a statement whose signatures hold, nothing more: debug, measurement, status and report data are compared by
-`Policy` and `verify`. It overlooks bytes behind the signature; they are refused here unless they are zero.
+Version 0.3.8 and older did not verify the quoting enclave's identity (CVE-2026-22696), hence the pinned range. The
+library only checks signatures: debug, measurement, status and report data are checked by `AttestationPolicy` and
+`verify_quote`. It ignores bytes after the signature; they are rejected here unless they are zero.
 """
 
 import hashlib
@@ -15,41 +15,39 @@ from typing import Any
 import dcap_qvl
 
 from tacit.errors import ProtocolError
-from tacit.protocols.attestation.claims import Claims
-from tacit.protocols.attestation.evidence import Kind
+from tacit.protocols.attestation.evidence import Claims, QuoteKind
 
 _HEADER = 48
-_BODIES = {3: 384, 4: 584}  # by version; from version 5 on, the body says its own length
-_SGX_DEBUG = 1 << 1  # of the attributes' first byte
+_BODIES = {3: 384, 4: 584}  # by version; from version 5 on, the body declares its length
+_SGX_DEBUG = 1 << 1  # in the first byte of the attributes
 _RTMRS = ("mr_td", "rt_mr0", "rt_mr1", "rt_mr2", "rt_mr3")
 
 
-def kind_of(quote: bytes) -> Kind | None:
-    """SGX or TDX, by the quote's own header, which is not believed before its signature holds; None: neither."""
-    types = {0x00: Kind.SGX, 0x81: Kind.TDX}
+def quote_kind(quote: bytes) -> QuoteKind | None:
+    """SGX or TDX, by the quote's header, which its signature has yet to confirm; None: neither."""
+    types = {0x00: QuoteKind.SGX, 0x81: QuoteKind.TDX}
     return types.get(struct.unpack_from("<I", quote, 4)[0]) if len(quote) >= _HEADER else None
 
 
 class DcapVerifier:
-    """Reads SGX and TDX quotes whose certificates lead to Intel's root."""
+    """Reads SGX and TDX quotes whose certificate chain ends at Intel's root."""
 
     def claims(self, quote: bytes, collateral: bytes, now: int) -> Claims:
-        """What the quote says; `ProtocolError` if a signature, a certificate or the time does not hold."""
         _check_length(quote)
         try:
-            held = dcap_qvl.QuoteCollateralV3.from_json(collateral.decode())
-            report = json.loads(dcap_qvl.verify(quote, held, now).to_json())
-            issued = min(_issued(held.tcb_info), _issued(held.qe_identity))
+            parsed = dcap_qvl.QuoteCollateralV3.from_json(collateral.decode())
+            report = json.loads(dcap_qvl.verify(quote, parsed, now).to_json())
+            issued = min(_issued(parsed.tcb_info), _issued(parsed.qe_identity))
         except (ValueError, KeyError, TypeError) as error:
-            raise ProtocolError(f"The quote does not hold: {' '.join(str(error).split())}.") from error
-        ((form, body),) = report["report"].items()
+            raise ProtocolError(f"The quote is not valid: {' '.join(str(error).split())}.") from error
+        ((report_type, body),) = report["report"].items()
         common = {"status": report["status"], "advisories": tuple(report["advisory_ids"]), "issued": issued}
-        return _sgx(body, common) if form == "SgxEnclave" else _tdx(body, common)
+        return _sgx(body, common) if report_type == "SgxEnclave" else _tdx(body, common)
 
 
 def _sgx(body: Mapping[str, Any], common: Mapping[str, Any]) -> Claims:
     return Claims(
-        kind=Kind.SGX,
+        kind=QuoteKind.SGX,
         measurement=body["mr_enclave"],
         registers={"mr_enclave": body["mr_enclave"]},
         signer=body["mr_signer"],
@@ -64,7 +62,7 @@ def _tdx(body: Mapping[str, Any], common: Mapping[str, Any]) -> Claims:
     body = {**body, **body.get("base", {})}  # newer reports wrap the older one
     registers = {name: body[name] for name in _RTMRS}
     return Claims(
-        kind=Kind.TDX,
+        kind=QuoteKind.TDX,
         measurement=hashlib.sha384(bytes.fromhex("".join(registers.values()))).hexdigest(),
         registers=registers,
         signer="",
@@ -80,14 +78,14 @@ def _issued(document: str) -> int:
 
 
 def _check_length(quote: bytes) -> None:
-    """Behind the signature there may be zeros, as vendors' tools leave them, and nothing else."""
+    """After the signature only zeros may follow, as vendors' tools leave them."""
     try:
         (version,) = struct.unpack_from("<H", quote)
-        at = _HEADER + _BODIES[version] if version in _BODIES else 54 + struct.unpack_from("<I", quote, 50)[0]
-        end = at + 4 + struct.unpack_from("<I", quote, at)[0]
+        start = _HEADER + _BODIES[version] if version in _BODIES else 54 + struct.unpack_from("<I", quote, 50)[0]
+        end = start + 4 + struct.unpack_from("<I", quote, start)[0]
     except struct.error as error:
-        raise ProtocolError("The quote was cut: it ends before its signature.") from error
+        raise ProtocolError("The quote is truncated: it ends before its signature.") from error
     if end > len(quote):
-        raise ProtocolError("The quote was cut: it ends inside its signature.")
+        raise ProtocolError("The quote is truncated: it ends inside its signature.")
     if any(quote[end:]):
-        raise ProtocolError(f"The quote has {len(quote) - end} bytes behind its end.")
+        raise ProtocolError(f"The quote has {len(quote) - end} bytes after its end.")

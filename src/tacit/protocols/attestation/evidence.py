@@ -1,38 +1,47 @@
-"""What travels from an enclave to those who want to know it, and what its report data bind."""
+"""What an enclave sends to prove itself: a quote, what its report data bind, and the log of its releases.
+
+The release log is the enclave's record of everything that it released, a hash chain whose head is attested. The host
+can restore an older file, but not into the memory of clients: each client remembers the last head that it saw, and
+requires the entries that lead from there to the attested head. An enclave that was rolled back cannot provide them.
+"""
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 from tacit.errors import ProtocolError
+from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY
-from tacit.wire.packing import LENGTH, Reader, number, pack_chunk
+from tacit.wire.packing import LENGTH, Reader, pack_chunk, pack_number
 
 REPORT_DATA = 64  # bytes
-MOST_QUOTE = 1 << 16
-MOST_COLLATERAL = 1 << 20
-MOST_LINKS = 1 << 16
+MAX_QUOTE = 1 << 16  # bytes
+MAX_COLLATERAL = 1 << 20  # bytes
+MAX_LOG_ENTRIES = 1 << 16
+GENESIS = bytes(KEY)  # the head of an empty release log
 _DOMAIN = b"tacit enclave 1\0"
 
 
-class Kind(IntEnum):
-    """Whose statement a quote is."""
+class QuoteKind(IntEnum):
+    """Which technology signs a quote."""
 
-    SGX = 1  # an Intel SGX enclave, signed through DCAP
-    TDX = 2  # an Intel TDX virtual machine, signed through DCAP
-    SIMULATION = 255  # nobody's: there is no isolation
+    SGX = 1  # an Intel SGX enclave, through DCAP
+    TDX = 2  # an Intel TDX virtual machine, through DCAP
+    SIMULATION = 255  # none: there is no isolation
 
     @property
     def label(self) -> str:
-        """The name in print."""
-        return {Kind.SGX: "sgx-dcap", Kind.TDX: "tdx-dcap", Kind.SIMULATION: "SIMULATION-INSECURE"}[self]
+        """The name that is printed."""
+        labels = {QuoteKind.SGX: "sgx-dcap", QuoteKind.TDX: "tdx-dcap", QuoteKind.SIMULATION: "SIMULATION-INSECURE"}
+        return labels[self]
 
 
 @dataclass(frozen=True)
 class Binding:
-    """What an enclave swears by: its key, the nonce of whoever asks, its configuration, its ledger's head.
+    """What an enclave attests: its key, the verifier's nonce, its configuration, the head of its release log.
 
-    Each has 32 bytes. The nonce comes from the verifier, so that no old quote can answer it.
+    Each has 32 bytes. The nonce is drawn by the verifier, so that no old quote can answer it.
     """
 
     key: bytes
@@ -42,53 +51,128 @@ class Binding:
 
     @property
     def report_data(self) -> bytes:
-        """The 64 bytes that go into the quote; each part with its length, so that none can pass for another."""
+        """The 64 bytes in the quote: a digest over all parts, each prefixed with its length."""
         parts = (self.key, self.nonce, self.config, self.head)
-        return hashlib.sha512(_DOMAIN + b"".join(number(len(part), LENGTH) + part for part in parts)).digest()
+        return hashlib.sha512(_DOMAIN + b"".join(pack_number(len(part), LENGTH) + part for part in parts)).digest()
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A quote, what it is about, and what is needed to verify it.
+    """A quote, what it attests, and what is needed to verify it.
 
     Attributes:
         kind: of the quote.
-        quote: as the processor's vendor defines it. It is malleable: its hash identifies nothing.
+        quote: in the format of the processor's vendor. It is malleable: its hash identifies nothing.
         collateral: the vendor's statements about processor and firmware, as JSON; empty if the verifier has its own.
         key: the enclave's public X25519 key.
         config: the digest of its configuration.
-        head: its ledger's head.
-        links: how the head follows from the one that the verifier remembers.
+        head: of its release log.
+        log_entries: lead from the head that the verifier remembers to `head`.
     """
 
-    kind: Kind
+    kind: QuoteKind
     quote: bytes
     collateral: bytes
     key: bytes
     config: bytes
     head: bytes
-    links: tuple[bytes, ...] = ()
+    log_entries: tuple[bytes, ...] = ()
 
     def binding(self, nonce: bytes) -> Binding:
-        """What its report data must bind for whoever drew this nonce."""
+        """What the report data must bind for the verifier that drew this nonce."""
         return Binding(self.key, nonce, self.config, self.head)
 
     def pack(self) -> bytes:
-        """All of it."""
-        links = number(len(self.links)) + b"".join(self.links)
-        fixed = number(self.kind, 1) + self.key + self.config + self.head
-        return fixed + pack_chunk(self.quote) + pack_chunk(self.collateral) + links
+        """As bytes."""
+        entries = pack_number(len(self.log_entries)) + b"".join(self.log_entries)
+        fixed = pack_number(self.kind, 1) + self.key + self.config + self.head
+        return fixed + pack_chunk(self.quote) + pack_chunk(self.collateral) + entries
 
     @classmethod
     def read(cls, reader: Reader) -> "Evidence":
-        """What was packed."""
+        """The inverse of `pack`."""
         kind = reader.number(1)
-        if kind not in Kind.__members__.values():
+        if kind not in QuoteKind.__members__.values():
             raise ProtocolError(f"Expected a known kind of quote, got {kind}.")
         key, config, head = (reader.take(KEY) for _ in range(3))
-        quote, collateral = reader.chunk(MOST_QUOTE), reader.chunk(MOST_COLLATERAL)
+        quote, collateral = reader.chunk(MAX_QUOTE), reader.chunk(MAX_COLLATERAL)
         count = reader.number()
-        if count > MOST_LINKS:
-            raise ProtocolError(f"Expected at most {MOST_LINKS} links, got {count}.")
-        links = tuple(reader.take(KEY) for _ in range(count))
-        return cls(Kind(kind), quote, collateral, key, config, head, links)
+        if count > MAX_LOG_ENTRIES:
+            raise ProtocolError(f"Expected at most {MAX_LOG_ENTRIES} log entries, got {count}.")
+        entries = tuple(reader.take(KEY) for _ in range(count))
+        return cls(QuoteKind(kind), quote, collateral, key, config, head, entries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """The content of a quote whose signatures are valid, in one form for all vendors; `AttestationPolicy` judges it.
+
+    Attributes:
+        kind: of the quote.
+        measurement: of the code: MRENCLAVE, or SHA-384 over MRTD and the four RTMRs, in hex.
+        registers: what the measurement is computed from, by name.
+        signer: MRSIGNER in hex; empty where there is none.
+        svn: the enclave's own security version number.
+        debug: whether its memory can be read from outside by design.
+        report_data: the 64 bytes chosen by the enclave.
+        status: the vendor's rating of processor and firmware.
+        advisories: their known vulnerabilities.
+        issued: when the oldest of the vendor's statements was made, in seconds since 1970.
+    """
+
+    kind: QuoteKind
+    measurement: str
+    registers: Mapping[str, str]
+    signer: str
+    svn: int
+    debug: bool
+    report_data: bytes
+    status: str
+    advisories: tuple[str, ...]
+    issued: int
+
+
+def extend_head(head: bytes, entries: Iterable[bytes]) -> bytes:
+    """The head of a release log after these entries."""
+    for entry in entries:
+        head = crypto.digest("ledger", head, entry)
+    return head
+
+
+@dataclass(frozen=True)
+class ReleaseLog:
+    """Digests of everything that was released, and the head after each.
+
+    Example:
+        >>> log = ReleaseLog().append(b"1" * 32).append(b"2" * 32)
+        >>> extend_head(GENESIS, log.since(GENESIS)) == log.head, len(log.since(log.head))
+        (True, 0)
+    """
+
+    entries: tuple[bytes, ...] = ()
+    heads: tuple[bytes, ...] = (GENESIS,)
+
+    @classmethod
+    def of(cls, entries: Iterable[bytes]) -> "ReleaseLog":
+        """The log with these entries."""
+        log = cls()
+        for entry in entries:
+            log = log.append(entry)
+        return log
+
+    @property
+    def head(self) -> bytes:
+        """The digest of the whole log."""
+        return self.heads[-1]
+
+    def append(self, entry: bytes) -> "ReleaseLog":
+        """The log one release later."""
+        return ReleaseLog((*self.entries, entry), (*self.heads, extend_head(self.head, (entry,))))
+
+    def since(self, head: bytes) -> tuple[bytes, ...]:
+        """The entries after a remembered head; raises `ProtocolError` if this log never had that head."""
+        if head not in self.heads:
+            raise ProtocolError(
+                "A client remembers a release-log head that this enclave never had: the enclave was rolled back."
+            )
+        return self.entries[self.heads.index(head) :]

@@ -1,40 +1,42 @@
-"""Secure aggregation: the server learns the sum of those who delivered, and of no single client anything.
+"""Secure aggregation: the server learns the sum of the clients' vectors and nothing about a single one.
 
-Double padding with shared seeds (Bonawitz et al., CCS 2017) on a complete graph up to 64 clients, on a random Harary
-graph above (Bell et al., CCS 2020). Clients `answer`, the server's side is the generator `converse`; vectors are uint32
-arrays modulo 2^bits.
+Pairwise pads and own pads, whose secrets are shared among clients (Bonawitz et al., CCS 2017), on a complete graph up
+to 64 clients and on a random Harary graph above (Bell et al., CCS 2020). A client's side is the function `answer`, the
+server's side the generator `converse`; vectors are uint32 arrays modulo 2^bits.
 
-Not covered: a client may send any vector (its norm cannot be seen), refuse to go on, or garble the shares it
-sends. That can ruin a round; it cannot open anybody else's vector.
+Not covered: a client may send any vector (its norm is invisible), drop out, or send wrong shares. That can make a round
+fail; it cannot reveal another client's vector.
 """
 
-from tacit.protocols.secagg.client import answer
-from tacit.protocols.secagg.desk import Desk, hold, invite
-from tacit.protocols.secagg.errors import ProtocolError, TooFewError
-from tacit.protocols.secagg.messages import Phase
-from tacit.protocols.secagg.minutes import Drop, Minutes
-from tacit.protocols.secagg.parameters import Level, Parameters, Policy, Wiring
-from tacit.protocols.secagg.server import Outcome, converse
-from tacit.protocols.secagg.session import Session
-from tacit.protocols.secagg.traffic import Bytes, expected
+from tacit.errors import ProtocolError, TooFewClientsError
+from tacit.protocols.secagg.graph import GraphParameters, ThreatModel
+from tacit.protocols.secagg.local import run_locally
+from tacit.protocols.secagg.pads import packed_size
+from tacit.protocols.secagg.parameters import MIN_COHORT, Parameters, SecaggPolicy, SecaggSession
+from tacit.protocols.secagg.secagg_client import SecaggClientState, answer, join_round, set_vector
+from tacit.protocols.secagg.secagg_messages import Phase, PhaseBytes, phase_bytes
+from tacit.protocols.secagg.secagg_server import ReplyRejection, SecaggOutcome, SecaggTranscript, converse
 
 __all__ = [
-    "Bytes",
-    "Desk",
-    "Drop",
-    "Level",
-    "Minutes",
-    "Outcome",
+    "MIN_COHORT",
+    "GraphParameters",
     "Parameters",
     "Phase",
-    "Policy",
+    "PhaseBytes",
     "ProtocolError",
-    "Session",
-    "TooFewError",
-    "Wiring",
+    "ReplyRejection",
+    "SecaggClientState",
+    "SecaggOutcome",
+    "SecaggPolicy",
+    "SecaggSession",
+    "SecaggTranscript",
+    "ThreatModel",
+    "TooFewClientsError",
     "answer",
     "converse",
-    "expected",
-    "hold",
-    "invite",
+    "join_round",
+    "packed_size",
+    "phase_bytes",
+    "run_locally",
+    "set_vector",
 ]

@@ -1,41 +1,40 @@
-"""A whole conversation in one process: every message is packed, read and answered as in a federation."""
+"""A whole conversation in one process: every message is packed, parsed and answered as in a federation."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
 from tacit.protocols import crypto
-from tacit.protocols.secagg.client import answer
-from tacit.protocols.secagg.desk import Desk, hold, invite, new_identity
-from tacit.protocols.secagg.messages import Phase
-from tacit.protocols.secagg.parameters import Level, Policy
-from tacit.protocols.secagg.ring import Vector
-from tacit.protocols.secagg.server import Outcome, converse
-from tacit.protocols.secagg.session import Session
+from tacit.protocols.secagg.graph import ThreatModel
+from tacit.protocols.secagg.pads import Vector
+from tacit.protocols.secagg.parameters import SecaggPolicy, SecaggSession
+from tacit.protocols.secagg.secagg_client import SecaggClientState, answer, join_round, new_identity, set_vector
+from tacit.protocols.secagg.secagg_messages import Phase
+from tacit.protocols.secagg.secagg_server import SecaggOutcome, converse
 
 
-def play(session: Session, vectors: Mapping[int, Vector], lost: Iterable[int] = ()) -> Outcome:
-    """The sum of these clients' vectors, learnt as the server learns it; desks are bytes between two messages.
+def run_locally(session: SecaggSession, vectors: Mapping[int, Vector], dropouts: Iterable[int] = ()) -> SecaggOutcome:
+    """The sum of the clients' vectors, as the server learns it; client states are serialised between messages.
 
     Args:
         session: the round.
-        vectors: what each client adds.
-        lost: clients that take part until a vector is asked for, and have none.
+        vectors: contribution of each client.
+        dropouts: clients that drop out before their upload.
 
     Raises:
-        TooFewError: as `converse` does.
+        TooFewClientsError: as `converse` does.
     """
-    cohort = [*vectors, *lost]
-    desks, directory = _seats(session, cohort)
+    cohort = [*vectors, *dropouts]
+    states, directory = _join(session, cohort)
     conversation = converse(session, cohort, directory)
 
     def replies(requests: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
         for client, request in requests.items():
-            desk = Desk.from_bytes(desks[client])
-            if desk.phase is Phase.UPLOAD:
+            state = SecaggClientState.from_bytes(states[client])
+            if state.phase is Phase.UPLOAD:
                 if client not in vectors:
                     continue
-                desk = hold(desk, vectors[client])
-            after, reply = answer(desk, request)
-            desks[client] = after.to_bytes()
+                state = set_vector(state, vectors[client])
+            after, reply = answer(state, request)
+            states[client] = after.to_bytes()
             yield client, reply
 
     requests = next(conversation)
@@ -43,18 +42,19 @@ def play(session: Session, vectors: Mapping[int, Vector], lost: Iterable[int] = 
         try:
             requests = conversation.send(replies(requests))
         except StopIteration as end:
-            outcome: Outcome = end.value
+            outcome: SecaggOutcome = end.value
             return outcome
 
 
-def _seats(session: Session, clients: Iterable[int]) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    """Everybody's desk, and the directory of identities, which are made up for the occasion."""
-    active = session.parameters.level is Level.ACTIVE_SERVER
+def _join(session: SecaggSession, clients: Iterable[int]) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """The state of every client, and a directory of identities created for this round."""
+    p = session.parameters
+    active = p.threat_model is ThreatModel.ACTIVE_SERVER
     secrets = {client: new_identity() if active else b"" for client in clients}
-    directory = {client: crypto.identity(secret) for client, secret in secrets.items()} if active else {}
-    policy = Policy(level=session.parameters.level, corrupt=session.parameters.corrupt)
-    desks = {
-        client: invite(session, client, policy, identity=secret, directory=directory).to_bytes()
+    directory = {client: crypto.public_identity(secret) for client, secret in secrets.items()} if active else {}
+    policy = SecaggPolicy(threat_model=p.threat_model, min_corrupt=p.corrupt)
+    states = {
+        client: join_round(session, client, policy, identity=secret, directory=directory).to_bytes()
         for client, secret in secrets.items()
     }
-    return desks, directory
+    return states, directory

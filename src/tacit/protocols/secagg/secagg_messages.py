@@ -1,0 +1,204 @@
+"""The messages of secure aggregation: five phases, a request and a reply in each, in one strict binary frame.
+
+::
+
+    magic 4s | version u8 | phase u8 | direction u8 | zero u8 | round u32 | client u32 | length u32 | checksum u32
+    binding 32s
+    body
+
+The binding is the session's context until a client knows the roster, and the roster's digest from then on. Bodies
+consist of the tables and sets of `tacit.wire.packing`. One table maps a client to one share: a message that asks for,
+or reveals, both shares of a client cannot be written.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+from tacit.errors import ProtocolError
+from tacit.protocols import crypto
+from tacit.protocols.crypto import KEY, SIGNATURE, TAG
+from tacit.protocols.secagg import shamir
+from tacit.protocols.secagg.graph import ThreatModel
+from tacit.protocols.secagg.pads import packed_size
+from tacit.protocols.secagg.parameters import Parameters
+from tacit.wire.packing import Reader, pack_number, pack_subset, pack_table, table_size
+
+MAGIC, VERSION = b"TSEC", 1
+_HEADER = struct.Struct("<4sBBBBIIII32s")
+HEADER = _HEADER.size
+KEYS = 2 * KEY  # a pad key and a channel key, both X25519
+SHARES = 2 * shamir.SHARE  # of the seed and of the pad key
+SEALED = SHARES + TAG
+REVEALED = 1 + shamir.SHARE
+
+
+class Phase(IntEnum):
+    """What the server requests from a client, in this order."""
+
+    ANNOUNCE = 0  # fresh public keys (Bonawitz et al.: AdvertiseKeys)
+    SHARE = 1  # encrypted shares of seed and pad key (ShareKeys)
+    UPLOAD = 2  # the padded vector (MaskedInputCollection)
+    AGREE = 3  # a signature on the set of survivors; against an active server only (ConsistencyCheck)
+    OPEN = 4  # the shares that remove pads (Unmasking)
+    CLOSED = 5  # the client answers no further request
+
+
+class Direction(IntEnum):
+    """From server to client, or back."""
+
+    REQUEST = 1
+    REPLY = 2
+
+
+@dataclass(frozen=True)
+class SecaggFrame:
+    """A parsed frame."""
+
+    phase: Phase
+    direction: Direction
+    round: int
+    client: int
+    binding: bytes
+    body: memoryview
+
+
+def pack(phase: Phase, direction: Direction, index: int, client: int, binding: bytes, body: bytes) -> bytes:
+    """One frame as bytes."""
+    head = (MAGIC, VERSION, phase, direction, 0, index, client, HEADER + len(body))
+    checksum = zlib.crc32(body, zlib.crc32(_HEADER.pack(*head, 0, binding)))
+    return _HEADER.pack(*head, checksum, binding) + body
+
+
+def unpack(data: bytes, limit: int) -> SecaggFrame:
+    """Parse a frame; raises `ProtocolError` for anything but one whole, well-formed frame."""
+    if not HEADER <= len(data) <= limit:
+        raise ProtocolError(f"Expected a frame of {HEADER} to {limit} bytes, got {len(data)}.")
+    magic, version, phase, direction, zero, index, client, length, checksum, binding = _HEADER.unpack_from(data)
+    if (
+        (magic, version, zero, length) != (MAGIC, VERSION, 0, len(data))
+        or phase > Phase.OPEN
+        or direction not in (1, 2)
+    ):
+        raise ProtocolError(f"Expected one whole frame of version {VERSION}, got other bytes.")
+    body = memoryview(data)[HEADER:]
+    blank = _HEADER.pack(magic, version, phase, direction, zero, index, client, length, 0, binding)
+    if zlib.crc32(body, zlib.crc32(blank)) != checksum:
+        raise ProtocolError("A frame's checksum does not match: it was damaged in transit.")
+    return SecaggFrame(Phase(phase), Direction(direction), index, client, binding, body)
+
+
+# Statements that clients sign
+
+
+def announcement_statement(context: bytes, client: int, keys: bytes) -> bytes:
+    """What a client signs when it announces its keys."""
+    return crypto.digest("announced", context, pack_number(client), keys)
+
+
+def agreement_statement(binding: bytes, members: tuple[int, ...], survivors: frozenset[int]) -> bytes:
+    """What a client signs about the set of survivors."""
+    return crypto.digest("agreed", binding, pack_subset(survivors, members))
+
+
+# Bodies and their sizes
+
+
+def announcement_width(threat_model: ThreatModel) -> int:
+    """Bytes of a client's keys, and of its signature where identities are used."""
+    return KEYS + (SIGNATURE if threat_model is ThreatModel.ACTIVE_SERVER else 0)
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The clients that announced, as one of them receives it.
+
+    Attributes:
+        entries: keys and signatures of the recipient's neighbours and of itself.
+        digests: of the keys of all others.
+    """
+
+    entries: dict[int, bytes]
+    digests: dict[int, bytes]
+
+    def pack(self, threat_model: ThreatModel) -> bytes:
+        """As the body of a frame."""
+        return pack_table(self.entries, announcement_width(threat_model)) + pack_table(self.digests, KEY)
+
+    @classmethod
+    def read(cls, reader: Reader, p: Parameters) -> "Roster":
+        """The inverse of `pack`."""
+        roster = cls(reader.table(announcement_width(p.threat_model), p.cohort), reader.table(KEY, p.cohort))
+        reader.expect_end()
+        if roster.entries.keys() & roster.digests.keys():
+            raise ProtocolError("A client is in the roster twice.")
+        return roster
+
+
+@lru_cache(maxsize=256)
+def max_size(phase: Phase, direction: Direction, p: Parameters) -> int:
+    """The longest valid frame of this kind, on a complete graph."""
+    n, bitset = p.cohort, (p.cohort + 7) // 8
+    requests = {
+        Phase.ANNOUNCE: 0,
+        Phase.SHARE: table_size(n, announcement_width(p.threat_model)) + table_size(n, KEY),
+        Phase.UPLOAD: table_size(n, SEALED),
+        Phase.AGREE: bitset,
+        Phase.OPEN: bitset + table_size(n, SIGNATURE) + table_size(n, 1),
+    }
+    replies = {
+        Phase.ANNOUNCE: announcement_width(p.threat_model),
+        Phase.SHARE: KEY + table_size(n, SEALED),
+        Phase.UPLOAD: packed_size(p.dim, p.bits),
+        Phase.AGREE: SIGNATURE,
+        Phase.OPEN: table_size(n, REVEALED),
+    }
+    return HEADER + (requests if direction is Direction.REQUEST else replies)[phase]
+
+
+def max_reply_size(p: Parameters) -> int:
+    """The longest valid reply of any phase."""
+    return max(max_size(phase, Direction.REPLY, p) for phase in Phase if phase is not Phase.CLOSED)
+
+
+def phases(threat_model: ThreatModel) -> tuple[Phase, ...]:
+    """The phases of the protocol under a threat model."""
+    every = (Phase.ANNOUNCE, Phase.SHARE, Phase.UPLOAD, Phase.AGREE, Phase.OPEN)
+    active = threat_model is ThreatModel.ACTIVE_SERVER
+    return every if active else tuple(phase for phase in every if phase is not Phase.AGREE)
+
+
+@dataclass(frozen=True)
+class PhaseBytes:
+    """Bytes of one client in one phase, up-link and down-link."""
+
+    up: int
+    down: int
+
+
+def phase_bytes(p: Parameters) -> dict[Phase, PhaseBytes]:
+    """Bytes of each client by phase if nobody drops out; all clients have equally many neighbours.
+
+    Example:
+        >>> sizes = phase_bytes(Parameters(cohort=100, dim=8316))
+        >>> sizes[Phase.UPLOAD].up - 4 * 8316, sum(each.up + each.down for each in sizes.values())
+        (56, 56904)
+    """
+    n, graph = p.cohort, p.graph(p.cohort)
+    degree, bitset = graph.degree, (n + 7) // 8
+    active = p.threat_model is ThreatModel.ACTIVE_SERVER
+    width = announcement_width(p.threat_model)
+    signatures = table_size(graph.threshold - 1, SIGNATURE) if active else 0
+    bodies = {
+        Phase.ANNOUNCE: (width, 0),
+        Phase.SHARE: (
+            KEY + table_size(degree, SEALED),
+            table_size(degree + 1, width) + table_size(n - degree - 1, KEY),
+        ),
+        Phase.UPLOAD: (packed_size(p.dim, p.bits), table_size(degree, SEALED)),
+        Phase.AGREE: (SIGNATURE, bitset),
+        Phase.OPEN: (table_size(degree + 1, REVEALED), bitset + signatures + table_size(degree + 1, 1)),
+    }
+    return {phase: PhaseBytes(*(HEADER + size for size in bodies[phase])) for phase in phases(p.threat_model)}

@@ -1,0 +1,70 @@
+"""Aggregation in a trusted execution environment: an attested enclave decrypts uploads and releases only sums.
+
+::
+
+    client   nonce ───────────────────► enclave   quote over key, nonce, configuration, release-log head
+    client   verify by its own policy, encrypt the update to the attested key, sign
+    server   forward ciphertext ──────► enclave   decrypt, check, clip, sum, add noise ──► the aggregate
+
+A client's side is the function `answer`, the host's side the generator `converse`, the enclave's side
+`EnclaveService.answer`; none of them does I/O. `SimulatedEnclave` runs all of it with a separate process; `aggregate`
+is what a simulation computes without one.
+
+Not covered: attacks on the processor or its memory traffic; access patterns of sparse updates inside (Olive, arXiv
+2202.07165); what the aggregate itself reveals about its contributors, unless a mechanism adds noise; clients that
+upload well-formed but false updates.
+"""
+
+from tacit.protocols.tee.configuration import Configuration, EnclaveSession, Journal
+from tacit.protocols.tee.connection import EnclaveConnection, serve
+from tacit.protocols.tee.enclave_client import (
+    UPLOAD_REQUEST,
+    EnclaveClientState,
+    PendingUpload,
+    answer,
+    join_run,
+    set_upload,
+)
+from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, RoundResult, UploadStatus
+from tacit.protocols.tee.host import ENCLAVE, EnclaveOutcome, EnclaveTranscript, converse
+from tacit.protocols.tee.service import EnclaveService, aggregate
+from tacit.protocols.tee.simulated_enclave import (
+    SimulatedEnclave,
+    launch,
+    simulated_configuration,
+    simulated_identity,
+)
+from tacit.protocols.tee.uploads import OVERHEAD, Upload, UploadFormat, seal
+
+__all__ = [
+    "ENCLAVE",
+    "OVERHEAD",
+    "UPLOAD_REQUEST",
+    "Configuration",
+    "EnclaveClientState",
+    "EnclaveConnection",
+    "EnclaveOutcome",
+    "EnclaveRelease",
+    "EnclaveService",
+    "EnclaveSession",
+    "EnclaveTranscript",
+    "Journal",
+    "MessageType",
+    "PendingUpload",
+    "RoundRequest",
+    "RoundResult",
+    "SimulatedEnclave",
+    "Upload",
+    "UploadFormat",
+    "UploadStatus",
+    "aggregate",
+    "answer",
+    "converse",
+    "join_run",
+    "launch",
+    "seal",
+    "serve",
+    "set_upload",
+    "simulated_configuration",
+    "simulated_identity",
+]

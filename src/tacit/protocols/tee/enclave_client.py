@@ -1,0 +1,250 @@
+"""A client of an enclave: `answer(state, request, now) -> (state, reply)`, deterministic and without I/O.
+
+A client challenges the enclave with its own nonce, accepts it only by its own policy, and encrypts its update to the
+key that the accepted quote attests. A request that is not safe to answer raises `ProtocolError`; the caller then leaves
+the round. Store the new state before the reply is sent.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from tacit.core.schema import call
+from tacit.errors import ProtocolError, UserError, expect
+from tacit.protocols import crypto
+from tacit.protocols.attestation import GENESIS, AttestationPolicy, Evidence, extend_head, verify_evidence
+from tacit.protocols.crypto import KEY, Entropy
+from tacit.protocols.tee import enclave_messages
+from tacit.protocols.tee.configuration import RUN, EnclaveSession
+from tacit.protocols.tee.enclave_messages import MessageType
+from tacit.protocols.tee.uploads import seal
+from tacit.wire.packing import LENGTH, WORD, Reader, pack_chunk, pack_number
+
+_MAGIC = b"TEDK\x01"
+MAX_REQUEST = 1 << 24  # bytes
+UPLOAD_REQUEST = enclave_messages.HEADER + WORD + KEY  # bytes of the request that is sent with every broadcast
+_MAX_PENDING = 1 << 32
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PendingUpload:
+    """What a client will upload.
+
+    Attributes:
+        round: index of the round.
+        model: SHA-256 of the broadcast.
+        dim: length of the update.
+        weighted: whether the number of samples is sent with it.
+        plaintext: encoded by `UploadFormat`.
+    """
+
+    round: int
+    model: bytes
+    dim: int
+    weighted: bool
+    plaintext: bytes
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        head = pack_number(self.round) + self.model + pack_number(self.dim, LENGTH) + pack_number(self.weighted, 1)
+        return head + self.plaintext
+
+    @classmethod
+    def read(cls, data: bytes) -> "PendingUpload":
+        """The inverse of `pack`."""
+        reader = Reader(data)
+        index, model, dim, weighted = reader.number(), reader.take(KEY), reader.number(LENGTH), reader.number(1)
+        return cls(index, model, dim, bool(weighted), bytes(reader.rest()))
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class EnclaveClientState:
+    """What a client keeps between two messages. It contains secrets: store its bytes as securely as the client's data.
+
+    Attributes:
+        run: the run it takes part in.
+        client: its number.
+        config: the digest of the configuration that it agreed to.
+        policy: which enclaves it accepts.
+        identity: its Ed25519 secret.
+        root: from which its nonces and fresh keys derive.
+        head: the last release-log head that it saw.
+        nonces: how many nonces it has drawn.
+        nonce: the one without an answer yet; empty if there is none.
+        key: of the accepted enclave; empty if there is none.
+        last_round: the last round that it uploaded for; -1: none.
+        pending: its next upload.
+    """
+
+    run: bytes
+    client: int
+    config: bytes
+    policy: AttestationPolicy
+    identity: bytes
+    root: bytes
+    head: bytes = GENESIS
+    nonces: int = 0
+    nonce: bytes = b""
+    key: bytes = b""
+    last_round: int = -1
+    pending: PendingUpload | None = None
+
+    def __repr__(self) -> str:  # no secrets in logs
+        return f"EnclaveClientState(client={self.client}, accepted={bool(self.key)}, last_round={self.last_round})"
+
+    def to_bytes(self) -> bytes:
+        """For storage between two messages."""
+        policy = json.dumps(asdict(self.policy)).encode()
+        fixed = (self.run, pack_number(self.client), self.config, self.identity, self.root, self.head)
+        numbers = (pack_number(self.nonces), pack_number(self.last_round + 1))
+        chunks = (policy, self.nonce, self.key, b"" if self.pending is None else self.pending.pack())
+        return b"".join((_MAGIC, *fixed, *numbers, *map(pack_chunk, chunks)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "EnclaveClientState":
+        """The inverse of `to_bytes`; raises `ProtocolError` for other bytes."""
+        reader = Reader(data)
+        if reader.take(len(_MAGIC)) != _MAGIC:
+            raise ProtocolError("Expected a client state, got other bytes.")
+        run, client = reader.take(RUN), reader.number()
+        config, identity, root, head = (reader.take(KEY) for _ in range(4))
+        nonces, last_round = reader.number(), reader.number() - 1
+        policy, nonce, key = reader.chunk(1 << 20), reader.chunk(KEY), reader.chunk(KEY)
+        pending = reader.chunk(_MAX_PENDING)
+        reader.expect_end()
+        return cls(
+            run=run,
+            client=client,
+            config=config,
+            policy=_read_policy(policy),
+            identity=identity,
+            root=root,
+            head=head,
+            nonces=nonces,
+            nonce=nonce,
+            key=key,
+            last_round=last_round,
+            pending=PendingUpload.read(pending) if pending else None,
+        )
+
+
+def _read_policy(data: bytes) -> AttestationPolicy:
+    try:
+        return call(AttestationPolicy, "client state", json.loads(data))
+    except (ValueError, UserError) as error:
+        raise ProtocolError("Expected a client state, got other bytes.") from error
+
+
+def join_run(
+    run: bytes,
+    client: int,
+    config: bytes,
+    policy: AttestationPolicy,
+    identity: bytes,
+    *,
+    head: bytes = GENESIS,
+    entropy: Entropy = crypto.system_entropy,
+) -> EnclaveClientState:
+    """The state of a client that takes part in a run.
+
+    Args:
+        run: the run's identifier, 16 bytes.
+        client: its number.
+        config: the digest of the configuration that it agreed to.
+        policy: which enclaves it accepts.
+        identity: its Ed25519 secret; the public half is in the configuration's directory.
+        head: the last release-log head that it saw, if it took part in this run before.
+        entropy: source of its secrets: the operating system's everywhere but in tests.
+    """
+    expect(len(run) == RUN, f"a run of {RUN} bytes, got {len(run)}")
+    expect(len(config) == len(identity) == len(head) == KEY, f"configuration, identity and head of {KEY} bytes")
+    return EnclaveClientState(
+        run=run, client=client, config=config, policy=policy, identity=identity, head=head, root=entropy(KEY)
+    )
+
+
+def set_upload(state: EnclaveClientState, pending: PendingUpload) -> EnclaveClientState:
+    """The state with its next upload; once per round."""
+    expect(
+        pending.round > state.last_round,
+        f"a round after {state.last_round}, got {pending.round}",
+        "A client uploads once per round.",
+    )
+    return replace(state, pending=pending)
+
+
+def answer(state: EnclaveClientState, request: bytes, now: int) -> tuple[EnclaveClientState, bytes]:
+    """One step: the state to store, and the reply to send.
+
+    Args:
+        state: of this client.
+        request: from the host.
+        now: the time, in seconds since 1970, for the age of quotes.
+
+    Formal guarantees: the update is sent only encrypted to a key attested by a quote that the client's policy accepted,
+    in answer to the client's own nonce, with the agreed configuration and a release-log head that follows from the last
+    one seen. If the enclave is what its quote attests, it releases only the aggregate of at least as many contributors
+    as the configuration requires.
+
+    Sees: the host, ciphertext, its length and time, who takes part; the enclave, the update.
+
+    Raises:
+        ProtocolError: the request is malformed, out of turn, or not safe to answer.
+    """
+    frame = enclave_messages.unpack(request, MAX_REQUEST)
+    reader = Reader(frame.body)
+    match frame.type:
+        case MessageType.CHALLENGE:
+            return _challenge(state, reader)
+        case MessageType.PRESENT_EVIDENCE:
+            return _check_evidence(state, reader, now)
+        case MessageType.REQUEST_UPLOAD:
+            return _upload(state, reader)
+    raise ProtocolError(f"Expected a request to a client, got a message of type {frame.type.label}.")
+
+
+def _challenge(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveClientState, bytes]:
+    reader.expect_end()
+    nonce = crypto.derive(state.root, "nonce", pack_number(state.nonces), state.client)
+    reply = enclave_messages.pack(MessageType.NONCE, nonce + state.head)
+    return replace(state, nonces=state.nonces + 1, nonce=nonce), reply
+
+
+def _check_evidence(state: EnclaveClientState, reader: Reader, now: int) -> tuple[EnclaveClientState, bytes]:
+    evidence = Evidence.read(reader)
+    reader.expect_end()
+    if not state.nonce:
+        raise ProtocolError("Received evidence, but this client has no open challenge.")
+    result = verify_evidence(evidence, state.nonce, state.policy, now)
+    if not result.accepted:
+        raise ProtocolError(f"The enclave is rejected: {' '.join(result.violations)}")
+    if evidence.config != state.config:
+        raise ProtocolError("The enclave is rejected: its configuration is not the one that this client agreed to.")
+    if extend_head(state.head, evidence.log_entries) != evidence.head:
+        raise ProtocolError(
+            "The enclave is rejected: its release log does not continue from the last head seen; it may have been "
+            "rolled back."
+        )
+    after = replace(state, key=evidence.key, head=evidence.head, nonce=b"")
+    return after, enclave_messages.pack(MessageType.ENCLAVE_ACCEPTED)
+
+
+def _upload(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveClientState, bytes]:
+    index, head = reader.number(), reader.take(KEY)
+    reader.expect_end()
+    if not state.key:
+        raise ProtocolError("This client has accepted no enclave yet: it does not upload.")
+    if state.pending is None or state.pending.round != index:
+        raise ProtocolError(f"This client has no upload for round {index}.")
+    session = EnclaveSession(
+        run=state.run,
+        round=index,
+        model=state.pending.model,
+        dim=state.pending.dim,
+        weighted=state.pending.weighted,
+        config=state.config,
+        head=head,
+        key=state.key,
+    )
+    upload = seal(session, state.client, state.identity, state.root, state.pending.plaintext)
+    after = replace(state, head=head, last_round=index, pending=None)
+    return after, enclave_messages.pack(MessageType.UPLOAD, upload)

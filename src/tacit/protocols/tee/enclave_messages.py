@@ -1,0 +1,252 @@
+"""The messages between host, enclave and clients: one strict frame, a message type and a body.
+
+::
+
+    magic 4s | version u8 | type u8 | zero u16 | length u64      16 bytes
+    body
+
+The length is compared with a limit before anything is allocated. Nothing in a frame names a class or a module.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from tacit.core import State, Sum
+from tacit.core.state import SERVER
+from tacit.errors import EnclaveRefusedError, ProtocolError
+from tacit.protocols.crypto import KEY
+from tacit.wire.packing import CLIENT_LIMIT, LENGTH, Reader, pack_chunk, pack_number, pack_table
+
+MAGIC, VERSION = b"TENC", 1
+_HEADER = struct.Struct("<4sBBHQ")
+HEADER = _HEADER.size
+MAX_FRAME = 1 << 31  # bytes
+MAX_MEMORY = 1 << 30  # bytes
+MAX_LAYERS = 1 << 16
+_FLOATS = struct.Struct("<ddd")
+
+
+class MessageType(IntEnum):
+    """What a frame requests or answers."""
+
+    # from the host to the enclave
+    ATTEST = 1  # a client's nonce and the release-log head that it remembers
+    OPEN_ROUND = 2  # who may upload what
+    FORWARD_UPLOAD = 3  # an upload and its sender
+    CLOSE_ROUND = 4  # aggregate the uploads received
+    SHUT_DOWN = 5
+    # from the enclave to the host
+    EVIDENCE = 16
+    ROUND_OPENED = 17
+    RECEIPT = 18
+    RELEASE = 19
+    REFUSED = 20
+    # from the host to a client
+    CHALLENGE = 32  # draw a nonce
+    PRESENT_EVIDENCE = 33  # evidence that answers the nonce
+    REQUEST_UPLOAD = 34  # upload the message for this round
+    # from a client to the host
+    NONCE = 48
+    ENCLAVE_ACCEPTED = 49
+    UPLOAD = 50
+
+    @property
+    def label(self) -> str:
+        """The name in error messages."""
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(frozen=True)
+class EnclaveFrame:
+    """A parsed frame."""
+
+    type: MessageType
+    body: memoryview
+
+    def reader(self, expected: MessageType) -> Reader:
+        """The body of the expected reply; a refusal raises `EnclaveRefusedError` with the enclave's reason."""
+        if self.type is MessageType.REFUSED:
+            raise EnclaveRefusedError(bytes(self.body).decode("utf-8", "replace"))
+        if self.type is not expected:
+            raise ProtocolError(f"Expected a message of type {expected.label}, got {self.type.label}.")
+        return Reader(self.body)
+
+
+def pack(type_: MessageType, body: bytes = b"") -> bytes:
+    """One frame as bytes."""
+    return _HEADER.pack(MAGIC, VERSION, type_, 0, HEADER + len(body)) + body
+
+
+def unpack(data: bytes, limit: int = MAX_FRAME) -> EnclaveFrame:
+    """Parse a frame; raises `ProtocolError` for anything but one whole, well-formed frame."""
+    if not HEADER <= len(data) <= limit:
+        raise ProtocolError(f"Expected a frame of {HEADER} to {limit} bytes, got {len(data)}.")
+    type_, length = _parse_header(data[:HEADER], limit)
+    if length != len(data):
+        raise ProtocolError(f"Expected a frame of {length} bytes, got {len(data)}: it was truncated or extended.")
+    return EnclaveFrame(type_, memoryview(data)[HEADER:])
+
+
+def receive(read: Callable[[int], bytes], limit: int) -> bytes:
+    """One frame from a stream; `read(n)` returns exactly `n` bytes. The limit is checked before the allocation."""
+    head = read(HEADER)
+    _, length = _parse_header(head, limit)
+    return head + read(length - HEADER)
+
+
+def _parse_header(head: bytes, limit: int) -> tuple[MessageType, int]:
+    magic, version, type_, zero, length = _HEADER.unpack(head)
+    if (magic, version, zero) != (MAGIC, VERSION, 0) or type_ not in MessageType.__members__.values():
+        raise ProtocolError(f"Expected a frame of version {VERSION}, got other bytes.")
+    if not HEADER <= length <= limit:
+        raise ProtocolError(f"Expected a frame of {HEADER} to {limit} bytes, got one that declares {length}.")
+    return MessageType(type_), length
+
+
+class UploadStatus(IntEnum):
+    """What the enclave did with an upload."""
+
+    ACCEPTED = 0
+    OVERSIZE = 1  # longer than any valid upload
+    MALFORMED = 2  # violates the schema
+    UNEXPECTED_SENDER = 3  # not of this round's cohort, or with another client's number
+    LATE = 4  # for an earlier round
+    WRONG_SESSION = 5  # for another run, round, model, schema, configuration, release-log head or enclave
+    DUPLICATE = 6  # the first upload counts
+    FORGED = 7  # not signed by its sender, or altered in transit
+    NOT_FINITE = 8  # contains NaN or infinity
+
+
+@dataclass(frozen=True, eq=False)
+class RoundRequest:
+    """A round as the host announces it to the enclave.
+
+    Attributes:
+        round: index of the round.
+        model: SHA-256 of the broadcast.
+        dim: length of an update.
+        cohort: clients that may upload.
+        invited: number of clients invited to the round.
+        layers: number of values in each of the model's parameters.
+        memory: the mechanism's state, and nothing else of the server's.
+    """
+
+    round: int
+    model: bytes
+    dim: int
+    cohort: tuple[int, ...]
+    invited: int
+    layers: tuple[int, ...]
+    memory: Mapping[str, Tensor]
+
+    def state(self) -> State:
+        """The part of the server's state that the enclave needs."""
+        return State(self.round, torch.zeros(sum(self.layers)), self.memory, self.layers)
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        layers = pack_number(len(self.layers)) + b"".join(pack_number(size, LENGTH) for size in self.layers)
+        cohort = pack_table(dict.fromkeys(self.cohort, b""), 0)
+        head = pack_number(self.round) + self.model + pack_number(self.dim, LENGTH) + pack_number(self.invited)
+        return head + cohort + layers + pack_memory(self.memory)
+
+    @classmethod
+    def read(cls, reader: Reader) -> "RoundRequest":
+        """The inverse of `pack`."""
+        index, model, dim, invited = reader.number(), reader.take(KEY), reader.number(LENGTH), reader.number()
+        cohort = tuple(reader.table(0, CLIENT_LIMIT))
+        count = reader.number()
+        if count > MAX_LAYERS:
+            raise ProtocolError(f"Expected at most {MAX_LAYERS} layers, got {count}.")
+        layers = tuple(reader.number(LENGTH) for _ in range(count))
+        memory = read_memory(reader)
+        reader.expect_end()
+        if max(dim, sum(layers)) >= CLIENT_LIMIT:
+            raise ProtocolError("Expected a model of fewer than 2^32 parameters.")
+        return cls(index, model, dim, cohort, invited, layers, memory)
+
+
+@dataclass(frozen=True, eq=False)
+class EnclaveRelease:
+    """All that an enclave reveals about a round's updates.
+
+    Attributes:
+        total: the sum with noise; its weight and all its values are 0 if there were too few contributors.
+        memory: the mechanism's state for the next round.
+        contributors: clients in the sum.
+    """
+
+    total: Sum
+    memory: Mapping[str, Tensor]
+    contributors: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RoundResult:
+    """What the enclave sends to the host at the end of a round.
+
+    Attributes:
+        release: the aggregate.
+        log_entry: by which the release log grows; empty if nothing was released.
+        rejected: rejected uploads by reason.
+        load_seconds: time for decrypting and decoding uploads.
+        aggregate_seconds: time for clipping, summing and adding noise.
+    """
+
+    release: EnclaveRelease
+    log_entry: bytes
+    rejected: Counter[UploadStatus] = field(default_factory=Counter)
+    load_seconds: float = 0.0
+    aggregate_seconds: float = 0.0
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        release, rejected = self.release, {int(reason): pack_number(count) for reason, count in self.rejected.items()}
+        values = release.total.total.detach().cpu().contiguous().numpy().astype("<f4", copy=False).tobytes()
+        head = _FLOATS.pack(release.total.weight, self.load_seconds, self.aggregate_seconds)
+        contributors = pack_table(dict.fromkeys(release.contributors, b""), 0)
+        tables = contributors + pack_table(rejected, 4)
+        return head + pack_chunk(self.log_entry) + tables + pack_memory(release.memory) + pack_chunk(values)
+
+    @classmethod
+    def read(cls, reader: Reader, dim: int) -> "RoundResult":
+        """The inverse of `pack`."""
+        weight, load_seconds, aggregate_seconds = _FLOATS.unpack(reader.take(_FLOATS.size))
+        log_entry = reader.chunk(KEY)
+        contributors = tuple(reader.table(0, CLIENT_LIMIT))
+        reasons = reader.table(4, len(UploadStatus))
+        memory, values = read_memory(reader), reader.chunk(4 * dim)
+        reader.expect_end()
+        if len(values) != 4 * dim or not set(reasons) <= set(UploadStatus):
+            raise ProtocolError(f"Expected an aggregate of {dim} values and known reasons.")
+        total = torch.from_numpy(np.frombuffer(values, "<f4").astype(np.float32))
+        rejected = Counter({UploadStatus(reason): Reader(count).number() for reason, count in reasons.items()})
+        release = EnclaveRelease(Sum(total, weight), memory, contributors)
+        return cls(release, log_entry, rejected, load_seconds, aggregate_seconds)
+
+
+def shared_memory(state: State) -> dict[str, Tensor]:
+    """The part of the server's memory that is sent to the enclave."""
+    return {name: value.cpu() for name, value in state.memory.items() if not name.startswith(SERVER)}
+
+
+def pack_memory(memory: Mapping[str, Tensor]) -> bytes:
+    """Named tensors, as safetensors."""
+    return pack_chunk(safetensors.torch.save({name: value.detach().contiguous() for name, value in memory.items()}))
+
+
+def read_memory(reader: Reader) -> dict[str, Tensor]:
+    """The inverse of `pack_memory`."""
+    try:
+        return dict(safetensors.torch.load(reader.chunk(MAX_MEMORY)))
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ProtocolError("Expected named tensors, got other bytes.") from error

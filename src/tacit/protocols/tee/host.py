@@ -1,0 +1,138 @@
+"""The server outside the enclave: a generator that yields requests and is sent replies; it does no I/O.
+
+It forwards messages between clients and enclave, and can decrypt none of them. What it learns is in its transcript: who
+took part, the lengths of ciphertexts, how many uploads were rejected and why.
+"""
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tacit.errors import ProtocolError
+from tacit.protocols.crypto import KEY
+from tacit.protocols.tee import enclave_messages
+from tacit.protocols.tee.enclave_messages import MessageType, RoundRequest, RoundResult, UploadStatus
+from tacit.wire.packing import Reader, pack_number
+
+T = TypeVar("T")
+ENCLAVE = -1  # clients have numbers from 0
+Requests = Mapping[int, bytes]  # by client, or to the enclave alone
+Replies = Iterable[tuple[int, bytes]]  # the sender as the transport knows it, and its message; in any order
+Conversation = Generator[Requests, Replies, T]
+
+
+@dataclass(frozen=True, eq=False)
+class EnclaveTranscript:
+    """What the host observes in a round.
+
+    Attributes:
+        down: bytes sent to clients, by message type and client, as packed.
+        up: bytes received from clients, likewise.
+        rejected: rejected uploads by reason.
+        unresponsive: clients that were asked and sent no valid reply.
+    """
+
+    down: Mapping[MessageType, Counter[int]] = field(default_factory=lambda: {kind: Counter() for kind in MessageType})
+    up: Mapping[MessageType, Counter[int]] = field(default_factory=lambda: {kind: Counter() for kind in MessageType})
+    rejected: Counter[UploadStatus] = field(default_factory=Counter)
+    unresponsive: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, eq=False)
+class EnclaveOutcome:
+    """The end of a round: the enclave's result, the clients that have accepted its attestation, the transcript."""
+
+    result: RoundResult
+    attested: frozenset[int]
+    transcript: EnclaveTranscript
+
+
+def converse(request: RoundRequest, attested: frozenset[int] = frozenset()) -> Conversation[EnclaveOutcome]:
+    """One round: attestation for clients that need it, then uploads, then the aggregate.
+
+    Args:
+        request: the round.
+        attested: clients that have already accepted the attestation of this enclave.
+
+    Raises:
+        EnclaveRefusedError: the enclave rejects a request.
+        ProtocolError: the enclave's reply is malformed.
+    """
+    return _Host(request).run(attested)
+
+
+@dataclass(frozen=True, eq=False)
+class _Host:
+    """One method per step."""
+
+    request: RoundRequest
+    transcript: EnclaveTranscript = field(default_factory=EnclaveTranscript)
+
+    def run(self, attested: frozenset[int]) -> Conversation[EnclaveOutcome]:
+        fresh = yield from self._attest([i for i in self.request.cohort if i not in attested])
+        attested = attested | fresh
+        opened = yield from self._ask_enclave(MessageType.OPEN_ROUND, self.request.pack(), MessageType.ROUND_OPENED)
+        yield from self._collect([i for i in self.request.cohort if i in attested], opened.take(KEY))
+        closed = yield from self._ask_enclave(
+            MessageType.CLOSE_ROUND, pack_number(self.request.round), MessageType.RELEASE
+        )
+        result = RoundResult.read(closed, self.request.dim)
+        self.transcript.rejected.update(result.rejected)
+        return EnclaveOutcome(result, attested, self.transcript)
+
+    def _attest(self, clients: list[int]) -> Conversation[frozenset[int]]:
+        """Every client challenges the enclave with its own nonce, and decides whether to accept it."""
+        challenge = dict.fromkeys(clients, b"")
+        nonces = yield from self._ask_clients(MessageType.CHALLENGE, challenge, MessageType.NONCE, 2 * KEY)
+        evidence: dict[int, bytes] = {}
+        for client, nonce in nonces.items():
+            reply = yield from self._ask_enclave(MessageType.ATTEST, nonce, MessageType.EVIDENCE)
+            evidence[client] = bytes(reply.rest())
+        accepted = yield from self._ask_clients(MessageType.PRESENT_EVIDENCE, evidence, MessageType.ENCLAVE_ACCEPTED, 0)
+        return frozenset(accepted)
+
+    def _collect(self, clients: list[int], head: bytes) -> Conversation[None]:
+        """Forward every upload to the enclave, which alone decides whether it is accepted."""
+        request = enclave_messages.pack(MessageType.REQUEST_UPLOAD, pack_number(self.request.round) + head)
+        requests = dict.fromkeys(clients, request)
+        self._count(MessageType.REQUEST_UPLOAD, requests)
+        self.transcript.unresponsive.update(clients)
+        for sender, data in (yield requests):
+            try:
+                upload = enclave_messages.unpack(data).reader(MessageType.UPLOAD).rest()
+            except ProtocolError:
+                self.transcript.rejected[UploadStatus.MALFORMED] += 1
+                continue
+            self.transcript.up[MessageType.UPLOAD][sender] += len(data)
+            body = pack_number(sender) + bytes(upload)
+            receipt = yield from self._ask_enclave(MessageType.FORWARD_UPLOAD, body, MessageType.RECEIPT)
+            if receipt.number(1) == UploadStatus.ACCEPTED:
+                self.transcript.unresponsive.discard(sender)
+
+    def _ask_enclave(self, kind: MessageType, body: bytes, expected: MessageType) -> Conversation[Reader]:
+        ((_, data),) = yield {ENCLAVE: enclave_messages.pack(kind, body)}
+        return enclave_messages.unpack(data).reader(expected)
+
+    def _ask_clients(
+        self, kind: MessageType, bodies: Mapping[int, bytes], expected: MessageType, length: int
+    ) -> Conversation[dict[int, bytes]]:
+        """The first valid reply of every client that was asked."""
+        if not bodies:
+            return {}
+        requests = {client: enclave_messages.pack(kind, body) for client, body in bodies.items()}
+        self._count(kind, requests)
+        accepted: dict[int, bytes] = {}
+        for sender, data in (yield requests):
+            try:
+                body = bytes(enclave_messages.unpack(data).reader(expected).rest())
+            except ProtocolError:
+                continue
+            if sender in requests and sender not in accepted and len(body) == length:
+                accepted[sender] = body
+                self.transcript.up[expected][sender] += len(data)
+        self.transcript.unresponsive.update(requests.keys() - accepted.keys())
+        return accepted
+
+    def _count(self, kind: MessageType, requests: Requests) -> None:
+        self.transcript.down[kind].update({client: len(data) for client, data in requests.items()})

@@ -1,0 +1,177 @@
+"""A simulated federation around a separate process: every message of a round is packed, encrypted and transferred.
+
+The enclave is `tacit enclave serve --insecure-simulation`, started for one run and reached through a socket only. The
+clients live in this process; their states are serialised between messages. Seconds are measured by part, as in the rows
+of Table 3 of the ESMFL paper; a client's encoding counts as encryption.
+"""
+
+import hashlib
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from tacit.core import Key, Messages, Method, Round, State, Sum
+from tacit.protocols import crypto
+from tacit.protocols.attestation import AttestationPolicy, code_measurement
+from tacit.protocols.tee import enclave_messages
+from tacit.protocols.tee.configuration import Configuration
+from tacit.protocols.tee.connection import EnclaveConnection
+from tacit.protocols.tee.enclave_client import EnclaveClientState, PendingUpload, answer, join_run, set_upload
+from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, shared_memory
+from tacit.protocols.tee.host import ENCLAVE, EnclaveOutcome, EnclaveTranscript, Requests, converse
+from tacit.protocols.tee.uploads import UploadFormat
+
+_PARTS: dict[MessageType, str] = {
+    MessageType.CHALLENGE: "attestation",
+    MessageType.ATTEST: "attestation",
+    MessageType.PRESENT_EVIDENCE: "attestation",
+    MessageType.REQUEST_UPLOAD: "encryption",
+    MessageType.OPEN_ROUND: "transfer",
+    MessageType.FORWARD_UPLOAD: "transfer",
+    MessageType.CLOSE_ROUND: "publish",
+}
+_STOP_TIMEOUT = 10.0  # seconds
+
+
+def simulated_identity(seed: int, client: int) -> bytes:
+    """The Ed25519 secret of a simulated client; it is known to everyone who knows the seed."""
+    return Key.from_seed(seed, "identity").child("client", client).value
+
+
+def simulated_configuration(method: Method, population: int, seed: int) -> Configuration:
+    """The configuration of a simulated run: everything in it, including noise and identities, follows from the seed."""
+    directory = {client: crypto.public_identity(simulated_identity(seed, client)) for client in range(population)}
+    text = repr(method)
+    run = crypto.digest("simulated run", text.encode(), str((population, seed)).encode())[:16]
+    return Configuration(run=run, method=text, population=population, directory=directory, seed=seed)
+
+
+class SimulatedEnclave:
+    """The enclave's process, the host and the clients of a run. Use it in a `with` statement.
+
+    Attributes:
+        released: the enclave's last aggregate.
+        transcript: of the last round.
+        seconds: of the last round, by part; the caller adds `train`.
+    """
+
+    def __init__(self, method: Method, upload_format: UploadFormat, population: int, seed: int) -> None:
+        self.upload_format, self.seed = upload_format, seed
+        self.released = Sum(torch.empty(0), 0.0)
+        self.configuration = simulated_configuration(method, population, seed)
+        self.process, self.connection = launch(self.configuration)
+        self.transcript, self.seconds = EnclaveTranscript(), defaultdict[str, float](float)
+        self._config = self.configuration.digest
+        self._policy = AttestationPolicy(measurements=(code_measurement(),), simulation=True)
+        self._states: dict[int, bytes] = {}
+        self._attested: frozenset[int] = frozenset()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the process."""
+        stop(self.process, self.connection)
+
+    def run_round(self, state: State, messages: Messages, now: Round) -> EnclaveRelease:
+        """What the enclave releases of a round; raises `EnclaveUnavailableError` if its process ends."""
+        cohort, model = tuple(sorted(messages.clients.tolist())), _digest(state.weights)
+        self.seconds = defaultdict(float)
+        self._encode(messages, now.index, model)
+        dim, memory = messages.rows.dim, shared_memory(state)
+        outcome = self._converse(RoundRequest(now.index, model, dim, cohort, now.cohort, state.layers, memory))
+        self._attested, self.transcript = outcome.attested, outcome.transcript
+        result = outcome.result
+        self.seconds["load"], self.seconds["aggregate"] = result.load_seconds, result.aggregate_seconds
+        self.seconds["transfer"] -= result.load_seconds  # it includes the enclave's work
+        self.seconds["publish"] -= result.aggregate_seconds
+        self.released = result.release.total
+        return result.release
+
+    def _converse(self, request: RoundRequest) -> EnclaveOutcome:
+        conversation = converse(request, self._attested)
+        requests = next(conversation)
+        while True:
+            began, kind = time.perf_counter(), MessageType.REQUEST_UPLOAD
+            if requests:
+                kind = enclave_messages.unpack(next(iter(requests.values()))).type
+            replies = self._replies(requests)
+            self.seconds[_PARTS[kind]] += time.perf_counter() - began
+            try:
+                requests = conversation.send(replies)
+            except StopIteration as end:
+                outcome: EnclaveOutcome = end.value
+                return outcome
+
+    def _replies(self, requests: Requests) -> list[tuple[int, bytes]]:
+        if ENCLAVE in requests:
+            return [(ENCLAVE, self.connection.ask(requests[ENCLAVE]))]
+        now = int(time.time())
+        return [(client, self._answer(client, request, now)) for client, request in requests.items()]
+
+    def _answer(self, client: int, request: bytes, now: int) -> bytes:
+        state, reply = answer(self._load(client), request, now)
+        self._store(client, state)
+        return reply
+
+    def _load(self, client: int) -> EnclaveClientState:
+        if client in self._states:
+            return EnclaveClientState.from_bytes(self._states[client])
+        identity = simulated_identity(self.seed, client)
+        return join_run(self.configuration.run, client, self._config, self._policy, identity)
+
+    def _store(self, client: int, state: EnclaveClientState) -> None:
+        self._states[client] = state.to_bytes()
+
+    def _encode(self, messages: Messages, index: int, model: bytes) -> None:
+        """Every client encodes its update, and keeps it until the host requests the upload."""
+        began, dim, weighted = time.perf_counter(), messages.rows.dim, messages.samples is not None
+        for i, client in enumerate(messages.clients.tolist()):
+            pending = PendingUpload(index, model, dim, weighted, self.upload_format.pack(messages, i, index))
+            self._store(client, set_upload(self._load(client), pending))
+        self.seconds["encryption"] = time.perf_counter() - began
+
+
+def launch(configuration: Configuration) -> "tuple[subprocess.Popen[bytes], EnclaveConnection]":
+    """A simulated enclave in a separate process, without isolation, and the connection to it."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "tacit.cli", "enclave", "serve", "-", "--insecure-simulation"]
+    with theirs:
+        process = subprocess.Popen(
+            [*command, "--descriptor", str(theirs.fileno())], stdin=subprocess.PIPE, pass_fds=(theirs.fileno(),)
+        )
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin:  # if it ended, the first request will fail
+        process.stdin.write(configuration.to_bytes())
+    connection = EnclaveConnection(ours)
+    try:
+        connection.ask(enclave_messages.pack(MessageType.ATTEST, bytes(2 * crypto.KEY)))  # it answers once it is ready
+    except BaseException:
+        stop(process, connection)
+        raise
+    return process, connection
+
+
+def stop(process: "subprocess.Popen[bytes]", connection: EnclaveConnection) -> None:
+    """Shut the process down, or kill it after a timeout."""
+    connection.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_STOP_TIMEOUT)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def _digest(weights: Tensor) -> bytes:
+    return hashlib.sha256(weights.detach().cpu().contiguous().numpy().tobytes()).digest()

@@ -1,0 +1,159 @@
+"""An update on its way into the enclave: encoded, padded, encrypted, signed; and the strict way back.
+
+::
+
+    magic 4s | version u8 | zero 3s | round u32 | client u32 | length u64 | context 32s | ephemeral 32s | signature 64s
+    sealed: AES-256-GCM over   length u64 | a frame of `tacit.wire.frames` | zeros
+
+The context is the digest of the upload's `EnclaveSession`. The encryption key comes from an X25519 agreement of a fresh
+key with the enclave's, by HKDF over the context, both public keys and the client's number, and is used once.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tacit.core import Messages
+from tacit.errors import ProtocolError, WireError, expect
+from tacit.protocols import crypto
+from tacit.protocols.crypto import TAG
+from tacit.protocols.tee import enclave_messages
+from tacit.protocols.tee.configuration import EnclaveSession
+from tacit.wire import frames
+from tacit.wire.frames import FrameKind, Part
+from tacit.wire.packing import LENGTH, Reader, pack_chunk
+from tacit.wire.sparse import WireFormat
+
+MAGIC, VERSION = b"TUPL", 1
+_HEADER = struct.Struct("<4sB3sIIQ32s32s64s")
+HEADER = _HEADER.size
+OVERHEAD = enclave_messages.HEADER + HEADER + TAG  # bytes of an upload in addition to its plaintext
+MAX_SAMPLES = 10_000_000  # of one client: limits its influence on a weighted mean
+
+
+@dataclass(frozen=True)
+class UploadFormat:
+    """How updates become plaintexts.
+
+    Attributes:
+        wire: the wire format, used where it is shorter than the plain values.
+        padding: plaintexts are padded to a multiple of this many bytes. If no upload exceeds one multiple, sizes reveal
+            nothing.
+    """
+
+    wire: WireFormat | None = None
+    padding: int = 1
+
+    def __post_init__(self) -> None:
+        expect(self.padding >= 1, f"padding={self.padding} >= 1")
+
+    def pack(self, messages: Messages, i: int, index: int) -> bytes:
+        """Message i of round `index` as a plaintext."""
+        dtype = messages.rows.dtype
+        expect(dtype == torch.float32, f"rows of torch.float32, got {dtype}", "An enclave sums float32 numbers.")
+        chunk = pack_chunk(frames.pack(FrameKind.MESSAGE, index, messages.parts(i, self.wire)))
+        return chunk + bytes(self._padded(len(chunk)) - len(chunk))
+
+    def sizes(self, messages: Messages) -> tuple[int, ...]:
+        """Bytes of each message as an upload, including header and encryption."""
+        return tuple(OVERHEAD + self._padded(LENGTH + size) for size in messages.sizes(self.wire))
+
+    def read(self, plaintext: bytes, session: EnclaveSession) -> tuple[Tensor, int | None]:
+        """The update and its number of samples; raises `WireError` or `ProtocolError` for any other plaintext."""
+        reader = Reader(plaintext)
+        frame = frames.unpack(reader.chunk(len(plaintext)), FrameKind.MESSAGE)
+        rest = bytes(reader.rest())
+        if any(rest) or len(plaintext) != self._padded(len(plaintext) - len(rest)):
+            raise ProtocolError("The padding does not match the configuration.")
+        expected = {Part.ROW, Part.SAMPLES} if session.weighted else {Part.ROW}
+        if frame.parts.keys() != expected or frame.round != session.round:
+            raise WireError("The message has other parts than the schema, or is of another round.")
+        return self._row(frame.parts[Part.ROW], session.dim), _samples(frame.parts.get(Part.SAMPLES))
+
+    def max_size(self, dim: int) -> int:
+        """The longest valid upload of an update of this length."""
+        return HEADER + TAG + self._padded(LENGTH + 64 + 4 * dim)
+
+    def _row(self, values: Tensor, dim: int) -> Tensor:
+        if self.wire is not None and values.dtype == torch.uint8:
+            values = self.wire.decode(values.numpy().tobytes(), dim)
+        if values.dtype != torch.float32 or values.shape != (dim,):
+            raise WireError(f"Expected {dim} numbers of torch.float32, got {values.numel()} of {values.dtype}.")
+        return values
+
+    def _padded(self, length: int) -> int:
+        return -(-length // self.padding) * self.padding
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A parsed upload, still encrypted."""
+
+    round: int
+    client: int
+    context: bytes
+    ephemeral: bytes
+    signature: bytes
+    sealed: bytes
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        length = HEADER + len(self.sealed)
+        fixed = (MAGIC, VERSION, bytes(3), self.round, self.client, length)
+        return _HEADER.pack(*fixed, self.context, self.ephemeral, self.signature) + self.sealed
+
+    @classmethod
+    def read(cls, data: bytes) -> "Upload":
+        """The inverse of `pack`."""
+        if len(data) < HEADER + TAG:
+            raise ProtocolError(f"Expected an upload of at least {HEADER + TAG} bytes, got {len(data)}.")
+        magic, version, zero, index, client, length, context, ephemeral, signature = _HEADER.unpack_from(data)
+        if (magic, version, zero, length) != (MAGIC, VERSION, bytes(3), len(data)):
+            raise ProtocolError(f"Expected one whole upload of version {VERSION}, got other bytes.")
+        return cls(index, client, context, ephemeral, signature, bytes(data[HEADER:]))
+
+
+def seal(session: EnclaveSession, client: int, identity: bytes, root: bytes, plaintext: bytes) -> bytes:
+    """A client's upload.
+
+    Args:
+        session: as this client sees it.
+        client: its number.
+        identity: its Ed25519 secret.
+        root: from which its fresh keys derive. They also depend on the plaintext: encrypting another plaintext in the
+            same session uses another key.
+        plaintext: for the enclave.
+    """
+    context = session.context
+    secret = crypto.load_key(crypto.derive(root, "upload key", crypto.digest("plain", context, plaintext), client))
+    ephemeral = crypto.public_key(secret)
+    sealed = crypto.seal(_key(crypto.agree(secret, session.key), session, ephemeral, client), plaintext, context)
+    signature = crypto.sign(identity, upload_statement(context, client, ephemeral, sealed))
+    return Upload(session.round, client, context, ephemeral, signature, sealed).pack()
+
+
+def unseal(upload: Upload, session: EnclaveSession, secret: crypto.PrivateKey, identity: bytes) -> bytes:
+    """The plaintext of an upload; raises `ProtocolError` if its client did not sign it, or it was altered."""
+    statement = upload_statement(upload.context, upload.client, upload.ephemeral, upload.sealed)
+    crypto.verify(identity, upload.signature, statement)
+    shared = crypto.agree(secret, upload.ephemeral)
+    return crypto.unseal(_key(shared, session, upload.ephemeral, upload.client), upload.sealed, session.context)
+
+
+def upload_statement(context: bytes, client: int, ephemeral: bytes, sealed: bytes) -> bytes:
+    """What a client signs about its upload."""
+    return crypto.digest("uploaded", context, client.to_bytes(4, "little"), ephemeral, sealed)
+
+
+def _key(shared: bytes, session: EnclaveSession, ephemeral: bytes, client: int) -> bytes:
+    return crypto.derive(shared, "upload", crypto.digest("keys", session.context, ephemeral, session.key), client)
+
+
+def _samples(values: Tensor | None) -> int | None:
+    if values is None:
+        return None
+    if values.dtype != torch.int64 or values.numel() != 1 or not 1 <= int(values) <= MAX_SAMPLES:
+        raise WireError(f"Expected a number of samples from 1 to {MAX_SAMPLES}.")
+    return int(values)

@@ -1,0 +1,173 @@
+"""A test federation in one process: an enclave service, a host, clients; uploads can be tampered with in transit."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tacit.core import DenseRows, Key, Messages, Method, NoNoise, Round
+from tacit.core.interfaces import Aggregator, Mechanism
+from tacit.core.neutral import Mean
+from tacit.pieces.channels import Enclave, enclave_service
+from tacit.pieces.samplers import FixedSize
+from tacit.pieces.trainers import Sgd
+from tacit.protocols import crypto
+from tacit.protocols.attestation import AttestationPolicy, SimulatedAttestor, code_measurement
+from tacit.protocols.tee import (
+    ENCLAVE,
+    Configuration,
+    EnclaveClientState,
+    EnclaveConnection,
+    EnclaveOutcome,
+    EnclaveService,
+    Journal,
+    MessageType,
+    PendingUpload,
+    RoundRequest,
+    answer,
+    converse,
+    enclave_messages,
+    join_run,
+    serve,
+    set_upload,
+    simulated_configuration,
+    simulated_identity,
+)
+from tacit.runs.expressions import build
+
+DIM, SEED, POPULATION = 40, 7, 12
+LAYERS = (25, 15)
+NOW = 1_800_000_000
+MODEL = crypto.digest("model")
+COHORT = (0, 2, 3, 5, 8, 9)
+POLICY = AttestationPolicy(measurements=(code_measurement(),), simulation=True)
+
+Delivery = tuple[int, bytes]  # the sender as the transport knows it, and a whole frame
+
+
+def method(
+    channel: Enclave | None = None, mechanism: Mechanism | None = None, aggregator: Aggregator | None = None
+) -> Method:
+    return Method(
+        name="tested",
+        rounds=9,
+        sampler=FixedSize(len(COHORT)),
+        trainer=Sgd(lr=0.1, steps=1),
+        mechanism=mechanism or NoNoise(),
+        channel=channel or Enclave(),
+        aggregator=aggregator or Mean(),
+    )
+
+
+def rows(index: int = 0, count: int = len(COHORT), dim: int = DIM) -> Tensor:
+    """Sparse, so that every wire format is used."""
+    generator = torch.Generator().manual_seed(index)
+    values = torch.randn(count, dim, generator=generator)
+    return values * (torch.rand(count, dim, generator=generator) < 0.3)
+
+
+def messages(values: Tensor, cohort: tuple[int, ...] = COHORT, weighted: bool = False) -> Messages:
+    clients = torch.tensor(cohort)
+    return Messages(clients, DenseRows(values), clients + 1 if weighted else None)
+
+
+def now(index: int = 0, cohort: int = len(COHORT)) -> Round:
+    keys = (Key.from_seed(SEED, name).child("round", index) for name in ("shared", "secret"))
+    return Round(index, POPULATION, float(len(COHORT)), cohort, *keys)
+
+
+@dataclass
+class Federation:
+    """All parties; `tamper` may add to, or replace, the uploads that reach the host."""
+
+    method: Method
+    journal: Journal | None = None
+    layers: tuple[int, ...] = LAYERS
+    states: dict[int, bytes] = field(default_factory=dict)
+    attested: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.configuration: Configuration = simulated_configuration(self.method, POPULATION, SEED)
+        self.restart()
+
+    def restart(self) -> None:
+        attestor = SimulatedAttestor(insecure=True)
+        self.service = enclave_service(self.configuration, self.method, attestor, self.journal)
+        self.attested = frozenset()
+
+    @property
+    def channel(self) -> Enclave:
+        assert isinstance(self.method.channel, Enclave)
+        return self.method.channel
+
+    def state(self, client: int) -> EnclaveClientState:
+        if client in self.states:
+            return EnclaveClientState.from_bytes(self.states[client])
+        run, config = self.configuration.run, self.configuration.digest
+        return join_run(run, client, config, POLICY, simulated_identity(SEED, client))
+
+    def answer(self, client: int, request: bytes) -> bytes:
+        state, reply = answer(self.state(client), request, NOW)
+        self.states[client] = state.to_bytes()
+        return reply
+
+    def encode(self, sent: Messages, index: int, model: bytes = MODEL) -> None:
+        for place, client in enumerate(sent.clients.tolist()):
+            plaintext = self.channel.upload_format.pack(sent, place, index)
+            pending = PendingUpload(index, model, sent.rows.dim, sent.samples is not None, plaintext)
+            self.states[client] = set_upload(self.state(client), pending).to_bytes()
+
+    def request(self, sent: Messages, index: int) -> RoundRequest:
+        cohort = tuple(sorted(sent.clients.tolist()))
+        return RoundRequest(index, MODEL, sent.rows.dim, cohort, len(cohort), self.layers, {})
+
+    def run_round(
+        self, sent: Messages, index: int = 0, tamper: Callable[[list[Delivery]], Iterable[Delivery]] = list
+    ) -> EnclaveOutcome:
+        self.encode(sent, index)
+        conversation = converse(self.request(sent, index), self.attested)
+        requests = next(conversation)
+        while True:
+            if ENCLAVE in requests:
+                replies = [(ENCLAVE, self.service.answer(requests[ENCLAVE]))]
+            else:
+                replies = [(client, self.answer(client, request)) for client, request in requests.items()]
+                if replies and enclave_messages.unpack(replies[0][1]).type is MessageType.UPLOAD:
+                    replies = list(tamper(replies))
+            try:
+                requests = conversation.send(replies)
+            except StopIteration as end:
+                outcome: EnclaveOutcome = end.value
+                self.attested = outcome.attested
+                return outcome
+
+
+class ServingThread:
+    """Stands for the enclave's process: the same service behind a socket, in a thread of this process."""
+
+    def __init__(self, connection: socket.socket, service: EnclaveService) -> None:
+        self._connection = connection
+        self._thread = threading.Thread(target=serve, args=(connection, service.answer), daemon=True)
+        self._thread.start()
+
+    def poll(self) -> int | None:
+        return None if self._thread.is_alive() else 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._thread.join(timeout)
+        return 0
+
+    def kill(self) -> None:
+        with suppress(OSError):  # it may be closed already
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+
+def launch_in_thread(configuration: Configuration) -> tuple[ServingThread, EnclaveConnection]:
+    """In place of `simulated_enclave.launch`, where a test is not about the process: starting one takes seconds."""
+    ours, theirs = socket.socketpair()
+    service = enclave_service(configuration, build(configuration.method), SimulatedAttestor(insecure=True))
+    return ServingThread(theirs, service), EnclaveConnection(ours)

@@ -1,0 +1,120 @@
+"""The enclave under fuzzing: it answers every request; nothing is raised, nothing invalid is accepted.
+
+The suite tries 150 inputs per test. A campaign tries more:
+`TACIT_FUZZ=100000 python -m pytest tests/protocols/tee/test_fuzz.py`.
+"""
+
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.tee.federation import COHORT, SEED, Federation, messages, method, rows
+from tacit.errors import UserError
+from tacit.pieces.channels import Enclave
+from tacit.protocols import attestation, tee
+from tacit.protocols.tee import (
+    Configuration,
+    MessageType,
+    UploadStatus,
+    enclave_messages,
+    seal,
+    simulated_identity,
+)
+from tacit.protocols.tee.service import _OpenRound
+from tacit.wire.packing import pack_number
+from tacit.wire.sparse import Compact, Csr
+
+TRIES = int(os.environ.get("TACIT_FUZZ", "150"))
+CHANNELS = {"dense": Enclave(), "csr": Enclave(wire=Csr()), "compact": Enclave(wire=Compact(), padding=64)}
+
+
+def current(federation: Federation) -> _OpenRound:
+    assert federation.service._round is not None
+    return federation.service._round
+
+
+def forward(federation: Federation, upload: bytes) -> int:
+    request = enclave_messages.pack(MessageType.FORWARD_UPLOAD, pack_number(COHORT[0]) + upload)
+    return enclave_messages.unpack(federation.service.answer(request)).reader(MessageType.RECEIPT).number(1)
+
+
+def opened(channel: Enclave) -> Federation:
+    federation = Federation(method(channel))
+    sent = messages(rows(0))
+    federation.encode(sent, 0)
+    federation.service.answer(enclave_messages.pack(MessageType.OPEN_ROUND, federation.request(sent, 0).pack()))
+    return federation
+
+
+@pytest.mark.parametrize("channel", CHANNELS.values(), ids=CHANNELS)
+def test_any_bytes_as_an_upload(channel: Enclave) -> None:
+    federation = opened(channel)
+
+    @settings(max_examples=TRIES, deadline=None)
+    @given(st.binary(max_size=400))
+    def check(data: bytes) -> None:
+        assert forward(federation, data) != UploadStatus.ACCEPTED
+
+    check()
+    assert not current(federation).rows
+
+
+@pytest.mark.parametrize("channel", CHANNELS.values(), ids=CHANNELS)
+def test_any_bytes_as_a_plaintext_that_is_encrypted_and_signed_correctly(channel: Enclave) -> None:
+    """The strongest malicious client: its upload is valid except for the content."""
+    federation = opened(channel)
+    honest = channel.upload_format.pack(messages(rows(0)), 0, 0)
+
+    @settings(max_examples=TRIES, deadline=None)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        plaintext = bytearray(honest)
+        for _ in range(data.draw(st.integers(1, 4))):
+            plaintext[data.draw(st.integers(0, len(plaintext) - 1))] ^= data.draw(st.integers(1, 255))
+        length = data.draw(st.integers(0, len(plaintext))) if data.draw(st.booleans()) else len(plaintext)
+        changed = bytes(plaintext[:length])
+        if changed == honest:
+            return
+        session = current(federation).session
+        upload = seal(session, COHORT[0], simulated_identity(SEED, COHORT[0]), bytes(32), changed)
+        assert forward(federation, upload) == UploadStatus.MALFORMED
+
+    check()
+    assert not current(federation).rows
+
+
+def test_any_frame_for_the_enclave() -> None:
+    federation = Federation(method())
+
+    @settings(max_examples=TRIES, deadline=None)
+    @given(
+        st.sampled_from([kind for kind in MessageType if kind is not MessageType.SHUT_DOWN]), st.binary(max_size=300)
+    )
+    def check(kind: MessageType, body: bytes) -> None:
+        assert enclave_messages.unpack(federation.service.answer(enclave_messages.pack(kind, body))).type in {
+            MessageType.REFUSED,
+            MessageType.RECEIPT,
+            MessageType.EVIDENCE,
+            MessageType.ROUND_OPENED,
+        }
+
+    check()
+
+
+@settings(max_examples=TRIES, deadline=None)
+@given(st.binary(max_size=200) | st.sampled_from([b"[]", b"{}", b"3", b"null", b'{"format": 1}', b"[" * 10_000]))
+def test_any_document_as_a_configuration(data: bytes) -> None:
+    with pytest.raises(UserError):
+        Configuration.from_bytes(data)
+
+
+@pytest.mark.parametrize("package", [tee, attestation], ids=["tee", "attestation"])
+def test_nothing_from_outside_chooses_code(package: ModuleType) -> None:
+    for path in Path(package.__path__[0]).glob("*.py"):
+        text = path.read_text()
+        for word in ("pickle", "marshal", "eval(", "exec(", "import_module", " torch.load(", "yaml", "numpy.random"):
+            assert word not in text, f"{path.name}: {word}"
