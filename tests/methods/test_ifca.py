@@ -1,8 +1,9 @@
-"""Groups of clients with models of their own, from the first round to the files that a run leaves."""
+"""Clustered federated learning: groups get their own models; metric privacy, patience, and the files of a run."""
 
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -29,8 +30,8 @@ SEEDS = range(10) if os.environ.get("TACIT_LONG") else range(1)
 NOW = Round(0, 5, 3.0, 3, Key.from_seed(0, "shared"), Key.from_seed(0, "secret"))
 
 
-def miss(run: tacit.Run) -> float:
-    """The farther of the two optima from the nearest hypothesis."""
+def worst_distance(run: tacit.Run) -> float:
+    """The larger of the distances from an optimum to its nearest hypothesis."""
     return float(torch.cdist(THETA, final_weights(run.state)).min(1).values.max())
 
 
@@ -38,18 +39,23 @@ def groups(run: tacit.Run) -> list[set[int]]:
     """The choices of even and of odd clients."""
     task = run.plan.task
     data = StackedClients(torch.arange(len(task.population)), task.population, AutoLearner(run.models[0], task.loss))
-    choice = run.plan.method.trainer.choose(View(final_weights(run.state), {}), data)
+    trainer = run.plan.method.trainer
+    assert isinstance(trainer, tacit.BestOf)
+    choice = trainer.choose(View(final_weights(run.state), {}), data)
     return [set(choice[group::2].tolist()) for group in (0, 1)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_both_optima_are_found_with_a_start_of_ours(seed: int) -> None:
-    """Without noise and with it, and every client ends in the right group; all ten seeds with TACIT_LONG."""
+def test_with_a_warm_up_both_optima_are_found(seed: int) -> None:
+    """With and without noise, every client ends in the right group; ten seeds with TACIT_LONG.
+
+    The only test in which a whole run must converge to the groups' optima.
+    """
     task = tacit.tasks.make_task("synthetic")
     plain = tacit.train(methods.ifca(rounds=500, warm_up=10, patience=30), task, seed=seed, workers=1)
     noisy = tacit.train(methods.ifca_dp(rounds=500, warm_up=10, patience=30), task, seed=seed, workers=1)
-    assert miss(plain) < 0.2
-    assert miss(noisy) < 0.6
+    assert worst_distance(plain) < 0.2
+    assert worst_distance(noisy) < 0.6
     for run in (plain, noisy):
         one, other = groups(run)
         assert len(one) == len(other) == 1
@@ -59,7 +65,7 @@ def test_both_optima_are_found_with_a_start_of_ours(seed: int) -> None:
     assert plain.metrics["rmse"] < noisy.metrics["rmse"] < 1.0
 
 
-def test_one_hypothesis_ends_in_between() -> None:
+def test_one_hypothesis_ends_between_the_groups() -> None:
     run = tacit.train(methods.ifca(models=1, rounds=120), TASK, workers=1)
     assert run.state.weights.shape == (2,)
     assert float(torch.dist(THETA[0], run.state.weights)) > 2
@@ -73,33 +79,33 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tacit.Run:
     return tacit.train(method, TASK, seed=3, workers=1, out=tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_a_run_with_several_models_has_no_single_one(run: tacit.Run) -> None:
-    with pytest.raises(tacit.UserError, match=r"ifca-dp leaves 2\. Use run\.models, or run\.model_for"):
+def test_a_run_with_several_models_has_no_single_model(run: tacit.Run) -> None:
+    with pytest.raises(tacit.UserError, match=r"ifca-dp trains 2\. Use run\.models, or run\.model_for"):
         _ = run.model
     assert len(run.models) == 2
     for model, weights in zip(run.models, run.state.weights, strict=True):
         assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), weights)
 
 
-def test_a_client_s_model_is_the_one_that_fits_it(run: tacit.Run) -> None:
+def test_a_client_s_model_is_the_one_with_its_smallest_loss(run: tacit.Run) -> None:
     x, y = TASK.population[0]
     losses = [float((model(x) - y).detach().square().mean()) for model in run.models]
     assert run.model_for((x, y)) is run.models[losses.index(min(losses))]
 
 
-def test_held_out_clients_are_measured_with_the_hypothesis_that_fits_them(run: tacit.Run) -> None:
+def test_held_out_clients_are_evaluated_with_their_best_hypothesis(run: tacit.Run) -> None:
     assert TASK.test is not None
     assert TASK.owners is not None
     x, y = TASK.test
     total = 0.0
     for client in range(20):
-        mine = TASK.owners == client
-        total += min(float((model(x[mine]) - y[mine]).detach().square().sum()) for model in run.models)
+        own = TASK.owners == client
+        total += min(float((model(x[own]) - y[own]).detach().square().sum()) for model in run.models)
     assert run.metrics["rmse"] == pytest.approx((total / len(y)) ** 0.5, rel=1e-5)
 
 
 def test_clients_decline_above_the_limit(run: tacit.Run) -> None:
-    """Twice 0.4 is within 0.8, a third time is not; the engine's count is the book's."""
+    """Two rounds of 0.4 are within 0.8, a third is not; the engine's counts agree with the accounting."""
     assert run.leakage is not None
     assert max(run.leakage.by_client.values()) == pytest.approx(0.8)
     assert run.leakage.declined == sum(len(report.declined) for report in run.history) > 0
@@ -112,7 +118,7 @@ def test_clients_decline_above_the_limit(run: tacit.Run) -> None:
     assert run.history[-1].leakage == run.leakage.maximum
 
 
-def test_a_run_ends_when_everybody_would_decline() -> None:
+def test_a_run_ends_when_all_clients_would_decline() -> None:
     run = tacit.train(methods.ifca_dp(rounds=50, limit=0.4), TASK, workers=1)
     assert run.leakage is not None
     assert run.leakage.exhausted
@@ -120,24 +126,24 @@ def test_a_run_ends_when_everybody_would_decline() -> None:
     assert set(run.leakage.by_client) == set(range(20))
 
 
-def test_files_tell_of_each_client(run: tacit.Run) -> None:
+def test_the_files_report_every_client(run: tacit.Run) -> None:
     assert run.directory is not None
     assert run.leakage is not None
-    told = json.loads((run.directory / LEAKAGE).read_text())
-    assert told == json.loads(json.dumps(run.leakage.to_json()))
-    assert {int(client): leaked for client, leaked in told["clients"].items()} == run.leakage.by_client
+    stored = json.loads((run.directory / LEAKAGE).read_text())
+    assert stored == json.loads(json.dumps(run.leakage.to_json()))
+    assert {int(client): leaked for client, leaked in stored["clients"].items()} == run.leakage.by_client
     tensors = safetensors.torch.load_file(run.directory / MODEL)
     assert tensors.keys() == {"0.0.weight", "1.0.weight"}
     reports = read_rounds(run.directory)
     assert [report.declined for report in reports] == [report.declined for report in run.history]
 
 
-def test_no_ledger_is_charged(tmp_path) -> None:
+def test_no_ledger_is_charged(tmp_path: Path) -> None:
     with pytest.raises(tacit.UserError, match="d-privacy is accounted for each client separately"):
         tacit.train(methods.ifca_dp(rounds=1), TASK, workers=1, ledger=tmp_path / "ledger.db")
 
 
-def test_patience_keeps_the_best_and_survives_an_interruption(tmp_path) -> None:
+def test_patience_keeps_the_best_models_also_in_a_resumed_run(tmp_path: Path) -> None:
     method = methods.ifca_dp(rounds=200, patience=4)
     whole = tacit.train(method, TASK, seed=1, workers=1)
     losses = [report.metrics["loss"] for report in whole.history]
@@ -150,10 +156,10 @@ def test_patience_keeps_the_best_and_survives_an_interruption(tmp_path) -> None:
     for _ in range(4):
         next(steps)
     steps.close()
-    again = tacit.train(method, TASK, seed=1, workers=1, out=tmp_path / "run", resume=True)
-    assert torch.equal(again.state.weights, whole.state.weights)
-    assert torch.equal(final_weights(again.state), final_weights(whole.state))
-    assert again.leakage == whole.leakage
+    resumed = tacit.train(method, TASK, seed=1, workers=1, out=tmp_path / "run", resume=True)
+    assert torch.equal(resumed.state.weights, whole.state.weights)
+    assert torch.equal(final_weights(resumed.state), final_weights(whole.state))
+    assert resumed.leakage == whole.leakage
     assert (tmp_path / "run" / CHECKPOINT).exists()
 
 
@@ -171,22 +177,21 @@ def test_patience_by_hand() -> None:
 
 def test_patience_needs_held_out_data() -> None:
     task = replace(TASK, test=None, owners=None)
-    with pytest.raises(tacit.UserError, match="Expected held-out data for ifca, whose patience=3"):
+    with pytest.raises(tacit.UserError, match="Expected held-out data for ifca: patience=3"):
         tacit.train(methods.ifca(patience=3), task, workers=1)
 
 
-def test_hypotheses_must_start_apart() -> None:
+def test_hypotheses_must_have_different_initial_weights() -> None:
     task = replace(TASK, model=nn.Linear(2, 1, bias=False))
     with pytest.raises(ModelError, match="Expected 2 hypotheses with different initial weights"):
         tacit.train(methods.ifca(), task, workers=1)
     assert tacit.train(methods.ifca(models=1, rounds=1), task, workers=1).state.round == 1
 
 
-def test_a_card_says_what_which_distance_costs() -> None:
+def test_a_card_states_the_leakage_within_the_radius() -> None:
     card = tacit.card("ifca-dp", {"noise": 5.0, "radius": 0.05, "limit": 2.4})
-    assert "within the public radius 0.05 can be told apart by at most n·0.2 for n weights (0.4 for 2, 2.2 for 11" in (
-        card.guarantee
-    )
+    leakage = "within the public radius 0.05, the leakage is at most n·0.2 for n weights (0.4 for 2, 2.2 for 11"
+    assert leakage in card.guarantee
     assert "A client declines before it would leak more than 2.4." in card.guarantee
     assert tacit.card("ifca-dp", {"scale": "paper"}).guarantee.startswith("none: ")
     assert card.sees["the server"] == "every client's message"

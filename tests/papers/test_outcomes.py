@@ -78,6 +78,7 @@ def run(folder: Path, text: str, name: str = "table-1") -> tuple[Comparison, Pat
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path, Path]:
+    """Five schemes, run once for all tests: derived quantities must agree with the files of real runs."""
     folder = tmp_path_factory.mktemp("tiny")
     return *run(folder, STUDY), folder
 
