@@ -1,5 +1,4 @@
-"""The numbers of the ESMFL paper that need no training: parameter counts, volumes, the length of uploads."""
-
+"""The numbers of the ESMFL paper that need no training: parameter counts, volumes, sizes of uploads."""
 
 import pytest
 import torch
@@ -9,19 +8,19 @@ from tacit.pieces.samplers import FixedSize
 from tacit.pieces.trainers import AdmmPrune, Keep, MagnitudePrune
 from tacit.runs.bandwidth import csr_cost, volume
 from tacit.tasks.models import lenet, mobilenet_v2
-from tacit.wire.sparse import Compact, Csr
+from tacit.wire.sparse import Compact, Csr, WireFormat
 
 LENET, MOBILENET = 430_000, 2_280_000  # weights, as the paper rounds them
-UPLOADS = {9.99: 521_156, 87.0: 42_040}  # bytes, from Table 3's data sizes: 52.12 and 4.20 MB for 100 clients
+UPLOADS = {9.99: 521_156, 87.0: 42_040}  # bytes, from the data sizes in Table 3: 52.12 and 4.20 MB for 100 clients
 
 
 def weights(model: torch.nn.Module) -> int:
-    """What the paper counts: every tensor that is called weight."""
+    """Weights as the paper counts them: all tensors named weight."""
     return sum(p.numel() for name, p in model.named_parameters() if name.endswith("weight"))
 
 
 def test_parameters() -> None:
-    """Table 1: 430K and 2.28M. The second one counts the scales of normalisation too."""
+    """Table 1: 430K and 2.28M; the latter includes the scales of normalisation."""
     assert weights(lenet()) == 430_500
     assert sum(p.numel() for p in lenet().parameters()) == 431_080
     assert weights(mobilenet_v2()) == 2_279_368
@@ -36,7 +35,7 @@ def test_dense_volumes() -> None:
 
 @pytest.mark.parametrize(("compression", "printed"), [(9.99, 1120.58), (87.0, 881.02)])
 def test_sparse_volumes(compression: float, printed: float) -> None:
-    """Table 2, sparse: dense models down and sparse ones up."""
+    """Table 2, sparse: dense downloads and sparse uploads."""
     assert round(volume(UPLOADS[compression], 4 * LENET, rounds=50, cohort=10), 2) == printed
 
 
@@ -46,7 +45,7 @@ def test_sparse_volume_of_mobilenet() -> None:
 
 
 def test_savings() -> None:
-    """Table 2's last column; 15.68 and 48.78 are right, 15.85 (abstract) and 48.88 (text) are not."""
+    """Table 2, last column: 15.68 and 48.78 are correct, 15.85 (abstract) and 48.88 (text) are not."""
     for dense, sparse, printed in (
         (1720, 1120.58, 34.85),
         (1720, 881.02, 48.78),
@@ -69,7 +68,7 @@ def test_the_upload_at_one_per_cent() -> None:
 
 
 def upload(counts: tuple[int, ...]) -> torch.Tensor:
-    """A pruned LeNet at its starting weights, biases dense."""
+    """A pruned LeNet at its initial weights, with dense biases."""
     torch.manual_seed(0)
     shapes = tuple(tuple(p.shape) for p in lenet().parameters())
     return Keep(counts=counts).project(torch.cat([p.detach().flatten() for p in lenet().parameters()]), shapes)
@@ -80,19 +79,20 @@ def upload(counts: tuple[int, ...]) -> torch.Tensor:
     [((330, 4250, 38_000, 513), 349_411, 168_000), ((100, 1750, 2800, 300), 44_267, 23_000)],
     ids=["10 %", "1.15 %"],
 )
-def test_uploads_as_they_are_packed(counts: tuple[int, ...], plain: int, ours: int) -> None:
-    """Plain CSR has the length of its formula, ours at least 30 % less, and both say the same bits."""
+def test_packed_uploads(counts: tuple[int, ...], plain: int, ours: int) -> None:
+    """CSR has the size of its formula, our format is at least 30 % smaller, and both are lossless."""
     row = upload(counts)
     nonzero = sum(counts) + 580
     assert len(Csr().encode(row)) == 19 + csr_cost(nonzero, pointers=2) == plain
     assert len(Csr(index="int64").encode(row)) == 19 + csr_cost(nonzero, pointers=2, index=8)
     packed = Compact().encode(row)
     assert len(packed) < ours < 0.7 * plain
-    for form in (Csr(), Compact()):
+    formats: list[WireFormat] = [Csr(), Compact()]
+    for form in formats:
         assert form.decode(form.encode(row), 431_080).numpy().tobytes() == row.numpy().tobytes()
 
 
-def test_table_3_s_totals_have_the_attestation_in_them() -> None:
+def test_the_totals_of_table_3_include_attestation() -> None:
     columns = (
         ((2.2883, 1.1785, 8.4556, 2.5146, 2.4728, 0.8457, 0.008), 17.7635),
         ((2.3410, 0.7810, 4.4233, 0.3980, 0.5731, 1.2366, 0.008), 9.7610),
@@ -107,7 +107,7 @@ def test_table_3_s_totals_have_the_attestation_in_them() -> None:
 
 
 @pytest.mark.parametrize("what", ["table-1", "at-once", "table-2", "table-3", "figure-2", "figure-3"])
-def test_every_row_is_a_method_and_has_the_paper_s_setting(what: str) -> None:
+def test_every_row_builds_a_method_with_the_paper_s_settings(what: str) -> None:
     study = read_study(f"esmfl/{what}")
     for row in study.rows:
         method, short = row.experiment.build_method(), row.fast.build_method()

@@ -1,4 +1,4 @@
-"""Privacy figures of FL-TOP (Kerkouche et al. 2021), Tables 1 and 2 and the appendix, and a second accountant's."""
+"""Privacy figures of FL-TOP (Kerkouche et al. 2021), Tables 1 and 2 and the appendix, by three accountants."""
 
 import math
 
@@ -7,6 +7,7 @@ import pytest
 
 from tacit import methods
 from tacit.core import Budget, Turnout
+from tacit.pieces.mechanisms import DistributedGaussian
 from tacit.pieces.samplers import FixedSize, Poisson
 from tacit.privacy.accountants import Accounting, Pld, Rdp, RdpClassic
 from tacit.privacy.charging import Charges
@@ -27,7 +28,7 @@ PRINTED = [
 
 
 @pytest.mark.parametrize(("cohorts", "noise", "rounds", "digits", "printed"), PRINTED)
-def test_the_epsilon_columns_to_all_printed_digits(cohorts, noise, rounds, digits, printed):
+def test_the_printed_epsilons(cohorts, noise, rounds, digits, printed):
     epsilon = cohorts.epsilon(noise, rounds, DELTA, RdpClassic())
     assert epsilon == pytest.approx(float(digits), abs=0.001)
     assert f"{epsilon:.2f}" == printed
@@ -50,48 +51,56 @@ def test_three_accountants(cohorts, noise, rounds, classic, improved, tight):
 
 @pytest.mark.parametrize(("cohorts", "rounds", "noise"), [(FASHION, 200, 1.2244), (MEDICAL, 100, 1.1616)])
 def test_the_noise_for_epsilon_1_by_the_tight_accountant(cohorts, rounds, noise):
+    """The only golden numbers of the search for a noise multiplier."""
     found = cohorts.noise_for(Budget(1, DELTA), rounds, Pld())
     assert round(found, 4) == noise
     assert cohorts.epsilon(found, rounds, DELTA, Pld()) <= 1
 
 
-@pytest.mark.parametrize(("share", "epsilon"), [(0.1, "1.10"), (0.3, "1.40"), (0.5, "1.97")])
-def test_colluding_clients_take_their_noise_away(share, epsilon):
-    assert f"{FASHION.epsilon(1.54 * math.sqrt(1 - share), 200, DELTA, RdpClassic()):.2f}" == epsilon
+@pytest.mark.parametrize(("fraction", "epsilon"), [(0.1, "1.10"), (0.3, "1.40"), (0.5, "1.97")])
+def test_colluding_clients_reduce_the_noise(fraction, epsilon):
+    assert f"{FASHION.epsilon(1.54 * math.sqrt(1 - fraction), 200, DELTA, RdpClassic()):.2f}" == epsilon
 
 
-def test_the_method_s_own_noise_for_epsilon_1():
-    """Sized for the 200 rounds of Table 1, and what it then guarantees."""
+def test_the_noise_of_the_method_for_epsilon_1():
+    """Computed for the 200 rounds of Table 1, and the resulting guarantee."""
     method = size_noise(methods.fl_top_dp(), 6000)
-    assert method.mechanism.noise_multiplier == pytest.approx(1.2244, abs=1e-3)
+    assert isinstance(method.mechanism, DistributedGaussian)
+    noise = method.mechanism.noise_multiplier
+    assert noise == pytest.approx(1.2244, abs=1e-3)
+    assert noise is not None
     charges = Charges.begin(method, 6000, [Turnout(100, 100)] * 200)
     assert charges.rounds_allowed == 200
-    assert 0.999 < charges.guarantee().epsilon <= 1
-    assert FASHION.epsilon(method.mechanism.noise_multiplier, 200, DELTA, Pld()) <= 1
+    epsilon = charges.guarantee().epsilon
+    assert epsilon is not None
+    assert 0.999 < epsilon <= 1
+    assert FASHION.epsilon(noise, 200, DELTA, Pld()) <= 1
 
 
-@pytest.mark.parametrize(("share", "epsilon"), [(0, "1.00"), (10, "1.10"), (30, "1.40"), (50, "1.97")])
-def test_the_events_of_a_noise_that_is_sized_for_all_of_100_clients(share, epsilon):
-    """As many collude, or fail to deliver: it is the same noise that is missing."""
-    fewer = methods.fl_top_dp(noise=1.54)
-    events = [event_of(fewer, 6000, index, Turnout(100, 100 - share)) for index in range(200)]
-    assert f"{Accounting.of(RdpClassic(), events).epsilon(DELTA):.2f}" == epsilon
-    sized = methods.fl_top_dp(noise=1.54, colluding=share / 100)
-    assert sized.mechanism.event(0) == sized.mechanism.event(0, Turnout(100, 100)) == fewer.mechanism.event(0)
+@pytest.mark.parametrize(("missing", "epsilon"), [(0, "1.00"), (10, "1.10"), (30, "1.40"), (50, "1.97")])
+def test_missing_shares_of_the_noise(missing, epsilon):
+    """Collusion and dropouts cost the same, since the same noise is missing; assumed beforehand, neither costs."""
+    method = methods.fl_top_dp(noise=1.54)
+    events = [event_of(method, 6000, index, Turnout(100, 100 - missing)) for index in range(200)]
+    charged = [event for event in events if event is not None]
+    assert len(charged) == 200
+    assert f"{Accounting.of(RdpClassic(), charged).epsilon(DELTA):.2f}" == epsilon
+    assumed = methods.fl_top_dp(noise=1.54, colluding=missing / 100).mechanism
+    assert assumed.event(0) == assumed.event(0, Turnout(100, 100)) == method.mechanism.event(0)
 
 
 @pytest.mark.parametrize(
     ("population", "noise", "rounds", "replaced", "formula"),
     [(6000, 1.54, 200, "5.66", 1.88), (5010, 1.49, 100, "5.74", 1.70)],
 )
-def test_cohorts_of_fixed_size_as_the_paper_really_draws_them(population, noise, rounds, replaced, formula):
-    """With twice the sensitivity the bound holds; with once, it is a mere number (see `test_accountants`)."""
+def test_cohorts_of_fixed_size_as_in_the_paper(population, noise, rounds, replaced, formula):
+    """With twice the sensitivity the bound holds; with once it does not (see `test_accountants`)."""
     cohorts, by = CohortSampling(FixedSize(100), population), RdpClassic(Adjacency.REPLACE_ONE)
     assert f"{cohorts.epsilon(noise, rounds, DELTA, by):.2f}" == replaced
     assert cohorts.epsilon(2 * noise, rounds, DELTA, by) == pytest.approx(formula, rel=0.02)
 
 
-def test_a_budget_ends_at_the_printed_round():
-    book = Accounting.of(RdpClassic())
+def test_a_budget_is_used_up_at_the_printed_round():
+    accounting = Accounting.of(RdpClassic())
     event = dp.PoissonSampledDpEvent(100 / 5010, dp.GaussianDpEvent(1.49))
-    assert book.remaining_rounds(event, 1.0005, DELTA) == 99
+    assert accounting.remaining_rounds(event, 1.0005, DELTA) == 99

@@ -1,8 +1,7 @@
 """Tables 1 and 2 of FL-TOP (Kerkouche et al. 2021): every printed cost and ε follows from the printed round.
 
-Costs are rounded to two digits, and trailing zeros are sometimes left out (107, 20514.9, 585.5). Nothing is cut off:
-what looks so (11.94, 102.56) comes of K = ⌊r·n⌋, which is rounded down. With r·n itself 110.89 would stand where 110.88
-is printed.
+Costs are rounded to two digits, and trailing zeros are sometimes omitted (107, 20514.9, 585.5). Costs that look
+truncated (11.94, 102.56) follow from K = ⌊r·n⌋: with r·n, the table would have 110.89 instead of 110.88.
 """
 
 import tomllib
@@ -22,13 +21,13 @@ from tacit.wire import frames
 from tacit.wire.frames import Part
 
 EXPECTED = packaged_studies() / "fl-top" / "expected.toml"
-HEADER = 36  # of a frame with one part, src/tacit/core/frames.py
+HEADER = 36  # bytes of the header of a frame with one part (`tacit.wire.frames`)
 DELTA = 1e-5
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a table's rows have in common (Table 3 of the appendix)."""
+    """The settings that all rows of a table share (Table 3 of the appendix)."""
 
     weights: int
     clients: int
@@ -46,14 +45,14 @@ ROWS = [pytest.param(table, name, PRINTED[table][name], id=f"{table}-{name}") fo
 
 
 def values(table: str, name: str) -> tuple[int, int]:
-    """How many values go down and up: n down unless the coordinates are fixed."""
+    """The number of values down and up; all n go down unless the mask is fixed."""
     n = SETTINGS[table].weights
-    share = float(name.split("%")[0]) / 100 if "%" in name else 1.0
-    up = Size(ratio=share).count(n)
+    ratio = float(name.split("%")[0]) / 100 if "%" in name else 1.0
+    up = Size(ratio=ratio).count(n)
     return (up if "FL-TOP" in name else n), up
 
 
-def test_both_tables_are_there():
+def test_both_tables_are_complete():
     assert [len(PRINTED[table]) for table in SETTINGS] == [20, 20]
 
 
@@ -79,8 +78,8 @@ def test_costs_to_the_printed_digit(table, name, row):
     assert (down, up) == (row["cost_down"], row["cost_up"])
 
 
-def test_without_rounding_down_a_printed_cost_is_missed():
-    assert f"{cost(0.005 * 1_663_370, 200, 1 / 60):.2f}" == "110.89"
+def test_without_rounding_down_a_printed_cost_is_not_met():
+    assert f"{4 * 0.005 * 1_663_370 * 200 / 60 / 1000:.2f}" == "110.89"
     assert PRINTED["table-1"]["0.5% FL-TOP"]["cost_up"] == 110.88
 
 
@@ -97,13 +96,13 @@ def test_epsilon_to_the_printed_digit(table, name, row):
 
 @pytest.mark.parametrize(("table", "name", "row"), ROWS)
 def test_measured_frames_without_their_headers_cost_the_same(table, name, row):
-    """A round in which all of 100 clients have one frame each way, as often as there were rounds."""
+    """One round of 100 clients with one frame in each direction, times the number of rounds."""
     down, up = (
         frames.size({part: torch.empty(count, device="meta")})
         for part, count in zip((Part.VALUES, Part.ROW), values(table, name), strict=True)
     )
     cohort, rounds = tuple(range(100)), row["best_round"]
-    book = Bandwidth.of([Report(1, cohort, (), (up,) * 100, (down,) * 100, 0.0, 0.0, 0.0, {}, 0.0)])
+    bandwidth = Bandwidth.of([Report(1, cohort, (), (up,) * 100, (down,) * 100, 0.0, 0.0, 0.0, {}, 0.0)])
     headers = HEADER * len(cohort)
-    measured = [(total - headers) * rounds / SETTINGS[table].clients / 1000 for total in (book.down, book.up)]
+    measured = [(total - headers) * rounds / SETTINGS[table].clients / 1000 for total in (bandwidth.down, bandwidth.up)]
     assert [round(kilobytes, 2) for kilobytes in measured] == [row["cost_down"], row["cost_up"]]

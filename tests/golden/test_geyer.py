@@ -1,4 +1,4 @@
-"""Privacy figures of Geyer et al. (2017), Table 1, as their accountant had them: orders 2 to 33, one or three sums."""
+"""Privacy figures of Geyer et al. (2017), Table 1, with their accountant: orders 2 to 33, one or three sums."""
 
 import dp_accounting as dp
 import pytest
@@ -11,20 +11,20 @@ EPSILON = 8
 ROWS = {100: (0.5, 11, 1e-3), 1000: (0.22, 54, 1e-5), 10_000: (0.0508495, 412, 1e-6)}
 
 
-def spent(noise: float, rate: float, rounds: int, sums: int) -> float:
+def delta_of(noise: float, rate: float, rounds: int, sums: int) -> float:
     event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise)), sums)
     return Accounting.of(THEIRS).compose(event, rounds).delta(EPSILON)
 
 
 def test_the_first_row_stops_at_round_11_with_550_contributions():
-    """Theirs is checked after the round that passes the budget; ours before it, so that ten rounds are released."""
+    """They check the budget after the round that exceeds it; we check it before, so ten rounds are released."""
     event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(50 / 100, dp.GaussianDpEvent(1.8)), 3)
-    book, contributions, rounds = Accounting.of(THEIRS), 0, 0
-    while book.delta(EPSILON) <= 1e-3:
-        book, contributions, rounds = book.compose(event), contributions + 50, rounds + 1
+    accounting, contributions, rounds = Accounting.of(THEIRS), 0, 0
+    while accounting.delta(EPSILON) <= 1e-3:
+        accounting, contributions, rounds = accounting.compose(event), contributions + 50, rounds + 1
     assert (rounds, contributions) == (11, 550)
-    assert f"{spent(1.8, 0.5, 10, 3):.3e}" == "5.355e-04"
-    assert f"{spent(1.8, 0.5, 11, 3):.4e}" == "1.2488e-03"
+    assert f"{delta_of(1.8, 0.5, 10, 3):.3e}" == "5.355e-04"
+    assert f"{delta_of(1.8, 0.5, 11, 3):.4e}" == "1.2488e-03"
     assert Accounting.of(THEIRS).remaining_rounds(event, EPSILON, 1e-3) == 10
 
 
@@ -40,20 +40,21 @@ def test_the_first_row_stops_at_round_11_with_550_contributions():
     ],
 )
 def test_the_noise_that_gives_the_printed_number_of_rounds(clients, sums, low, high):
-    """Least: the round before still fits. Most: the last round no longer does."""
+    """Lower limit: the second to last round fits the budget. Upper limit: the last round does not."""
     rate, rounds, delta = ROWS[clients]
 
-    def where(count: int) -> float:
-        return float(brentq(lambda noise: spent(noise, rate, count, sums) - delta, 0.8, 4, xtol=1e-9))
+    def noise_at(count: int) -> float:
+        return float(brentq(lambda noise: delta_of(noise, rate, count, sums) - delta, 0.8, 4, xtol=1e-9))
 
-    assert where(rounds - 1) == pytest.approx(low, abs=0.001)
-    assert where(rounds) == pytest.approx(high, abs=0.001)
+    assert noise_at(rounds - 1) == pytest.approx(low, abs=0.001)
+    assert noise_at(rounds) == pytest.approx(high, abs=0.001)
 
 
 @pytest.mark.parametrize(
     ("clients", "noise", "epsilon"), [(100, 1.2, 5.890), (1000, 1.436, 6.462), (10_000, 1.092, 6.645)]
 )
 def test_one_sum_a_round_by_the_tight_accountant(clients, noise, epsilon):
+    """Golden numbers of the tight accountant at sampling rates up to 0.5, which no other test has."""
     rate, rounds, delta = ROWS[clients]
     event = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise))
     assert round(Accounting.of(Pld()).compose(event, rounds).epsilon(delta), 3) == epsilon
@@ -61,7 +62,7 @@ def test_one_sum_a_round_by_the_tight_accountant(clients, noise, epsilon):
 
 @pytest.mark.parametrize(("clients", "noise", "classic"), [(100, 1.8, 10.28)])
 def test_three_matrices_share_one_cohort(clients, noise, classic):
-    """Which makes them one sum with less noise, not three that are sampled on their own."""
+    """So they are one sum with less noise, not three independently sampled sums: only here events are nested so."""
     rate, rounds, delta = ROWS[clients]
     event = dp.PoissonSampledDpEvent(rate, dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise), 3))
     assert Accounting.of(RdpClassic()).compose(event, rounds).epsilon(delta) == pytest.approx(classic, abs=0.01)

@@ -1,7 +1,8 @@
-"""FL-TOP and its baselines as the paper has them, and their private forms."""
+"""FL-TOP and its baselines as in the paper, and their differentially private forms."""
 
 import inspect
 import math
+from pathlib import Path
 
 import dp_accounting as dp
 import pytest
@@ -10,12 +11,14 @@ import torch
 import tacit
 import zoo
 from tacit import methods
-from tacit.core import ApproximateEvent, Task
+from tacit.core import ApproximateEvent, Method, Task
 from tacit.errors import CompositionError, UserError
 from tacit.pieces.mechanisms.arithmetic import DISTANCE
 from tacit.privacy.events import event_of
 from tacit.privacy.guarantee import Guarantee
 from tacit.report.cards import card
+from tacit.runs.records import Plan
+from tacit.runs.training import follow
 from tacit.wire import frames
 
 SCHEMES = {"fl-std", "fl-basic", "fl-bas-2", "fl-bas-3", "fl-bas-4", "fl-cs", "fl-top-bis", "fl-top"}
@@ -27,13 +30,13 @@ def task() -> Task:
     return Task(model=zoo.softmax, clients=zoo.population([4] * 20), public=zoo.population([6], seed=3)[0])
 
 
-def test_all_schemes_come_in_both_forms() -> None:
+def test_every_scheme_has_a_private_form() -> None:
     found = {name for name in methods.catalog() if name.startswith("fl-")}
     assert found == SCHEMES | {f"{name}-dp" for name in SCHEMES}
 
 
 @each_scheme
-def test_the_private_form_has_all_arguments_and_all_other_pieces(name: str) -> None:
+def test_the_private_form_has_the_same_arguments_and_pieces_otherwise(name: str) -> None:
     plain, private = methods.find(name), methods.find(f"{name}-dp")
     own, both = (list(inspect.signature(factory).parameters) for factory in (plain, private))
     assert both == own + NOISE
@@ -41,21 +44,26 @@ def test_the_private_form_has_all_arguments_and_all_other_pieces(name: str) -> N
     assert (b.name, b.rounds) == (f"{a.name}-dp", 7)
     assert (b.codec, b.trainer, b.aggregator, b.server) == (a.codec, a.trainer, a.aggregator, a.server)
     assert b.sampler == tacit.Poisson(100.0)
-    assert (b.channel, b.mechanism.arithmetic) == (tacit.SecureSum(), tacit.Grid())
+    assert (b.channel, distributed(b).arithmetic) == (tacit.SecureSum(), tacit.Grid())
     ideal = private(channel="ideal")
-    assert (ideal.channel, ideal.mechanism.arithmetic) == (tacit.IdealSum(), tacit.Reals())
+    assert (ideal.channel, distributed(ideal).arithmetic) == (tacit.IdealSum(), tacit.Reals())
     assert b.budget == tacit.Budget(1.0, 1e-5)
     assert b.mechanism.needs_noise
-    everything = {**{key: p.default for key, p in inspect.signature(private).parameters.items()}, "noise": 1.5}
-    assert private(*everything.values()) == private(noise=1.5)  # by position too
+    defaults = {**{key: p.default for key, p in inspect.signature(private).parameters.items()}, "noise": 1.5}
+    assert private(*defaults.values()) == private(noise=1.5)  # by position too
+
+
+def distributed(method: Method) -> tacit.DistributedGaussian:
+    assert isinstance(method.mechanism, tacit.DistributedGaussian)
+    return method.mechanism
 
 
 @each_scheme
 @pytest.mark.parametrize("form", ["", "-dp"])
-def test_repr_rebuilds_it_and_its_card_prints(name: str, form: str) -> None:
+def test_repr_rebuilds_the_method_and_its_card_prints(name: str, form: str) -> None:
     args = {"noise": 1.2, "dropouts": 0.1, "clip": 0.5} if form else {}
-    made = methods.make(name + form, args)
-    assert eval(repr(made), {name: getattr(tacit, name) for name in tacit.__all__}) == made
+    method = methods.make(name + form, args)
+    assert eval(repr(method), {name: getattr(tacit, name) for name in tacit.api.__all__}) == method
     shown = card(name + form, args)
     assert ("at most ε = 1 at δ = 1e-05" in shown.guarantee) == bool(form)
     assert ("only the sum" in shown.sees["the server"]) == bool(form)
@@ -75,35 +83,39 @@ def test_repr_rebuilds_it_and_its_card_prints(name: str, form: str) -> None:
 )
 def test_schemes_differ_in_what_is_sent_and_what_is_trained(name: str, selection: type, masked: bool) -> None:
     method = methods.make(name, {"ratio": 0.01})
+    assert isinstance(method.codec, tacit.Select)
     assert isinstance(method.codec.selection, selection)
     assert method.codec.selection.size == tacit.Size(ratio=0.01)
     assert method.trainer.masked == masked
-    assert methods.make(name, {"number": 12}).codec.selection.size == tacit.Size(number=12)
+    other = methods.make(name, {"number": 12}).codec
+    assert isinstance(other, tacit.Select)
+    assert other.selection.size == tacit.Size(number=12)
 
 
-def test_the_bound_is_a_median_only_where_coordinates_are_random() -> None:
-    draws = {name: methods.make(f"{name}-dp").mechanism.clip.draws for name in SCHEMES}
-    assert {name for name, count in draws.items() if count > 1} == {"fl-basic", "fl-bas-2", "fl-cs"}
-    assert methods.fl_top_dp(clip=0.61).mechanism.clip == tacit.FixedClip(0.61)
+def test_the_bound_is_a_median_only_if_coordinates_are_redrawn() -> None:
+    clips = {name: distributed(methods.make(f"{name}-dp")).clip for name in SCHEMES}
+    median = {name for name, clip in clips.items() if isinstance(clip, tacit.PublicClip) and clip.draws > 1}
+    assert median == {"fl-basic", "fl-bas-2", "fl-cs"}
+    assert distributed(methods.fl_top_dp(clip=0.61)).clip == tacit.FixedClip(0.61)
 
 
 @pytest.mark.parametrize(
-    ("args", "error", "words"),
+    ("args", "error", "message"),
     [
         ({"noise": 0.0}, UserError, "noise=0.0 > 0.*Without noise nothing is proved"),
-        ({"epsilon": None}, CompositionError, "sized for a budget, but there is none"),
+        ({"epsilon": None}, CompositionError, "no noise multiplier, and there is no budget to compute it from"),
         ({"sampling": "uniform"}, UserError, "uniform"),
         ({"select": "votes"}, UserError, "Did you mean 'vote'"),
         ({"ratio": 0.0}, UserError, "ratio=0.0"),
         ({"dropouts": 0.6, "colluding": 0.4}, UserError, "dropouts . colluding"),
     ],
 )
-def test_bad_arguments(args: dict[str, object], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
+def test_bad_arguments(args: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         methods.fl_top_dp(**args)
 
 
-def test_fixed_cohorts_are_priced_as_such() -> None:
+def test_cohorts_of_fixed_size_are_accounted_as_such() -> None:
     fixed = methods.fl_top_dp(noise=1.54, sampling="fixed", channel="ideal")
     assert fixed.sampler == tacit.FixedSize(100)
     event = event_of(fixed, 6000, 0)
@@ -115,13 +127,13 @@ def test_fixed_cohorts_are_priced_as_such() -> None:
 
 
 @pytest.mark.parametrize("name", ["fl-top", "fl-basic", "fl-bas-4", "fl-top-bis", "fl-cs"])
-def test_clients_send_as_many_numbers_as_they_are_told_to(name: str) -> None:
+def test_clients_send_the_given_number_of_values(name: str) -> None:
     run = tacit.train(methods.make(name, {"rounds": 1, "cohort": 5, "number": 7}), task(), workers=1)
     assert set(run.history[0].up) == {frames.size({frames.Part.ROW: torch.zeros(7)})}
 
 
 @pytest.mark.parametrize("name", ["fl-top-dp", "fl-bas-2-dp", "fl-cs-dp"])
-def test_a_private_run_stays_within_its_budget_for_all_of_its_rounds(name: str) -> None:
+def test_a_private_run_uses_its_budget_in_all_its_rounds(name: str) -> None:
     args = {"rounds": 4, "cohort": 5, "epsilon": 3.0, "delta": 1e-3, "ratio": 0.05}
     run = tacit.train(methods.make(name, args), task(), workers=1)
     assert run.state.round == 4
@@ -137,31 +149,33 @@ def test_a_private_run_stays_within_its_budget_for_all_of_its_rounds(name: str) 
 
 
 def test_the_noise_of_the_mean_is_the_paper_s() -> None:
-    """S·σ/100 per coordinate, and its length (facts: TOP .5 % .0094/.86; TOP 10 % .0154/6.3; STD .037/47.7)."""
-    for bound, count, each, length in (
+    """S·σ/100 per coordinate, and its norm: 0.0094 and 0.86 for TOP 0.5 %, 0.0154 and 6.3 for TOP 10 %."""
+    for bound, count, deviation, norm in (
         (0.61, 8316, 0.0094, 0.86),
         (1.0, 166_337, 0.0154, 6.3),
         (2.4, 1_663_370, 0.037, 47.7),
     ):
         mechanism = methods.fl_top_dp(clip=bound, noise=1.54).mechanism
         now = tacit.core.Round(0, 6000, 100.0, 93, tacit.Key.from_seed(0), tacit.Key.from_seed(1))
-        nothing = tacit.core.Sum(torch.zeros(count), 93.0, tacit.core.Bound((bound,)))
-        noise = mechanism.after_sum(nothing, now).total / 100
-        assert float(noise.std()) == pytest.approx(each, rel=0.03)
-        assert float(noise.norm()) == pytest.approx(length, rel=0.03)
+        zero = tacit.core.Sum(torch.zeros(count), 93.0, tacit.core.Bound((bound,)))
+        noise = mechanism.after_sum(zero, now).total / 100
+        assert float(noise.std()) == pytest.approx(deviation, rel=0.03)
+        assert float(noise.norm()) == pytest.approx(norm, rel=0.03)
         assert math.isclose(float(noise.norm()), bound * 1.54 / 100 * math.sqrt(count), rel_tol=0.03)
 
 
 @pytest.mark.parametrize("name", ["fl-top", "fl-top-dp", "fl-bas-3", "fl-basic-dp"])
-def test_a_stopped_run_goes_on_to_the_same_bits(name: str, tmp_path) -> None:
+def test_a_resumed_run_is_bitwise_the_same(name: str, tmp_path: Path) -> None:
     args = {"rounds": 4, "cohort": 5, "ratio": 0.05, **({"noise": 2.0, "epsilon": 9.0} if "-dp" in name else {})}
     method = methods.make(name, args)
     whole = tacit.train(method, task(), workers=1)
-    steps = tacit.runs.training.follow(tacit.runs.Plan(method=method, task=task()), workers=1, out=tmp_path / "run")
+    steps = follow(Plan(method=method, task=task()), workers=1, out=tmp_path / "run")
     for _ in range(3):
         next(steps)
     steps.close()
-    on = tacit.train(method, task(), workers=1, out=tmp_path / "run", resume=True)
-    assert torch.equal(on.state.weights, whole.state.weights)
-    assert [report.down for report in on.history] == [report.down for report in whole.history]
-    assert on.privacy.epsilon == pytest.approx(whole.privacy.epsilon)
+    resumed = tacit.train(method, task(), workers=1, out=tmp_path / "run", resume=True)
+    assert torch.equal(resumed.state.weights, whole.state.weights)
+    assert [report.down for report in resumed.history] == [report.down for report in whole.history]
+    assert isinstance(resumed.privacy, Guarantee)
+    assert isinstance(whole.privacy, Guarantee)
+    assert resumed.privacy.epsilon == pytest.approx(whole.privacy.epsilon)

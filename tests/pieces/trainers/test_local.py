@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from tacit.wire.frames import Part
 SGD = Sgd(lr=0.1, steps=2)
 WHOLE = Sgd(lr=0.1, steps=2, sends="weights")
 RATIO = 0.03
+WRONG: Any = "gradients"
 
 
 def now(index: int = 0) -> Round:
@@ -62,7 +64,7 @@ def test_the_learning_rate_decays_with_the_rounds() -> None:
         (lambda: Sgd(lr=0.1, steps=1, decay=1.5), r"decay=1\.5 in \(0, 1\]"),
         (lambda: Sgd(lr=0.1, steps=1, momentum=1.0), r"momentum=1\.0 in \[0, 1\)"),
         (lambda: Sgd(lr=0.1, steps=1, weight_decay=-1.0), "weight_decay"),
-        (lambda: replace(SGD, sends="gradients"), "sends='gradients'"),
+        (lambda: replace(SGD, sends=WRONG), "sends='gradients'"),
         (lambda: Masked(WHOLE), "weights outside the mask are not sent at all"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -25,6 +25,7 @@ SGD = Sgd(lr=0.1, epochs=2, batch_size=4, sends="weights")
 ADMM_SGD = Sgd(lr=0.1, epochs=3, batch_size=4, sends="weights")
 KEEP = Keep(counts=(20, 100, 50))  # of zoo.cnn
 LENET = Layout.of(lenet()).shapes
+WRONG: Any = "wrong"
 
 
 def now(index: int = 0) -> Round:
@@ -230,7 +231,7 @@ def test_the_penalty_coefficient() -> None:
         (lambda: Keep(compression=2.0, counts=(1,)), "either compression or counts"),
         (lambda: Keep(compression=0.5), "compression=0.5 >= 1"),
         (lambda: Keep(counts=(0,)), ">= 1"),
-        (lambda: replace(Keep(compression=2.0), across_layers="even"), "'balanced' or 'uniform'"),
+        (lambda: Keep(compression=2.0, across_layers=WRONG), "'balanced' or 'uniform'"),
         (lambda: Keep(compression=2.0, progress=1.5), "progress=1.5 in [0, 1]"),
         (lambda: Keep(counts=(1, 2)).layer_counts(LENET), "4 layers of 500, 25000, 400000, 5000 weights, got 1, 2"),
         (lambda: Keep(counts=(501, 2, 2, 2)).layer_counts(LENET), "got 501, 2, 2, 2"),
