@@ -108,6 +108,7 @@ def test_every_round_is_in_the_ledger(tmp_path: Path) -> None:
 
 
 def test_a_shared_ledger_without_budget_left_refuses_the_second_run(tmp_path: Path) -> None:
+    """Only this repeats a whole run with a ledger, which must not charge it again."""
     shared = tmp_path / "shared.db"
     first = tacit.train(geyer(), task(), workers=1, ledger=shared)
     with pytest.raises(BudgetError, match="would exceed the budget"):
@@ -121,6 +122,7 @@ def test_a_shared_ledger_without_budget_left_refuses_the_second_run(tmp_path: Pa
 
 
 def test_two_runs_share_a_budget(tmp_path: Path) -> None:
+    """Only this lets a ledger end a run whose own budget would allow more rounds."""
     shared = tmp_path / "shared.db"
     short = tacit.train(geyer(rounds=3), task(), workers=1, ledger=shared)
     rest = tacit.train(geyer(), task(), seed=1, workers=1, ledger=shared)

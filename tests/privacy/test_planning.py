@@ -14,6 +14,7 @@ ALL: list[Accountant] = [RdpClassic(), Rdp(), FAST_PLD]
 
 
 def test_two_of_noise_epsilon_and_rounds_give_the_third():
+    """Only this checks the searches for noise and rounds against each other, for every accountant."""
     cohorts = CohortSampling(Growing(((3, FixedSize(10)), (5, FixedSize(20)))), 200)
     for accountant in (*ALL, Rdp(Adjacency.REPLACE_ONE)):
         noise = cohorts.noise_for(Budget(2, 1e-4), 12, accountant)
@@ -33,6 +34,7 @@ def test_the_last_epsilon_of_a_curve_is_that_of_all_rounds(accountant):
 
 @pytest.mark.parametrize("epsilon", [0.02, 1.0, 30.0])
 def test_the_grid_of_privacy_losses_suits_small_and_large_budgets(epsilon):
+    """Only this compares planned noise with a closed form; a wrong grid would lose precision or fill the memory."""
     noise = CohortSampling(Everyone(), 10).noise_for(Budget(epsilon, 1e-5), 4, Pld())
     assert noise == pytest.approx(2 * dp.get_sigma_gaussian(epsilon, 1e-5), rel=2e-3)
 

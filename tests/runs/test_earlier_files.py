@@ -75,6 +75,7 @@ def test_a_run_directory_is_read() -> None:
 
 
 def test_a_run_is_resumed_with_its_ledger(tmp_path: Path) -> None:
+    """Only this trains on from an earlier release's checkpoint and ledger."""
     path = copy("geyer", tmp_path)
     resumed = tacit.train(geyer(), task(), workers=1, out=path, resume=True)
     whole = tacit.train(geyer(), task(), workers=1)
