@@ -42,9 +42,9 @@ def _draw(comparison: Comparison, plot: FigureSpec) -> bytes:
             x, y = (plot.labels.get(name, name) for name in (plot.x, plot.y))
             return draw_error_bars(title, _scatter_caption(comparison), [*error_bars(comparison.rows, plot)], x, y)
         case ImportanceMaps():
-            said = f"Client {plot.client}. Light: important; each map is scaled to its own minimum and maximum."
+            note = f"Client {plot.client}. Light: important; each map is scaled to its own minimum and maximum."
             maps = _grid(importance_maps(comparison), plot)
-            return draw_maps(title, said, maps, len(plot.importance), len(plot.at) + 1)
+            return draw_maps(title, note, maps, len(plot.importance), len(plot.at) + 1)
         case Gallery():
             return draw_gallery(title, plot)
         case LinePlot():
@@ -149,24 +149,24 @@ def _grid(found: Mapping[str, Numbers], plot: ImportanceMaps) -> Iterator[ValueM
 
 def caption(comparison: Comparison, line: str, band: str) -> str:
     """Explain dots, lines and bands, as far as they are drawn; caveats follow."""
-    said = []
+    sentences = []
     if line == "Line" and any(row.spent for row in comparison.rows):
-        said.append("Dot: the privacy budget allows no further round.")
+        sentences.append("Dot: the privacy budget allows no further round.")
     seeds = _most_seeds(comparison)
     if seeds > 1:
-        said.append(f"{line}: mean of {seeds} seeds; {band}: minimum to maximum.")
+        sentences.append(f"{line}: mean of {seeds} seeds; {band}: minimum to maximum.")
     if line == "Line" and any(_lengths_differ(row) for row in comparison.rows):
-        said.append("A run that stopped earlier keeps its last value.")
-    said += dict.fromkeys(row.caveat for row in comparison.rows if row.caveat)
+        sentences.append("A run that stopped earlier keeps its last value.")
+    sentences += dict.fromkeys(row.caveat for row in comparison.rows if row.caveat)
     if comparison.fast:
-        said.append(SHORT_VERSION)
-    return " ".join(said)
+        sentences.append(SHORT_VERSION)
+    return " ".join(sentences)
 
 
 def _scatter_caption(comparison: Comparison) -> str:
     seeds = _most_seeds(comparison)
-    said = [f"Point: mean of {seeds} seeds; bar: one standard deviation each way."] * (seeds > 1)
-    return " ".join([*said, *[SHORT_VERSION] * comparison.fast])
+    sentences = [f"Point: mean of {seeds} seeds; bar: one standard deviation each way."] * (seeds > 1)
+    return " ".join([*sentences, *[SHORT_VERSION] * comparison.fast])
 
 
 def _most_seeds(comparison: Comparison) -> int:
