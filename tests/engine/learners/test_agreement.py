@@ -85,6 +85,7 @@ def test_the_models_and_descents_cover_every_form_of_a_layer() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("make", [zoo.cnn, zoo.mlp, zoo.Residual])
 def test_functional(make: Callable[[], nn.Module], momentum: float, sizes: tuple[int, ...]) -> None:
+    """The first case takes seconds, because PyTorch imports its compiler when `vmap` is first used."""
     torch.manual_seed(0)
     model, clients = make().double(), zoo.population(sizes, dtype=torch.float64)
     descent = zoo.descent(epochs=2, batch_size=4, momentum=momentum, weight_decay=0.01 * momentum)
