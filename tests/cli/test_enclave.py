@@ -1,6 +1,5 @@
 import json
 import os
-import re
 import socket
 import threading
 import time
@@ -55,12 +54,12 @@ def test_a_genuine_quote_is_accepted_and_explained(sample: Sample, tmp_path: Pat
     out = capsys.readouterr().out
     assert out.startswith("Accepted: a genuine processor confirms that it runs this code")
     assert sample.policy.measurements[0] in out
-    assert re.search("compared with +nothing: no report data were given", out)
+    assert "not compared: no expected value was given" in out
 
 
 def test_report_data_can_be_compared(tmp_path: Path, capsys) -> None:
     assert verify(SGX, tmp_path, "--at", AT, "--report-data", HELLO.hex()) == 0
-    assert "the expected report data" in capsys.readouterr().out
+    assert "compared with the expected value" in capsys.readouterr().out
     assert verify(SGX, tmp_path, "--at", AT, "--report-data", bytes(64).hex()) == 1
     assert "bind a different key" in capsys.readouterr().out
 

@@ -184,7 +184,8 @@ class AttestationResult:
             issued = datetime.fromtimestamp(claims.issued, UTC)
             yield "collateral", f"of {issued:%Y-%m-%d}, {(self.verified_at - claims.issued) / DAY:.1f} days old"
         yield "report data", claims.report_data.hex()
-        yield "compared with", "the expected report data" if self.compared else "nothing: no report data were given"
+        compared = "compared with the expected value" if self.compared else "not compared: no expected value was given"
+        yield "report data check", compared
 
 
 def quote_kind(quote: bytes) -> QuoteKind:

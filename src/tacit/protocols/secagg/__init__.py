@@ -10,7 +10,7 @@ fail; it cannot reveal another client's vector.
 
 from tacit.errors import ProtocolError, TooFewClientsError
 from tacit.protocols.secagg.graph import GraphParameters, ThreatModel
-from tacit.protocols.secagg.local import run_locally
+from tacit.protocols.secagg.in_process import run_locally
 from tacit.protocols.secagg.pads import packed_size
 from tacit.protocols.secagg.parameters import MIN_COHORT, Parameters, SecaggPolicy, SecaggSession
 from tacit.protocols.secagg.secagg_client import SecaggClientState, answer, join_round, set_vector
