@@ -71,6 +71,8 @@ def changed(record: T, changes: Mapping[str, object], label: str) -> T:
         >>> changed(Ring(32), {"bits": "16"}, "ring").bits
         16
     """
+    if not changes:
+        return record
     known = {f.name for f in dataclasses.fields(record) if f.init} if dataclasses.is_dataclass(record) else set()
     nested: dict[str, dict[str, object]] = {}
     for path, value in changes.items():

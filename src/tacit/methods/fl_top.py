@@ -103,7 +103,7 @@ def fl_top(
     top = TopK(size=size, lr=lr, steps=init_steps, batch_size=batch_size)
     choices: dict[str, Selection] = {"public": top, "vote": Vote(size=size)}
     selection = choose(choices, select, "select")
-    return _masked(replace(base, name="fl-top", codec=Select(selection)))
+    return _masked(base, "fl-top", selection)
 
 
 def fl_basic(
@@ -122,7 +122,7 @@ def fl_basic(
     Reference: Kerkouche et al. 2021, Section 4, FL-BASIC.
     """
     base = fl_std(rounds, cohort, lr, steps, batch_size)
-    return _masked(replace(base, name="fl-basic", codec=Select(RandomK(size=_size(ratio, number)))))
+    return _masked(base, "fl-basic", RandomK(size=_size(ratio, number)))
 
 
 def fl_cs(
@@ -240,10 +240,10 @@ def _private_doc(scheme: Scheme, summary: str) -> str:
     return f"{summary}\n{before.rstrip()}\n{added}\n\nReference:{reference}"
 
 
-def _masked(method: Method) -> Method:
-    """The scheme with masked training: clients train only the weights that they send."""
-    assert isinstance(method.trainer, Sgd)
-    return replace(method, trainer=Masked(method.trainer))
+def _masked(base: Method, name: str, selection: Selection) -> Method:
+    """The scheme in which clients train and send only the selected weights."""
+    assert isinstance(base.trainer, Sgd)
+    return replace(base, name=name, trainer=Masked(base.trainer), codec=Select(selection))
 
 
 def _trains_all(method: Method) -> Method:

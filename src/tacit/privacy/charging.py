@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Self
 
 from tacit.core import Event, Method, Report, State, Turnout
+from tacit.core.interfaces import Mechanism
 from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
 from tacit.privacy.events import event_of
@@ -166,18 +167,16 @@ class Charges:
 @cache
 def calibrate(method: Method, population: int) -> Method:
     """The method with the noise that its budget needs for all of its rounds."""
-    budget, rounds = method.budget, method.rounds
+    budget = method.budget
     assert budget is not None  # or the method could not have been composed
-    accountant = accountant_for(_with_noise(method, 1.0), population)
-    noise = CohortSampling(method.sampler, population).noise_for(budget, rounds, accountant)
-    step = (
-        1e-5  # planning may use a finer grid of privacy losses than a run, and events may cost more than Gaussian ones
-    )
+    accountant = default_accountant(_event_of_first_round(method, 1.0, population))
+    noise = CohortSampling(method.sampler, population).noise_for(budget, method.rounds, accountant)
+    step = 1e-5  # planning may use a finer grid of privacy losses than a run, and events may cost more than Gaussian
     while True:
-        calibrated = _with_noise(method, noise)
-        epsilon = Accounting.of(accountant, _events(calibrated, population)).epsilon(budget.delta)
+        mechanism = _with_noise(method.mechanism, noise)
+        epsilon = Accounting.of(accountant, _events_with(mechanism, method, population)).epsilon(budget.delta)
         if epsilon <= budget.epsilon * (1 - 1e-8):  # rounds that are composed one by one cost about 1e-10 more
-            return calibrated
+            return replace(method, mechanism=mechanism)
         noise, step = noise * (1 + step), min(2 * step, 2e-3)
 
 
@@ -186,9 +185,20 @@ def accountant_for(method: Method, population: int) -> Accountant:
     return default_accountant(event_of(method, population, 0))
 
 
-def _with_noise(method: Method, noise: float) -> Method:
-    mechanism = replace(method.mechanism, noise_multiplier=noise)  # type: ignore[type-var]
-    return replace(method, mechanism=mechanism)
+def _with_noise(mechanism: Mechanism, noise: float) -> Mechanism:
+    return replace(mechanism, noise_multiplier=noise)  # type: ignore[type-var]
+
+
+def _event_of_first_round(method: Method, noise: float, population: int) -> Event:
+    return next(_events_with(_with_noise(method.mechanism, noise), method, population))
+
+
+def _events_with(mechanism: Mechanism, method: Method, population: int) -> Iterator[Event]:
+    """The event of each round of a method, if it had this mechanism."""
+    for index in range(method.rounds):
+        event = mechanism.event(index)
+        assert event is not None  # the noise is not zero
+        yield method.sampler.amplify(event, population, index)
 
 
 def rounds_allowed(method: Method, population: int) -> int:

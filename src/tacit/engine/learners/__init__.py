@@ -1,6 +1,7 @@
 """Learners: three ways to train a wave, and the choice between them."""
 
 import warnings
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -48,14 +49,21 @@ class AutoLearner:
     """
 
     def __init__(self, model: nn.Module, loss: Loss, like: Samples | None = None) -> None:
+        self.model, self.loss, self._like = model, loss, like
         self.layout = Layout.of(model)
         self.kernels: KernelLearner | None = kernel_learner(model, loss)
         self.scorer = HypothesisScorer(model, loss)
-        one_by_one = has_dropout(model) or has_batch_statistics(model) or is_slow_under_vmap(model)
-        functional = None if one_by_one else FunctionalLearner(model, loss)
-        if functional is not None and like is not None and not _can_map(functional, like):
-            functional = None
-        self.fallback: FunctionalLearner | ReferenceLearner = functional or ReferenceLearner(model, loss)
+        if self.kernels is None:
+            _ = self.fallback  # chosen here, before worker processes start
+
+    @cached_property
+    def fallback(self) -> FunctionalLearner | ReferenceLearner:
+        """For what the kernels do not support; chosen at its first use, since `torch.func` takes seconds to import."""
+        if has_dropout(self.model) or has_batch_statistics(self.model) or is_slow_under_vmap(self.model):
+            return ReferenceLearner(self.model, self.loss)
+        functional = FunctionalLearner(self.model, self.loss)
+        mappable = self._like is None or _can_map(functional, self._like)
+        return functional if mappable else ReferenceLearner(self.model, self.loss)
 
     @property
     def min_wave_size(self) -> int:
