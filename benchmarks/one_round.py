@@ -11,7 +11,7 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -20,6 +20,7 @@ from tacit.cli import main as tacit_main
 
 PACKAGE = str(Path(tacit.api.__file__).parent) + "/"
 RUN = ["run", "fl-top-dp", "--rounds", "1", "--workers", "1", "--set", "ratio=0.02", "epsilon=8", "delta=1e-3"]
+ROUND = "runs/training.py:_step"  # from the reservation of the charge to the release of the model
 ONCE = ("check_composition", "make_model", "broadcast", "initial_weights")  # what one round should do about once
 
 
@@ -29,21 +30,22 @@ class Walk:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.edges: Counter[tuple[str, str]] = Counter()
+        self.within: set[str] = set()  # the functions that were called within the round itself
+        self._depth = 0
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         """Count one call."""
         here = _place(frame)
+        if here == ROUND:
+            self._depth += {"call": 1, "return": -1}.get(event, 0)
         if event != "call" or here is None:
             return
+        if self._depth:
+            self.within.add(here)
         self.calls[here] += 1
         caller = next((place for place in map(_place, _callers(frame)) if place is not None), None)
         if caller is not None:
             self.edges[caller, here] += 1
-
-    @property
-    def files(self) -> set[str]:
-        """The files that were crossed."""
-        return {place.partition(":")[0] for place in self.calls}
 
 
 def main() -> None:
@@ -58,10 +60,16 @@ def main() -> None:
             tacit_main([*RUN, "--out", f"{folder}/run"])
         finally:
             sys.setprofile(None)
-    print(f"\n{len(walk.files)} files, {len(walk.calls)} functions, {len(walk.edges)} distinct edges")
+    print(f"\nThe command: {_extent(walk.calls)}, {len(walk.edges)} distinct edges.")
+    print(f"The round itself: {_extent(walk.within)}.")
     for place, count in walk.calls.items():
         if args.hops or place.partition(":")[2] in ONCE:
             print(f"{count:6}  {place}")
+
+
+def _extent(places: Iterable[str]) -> str:
+    functions = set(places)
+    return f"{len({place.partition(':')[0] for place in functions})} files, {len(functions)} functions"
 
 
 def _place(frame: FrameType) -> str | None:
