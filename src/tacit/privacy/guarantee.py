@@ -67,7 +67,6 @@ class Guarantee:
 
     @property
     def proved(self) -> bool:
-        """Whether anything is proved."""
         return self.epsilon is not None
 
     def excluding(self, *sentences: str) -> Self:
@@ -136,7 +135,6 @@ class LeakageGuarantee:
 
     @property
     def proved(self) -> bool:
-        """Whether anything is proved."""
         return not self.reason
 
     def epsilon_at(self, distance: float) -> float:

@@ -83,14 +83,12 @@ class Evidence:
         return Binding(self.key, nonce, self.config, self.head)
 
     def pack(self) -> bytes:
-        """As bytes."""
         entries = pack_number(len(self.log_entries)) + b"".join(self.log_entries)
         fixed = pack_number(self.kind, 1) + self.key + self.config + self.head
         return fixed + pack_chunk(self.quote) + pack_chunk(self.collateral) + entries
 
     @classmethod
     def read(cls, reader: Reader) -> "Evidence":
-        """The inverse of `pack`."""
         kind = reader.number(1)
         if kind not in QuoteKind.__members__.values():
             raise ProtocolError(f"Expected a known kind of quote, got {kind}.")

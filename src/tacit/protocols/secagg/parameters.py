@@ -131,7 +131,6 @@ class SecaggSession:
 
     @classmethod
     def read(cls, reader: Reader) -> "SecaggSession":
-        """The inverse of `pack`."""
         run, model, config = reader.take(RUN), reader.take(crypto.KEY), reader.take(crypto.KEY)
         index, cohort, dim, bits, threat_model, a, b, c, d, min_uploads = (reader.number() for _ in range(10))
         parameters = Parameters(

@@ -129,7 +129,6 @@ class Roster:
 
     @classmethod
     def read(cls, reader: Reader, p: Parameters) -> "Roster":
-        """The inverse of `pack`."""
         roster = cls(reader.table(announcement_width(p.threat_model), p.cohort), reader.table(KEY, p.cohort))
         reader.expect_end()
         if roster.entries.keys() & roster.digests.keys():

@@ -44,13 +44,11 @@ class PendingUpload:
     plaintext: bytes
 
     def pack(self) -> bytes:
-        """As bytes."""
         head = pack_number(self.round) + self.model + pack_number(self.dim, LENGTH) + pack_number(self.weighted, 1)
         return head + self.plaintext
 
     @classmethod
     def read(cls, data: bytes) -> "PendingUpload":
-        """The inverse of `pack`."""
         reader = Reader(data)
         index, model, dim, weighted = reader.number(), reader.take(KEY), reader.number(LENGTH), reader.number(1)
         return cls(index, model, dim, bool(weighted), bytes(reader.rest()))

@@ -153,7 +153,6 @@ class RoundRequest:
         return State(self.round, torch.zeros(sum(self.layers)), self.memory, self.layers)
 
     def pack(self) -> bytes:
-        """As bytes."""
         layers = pack_number(len(self.layers)) + b"".join(pack_number(size, LENGTH) for size in self.layers)
         cohort = pack_table(dict.fromkeys(self.cohort, b""), 0)
         head = pack_number(self.round) + self.model + pack_number(self.dim, LENGTH) + pack_number(self.invited)
@@ -161,7 +160,6 @@ class RoundRequest:
 
     @classmethod
     def read(cls, reader: Reader) -> "RoundRequest":
-        """The inverse of `pack`."""
         index, model, dim, invited = reader.number(), reader.take(KEY), reader.number(LENGTH), reader.number()
         cohort = tuple(reader.table(0, CLIENT_LIMIT))
         count = reader.number()
@@ -209,7 +207,6 @@ class RoundResult:
     aggregate_seconds: float = 0.0
 
     def pack(self) -> bytes:
-        """As bytes."""
         release, rejected = self.release, {int(reason): pack_number(count) for reason, count in self.rejected.items()}
         values = release.total.total.detach().cpu().contiguous().numpy().astype("<f4", copy=False).tobytes()
         head = _FLOATS.pack(release.total.weight, self.load_seconds, self.aggregate_seconds)
@@ -219,7 +216,6 @@ class RoundResult:
 
     @classmethod
     def read(cls, reader: Reader, dim: int) -> "RoundResult":
-        """The inverse of `pack`."""
         weight, load_seconds, aggregate_seconds = _FLOATS.unpack(reader.take(_FLOATS.size))
         log_entry = reader.chunk(KEY)
         contributors = tuple(reader.table(0, CLIENT_LIMIT))

@@ -99,14 +99,12 @@ class Upload:
     sealed: bytes
 
     def pack(self) -> bytes:
-        """As bytes."""
         length = HEADER + len(self.sealed)
         fixed = (MAGIC, VERSION, bytes(3), self.round, self.client, length)
         return _HEADER.pack(*fixed, self.context, self.ephemeral, self.signature) + self.sealed
 
     @classmethod
     def read(cls, data: bytes) -> "Upload":
-        """The inverse of `pack`."""
         if len(data) < HEADER + TAG:
             raise ProtocolError(f"Expected an upload of at least {HEADER + TAG} bytes, got {len(data)}.")
         magic, version, zero, index, client, length, context, ephemeral, signature = _HEADER.unpack_from(data)
