@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from reporting import positive_integer, record, save, table
-from runner import FRAMEWORKS, Framework, FrameworkError, Result, Settings, measure, running
+from runner import FRAMEWORKS, Framework, FrameworkError, Result, Settings, another_tree, measure, running
 from workloads import DEFAULT, WORKLOADS
 
 LATEST = Path(__file__).resolve().parent / "results" / "latest.json"
@@ -25,6 +25,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", default=",".join(DEFAULT), help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--frameworks", default=",".join(FRAMEWORKS), help="default: all, %(default)s")
+    parser.add_argument("--before", type=Path, metavar="TREE", help="also measure the Tacit of another tree")
     parser.add_argument("--rounds", type=positive_integer, default=7, help="measured rounds (default %(default)s)")
     parser.add_argument("--warm-ups", type=int, default=2, help="rounds before them (default %(default)s)")
     parser.add_argument("--workers", type=positive_integer, default=2, help="training processes (default %(default)s)")
@@ -92,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = arguments(argv)
     workloads = chosen(args.workloads, WORKLOADS, "workload")
     frameworks = [FRAMEWORKS[name] for name in chosen(args.frameworks, FRAMEWORKS, "framework")]
+    frameworks += [] if args.before is None else [another_tree(args.before)]
     for framework in frameworks:
         framework.environment.create()
     if args.check:

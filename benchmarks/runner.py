@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,6 +37,7 @@ class Framework:
         peer: whether it runs only workloads that include peers.
         options: further options of the script.
         comparable: whether it computes the same update as the others (`--check`).
+        source: a folder from which Python imports first: another tree of Tacit.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Framework:
     peer: bool = False
     options: tuple[str, ...] = ()
     comparable: bool = True
+    source: Path | None = None
 
     def command(self, workload: str, workers: int) -> list[str]:
         """The command line for a workload."""
@@ -64,6 +66,11 @@ FRAMEWORKS = {
         Framework("flower", FLOWER, "flower.py", peer=True),
     )
 }
+
+
+def another_tree(tree: Path) -> Framework:
+    """Tacit from another tree, to compare its speed before and after a change."""
+    return replace(FRAMEWORKS["tacit"], name="tacit-before", source=tree.resolve() / "src")
 
 
 class FrameworkError(Exception):
@@ -143,6 +150,8 @@ class FrameworkProcess:
 def running(framework: Framework, workload: str, workers: int, *options: str) -> Iterator[FrameworkProcess]:
     """A framework that is ready to run rounds, and is stopped afterwards."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    if framework.source is not None:
+        environment["PYTHONPATH"] = str(framework.source)
     with tempfile.TemporaryDirectory() as folder:
         errors = Path(folder) / "stderr"
         with errors.open("w") as sink:
@@ -243,4 +252,5 @@ def measure(workload: str, frameworks: list[Framework], settings: Settings) -> l
             for process in processes[first:] + processes[:first]:
                 _attempt(process, FrameworkProcess.measure_round)
         results += [Result.of(workload, process) for process in processes]
-    return sorted(results, key=lambda result: list(FRAMEWORKS).index(result.framework))
+    order = [framework.name for framework in frameworks]
+    return sorted(results, key=lambda result: order.index(result.framework))

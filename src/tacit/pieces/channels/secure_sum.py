@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from itertools import count, islice
 from math import ceil, ldexp, log2
 from typing import ClassVar, Literal
@@ -170,7 +171,8 @@ class SecureSum(StatelessChannel):
         )
 
 
-def _overhead(parameters: Parameters) -> dict[str, Traffic]:
+@cache
+def _overhead(parameters: Parameters) -> Mapping[str, Traffic]:
     payload = packed_size(parameters.dim, parameters.bits)
     return {
         phase.name.lower(): Traffic(size.up - payload * (phase is Phase.UPLOAD), size.down)
