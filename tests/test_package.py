@@ -1,0 +1,30 @@
+"""The shape of the package: few entries at its root, and names that stand for one thing."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import tacit.errors
+
+PACKAGE = Path(tacit.errors.__file__).parent
+MODULES = [path for path in PACKAGE.rglob("*.py") if path.stem not in ("__init__", "__main__")]
+MAX_ENTRIES = 17
+
+
+def twice(names: list[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def test_few_entries_at_the_root() -> None:
+    entries = [path.name for path in PACKAGE.iterdir() if path.name not in ("py.typed", "__pycache__")]
+    assert len(entries) <= MAX_ENTRIES, sorted(entries)
+
+
+def test_no_module_name_stands_for_two_things() -> None:
+    assert twice([path.stem for path in MODULES]) == []
+
+
+def test_no_public_class_name_stands_for_two_things() -> None:
+    trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")]
+    classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert twice([name for name in classes if not name.startswith("_")]) == []
