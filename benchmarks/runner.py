@@ -68,9 +68,12 @@ FRAMEWORKS = {
 }
 
 
+BEFORE = "tacit-before"
+
+
 def another_tree(tree: Path) -> Framework:
     """Tacit from another tree, to compare its speed before and after a change."""
-    return replace(FRAMEWORKS["tacit"], name="tacit-before", source=tree.resolve() / "src")
+    return replace(FRAMEWORKS["tacit"], name=BEFORE, source=tree.resolve() / "src")
 
 
 class FrameworkError(Exception):
@@ -252,5 +255,5 @@ def measure(workload: str, frameworks: list[Framework], settings: Settings) -> l
             for process in processes[first:] + processes[:first]:
                 _attempt(process, FrameworkProcess.measure_round)
         results += [Result.of(workload, process) for process in processes]
-    order = [framework.name for framework in frameworks]
+    order = [*FRAMEWORKS, BEFORE]
     return sorted(results, key=lambda result: order.index(result.framework))
