@@ -86,11 +86,7 @@ def test_without_pruning_there_are_no_metrics_of_it() -> None:
 def test_pruned_metrics_are_those_of_the_pruned_model() -> None:
     method = methods.masked_pruning(**SMALL)
     run = train(method, task(), workers=1)
-    shapes = tuple(tuple(p.shape) for p in run.model.parameters())
-    trainer = method.trainer
-    assert isinstance(trainer, MagnitudePrune)
-    pruned = trainer.pruned_weights(run.state, shapes)
-    assert pruned is not None
+    pruned = method.trainer.variants(run.state)["pruned"]
     pruned_model = replace(run, state=replace(run.state, weights=pruned)).model
     x, y = task().test or (torch.empty(0), torch.empty(0))
     accuracy = float((pruned_model(x).argmax(1) == y).float().mean())

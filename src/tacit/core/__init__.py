@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tacit.core.interfaces import ApproximateEvent, Event, HypothesisTrainer, MetricMechanism
+    from tacit.core.interfaces import ApproximateEvent, Event, MetricMechanism
     from tacit.core.keys import Key
     from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
     from tacit.core.method import Method
@@ -43,7 +43,6 @@ __all__ = [
     "Descent",
     "Event",
     "GridStep",
-    "HypothesisTrainer",
     "Identity",
     "Key",
     "Loss",

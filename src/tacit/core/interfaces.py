@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Payload = Literal["updates", "weights"]
 Visibility = Literal["messages", "sum"]
+Coordinates = Literal["model", "mask", "other"]
 
 
 class Event(Protocol):
@@ -80,30 +81,21 @@ class Trainer(Protocol):
         """Whether it trains only the coordinates that the codec selected."""
         ...
 
+    @property
+    def chooses(self) -> bool:
+        """Whether each client chooses the hypothesis that it trains; the choice is never sent."""
+        ...
+
     def train(self, view: View, data: Wave, now: Round) -> Rows:
         """One row per client of the wave."""
         ...
 
-
-@runtime_checkable
-class PruningTrainer(Protocol):
-    """A trainer that prunes weights, so that the aggregated model can be evaluated pruned as well."""
-
-    def kept_counts(self, shapes: Shapes) -> tuple[int | None, ...]:
-        """How many weights of each parameter a client sends; None: the parameter is not pruned."""
+    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
+        """How many weights of each parameter a client sends, None where it sends all; empty: all of all parameters."""
         ...
 
-    def pruned_weights(self, state: State, shapes: Shapes) -> Tensor | None:
-        """The model pruned to as many weights as a client sends; None: pruning has not begun."""
-        ...
-
-
-@runtime_checkable
-class HypothesisTrainer(Protocol):
-    """A trainer whose clients choose one of several hypotheses."""
-
-    def choose(self, view: View, data: Wave) -> Tensor:
-        """The number of the hypothesis that each client chooses; it is never sent."""
+    def variants(self, state: State) -> Mapping[str, Tensor]:
+        """Further weights to evaluate beside those of the model, by the prefix of their metrics (`pruned`)."""
         ...
 
 
@@ -111,8 +103,8 @@ class Codec(Protocol):
     """In which coordinates are updates sent?"""
 
     @property
-    def selects(self) -> bool:
-        """Whether it selects a subset of the model's coordinates."""
+    def coordinates(self) -> Coordinates:
+        """What a row's numbers belong to: all weights of the model, those under a mask, or something else."""
         ...
 
     @property

@@ -11,7 +11,6 @@ from tacit.core.interfaces import (
     Aggregator,
     Channel,
     Codec,
-    HypothesisTrainer,
     Mechanism,
     MetricMechanism,
     PayloadMechanism,
@@ -96,7 +95,7 @@ def _trainer_and_server(m: Method) -> str:
 
 
 def _trainer_and_codec(m: Method) -> str:
-    if m.codec.selects or not m.trainer.masked:
+    if m.codec.coordinates == "mask" or not m.trainer.masked:
         return ""
     return (
         f"{_name(m.trainer)} trains only the coordinates that the codec selects, but {_name(m.codec)} selects none. "
@@ -114,7 +113,7 @@ def _trainer_and_mechanism(m: Method) -> str:
 
 
 def _mechanism_and_codec(m: Method) -> str:
-    if isinstance(m.codec, Identity):
+    if m.codec.coordinates == "model":
         return ""
     if m.mechanism.per_layer:
         return (
@@ -177,7 +176,7 @@ def _mechanism_and_aggregator(m: Method) -> str:
 def _hypotheses(m: Method) -> str:
     if m.aggregator.models == 1:
         return ""
-    if not isinstance(m.trainer, HypothesisTrainer):
+    if not m.trainer.chooses:
         return (
             f"{_name(m.aggregator)} produces several models, but {_name(m.trainer)} does not choose between them. "
             "Use BestOf."
@@ -187,7 +186,7 @@ def _hypotheses(m: Method) -> str:
             f"{_name(m.aggregator)} clusters models by their weights, but {_name(m.trainer)} sends updates. "
             "Use a trainer that sends weights."
         )
-    if not isinstance(m.codec, Identity):
+    if m.codec.coordinates != "model":
         return f"{_name(m.aggregator)} produces several models, but {_name(m.codec)} supports only one. Use Identity."
     return ""
 

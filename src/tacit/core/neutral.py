@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch import Tensor
 
-from tacit.core.interfaces import AddNoise, DryRun, Payload, SumMessages, Visibility
+from tacit.core.interfaces import AddNoise, Coordinates, DryRun, Payload, SumMessages, Visibility
 from tacit.core.rows import Rows
 from tacit.core.state import BoundedMessages, Messages, Round, State, Sum, Traffic, Turnout, View
 from tacit.core.wave import Wave
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Identity:
     """No compression: the server broadcasts the whole model, and clients send whole rows."""
 
-    selects: ClassVar[bool] = False
+    coordinates: ClassVar[Coordinates] = "model"
     fixed: ClassVar[bool] = True
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:

@@ -38,7 +38,7 @@ def prepare(method: Method, state: State, public: Wave | None, now: Round) -> St
     def dry_run(draw: int) -> Rows:
         drawn = replace(now, shared=now.shared.child("rehearsal", draw))
         view = method.codec.view(state, drawn)
-        if method.codec.selects and view.mask is None:
+        if method.codec.coordinates == "mask" and view.mask is None:
             raise UserError(
                 f"{method.name}: the clipping bound cannot be estimated from public data, because its coordinates are "
                 "not chosen before the first round (Vote). Set the bound (FixedClip; clip=...)."

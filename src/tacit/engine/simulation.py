@@ -31,7 +31,7 @@ from tacit.core import (
     View,
     Wave,
 )
-from tacit.core.interfaces import Channel, PruningTrainer
+from tacit.core.interfaces import Channel
 from tacit.core.round import finish_round, prepare, sum_messages, within_leakage_limit
 from tacit.core.state import SERVER
 from tacit.core.stopping import out_of_patience, track_best
@@ -229,15 +229,15 @@ class RoundRunner:
         return replace(after, memory={**after.memory, **known}), report
 
     def evaluate(self, state: State) -> dict[str, float]:
-        """Metrics on the test data; of a pruning trainer's model also after pruning, and its density."""
+        """Metrics of the model, and of the trainer's variants of it, on the test data; its density if clients prune."""
         if self.task.test is None:
             return {}
-        trainer, layout, metrics = self.method.trainer, self.worker.layout, self._metrics(state.weights)
-        if isinstance(trainer, PruningTrainer):
-            metrics["density"] = _density(state.weights, layout.sizes, trainer.kept_counts(layout.shapes))
-            pruned = trainer.pruned_weights(state, layout.shapes)
-            if pruned is not None:
-                metrics |= {f"pruned_{name}": value for name, value in self._metrics(pruned).items()}
+        trainer, metrics = self.method.trainer, self._metrics(state.weights)
+        kept = trainer.kept(state.shapes)
+        if kept:
+            metrics["density"] = _density(state.weights, state.layers, kept)
+        for variant, weights in trainer.variants(state).items():
+            metrics |= {f"{variant}_{name}": value for name, value in self._metrics(weights).items()}
         return metrics
 
     def _metrics(self, weights: Tensor) -> dict[str, float]:
@@ -363,7 +363,7 @@ def _diagnostics(total: Sum) -> tuple[float, float]:
 
 
 def _density(weights: Tensor, sizes: tuple[int, ...], kept: tuple[int | None, ...]) -> float:
-    """The share of non-zero weights in the parameters that are pruned."""
+    """The share of non-zero weights in the parameters of which clients send a part."""
     parts = zip(torch.split(weights, list(sizes)), kept, strict=True)
     layers = [part for part, count in parts if count is not None]
     return sum(int(part.count_nonzero()) for part in layers) / max(sum(map(torch.numel, layers)), 1)

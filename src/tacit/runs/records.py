@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tacit.core import Method, Report, Samples, State, Task
-from tacit.core.interfaces import PruningTrainer, nominal
+from tacit.core.interfaces import nominal
 from tacit.core.stopping import final_weights, out_of_patience
 from tacit.engine import Simulation
 from tacit.errors import UserError, expect
@@ -161,11 +161,10 @@ class Run:
     @cached_property
     def sparsity(self) -> Mapping[str, "Sparsity"]:
         """Every pruned layer by its name: what clients send of it, and what the model has."""
-        trainer = self.plan.method.trainer
-        if not isinstance(trainer, PruningTrainer):
+        parameters = dict(self.models[0].named_parameters())
+        kept = self.plan.method.trainer.kept(tuple(tuple(parameter.shape) for parameter in parameters.values()))
+        if not kept:
             return {}
-        parameters = dict(self.model.named_parameters())
-        kept = trainer.kept_counts(tuple(tuple(parameter.shape) for parameter in parameters.values()))
         return {
             name: Sparsity(parameter.numel(), count, int(parameter.count_nonzero()))
             for (name, parameter), count in zip(parameters.items(), kept, strict=True)

@@ -243,7 +243,7 @@ def test_the_whole_model_is_broadcast_and_the_state_does_not_change() -> None:
     assert view.weights is state.weights
     assert [part.name for part in view.parts] == ["WEIGHTS"]
     assert codec.update_state(state, normal(5), NOW) is state
-    assert not codec.selects
+    assert codec.coordinates == "other"
 
 
 def test_a_large_model_is_decoded_within_seconds() -> None:

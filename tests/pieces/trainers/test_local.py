@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import zoo
 from tacit import methods
-from tacit.core import CrossEntropy, Key, Method, Population, Round, Task, View
+from tacit.core import CrossEntropy, Key, Method, Population, Round, State, Task, View
 from tacit.core.round import client_side
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout
@@ -172,6 +172,15 @@ def test_with_one_hypothesis_there_is_no_choice() -> None:
     one = View(weights[1], {})
     assert BestOf(WHOLE).choose(one, data).tolist() == [0] * 5
     assert torch.equal(BestOf(WHOLE).train(one, data, now()).dense(), WHOLE.train(one, data, now()).dense())
+
+
+def test_only_the_best_of_several_is_a_choice_and_no_local_training_prunes() -> None:
+    shapes, state = ((2, 3), (2,)), State(1, torch.ones(8), shapes=((2, 3), (2,)))
+    for trainer, masked, chooses in ((WHOLE, False, False), (Masked(Sgd(lr=0.1, steps=1)), True, False)):
+        assert (trainer.masked, trainer.chooses) == (masked, chooses)
+        assert (trainer.kept(shapes), trainer.variants(state)) == ((), {})
+    best = BestOf(WHOLE)
+    assert (best.masked, best.chooses, best.kept(shapes), best.variants(state)) == (False, True, (), {})
 
 
 def test_the_choice_is_never_sent() -> None:

@@ -112,17 +112,17 @@ def test_gradual_pruning_keeps_fewer_weights_from_round_to_round() -> None:
         counts = [round(n ** (1 - progress) * k**progress) for n, k in zip(sizes, KEEP.counts, strict=True)]
         weights = [part for part, shape in zip(nonzero(row, shapes), shapes, strict=True) if len(shape) > 1]
         assert weights == [[count] * 2 for count in counts]
-    assert trainer.kept_counts(shapes) == KEEP.layer_counts(shapes)
+    assert trainer.kept(shapes) == KEEP.layer_counts(shapes)
 
 
 def test_the_aggregated_model_is_pruned_after_the_warm_up() -> None:
     trainer, shapes = MagnitudePrune(sgd=SGD, keep=Keep(counts=(2,)), warm_up=3), ((2, 3), (2,))
     weights = torch.tensor([0.0, 1.0, -2.0, 0.0, 3.0, 0.5, 7.0, 0.0])
-    assert trainer.kept_counts(shapes) == (2, None)
-    assert trainer.pruned_weights(State(3, weights), shapes) is None
-    pruned = trainer.pruned_weights(State(4, weights), shapes)
-    assert pruned is not None
-    assert pruned.tolist() == [0.0, 0.0, -2.0, 0.0, 3.0, 0.0, 7.0, 0.0]
+    assert trainer.kept(shapes) == (2, None)
+    assert trainer.variants(State(3, weights, shapes=shapes)) == {}
+    variants = trainer.variants(State(4, weights, shapes=shapes))
+    assert variants.keys() == {"pruned"}
+    assert variants["pruned"].tolist() == [0.0, 0.0, -2.0, 0.0, 3.0, 0.0, 7.0, 0.0]
 
 
 def double_cnn() -> nn.Module:

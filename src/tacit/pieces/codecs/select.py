@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import DenseRows, Descent, Key, Round, Rows, State, View, Wave
+from tacit.core.interfaces import Coordinates
 from tacit.errors import PublicDataError, TrainingError, expect
 from tacit.wire import indices
 from tacit.wire.frames import Part
@@ -93,7 +94,7 @@ class Select:
     """
 
     selection: Selection
-    selects: ClassVar[bool] = True
+    coordinates: ClassVar[Coordinates] = "mask"
 
     @property
     def fixed(self) -> bool:

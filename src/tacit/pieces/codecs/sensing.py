@@ -25,6 +25,7 @@ from scipy import fft
 from torch import Tensor
 
 from tacit.core import DenseRows, Descent, Identity, Round, Rows, State, View, Wave
+from tacit.core.interfaces import Coordinates
 from tacit.errors import TrainingError, expect
 from tacit.pieces.codecs.select import Size
 
@@ -65,7 +66,7 @@ class Sense:
     lr: float = 0.215
     steps: int = 5
     batch_size: int | None = 10
-    selects: ClassVar[bool] = False
+    coordinates: ClassVar[Coordinates] = "other"
 
     def __post_init__(self) -> None:
         expect(self.chunks >= 1, f"chunks={self.chunks} >= 1")

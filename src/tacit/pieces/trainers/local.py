@@ -4,14 +4,16 @@ References: McMahan et al. 2017 (FederatedAveraging); Kerkouche et al. 2021, Alg
 2020 and Galli et al. 2023, Algorithm 1 (IFCA: each client chooses a hypothesis by its own loss).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Descent, Round, Rows, View, Wave
+from tacit.core import DenseRows, Descent, Round, Rows, State, View, Wave
 from tacit.core.interfaces import Payload, Trainer
+from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
 
 
@@ -42,6 +44,7 @@ class Sgd:
     clip: float | None = None
     sends: Payload = "updates"
     masked: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         expect(self.lr > 0, f"lr={self.lr} > 0")
@@ -57,6 +60,12 @@ class Sgd:
     def train(self, view: View, data: Wave, now: Round) -> Rows:
         rows = data.descend(view.weights, self.descent(now))
         return rows if self.sends == "updates" else DenseRows(rows.dense() + view.weights)
+
+    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
+        return ()
+
+    def variants(self, state: State) -> Mapping[str, Tensor]:
+        return {}
 
     def descent(self, now: Round) -> Descent:
         """The local training of this round, for the engine."""
@@ -85,6 +94,7 @@ class Masked:
     sgd: Sgd
     sends: ClassVar[Payload] = "updates"
     masked: ClassVar[bool] = True
+    chooses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.sgd.sends != "updates":
@@ -93,6 +103,12 @@ class Masked:
     def train(self, view: View, data: Wave, now: Round) -> Rows:
         """One row per client; as long as there is no mask, all weights are trained."""
         return data.descend(view.weights, replace(self.sgd.descent(now), mask=view.mask))
+
+    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
+        return ()
+
+    def variants(self, state: State) -> Mapping[str, Tensor]:
+        return {}
 
 
 @dataclass(frozen=True)
@@ -108,6 +124,7 @@ class BestOf:
     """
 
     trainer: Trainer
+    chooses: ClassVar[bool] = True
 
     @property
     def sends(self) -> Payload:
@@ -135,6 +152,12 @@ class BestOf:
             own = replace(view, weights=hypotheses[number])
             values[members] = self.trainer.train(own, data.keep(members), now).dense()
         return DenseRows(values)
+
+    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
+        return ()
+
+    def variants(self, state: State) -> Mapping[str, Tensor]:
+        return {}
 
 
 def _hypotheses(view: View) -> Tensor:

@@ -25,7 +25,7 @@ Reference: Lin et al., ESMFL: Efficient and Secure Models for Federated Learning
 Systematic DNN Weight Pruning Framework using Alternating Direction Method of Multipliers, ECCV 2018.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar, Literal, Self
@@ -148,6 +148,7 @@ class MagnitudePrune:
     ramp: int = 0
     sends: ClassVar[Payload] = "weights"
     masked: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _check_pruning(self.sgd, self.warm_up, self.ramp)
@@ -157,11 +158,12 @@ class MagnitudePrune:
         keep = self.keep.at_round(now.index, warm_up=self.warm_up, ramp=self.ramp)
         return rows if keep is None else DenseRows(keep.project(rows.dense(), data.shapes))
 
-    def kept_counts(self, shapes: Shapes) -> tuple[int | None, ...]:
+    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
         return self.keep.layer_counts(shapes)
 
-    def pruned_weights(self, state: State, shapes: Shapes) -> Tensor | None:
-        return self.keep.project(state.weights, shapes) if state.round > self.warm_up else None
+    def variants(self, state: State) -> Mapping[str, Tensor]:
+        """After the warm-up, the model pruned to as many weights as a client sends."""
+        return {"pruned": self.keep.project(state.weights, state.shapes)} if state.round > self.warm_up else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +193,7 @@ class AdmmPrune:
     updates: int | None = None
     sends: ClassVar[Payload] = "weights"
     masked: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _check_pruning(self.sgd, self.warm_up, self.ramp)
@@ -241,11 +244,12 @@ class AdmmPrune:
         """
         return self.penalty * (1 - self.sgd.momentum) / lr
 
-    def kept_counts(self, shapes: Shapes) -> tuple[int | None, ...]:
+    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
         return self.keep.layer_counts(shapes)
 
-    def pruned_weights(self, state: State, shapes: Shapes) -> Tensor | None:
-        return self.keep.project(state.weights, shapes) if state.round > self.warm_up else None
+    def variants(self, state: State) -> Mapping[str, Tensor]:
+        """After the warm-up, the model pruned to as many weights as a client sends."""
+        return {"pruned": self.keep.project(state.weights, state.shapes)} if state.round > self.warm_up else {}
 
     def _train_masked(self, view: View, data: Wave, now: Round) -> Rows:
         """One row per client, trained under the frozen mask."""
