@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tacit.attacks.bounds import CONFIDENCE, ErrorCounts, OneRunGuesses, Scores
 from tacit.core import DenseRows, Descent, Key, Method, Perturbation, Round, State, Wave
-from tacit.core.round import broadcast, client_side, finish_round, reject_non_finite, sum_messages
+from tacit.core.round import broadcast, client_side, server_side
 from tacit.core.wave import Shapes
 from tacit.errors import expect
 
@@ -91,8 +91,7 @@ class Audit:
         )
         view = broadcast(method, state, now)
         wave = self._wave(self._survivors(present, secret), directions, included)
-        accepted, _ = reject_non_finite(client_side(method, view, wave, now))
-        return finish_round(method, state, sum_messages(method, state, accepted, now), now)
+        return server_side(method, state, client_side(method, view, wave, now), now)
 
     def _is_present(self, cohort: Tensor, included: Tensor) -> Tensor:
         """All but excluded canaries, which are not replaced in the cohort."""

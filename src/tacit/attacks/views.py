@@ -20,7 +20,14 @@ import torch
 from torch import Tensor
 
 from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, Round, Rows, State, View, Wave
-from tacit.core.round import broadcast, client_side, finish_round, reject_non_finite, released_sum, sum_messages
+from tacit.core.round import (
+    aggregate_messages,
+    broadcast,
+    client_side,
+    finish_round,
+    reject_non_finite,
+    released_sum,
+)
 from tacit.core.state import SERVER
 from tacit.core.wave import Shapes
 from tacit.errors import UserError
@@ -145,9 +152,10 @@ def observe(method: Method, state: State, wave: Wave, now: Round, adversary: Adv
         raise UserError(f"Expected adversary in {', '.join(ADVERSARIES)}, got {adversary!r}.")
     sent = client_side(method, broadcast(method, state, now), wave, now)
     accepted, report = reject_non_finite(sent)
-    total = sum_messages(method, state, accepted, now)
-    released = released_sum(method, total, now)
-    after = finish_round(method, state, total, now).weights
+    with method.channel.open(method, now.population) as conversation:
+        total = aggregate_messages(method, conversation, state, accepted, now)
+        released = released_sum(method, conversation, total, now)
+        after = finish_round(method, conversation, state, total, now).weights
     is_server = adversary == "server"
     memory = {name: value for name, value in state.memory.items() if is_server or not name.startswith(SERVER)}
     messages_visible = method.channel.server_sees == "messages"

@@ -273,6 +273,22 @@ SumMessages = Callable[[Messages], Sum]
 AddNoise = Callable[[Sum], Sum]
 
 
+class Conversation(Protocol):
+    """A channel during a run: all that changes from round to round is here, and the channel stays a frozen record."""
+
+    def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
+        """The sum of the messages; `add` clips and sums those that a party sees in the clear."""
+        ...
+
+    def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
+        """What the server receives of the round's sum; `add_noise` is the mechanism's `after_sum`."""
+        ...
+
+    def timings(self) -> Mapping[str, float]:
+        """The seconds that each phase of the last round took; empty: not measured."""
+        ...
+
+
 class Channel(Protocol):
     """Who sees which part of the messages, and how many bytes do they take?"""
 
@@ -303,19 +319,11 @@ class Channel(Protocol):
 
     @property
     def streams(self) -> bool:
-        """Whether a simulation may aggregate each wave separately and add the results."""
+        """Whether a simulation may sum each wave separately, without the conversation, and add the results."""
         ...
 
     def send(self, messages: Messages, now: Round) -> Messages:
         """The client side: messages converted to the numbers that this channel carries."""
-        ...
-
-    def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
-        """The sum of the messages; `add` clips and sums those that a party sees in the clear."""
-        ...
-
-    def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
-        """What the server receives of the round's sum; `add_noise` is the mechanism's `after_sum`."""
         ...
 
     def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
@@ -330,12 +338,17 @@ class Channel(Protocol):
         """What a client sends and receives in addition to row and broadcast, by phase of the channel's protocol."""
         ...
 
-    def open(self, method: "Method", population: int, seed: int) -> "AbstractContextManager[Channel]":
-        """This channel with the resources of one simulated run, such as a process."""
-        ...
+    def open(
+        self, method: "Method", population: int, seed: int | None = None
+    ) -> AbstractContextManager["Conversation"]:
+        """The conversation of one simulated run, with its resources, such as a process.
 
-    def timings(self) -> Mapping[str, float]:
-        """The seconds that each phase of the last round took; empty: not measured."""
+        Args:
+            method: whose channel this is.
+            population: how many clients there are.
+            seed: of the run, from which simulated parties derive their keys; None: single rounds outside a run, for
+                which no party is started and the same result is computed without it.
+        """
         ...
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
@@ -86,27 +86,8 @@ class NoNoise(StatelessMechanism, ClientSideMechanism):
         return messages
 
 
-class StatelessChannel:
-    """Mixin for channels that need no resources during a run and measure no timings."""
-
-    caveat: ClassVar[str] = ""
-
-    def open(self, method: "Method", population: int, seed: int) -> AbstractContextManager[Self]:
-        return nullcontext(self)
-
-    def timings(self) -> Mapping[str, float]:
-        return {}
-
-
-class DirectChannel(StatelessChannel):
-    """Mixin for channels without a protocol of their own: messages hold any numbers and are summed as they are."""
-
-    bits: ClassVar[int | None] = None
-    tolerates: ClassVar[str] = ""
-    streams: ClassVar[bool] = True
-
-    def send(self, messages: Messages, now: Round) -> Messages:
-        return messages
+class DirectConversation:
+    """The conversation of channels without a protocol of their own: messages are summed as they are."""
 
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
         return add(messages)
@@ -114,12 +95,12 @@ class DirectChannel(StatelessChannel):
     def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
         return add_noise(total)
 
-    def overhead(self, now: Round) -> Mapping[str, Traffic]:
+    def timings(self) -> Mapping[str, float]:
         return {}
 
 
 @dataclass(frozen=True)
-class Plain(DirectChannel):
+class Plain:
     """Messages are sent as they are, and the server sees each of them.
 
     Args:
@@ -134,12 +115,27 @@ class Plain(DirectChannel):
     down: WireFormat | None = None
     server_sees: ClassVar[Visibility] = "messages"
     aggregates: ClassVar[Visibility] = "messages"
+    caveat: ClassVar[str] = ""
+    bits: ClassVar[int | None] = None
+    tolerates: ClassVar[str] = ""
+    streams: ClassVar[bool] = True
+
+    def send(self, messages: Messages, now: Round) -> Messages:
+        return messages
 
     def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
         return messages.sizes(self.wire)
 
     def download_size(self, view: View, now: Round, *, first: bool) -> int:
         return view.size(first=first, wire_format=self.down)
+
+    def overhead(self, now: Round) -> Mapping[str, Traffic]:
+        return {}
+
+    def open(
+        self, method: "Method", population: int, seed: int | None = None
+    ) -> AbstractContextManager[DirectConversation]:
+        return nullcontext(DirectConversation())
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@
     before   codec.prepare ─► mechanism.prepare ──► what pieces learn from public data
     server   codec.view ─► mechanism.broadcast_parts ──► broadcast
     client   trainer.train ─► codec.encode ─► mechanism.at_client ─► channel.send ──► messages
-    server   channel.aggregate: reject non-finite rows ─► mechanism.before_sum ─► aggregator.combine ──► sum per wave
-    server   channel.release: mechanism.after_sum ─► aggregator.finish ─► codec.decode ─► server.apply ──► next state
+    server   reject non-finite rows ─► conversation.aggregate: mechanism.before_sum ─► aggregator.combine ──► sum
+    server   conversation.release: mechanism.after_sum ──► what the server learns
+    server   aggregator.finish ─► codec.decode ─► server.apply ──► next state
              mechanism.update_state, codec.update_state ──► bound and mask of the next round
 
-`sum_messages` is called once per wave and `finish_round` once per round, so that sums can be accumulated as waves
-arrive. The simulator and a real federation call these same functions.
+Where the channel permits it, `sum_messages` is called once per wave, so that sums can be accumulated as waves arrive;
+elsewhere `aggregate_messages` once per round. `finish_round` is called once per round. The simulator and a real
+federation call these same functions.
 """
 
 from dataclasses import replace
@@ -18,7 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tacit.core.interfaces import MetricMechanism
+from tacit.core.interfaces import Conversation, MetricMechanism
 from tacit.core.method import Method
 from tacit.core.rows import Rows
 from tacit.core.state import Messages, Round, State, Sum, View, WaveReport
@@ -90,17 +92,18 @@ def reject_non_finite(messages: Messages) -> tuple[Messages, WaveReport]:
 
 
 def sum_messages(method: Method, state: State, messages: Messages, now: Round) -> Sum:
-    """The contribution of these messages to the round's sum."""
-
-    def add(visible: Messages) -> Sum:
-        return method.aggregator.combine(method.mechanism.before_sum(visible, state, now), state)
-
-    return method.channel.aggregate(messages, state, now, add)
+    """The contribution of messages that a party sees in the clear, or whose sums a simulation may add."""
+    return method.aggregator.combine(method.mechanism.before_sum(messages, state, now), state)
 
 
-def finish_round(method: Method, state: State, total: Sum, now: Round) -> State:
+def aggregate_messages(method: Method, conversation: Conversation, state: State, messages: Messages, now: Round) -> Sum:
+    """The sum of a round's messages, all at once, through the channel's conversation."""
+    return conversation.aggregate(messages, state, now, lambda visible: sum_messages(method, state, visible, now))
+
+
+def finish_round(method: Method, conversation: Conversation, state: State, total: Sum, now: Round) -> State:
     """The state after the round. Without contributions, the model is unchanged."""
-    noisy = released_sum(method, total, now)
+    noisy = released_sum(method, conversation, total, now)
     after = state
     if noisy.weight > 0:
         after = method.mechanism.update_state(state, total, now)
@@ -110,12 +113,14 @@ def finish_round(method: Method, state: State, total: Sum, now: Round) -> State:
     return replace(after, round=state.round + 1)
 
 
-def released_sum(method: Method, total: Sum, now: Round) -> Sum:
+def released_sum(method: Method, conversation: Conversation, total: Sum, now: Round) -> Sum:
     """The round's sum as the channel releases it to the server, with the mechanism's noise added."""
-    return method.channel.release(total, now, lambda opened: method.mechanism.after_sum(opened, now))
+    return conversation.release(total, now, lambda opened: method.mechanism.after_sum(opened, now))
 
 
 def server_side(method: Method, state: State, messages: Messages, now: Round) -> State:
-    """The state after a round whose messages are all at hand: the simple form of `sum_messages` and `finish_round`."""
+    """The state after a round whose messages are all at hand, in a conversation of this round alone."""
     accepted, _ = reject_non_finite(messages)
-    return finish_round(method, state, sum_messages(method, state, accepted, now), now)
+    with method.channel.open(method, now.population) as conversation:
+        total = aggregate_messages(method, conversation, state, accepted, now)
+        return finish_round(method, conversation, state, total, now)

@@ -31,8 +31,8 @@ from tacit.core import (
     View,
     Wave,
 )
-from tacit.core.interfaces import Channel
-from tacit.core.round import finish_round, prepare, sum_messages, within_leakage_limit
+from tacit.core.interfaces import Conversation
+from tacit.core.round import aggregate_messages, finish_round, prepare, within_leakage_limit
 from tacit.core.state import SERVER
 from tacit.core.stopping import out_of_patience, track_best
 from tacit.engine.layout import Layout, initial_weights, make_model
@@ -160,9 +160,9 @@ class Simulation:
         population, patience = len(self.task.population), self.method.patience
         with (
             closing(make_pool(worker, processes)) as pool,
-            self.method.channel.open(self.method, population, self.seed) as channel,
+            self.method.channel.open(self.method, population, self.seed) as conversation,
         ):
-            runner = RoundRunner(worker, pool, channel, self.seed)
+            runner = RoundRunner(worker, pool, conversation, self.seed)
             while state.round < last and not out_of_patience(patience, state):
                 began = time.perf_counter()
                 state, report = runner.round(state)
@@ -184,10 +184,9 @@ class Simulation:
 class RoundRunner:
     """Plays the rounds of one run: hands waves to the workers, folds their sums, and closes the round."""
 
-    def __init__(self, worker: Worker, pool: Pool, channel: Channel, seed: int) -> None:
+    def __init__(self, worker: Worker, pool: Pool, conversation: Conversation, seed: int) -> None:
         self.worker, self.task, self.pool, self.seed = worker, worker.task, pool, seed
-        opened = channel is not worker.method.channel
-        self.method = replace(worker.method, channel=channel) if opened else worker.method
+        self.method, self.conversation = worker.method, conversation
         self.slots = len(worker.slots)
         self.evaluations = 0  # workers recognise loaded weights by this number
 
@@ -204,7 +203,7 @@ class RoundRunner:
         total = total or self._empty_sum(view, state, now)
         with single_thread():
             variance, scale = _diagnostics(total)
-            after = finish_round(self.method, state, total, now)
+            after = finish_round(self.method, self.conversation, state, total, now)
         clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
         down, received = self._download(state, clients, view, now)
         norms = [norm for result in results for norm in result.wave_report.norms]
@@ -262,8 +261,8 @@ class RoundRunner:
         return divide(cohort, population, mask.numel(), least, FEWEST_MASKED)
 
     def _timings(self, folded: float) -> dict[str, float]:
-        """Seconds by part of the round; the channel's are part of the time in which waves were folded."""
-        measured = self.method.channel.timings()
+        """Seconds by part of the round; the conversation's are part of the time in which waves were folded."""
+        measured = self.conversation.timings()
         return {"train": folded - sum(measured.values()), **measured} if measured else {}
 
     def _download(
@@ -319,7 +318,7 @@ class RoundRunner:
         rows = self.method.codec.encode(DenseRows(state.weights.new_zeros(0, state.dim)), view, now)
         nobody = torch.zeros(0, dtype=torch.int64)
         samples = None if self.method.aggregator.uniform else nobody
-        return sum_messages(self.method, state, Messages(nobody, rows, samples), now)
+        return aggregate_messages(self.method, self.conversation, state, Messages(nobody, rows, samples), now)
 
     def _sum_of_all(self, rows: "_Rows", results: list[Trained], state: State, now: Round) -> Sum | None:
         """The sum of a method that needs all messages of a round at once."""
@@ -329,7 +328,7 @@ class RoundRunner:
         samples = None if self.method.aggregator.uniform else self.task.population.sizes[clients]
         messages = Messages(clients, DenseRows(rows.all()), samples, results[0].part.grid_step)
         with single_thread():
-            return sum_messages(self.method, state, messages, now)
+            return aggregate_messages(self.method, self.conversation, state, messages, now)
 
 
 class _Rows:

@@ -134,3 +134,12 @@ def test_a_conversation_needs_an_aggregator_of_one_model() -> None:
     several: Any = SimpleNamespace(aggregator=SimpleNamespace(models=2))
     with pytest.raises(UserError, match="one model"), Enclave(conversation=True).open(several, 3, 0):
         pass
+
+
+def test_a_round_outside_a_run_starts_no_enclave(monkeypatch) -> None:
+    """Without a seed there are no simulated parties: the same sum is computed without them."""
+    monkeypatch.setattr(simulated_enclave, "launch", lambda _: pytest.fail("an enclave was started"))
+    used = method(Enclave(conversation=True))
+    with used.channel.open(used, 6) as conversation:
+        assert conversation.timings() == {}
+    assert used == method(Enclave(conversation=True))

@@ -14,6 +14,7 @@ from tacit import methods
 from tacit.core import DenseRows, GridStep, Key, Messages, Method, Report, Round, State, Sum, Task, Traffic, View
 from tacit.errors import ProtocolError, TooFewClientsError, UserError
 from tacit.pieces.channels import IdealSum, Plain, SecureSum
+from tacit.pieces.channels.secure_sum import SecureSumConversation
 from tacit.pieces.samplers import FixedSize, Poisson
 from tacit.pieces.trainers import Sgd
 from tacit.privacy.guarantee import Guarantee
@@ -38,8 +39,9 @@ def add(seen: Messages) -> Sum:
 
 def released(channel: SecureSum, rows: torch.Tensor, here: Round) -> torch.Tensor:
     """What the server receives of these rows."""
-    total = channel.aggregate(channel.send(messages(rows), here), STATE, here, add)
-    return channel.release(total, here, lambda opened: opened).total
+    conversation = SecureSumConversation(channel)
+    total = conversation.aggregate(channel.send(messages(rows), here), STATE, here, add)
+    return conversation.release(total, here, lambda opened: opened).total
 
 
 @pytest.mark.parametrize("bits", [32, 24, 17])
@@ -69,7 +71,7 @@ def test_the_conversation_gives_the_simulated_sum(bits: int, level: Literal["act
 def test_sums_wrap_around_like_integers() -> None:
     channel, step = SecureSum(bits=8), GridStep(0.5)
     rows = torch.tensor([[63.5, -64.0, 10.0]] * 2).double()
-    for way in (channel, replace(channel, conversation=True)):
+    for way in map(SecureSumConversation, (channel, replace(channel, conversation=True))):
         here = now(cohort=3)
         total = way.aggregate(messages(torch.cat([rows, torch.zeros(1, 3)]), step), STATE, here, add)
         assert way.release(total, here, lambda opened: opened).total.tolist() == [-1.0, 0.0, 20.0]
@@ -89,15 +91,17 @@ def test_fewer_than_three_clients_have_no_sum(cohort: int) -> None:
 
 
 def test_too_few_uploads_end_the_round_without_a_sum() -> None:
-    channel, total = SecureSum(dropout=0.2), Sum(torch.zeros(3).double(), 7.0, grid_step=GridStep(0.5))
+    conversation = SecureSumConversation(SecureSum(dropout=0.2))
+    total = Sum(torch.zeros(3).double(), 7.0, grid_step=GridStep(0.5))
     with pytest.raises(TooFewClientsError, match="7 of 10 clients uploaded, but 8 are required"):
-        channel.release(total, now(10), lambda opened: opened)
-    assert channel.release(replace(total, weight=8.0), now(10), lambda opened: opened).weight == 8
+        conversation.release(total, now(10), lambda opened: opened)
+    assert conversation.release(replace(total, weight=8.0), now(10), lambda opened: opened).weight == 8
 
 
 def test_an_empty_cohort_releases_only_noise() -> None:
     nobody = Sum(torch.ones(3), 0.0)
-    assert SecureSum().release(nobody, now(0), lambda opened: replace(opened, weight=1.0)).weight == 1
+    with secure().channel.open(secure(), 12) as conversation:
+        assert conversation.release(nobody, now(0), lambda opened: replace(opened, weight=1.0)).weight == 1
     assert SecureSum().overhead(now(0)) == {}
 
 

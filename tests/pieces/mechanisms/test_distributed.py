@@ -13,6 +13,7 @@ from torch import Tensor
 import zoo
 from tacit.core import ApproximateEvent, Bound, DenseRows, Key, MaskedRows, Messages, Method, Round, State, Sum, View
 from tacit.core.interfaces import Mechanism
+from tacit.core.neutral import DirectConversation
 from tacit.core.round import broadcast, finish_round, reject_non_finite, sum_messages
 from tacit.core.state import Turnout
 from tacit.errors import UserError
@@ -221,7 +222,9 @@ def test_masked_rows_are_clipped_under_the_mask() -> None:
 
 def test_the_sum_is_divided_by_the_expected_cohort() -> None:
     mechanism = gaussian(noise_multiplier=1e-9)
-    after = finish_round(method(mechanism), STATE, Sum(torch.ones(DIM), 7.0, Bound((CLIP,))), now(7))
+    after = finish_round(
+        method(mechanism), DirectConversation(), STATE, Sum(torch.ones(DIM), 7.0, Bound((CLIP,))), now(7)
+    )
     torch.testing.assert_close(after.weights, torch.full((DIM,), 1 / 20), rtol=1e-5, atol=1e-6)
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from tacit.core import Bound, DenseRows, Key, Messages, Round, State, Sum
 from tacit.core.method import Method
-from tacit.core.round import finish_round, reject_non_finite, sum_messages
+from tacit.core.round import reject_non_finite, server_side, sum_messages
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
 from tacit.pieces.mechanisms.clipping import BOUND, Clip
@@ -121,7 +121,7 @@ def test_the_adaptive_bound_converges_to_the_quantile(start: float, quantile: fl
         directions = torch.nn.functional.normalize(torch.randn(200, 3, generator=g))
         given = directions * (0.5 + torch.rand(200, 1, generator=g))
         here = now(7, index=index, expected=200.0)
-        state = finish_round(adaptive, state, sum_messages(adaptive, state, messages(given), here), here)
+        state = server_side(adaptive, state, messages(given), here)
     assert float(state.memory[BOUND]) == pytest.approx(target, rel=0.1)
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 import zoo
 from tacit.core import DenseRows, Key, Messages, Method, Round, State, Sum
 from tacit.core.interfaces import Mechanism, nominal
-from tacit.core.round import broadcast, finish_round, reject_non_finite, sum_messages
+from tacit.core.neutral import DirectConversation
+from tacit.core.round import broadcast, finish_round, reject_non_finite, server_side
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, NbaflGaussian
 from tacit.pieces.mechanisms.nbafl import NOMINAL, exact_epsilon
@@ -114,7 +115,7 @@ def test_the_server_s_noise_follows_the_formula() -> None:
 
 
 def test_an_empty_round_adds_no_noise() -> None:
-    state = finish_round(method(SMALL), STATE, Sum(torch.zeros(DIM), 0.0), now(0))
+    state = finish_round(method(SMALL), DirectConversation(), STATE, Sum(torch.zeros(DIM), 0.0), now(0))
     assert state.weights.equal(STATE.weights)
 
 
@@ -159,7 +160,7 @@ def test_a_client_with_fewer_samples_is_named() -> None:
 def test_the_mean_of_a_round_has_both_noises() -> None:
     rows = torch.full((4, DIM), 0.01)
     messages = Messages(DATA.clients, DenseRows(sent(SMALL, rows)))
-    state = finish_round(method(SMALL), STATE, sum_messages(method(SMALL), STATE, messages, now()), now())
+    state = server_side(method(SMALL), STATE, messages, now())
     both = sqrt(SMALL.upload**2 / 4 + SMALL.broadcast(4) ** 2)
     assert fits_only(state.weights - 0.01, both)
 

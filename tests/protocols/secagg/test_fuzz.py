@@ -63,10 +63,9 @@ def mutated_frame(chance: random.Random, data: bytes) -> bytes:
     """Half of the time only the body changes, in a frame with a valid checksum."""
     if chance.random() < 0.5:
         return mutate(chance, data)
-    head = struct.unpack_from("<4sBBBBIIII32s", data)
-    return secagg_messages.pack(
-        Phase(head[2]), Direction(head[3]), head[5], head[6], head[9], mutate(chance, data[HEADER:])
-    )
+    kind, index, client, binding = struct.unpack_from("<5xB10xII32s", data)
+    phase, direction = Phase(kind & 0x7F), Direction.REPLY if kind & 0x80 else Direction.REQUEST
+    return secagg_messages.pack(phase, direction, index, client, binding, mutate(chance, data[HEADER:]))
 
 
 @pytest.mark.parametrize("threat_model", ThreatModel)

@@ -100,7 +100,7 @@ def test_wrong_shares_are_detected() -> None:
 def test_signatures_of_unknown_identities_are_rejected() -> None:
     def forge(replies: Replies) -> Replies:
         client, frame = replies[0]
-        return [rewritten(Phase(frame[5]), client, frame[24:56], bytes(len(body_of(frame)))), *replies[1:]]
+        return [rewritten(Phase(frame[5] & 0x7F), client, frame[24:56], bytes(len(body_of(frame)))), *replies[1:]]
 
     for phase in (Phase.ANNOUNCE, Phase.AGREE):
         assert tampered(phase, forge).run().transcript.rejected == {ReplyRejection.MALFORMED: 1}

@@ -38,8 +38,8 @@ def listening() -> Iterator[Address]:
     "data",
     [
         b"GET / HTTP/1.1\r\n\r\n" * 4,
-        enclave_messages.pack(MessageType.OPEN_ROUND)[:8] + struct.pack("<Q", 1 << 63),  # a length bomb
-        enclave_messages.pack(MessageType.OPEN_ROUND)[:8] + struct.pack("<Q", 3),
+        enclave_messages.pack(MessageType.OPEN_ROUND)[:8] + struct.pack("<II", (1 << 32) - 1, 0),  # a length bomb
+        enclave_messages.pack(MessageType.OPEN_ROUND)[:8] + struct.pack("<II", 3, 0),
         b"\x80\x04\x95" + bytes(100),  # how a pickle begins
     ],
 )
@@ -50,7 +50,7 @@ def test_bytes_that_are_not_a_frame_end_the_connection_and_not_the_process(liste
         with pytest.raises(EnclaveRefusedError, match="Expected a frame"):
             reply.reader(MessageType.ROUND_OPENED)
     with socket.create_connection(listening, timeout=10) as connection:
-        connection.sendall(b"TE")  # an incomplete frame
+        connection.sendall(b"TA")  # an incomplete frame
     with socket.create_connection(listening) as connection:
         evidence = EnclaveConnection(connection).ask(enclave_messages.pack(MessageType.ATTEST, bytes(64)))
         assert enclave_messages.unpack(evidence).type is MessageType.EVIDENCE
@@ -69,7 +69,7 @@ def test_frames_are_strict() -> None:
     for bad in (
         good[:-1],
         good + b"x",
-        b"XENC" + good[4:],
+        b"XACP" + good[4:],
         good[:4] + b"\x02" + good[5:],
         good[:5] + b"\x63" + good[6:],
     ):

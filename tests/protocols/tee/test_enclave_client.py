@@ -34,7 +34,7 @@ CHANGES: dict[str, Callable[[Evidence], Evidence]] = {
 }
 OTHER_REQUESTS = [
     b"",
-    b"TENC",
+    b"TACP",
     enclave_messages.pack(MessageType.CLOSE_ROUND),
     enclave_messages.pack(MessageType.CHALLENGE, b"x"),
 ]

@@ -13,6 +13,7 @@ from tacit.core import Messages
 from tacit.pieces.aggregators import WeightedMean
 from tacit.pieces.channels import Enclave
 from tacit.protocols import crypto
+from tacit.protocols.kit import HEADER
 from tacit.protocols.tee import (
     EnclaveOutcome,
     EnclaveSession,
@@ -199,7 +200,7 @@ class TwoRounds:
         return self.federation.run_round(messages(rows(1)), 1, self._attack)
 
     def _record(self, replies: list[Delivery]) -> list[Delivery]:
-        self.rounds.append({client: bytes(data[enclave_messages.HEADER :]) for client, data in replies})
+        self.rounds.append({client: bytes(data[HEADER:]) for client, data in replies})
         return replies
 
     def _attack(self, replies: list[Delivery]) -> list[Delivery]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -51,7 +51,6 @@ class Enclave:
     padding: int = 1
     least: int = 2
     conversation: bool = False
-    process: SimulatedEnclave | None = field(default=None, repr=False, compare=False)  # during a run with conversation
     server_sees: ClassVar[Visibility] = "sum"
     aggregates: ClassVar[Visibility] = "messages"
     caveat: ClassVar[str] = SIMULATED
@@ -71,6 +70,43 @@ class Enclave:
     def send(self, messages: Messages, now: Round) -> Messages:
         return messages  # encryption changes no number
 
+    def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
+        return self.upload_format.sizes(messages)
+
+    def download_size(self, view: View, now: Round, *, first: bool) -> int:
+        return view.size(first=first, wire_format=self.down) + UPLOAD_REQUEST
+
+    def overhead(self, now: Round) -> Mapping[str, Traffic]:
+        """Headers, keys, signature and authentication tag of an upload, and the request for it.
+
+        Attestation, once per client and enclave, is not included; the transcript of the conversation has it.
+        """
+        return {"deliver": Traffic(OVERHEAD, UPLOAD_REQUEST)}
+
+    @contextmanager
+    def open(self, method: Method, population: int, seed: int | None = None) -> Generator["EnclaveConversation"]:
+        """The conversation with the enclave's process, if this run has one."""
+        if not self.conversation or seed is None:
+            yield EnclaveConversation(self.least)
+            return
+        if method.aggregator.models != 1:
+            raise UserError(f"Expected an aggregator of one model for conversation=True, got {method.aggregator}.")
+        with SimulatedEnclave(method, self.upload_format, population, seed) as process:
+            yield EnclaveConversation(self.least, process)
+
+
+@dataclass(frozen=True, eq=False)
+class EnclaveConversation:
+    """Rounds with an enclave.
+
+    Attributes:
+        least: with fewer contributors nothing is released.
+        process: the enclave; None: the same result is computed without it.
+    """
+
+    least: int
+    process: SimulatedEnclave | None = None
+
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
         """The sum in the order of the clients' numbers; zero if there are too few contributors."""
         ordered = _ordered(messages)
@@ -89,30 +125,6 @@ class Enclave:
             return add_noise(total)
         released = self.process.released  # noise was added inside
         return replace(released, total=released.total.to(total.total.device))
-
-    def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
-        return self.upload_format.sizes(messages)
-
-    def download_size(self, view: View, now: Round, *, first: bool) -> int:
-        return view.size(first=first, wire_format=self.down) + UPLOAD_REQUEST
-
-    def overhead(self, now: Round) -> Mapping[str, Traffic]:
-        """Headers, keys, signature and authentication tag of an upload, and the request for it.
-
-        Attestation, once per client and enclave, is not included; the transcript of the conversation has it.
-        """
-        return {"deliver": Traffic(OVERHEAD, UPLOAD_REQUEST)}
-
-    @contextmanager
-    def open(self, method: Method, population: int, seed: int) -> Generator["Enclave"]:
-        """This channel with the enclave's process, if the run has one."""
-        if not self.conversation:
-            yield self
-            return
-        if method.aggregator.models != 1:
-            raise UserError(f"Expected an aggregator of one model for conversation=True, got {method.aggregator}.")
-        with SimulatedEnclave(method, self.upload_format, population, seed) as process:
-            yield replace(self, process=process)
 
     def timings(self) -> Mapping[str, float]:
         return {} if self.process is None else dict(self.process.seconds)

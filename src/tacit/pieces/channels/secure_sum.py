@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -13,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, GridStep, Messages, Round, State, Sum, Traffic, View
+from tacit.core import DenseRows, GridStep, Messages, Method, Round, State, Sum, Traffic, View
 from tacit.core.interfaces import AddNoise, SumMessages, Visibility
-from tacit.core.neutral import StatelessChannel
 from tacit.core.schema import choose
 from tacit.errors import TooFewClientsError, expect
 from tacit.protocols.secagg import (
@@ -33,7 +33,7 @@ THREAT_MODELS = {"semi_honest": ThreatModel.SEMI_HONEST, "active_server": Threat
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecureSum(StatelessChannel):
+class SecureSum:
     """Clients add pads that cancel in the sum, and only there (Bonawitz et al. 2017, Bell et al. 2020).
 
     A simulation sums the same integers without pads, which gives bitwise the same result; `conversation` runs the whole
@@ -66,6 +66,7 @@ class SecureSum(StatelessChannel):
     conversation: bool = False
     server_sees: ClassVar[Visibility] = "sum"
     aggregates: ClassVar[Visibility] = "sum"
+    caveat: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         choose(THREAT_MODELS, self.level, "level")
@@ -94,25 +95,6 @@ class SecureSum(StatelessChannel):
         out_of_range = (rows.abs() > self.reach).any(1)
         rounded = (rows / step).round().mul_(step).masked_fill_(out_of_range[:, None], torch.nan)
         return replace(messages, rows=DenseRows(rounded), grid_step=GridStep(step))
-
-    def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
-        simulated = add(messages)
-        if not self.conversation or messages.rows.count == 0:
-            return simulated
-        assert messages.grid_step is not None  # `send` rounds every message
-        session = self._session(self.parameters(messages.rows.dim, now), state, now)
-        vectors = _integers(messages, self.bits)
-        others = (client for client in count() if client not in vectors)  # stand for clients that dropped out
-        outcome = run_locally(session, vectors, dropouts=islice(others, now.cohort - len(vectors)))
-        total = torch.from_numpy(outcome.total.astype(np.float64)).mul_(messages.grid_step.size)
-        return replace(simulated, total=total, weight=float(len(outcome.survivors)))
-
-    def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
-        """The sum modulo 2^bits, centred at zero; raises `TooFewClientsError` if too few clients uploaded."""
-        if now.cohort == 0 or total.grid_step is None:
-            return add_noise(total)
-        self._check_enough(int(total.weight), total.total.numel(), now)
-        return add_noise(replace(total, total=_centred(total.total, total.grid_step.size, self.bits)))
 
     def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
         """Bytes of all phases if nobody drops out."""
@@ -152,8 +134,42 @@ class SecureSum(StatelessChannel):
         """The grid step of messages without noise: sums of the largest cohort do not wrap around."""
         return ldexp(1.0, ceil(log2(now.max_cohort * self.reach / ((1 << self.bits - 1) - now.max_cohort))))
 
+    def open(
+        self, method: Method, population: int, seed: int | None = None
+    ) -> AbstractContextManager["SecureSumConversation"]:
+        return nullcontext(SecureSumConversation(self))
+
+
+@dataclass(frozen=True)
+class SecureSumConversation:
+    """Each round is a protocol of its own, with fresh keys: nothing is kept between rounds."""
+
+    channel: SecureSum
+
+    def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
+        simulated, channel = add(messages), self.channel
+        if not channel.conversation or messages.rows.count == 0:
+            return simulated
+        assert messages.grid_step is not None  # `send` rounds every message
+        session = self._session(channel.parameters(messages.rows.dim, now), state, now)
+        vectors = _integers(messages, channel.bits)
+        others = (client for client in count() if client not in vectors)  # stand for clients that dropped out
+        outcome = run_locally(session, vectors, dropouts=islice(others, now.cohort - len(vectors)))
+        total = torch.from_numpy(outcome.total.astype(np.float64)).mul_(messages.grid_step.size)
+        return replace(simulated, total=total, weight=float(len(outcome.survivors)))
+
+    def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
+        """The sum modulo 2^bits, centred at zero; raises `TooFewClientsError` if too few clients uploaded."""
+        if now.cohort == 0 or total.grid_step is None:
+            return add_noise(total)
+        self._check_enough(int(total.weight), total.total.numel(), now)
+        return add_noise(replace(total, total=_centred(total.total, total.grid_step.size, self.channel.bits)))
+
+    def timings(self) -> Mapping[str, float]:
+        return {}
+
     def _check_enough(self, survivors: int, dim: int, now: Round) -> None:
-        required = self.parameters(dim, now).min_survivors
+        required = self.channel.parameters(dim, now).min_survivors
         if survivors < required:
             raise TooFewClientsError(
                 f"Round {now.index + 1}: {survivors} of {now.cohort} clients uploaded, but {required} are required. "
@@ -166,7 +182,7 @@ class SecureSum(StatelessChannel):
             run=now.shared.child("secure sum").value[:16],
             round=now.index,
             model=model,
-            config=hashlib.sha256(repr(self).encode()).digest(),
+            config=hashlib.sha256(repr(self.channel).encode()).digest(),
             parameters=parameters,
         )
 

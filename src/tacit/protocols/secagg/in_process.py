@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from tacit.protocols import crypto
+from tacit.protocols.kit import Requests, StoredStates, play
 from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.pads import Vector
 from tacit.protocols.secagg.parameters import SecaggPolicy, SecaggSession
@@ -24,37 +25,30 @@ def run_locally(session: SecaggSession, vectors: Mapping[int, Vector], dropouts:
     """
     cohort = [*vectors, *dropouts]
     states, directory = _join(session, cohort)
-    conversation = converse(session, cohort, directory)
 
-    def replies(requests: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
+    def replies(requests: Requests) -> Iterator[tuple[int, bytes]]:
         for client, request in requests.items():
-            state = SecaggClientState.from_bytes(states[client])
+            state = states.load(client)
             if state.phase is Phase.UPLOAD:
                 if client not in vectors:
                     continue
                 state = set_vector(state, vectors[client])
             after, reply = answer(state, request)
-            states[client] = after.to_bytes()
+            states.store(client, after)
             yield client, reply
 
-    requests = next(conversation)
-    while True:
-        try:
-            requests = conversation.send(replies(requests))
-        except StopIteration as end:
-            outcome: SecaggOutcome = end.value
-            return outcome
+    return play(converse(session, cohort, directory), replies)
 
 
-def _join(session: SecaggSession, clients: Iterable[int]) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    """The state of every client, and a directory of identities created for this round."""
+def _join(session: SecaggSession, clients: Iterable[int]) -> tuple[StoredStates[SecaggClientState], dict[int, bytes]]:
+    """The states of all clients, and a directory of identities created for this round."""
     p = session.parameters
     active = p.threat_model is ThreatModel.ACTIVE_SERVER
     secrets = {client: new_identity() if active else b"" for client in clients}
     directory = {client: crypto.public_identity(secret) for client, secret in secrets.items()} if active else {}
     policy = SecaggPolicy(threat_model=p.threat_model, min_corrupt=p.corrupt)
-    states = {
-        client: join_round(session, client, policy, identity=secret, directory=directory).to_bytes()
-        for client, secret in secrets.items()
-    }
-    return states, directory
+
+    def join(client: int) -> SecaggClientState:
+        return join_round(session, client, policy, identity=secrets[client], directory=directory)
+
+    return StoredStates(join, SecaggClientState.from_bytes), directory

@@ -5,11 +5,11 @@ from fractions import Fraction
 
 from tacit.errors import ProtocolError, expect
 from tacit.protocols import crypto
+from tacit.protocols.kit import RUN, Session
 from tacit.protocols.secagg.graph import GraphParameters, ThreatModel, graph_parameters
 from tacit.wire.packing import Reader, pack_number
 
 MIN_COHORT = 3  # with two clients, each could subtract its own vector from the sum
-RUN = 16  # bytes of a run's identifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class SecaggPolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecaggSession:
+class SecaggSession(Session):
     """One round of one run. Its digest, the context, binds every key, pad and signature of the round.
 
     A client builds it from what it received itself: its digest of the model's bytes, its digest of the round's
@@ -106,16 +106,7 @@ class SecaggSession:
         parameters: of the protocol.
     """
 
-    run: bytes
-    round: int
-    model: bytes
-    config: bytes
     parameters: Parameters
-
-    def __post_init__(self) -> None:
-        expect(len(self.run) == RUN, f"a run of {RUN} bytes, got {len(self.run)}")
-        expect(0 <= self.round < 1 << 32, f"0 <= round={self.round} < 2^32")
-        expect(len(self.model) == len(self.config) == crypto.KEY, "digests of 32 bytes")
 
     @property
     def context(self) -> bytes:

@@ -19,6 +19,7 @@ import numpy as np
 from tacit.errors import ProtocolError, UserError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, Entropy
+from tacit.protocols.kit import ProtocolId, pack_state, state_reader
 from tacit.protocols.secagg import graph, pads, secagg_messages, shamir
 from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.pads import (
@@ -43,8 +44,6 @@ from tacit.protocols.secagg.secagg_messages import (
     announcement_statement,
 )
 from tacit.wire.packing import CLIENT_LIMIT, Reader, Table, pack_number, pack_subset, pack_table
-
-_MAGIC = b"TDSK\x01"
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -98,14 +97,12 @@ class SecaggClientState:
         fixed = self.session.pack() + b"".join(map(pack_number, numbers)) + self.binding + self.root + self.identity
         tables = (pack_table(self.directory, KEY), pack_table(self.keys, KEYS), pack_table(self.shares, SHARES))
         roster = pack_table(dict.fromkeys(self.members, b""), 0) + pack_subset(self.survivors, self.members)
-        return b"".join((_MAGIC, fixed, self.vector, *tables, roster))
+        return pack_state(ProtocolId.SECAGG, fixed, self.vector, *tables, roster)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "SecaggClientState":
         """The inverse of `to_bytes`; raises `ProtocolError` for other bytes."""
-        reader = Reader(data)
-        if reader.take(len(_MAGIC)) != _MAGIC:
-            raise ProtocolError("Expected a client state, got other bytes.")
+        reader = state_reader(ProtocolId.SECAGG, data)
         try:
             state = _read(reader)
         except (ValueError, ZeroDivisionError) as error:  # numbers outside their ranges

@@ -1,10 +1,8 @@
-"""The messages of secure aggregation: five phases, a request and a reply in each, in one strict binary frame.
+"""The messages of secure aggregation: five phases, a request and a reply in each, in frames of `tacit.protocols.kit`.
 
-::
+The kind of a frame is its phase, with the highest bit set in replies, and its body is::
 
-    magic 4s | version u8 | phase u8 | direction u8 | zero u8 | round u32 | client u32 | length u32 | checksum u32
-    binding 32s
-    body
+    round u32 | client u32 | binding 32s | fields of the phase
 
 The binding is the session's context until a client knows the roster, and the roster's digest from then on. Bodies
 consist of the tables and sets of `tacit.wire.packing`. One table maps a client to one share: a message that asks for,
@@ -12,23 +10,23 @@ or reveals, both shares of a client cannot be written.
 """
 
 import struct
-import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
 from tacit.errors import ProtocolError
-from tacit.protocols import crypto
+from tacit.protocols import crypto, kit
 from tacit.protocols.crypto import KEY, SIGNATURE, TAG
+from tacit.protocols.kit import ProtocolId
 from tacit.protocols.secagg import shamir
 from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.pads import packed_size
 from tacit.protocols.secagg.parameters import Parameters
 from tacit.wire.packing import Reader, pack_number, pack_subset, pack_table, table_size
 
-MAGIC, VERSION = b"TSEC", 1
-_HEADER = struct.Struct("<4sBBBBIIII32s")
-HEADER = _HEADER.size
+_ADDRESS = struct.Struct("<II32s")
+HEADER = kit.HEADER + _ADDRESS.size
+_REPLY_BIT = 0x80
 KEYS = 2 * KEY  # a pad key and a channel key, both X25519
 SHARES = 2 * shamir.SHARE  # of the seed and of the pad key
 SEALED = SHARES + TAG
@@ -55,7 +53,7 @@ class Direction(IntEnum):
 
 @dataclass(frozen=True)
 class SecaggFrame:
-    """A parsed frame."""
+    """A parsed frame of this protocol."""
 
     phase: Phase
     direction: Direction
@@ -67,27 +65,20 @@ class SecaggFrame:
 
 def pack(phase: Phase, direction: Direction, index: int, client: int, binding: bytes, body: bytes) -> bytes:
     """One frame as bytes."""
-    head = (MAGIC, VERSION, phase, direction, 0, index, client, HEADER + len(body))
-    checksum = zlib.crc32(body, zlib.crc32(_HEADER.pack(*head, 0, binding)))
-    return _HEADER.pack(*head, checksum, binding) + body
+    kind = phase | _REPLY_BIT if direction is Direction.REPLY else phase
+    return kit.pack_frame(ProtocolId.SECAGG, kind, _ADDRESS.pack(index, client, binding) + body)
 
 
 def unpack(data: bytes, limit: int) -> SecaggFrame:
     """Parse a frame; raises `ProtocolError` for anything but one whole, well-formed frame."""
     if not HEADER <= len(data) <= limit:
         raise ProtocolError(f"Expected a frame of {HEADER} to {limit} bytes, got {len(data)}.")
-    magic, version, phase, direction, zero, index, client, length, checksum, binding = _HEADER.unpack_from(data)
-    if (
-        (magic, version, zero, length) != (MAGIC, VERSION, 0, len(data))
-        or phase > Phase.OPEN
-        or direction not in (1, 2)
-    ):
-        raise ProtocolError(f"Expected one whole frame of version {VERSION}, got other bytes.")
-    body = memoryview(data)[HEADER:]
-    blank = _HEADER.pack(magic, version, phase, direction, zero, index, client, length, 0, binding)
-    if zlib.crc32(body, zlib.crc32(blank)) != checksum:
-        raise ProtocolError("A frame's checksum does not match: it was damaged in transit.")
-    return SecaggFrame(Phase(phase), Direction(direction), index, client, binding, body)
+    frame = kit.unpack_frame(ProtocolId.SECAGG, data, limit)
+    phase, direction = frame.kind & ~_REPLY_BIT, Direction.REPLY if frame.kind & _REPLY_BIT else Direction.REQUEST
+    if phase > Phase.OPEN:
+        raise ProtocolError(f"Expected a phase of secure aggregation, got {phase}.")
+    index, client, binding = _ADDRESS.unpack_from(frame.body)
+    return SecaggFrame(Phase(phase), direction, index, client, binding, frame.body[_ADDRESS.size :])
 
 
 # Statements that clients sign

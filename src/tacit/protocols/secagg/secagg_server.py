@@ -5,8 +5,7 @@ memory), rejects late, duplicate, misdirected and malformed ones, and ends with 
 `TooFewClientsError`. Recovered secrets are compared with what was announced before they are used.
 """
 
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
@@ -16,6 +15,7 @@ import numpy as np
 from tacit.errors import ProtocolError, TooFewClientsError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY
+from tacit.protocols.kit import Requests, ServerSide, Transcript
 from tacit.protocols.secagg import graph as graphs
 from tacit.protocols.secagg import pads, secagg_messages, shamir
 from tacit.protocols.secagg.graph import ThreatModel
@@ -34,9 +34,6 @@ from tacit.protocols.secagg.secagg_messages import (
 from tacit.wire.packing import Reader, pack_subset, pack_table
 
 T = TypeVar("T")
-Requests = Mapping[int, bytes]  # by client
-Replies = Iterable[tuple[int, bytes]]  # the sender as the transport knows it, and its message; in any order
-Conversation = Generator[Requests, Replies, T]
 
 
 class ReplyRejection(StrEnum):
@@ -49,13 +46,7 @@ class ReplyRejection(StrEnum):
     MALFORMED = "malformed"  # violates the schema, or has no valid signature
 
 
-@dataclass(frozen=True, eq=False)
-class SecaggTranscript:
-    """Bytes by phase and client in both directions, as packed, and rejected replies by reason."""
-
-    down: Mapping[Phase, dict[int, int]] = field(default_factory=lambda: {phase: {} for phase in Phase})
-    up: Mapping[Phase, dict[int, int]] = field(default_factory=lambda: {phase: {} for phase in Phase})
-    rejected: Counter[ReplyRejection] = field(default_factory=Counter)
+SecaggTranscript = Transcript[Phase, ReplyRejection]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +60,7 @@ class SecaggOutcome:
 
 def converse(
     session: SecaggSession, clients: Iterable[int], directory: Mapping[int, bytes] | None = None
-) -> Conversation[SecaggOutcome]:
+) -> ServerSide[SecaggOutcome]:
     """One round of secure aggregation with the invited clients.
 
     Args:
@@ -102,7 +93,7 @@ class _Server:
     def _active(self) -> bool:
         return self._p.threat_model is ThreatModel.ACTIVE_SERVER
 
-    def run(self, cohort: list[int]) -> Conversation[SecaggOutcome]:
+    def run(self, cohort: list[int]) -> ServerSide[SecaggOutcome]:
         entries = yield from self._announce(cohort)
         graph = self._graph(entries)
         commitments, sealed = yield from self._share(graph, entries)
@@ -113,7 +104,7 @@ class _Server:
         pads.remove_pads(graph, total, revealed, commitments, survivors)
         return SecaggOutcome(pads.reduce(total, self._p.bits), tuple(sorted(survivors)), self.transcript)
 
-    def _announce(self, cohort: list[int]) -> Conversation[dict[int, bytes]]:
+    def _announce(self, cohort: list[int]) -> ServerSide[dict[int, bytes]]:
         context, seen = self.session.context, set[bytes]()
 
         def read(client: int, reader: Reader) -> bytes:
@@ -138,7 +129,7 @@ class _Server:
 
     def _share(
         self, graph: ShareGraph, entries: Mapping[int, bytes]
-    ) -> Conversation[tuple[dict[int, bytes], dict[int, dict[int, bytes]]]]:
+    ) -> ServerSide[tuple[dict[int, bytes], dict[int, dict[int, bytes]]]]:
         leaves = _leaves(graph.keys)
 
         def body(client: int) -> bytes:
@@ -168,7 +159,7 @@ class _Server:
 
     def _upload(
         self, graph: ShareGraph, sealed: Mapping[int, Mapping[int, bytes]], sharers: frozenset[int]
-    ) -> Conversation[tuple[Vector, frozenset[int]]]:
+    ) -> ServerSide[tuple[Vector, frozenset[int]]]:
         total = np.zeros(self._p.dim, np.uint32)
 
         def body(client: int) -> bytes:
@@ -184,7 +175,7 @@ class _Server:
             raise TooFewClientsError("A survivor has too few neighbours left to remove its pad: there is no sum.")
         return total, survivors
 
-    def _agree(self, graph: ShareGraph, survivors: frozenset[int]) -> Conversation[dict[int, bytes]]:
+    def _agree(self, graph: ShareGraph, survivors: frozenset[int]) -> ServerSide[dict[int, bytes]]:
         statement = agreement_statement(graph.digest, graph.members, survivors)
 
         def read(client: int, reader: Reader) -> bytes:
@@ -198,7 +189,7 @@ class _Server:
 
     def _open(
         self, graph: ShareGraph, sharers: frozenset[int], survivors: frozenset[int], signatures: Mapping[int, bytes]
-    ) -> Conversation[dict[int, dict[int, RevealedShare]]]:
+    ) -> ServerSide[dict[int, dict[int, RevealedShare]]]:
         asked = [j for j in sorted(survivors) if self._will_open(graph, j, signatures)]
         if not asked:
             raise TooFewClientsError("Too few clients signed the set of survivors: there is no sum.")
@@ -230,17 +221,18 @@ class _Server:
 
     def _request(
         self, phase: Phase, bindings: tuple[bytes, bytes], bodies: Mapping[int, bytes], read: Callable[[int, Reader], T]
-    ) -> Conversation[dict[int, T]]:
+    ) -> ServerSide[dict[int, T]]:
         """Send requests, and read the first valid reply of every client that was asked."""
         sent, expected = bindings
         header = (phase, Direction.REQUEST, self.session.round)
         requests = {j: secagg_messages.pack(*header, j, sent, body) for j, body in bodies.items()}
-        self.transcript.down[phase].update({j: len(request) for j, request in requests.items()})
+        self.transcript.count_requests(phase, requests)
         accepted: dict[int, T] = {}
         for sender, data in (yield requests):
             reason = self._read(phase, expected, sender, data, requests, accepted, read)
             if reason is not None:
                 self.transcript.rejected[reason] += 1
+        self.transcript.unresponsive.update(requests.keys() - accepted.keys())
         return accepted
 
     def _read(

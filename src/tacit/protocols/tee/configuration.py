@@ -10,9 +10,9 @@ from pathlib import Path
 from tacit.errors import StorageError, UserError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY
+from tacit.protocols.kit import RUN, Session
 from tacit.wire.packing import WORD, Reader, pack_number
 
-RUN = 16  # bytes of a run's identifier
 _FORMAT = 1
 _FIELDS = {"format", "tacit", "run", "method", "population", "directory", "seed"}
 _JOURNAL_ENTRY = WORD + KEY
@@ -84,7 +84,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnclaveSession:
+class EnclaveSession(Session):
     """One round of one run in one enclave. Its digest, the context, binds every key and signature of the round.
 
     A client builds it from what it received itself.
@@ -100,20 +100,14 @@ class EnclaveSession:
         key: the enclave's attested public key.
     """
 
-    run: bytes
-    round: int
-    model: bytes
     dim: int
     weighted: bool
-    config: bytes
     head: bytes
     key: bytes
 
-    def __post_init__(self) -> None:
-        expect(len(self.run) == RUN, f"a run of {RUN} bytes, got {len(self.run)}")
-        expect(0 <= self.round < 1 << 32, f"0 <= round={self.round} < 2^32")
-        digests = (self.model, self.config, self.head, self.key)
-        expect({len(part) for part in digests} == {KEY}, f"model, configuration, head and key of {KEY} bytes")
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        return (self.model, self.config, self.head, self.key)
 
     @property
     def context(self) -> bytes:

@@ -46,12 +46,13 @@ def serve(connection: socket.socket, answer: Callable[[bytes], bytes]) -> bool:
         while True:
             try:
                 request = enclave_messages.receive(lambda count: _read(connection, count), MAX_FRAME)
+                kind = enclave_messages.unpack(request).type
             except (OSError, EOFError):
                 return False
             except ProtocolError as error:
                 _send(connection, enclave_messages.pack(MessageType.REFUSED, str(error).encode()))
                 return False
-            if enclave_messages.unpack(request).type is MessageType.SHUT_DOWN:
+            if kind is MessageType.SHUT_DOWN:
                 return True
             if not _send(connection, answer(request)):
                 return False

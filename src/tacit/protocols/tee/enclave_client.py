@@ -13,15 +13,15 @@ from tacit.errors import ProtocolError, UserError, expect
 from tacit.protocols import crypto
 from tacit.protocols.attestation import GENESIS, AttestationPolicy, Evidence, extend_head, verify_evidence
 from tacit.protocols.crypto import KEY, Entropy
+from tacit.protocols.kit import HEADER, RUN, ProtocolId, pack_state, state_reader
 from tacit.protocols.tee import enclave_messages
-from tacit.protocols.tee.configuration import RUN, EnclaveSession
+from tacit.protocols.tee.configuration import EnclaveSession
 from tacit.protocols.tee.enclave_messages import MessageType
 from tacit.protocols.tee.uploads import seal
 from tacit.wire.packing import LENGTH, WORD, Reader, pack_chunk, pack_number
 
-_MAGIC = b"TEDK\x01"
 MAX_REQUEST = 1 << 24  # bytes
-UPLOAD_REQUEST = enclave_messages.HEADER + WORD + KEY  # bytes of the request that is sent with every broadcast
+UPLOAD_REQUEST = HEADER + WORD + KEY  # bytes of the request that is sent with every broadcast
 _MAX_PENDING = 1 << 32
 
 
@@ -95,14 +95,12 @@ class EnclaveClientState:
         fixed = (self.run, pack_number(self.client), self.config, self.identity, self.root, self.head)
         numbers = (pack_number(self.nonces), pack_number(self.last_round + 1))
         chunks = (policy, self.nonce, self.key, b"" if self.pending is None else self.pending.pack())
-        return b"".join((_MAGIC, *fixed, *numbers, *map(pack_chunk, chunks)))
+        return pack_state(ProtocolId.ENCLAVE, *fixed, *numbers, *map(pack_chunk, chunks))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "EnclaveClientState":
         """The inverse of `to_bytes`; raises `ProtocolError` for other bytes."""
-        reader = Reader(data)
-        if reader.take(len(_MAGIC)) != _MAGIC:
-            raise ProtocolError("Expected a client state, got other bytes.")
+        reader = state_reader(ProtocolId.ENCLAVE, data)
         run, client = reader.take(RUN), reader.number()
         config, identity, root, head = (reader.take(KEY) for _ in range(4))
         nonces, last_round = reader.number(), reader.number() - 1

@@ -1,12 +1,4 @@
-"""The messages between host, enclave and clients: one strict frame, a message type and a body.
-
-::
-
-    magic 4s | version u8 | type u8 | zero u16 | length u64      16 bytes
-    body
-
-The length is compared with a limit before anything is allocated. Nothing in a frame names a class or a module.
-"""
+"""The messages between host, enclave and clients: frames of `tacit.protocols.kit` whose kind is a message type."""
 
 import struct
 from collections import Counter
@@ -23,12 +15,11 @@ from torch import Tensor
 from tacit.core import State, Sum
 from tacit.core.state import SERVER
 from tacit.errors import EnclaveRefusedError, ProtocolError
+from tacit.protocols import kit
 from tacit.protocols.crypto import KEY
+from tacit.protocols.kit import HEADER, ProtocolId
 from tacit.wire.packing import CLIENT_LIMIT, LENGTH, Reader, pack_chunk, pack_number, pack_table
 
-MAGIC, VERSION = b"TENC", 1
-_HEADER = struct.Struct("<4sBBHQ")
-HEADER = _HEADER.size
 MAX_FRAME = 1 << 31  # bytes
 MAX_MEMORY = 1 << 30  # bytes
 MAX_LAYERS = 1 << 16
@@ -67,7 +58,7 @@ class MessageType(IntEnum):
 
 @dataclass(frozen=True)
 class EnclaveFrame:
-    """A parsed frame."""
+    """A parsed frame of this protocol."""
 
     type: MessageType
     body: memoryview
@@ -83,33 +74,21 @@ class EnclaveFrame:
 
 def pack(type_: MessageType, body: bytes = b"") -> bytes:
     """One frame as bytes."""
-    return _HEADER.pack(MAGIC, VERSION, type_, 0, HEADER + len(body)) + body
+    return kit.pack_frame(ProtocolId.ENCLAVE, type_, body)
 
 
 def unpack(data: bytes, limit: int = MAX_FRAME) -> EnclaveFrame:
     """Parse a frame; raises `ProtocolError` for anything but one whole, well-formed frame."""
-    if not HEADER <= len(data) <= limit:
-        raise ProtocolError(f"Expected a frame of {HEADER} to {limit} bytes, got {len(data)}.")
-    type_, length = _parse_header(data[:HEADER], limit)
-    if length != len(data):
-        raise ProtocolError(f"Expected a frame of {length} bytes, got {len(data)}: it was truncated or extended.")
-    return EnclaveFrame(type_, memoryview(data)[HEADER:])
+    frame = kit.unpack_frame(ProtocolId.ENCLAVE, data, limit)
+    if frame.kind not in MessageType.__members__.values():
+        raise ProtocolError(f"Expected a known type of message, got {frame.kind}.")
+    return EnclaveFrame(MessageType(frame.kind), frame.body)
 
 
 def receive(read: Callable[[int], bytes], limit: int) -> bytes:
     """One frame from a stream; `read(n)` returns exactly `n` bytes. The limit is checked before the allocation."""
     head = read(HEADER)
-    _, length = _parse_header(head, limit)
-    return head + read(length - HEADER)
-
-
-def _parse_header(head: bytes, limit: int) -> tuple[MessageType, int]:
-    magic, version, type_, zero, length = _HEADER.unpack(head)
-    if (magic, version, zero) != (MAGIC, VERSION, 0) or type_ not in MessageType.__members__.values():
-        raise ProtocolError(f"Expected a frame of version {VERSION}, got other bytes.")
-    if not HEADER <= length <= limit:
-        raise ProtocolError(f"Expected a frame of {HEADER} to {limit} bytes, got one that declares {length}.")
-    return MessageType(type_), length
+    return head + read(kit.frame_length(ProtocolId.ENCLAVE, head, limit) - HEADER)
 
 
 class UploadStatus(IntEnum):

@@ -4,39 +4,18 @@ It forwards messages between clients and enclave, and can decrypt none of them. 
 took part, the lengths of ciphertexts, how many uploads were rejected and why.
 """
 
-from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from tacit.errors import ProtocolError
 from tacit.protocols.crypto import KEY
+from tacit.protocols.kit import ServerSide, Transcript
 from tacit.protocols.tee import enclave_messages
 from tacit.protocols.tee.enclave_messages import MessageType, RoundRequest, RoundResult, UploadStatus
 from tacit.wire.packing import Reader, pack_number
 
-T = TypeVar("T")
-ENCLAVE = -1  # clients have numbers from 0
-Requests = Mapping[int, bytes]  # by client, or to the enclave alone
-Replies = Iterable[tuple[int, bytes]]  # the sender as the transport knows it, and its message; in any order
-Conversation = Generator[Requests, Replies, T]
-
-
-@dataclass(frozen=True, eq=False)
-class EnclaveTranscript:
-    """What the host observes in a round.
-
-    Attributes:
-        down: bytes sent to clients, by message type and client, as packed.
-        up: bytes received from clients, likewise.
-        rejected: rejected uploads by reason.
-        unresponsive: clients that were asked and sent no valid reply.
-    """
-
-    down: Mapping[MessageType, Counter[int]] = field(default_factory=lambda: {kind: Counter() for kind in MessageType})
-    up: Mapping[MessageType, Counter[int]] = field(default_factory=lambda: {kind: Counter() for kind in MessageType})
-    rejected: Counter[UploadStatus] = field(default_factory=Counter)
-    unresponsive: set[int] = field(default_factory=set)
+ENCLAVE = -1  # requests to the enclave; clients have numbers from 0
+EnclaveTranscript = Transcript[MessageType, UploadStatus]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +27,7 @@ class EnclaveOutcome:
     transcript: EnclaveTranscript
 
 
-def converse(request: RoundRequest, attested: frozenset[int] = frozenset()) -> Conversation[EnclaveOutcome]:
+def converse(request: RoundRequest, attested: frozenset[int] = frozenset()) -> ServerSide[EnclaveOutcome]:
     """One round: attestation for clients that need it, then uploads, then the aggregate.
 
     Args:
@@ -69,7 +48,7 @@ class _Host:
     request: RoundRequest
     transcript: EnclaveTranscript = field(default_factory=EnclaveTranscript)
 
-    def run(self, attested: frozenset[int]) -> Conversation[EnclaveOutcome]:
+    def run(self, attested: frozenset[int]) -> ServerSide[EnclaveOutcome]:
         fresh = yield from self._attest([i for i in self.request.cohort if i not in attested])
         attested = attested | fresh
         opened = yield from self._ask_enclave(MessageType.OPEN_ROUND, self.request.pack(), MessageType.ROUND_OPENED)
@@ -81,7 +60,7 @@ class _Host:
         self.transcript.rejected.update(result.rejected)
         return EnclaveOutcome(result, attested, self.transcript)
 
-    def _attest(self, clients: list[int]) -> Conversation[frozenset[int]]:
+    def _attest(self, clients: list[int]) -> ServerSide[frozenset[int]]:
         """Every client challenges the enclave with its own nonce, and decides whether to accept it."""
         challenge = dict.fromkeys(clients, b"")
         nonces = yield from self._ask_clients(MessageType.CHALLENGE, challenge, MessageType.NONCE, 2 * KEY)
@@ -92,11 +71,11 @@ class _Host:
         accepted = yield from self._ask_clients(MessageType.PRESENT_EVIDENCE, evidence, MessageType.ENCLAVE_ACCEPTED, 0)
         return frozenset(accepted)
 
-    def _collect(self, clients: list[int], head: bytes) -> Conversation[None]:
+    def _collect(self, clients: list[int], head: bytes) -> ServerSide[None]:
         """Forward every upload to the enclave, which alone decides whether it is accepted."""
         request = enclave_messages.pack(MessageType.REQUEST_UPLOAD, pack_number(self.request.round) + head)
         requests = dict.fromkeys(clients, request)
-        self._count(MessageType.REQUEST_UPLOAD, requests)
+        self.transcript.count_requests(MessageType.REQUEST_UPLOAD, requests)
         self.transcript.unresponsive.update(clients)
         for sender, data in (yield requests):
             try:
@@ -110,18 +89,18 @@ class _Host:
             if receipt.number(1) == UploadStatus.ACCEPTED:
                 self.transcript.unresponsive.discard(sender)
 
-    def _ask_enclave(self, kind: MessageType, body: bytes, expected: MessageType) -> Conversation[Reader]:
+    def _ask_enclave(self, kind: MessageType, body: bytes, expected: MessageType) -> ServerSide[Reader]:
         ((_, data),) = yield {ENCLAVE: enclave_messages.pack(kind, body)}
         return enclave_messages.unpack(data).reader(expected)
 
     def _ask_clients(
         self, kind: MessageType, bodies: Mapping[int, bytes], expected: MessageType, length: int
-    ) -> Conversation[dict[int, bytes]]:
+    ) -> ServerSide[dict[int, bytes]]:
         """The first valid reply of every client that was asked."""
         if not bodies:
             return {}
         requests = {client: enclave_messages.pack(kind, body) for client, body in bodies.items()}
-        self._count(kind, requests)
+        self.transcript.count_requests(kind, requests)
         accepted: dict[int, bytes] = {}
         for sender, data in (yield requests):
             try:
@@ -133,6 +112,3 @@ class _Host:
                 self.transcript.up[expected][sender] += len(data)
         self.transcript.unresponsive.update(requests.keys() - accepted.keys())
         return accepted
-
-    def _count(self, kind: MessageType, requests: Requests) -> None:
-        self.transcript.down[kind].update({client: len(data) for client, data in requests.items()})

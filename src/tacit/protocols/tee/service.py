@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import DenseRows, Key, Messages, Method, Round, State, Sum
-from tacit.core.round import sum_messages
+from tacit.core.round import aggregate_messages, released_sum
 from tacit.errors import ProtocolError, TacitError, WireError
 from tacit.protocols import crypto
 from tacit.protocols.attestation import Attestor, Binding, Evidence, ReleaseLog
@@ -30,8 +30,9 @@ def aggregate(method: Method, state: State, messages: Messages, now: Round) -> E
 
     Rows are summed in the order of the clients' numbers, so the order of arrival does not change a single bit.
     """
-    total = sum_messages(method, state, messages, now)
-    noisy = method.channel.release(total, now, lambda opened: method.mechanism.after_sum(opened, now))
+    with method.channel.open(method, now.population) as conversation:
+        total = aggregate_messages(method, conversation, state, messages, now)
+        noisy = released_sum(method, conversation, total, now)
     public = Sum(noisy.total, noisy.weight)  # the other fields stay inside: they may reveal single rows
     if noisy.weight == 0:
         return EnclaveRelease(public, {}, ())

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import defaultdict
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -21,12 +22,13 @@ from torch import Tensor
 from tacit.core import Key, Messages, Method, Round, State, Sum
 from tacit.protocols import crypto
 from tacit.protocols.attestation import AttestationPolicy, code_measurement
+from tacit.protocols.kit import Requests, StoredStates, play
 from tacit.protocols.tee import enclave_messages
 from tacit.protocols.tee.configuration import Configuration
 from tacit.protocols.tee.connection import EnclaveConnection
 from tacit.protocols.tee.enclave_client import EnclaveClientState, PendingUpload, answer, join_run, set_upload
 from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, shared_memory
-from tacit.protocols.tee.host import ENCLAVE, EnclaveOutcome, EnclaveTranscript, Requests, converse
+from tacit.protocols.tee.host import ENCLAVE, EnclaveTranscript, converse
 from tacit.protocols.tee.uploads import UploadFormat
 
 _PARTS: dict[MessageType, str] = {
@@ -71,7 +73,7 @@ class SimulatedEnclave:
         self.transcript, self.seconds = EnclaveTranscript(), defaultdict[str, float](float)
         self._config = self.configuration.digest
         self._policy = AttestationPolicy(measurements=(code_measurement(),), simulation=True)
-        self._states: dict[int, bytes] = {}
+        self._states = StoredStates(self._join, EnclaveClientState.from_bytes)
         self._attested: frozenset[int] = frozenset()
 
     def __enter__(self) -> Self:
@@ -90,7 +92,8 @@ class SimulatedEnclave:
         self.seconds = defaultdict(float)
         self._encode(messages, now.index, model)
         dim, memory = messages.rows.dim, shared_memory(state)
-        outcome = self._converse(RoundRequest(now.index, model, dim, cohort, now.cohort, state.layers, memory))
+        request = RoundRequest(now.index, model, dim, cohort, now.cohort, state.layers, memory)
+        outcome = play(converse(request, self._attested), self._answer)
         self._attested, self.transcript = outcome.attested, outcome.transcript
         result = outcome.result
         self.seconds["load"], self.seconds["aggregate"] = result.load_seconds, result.aggregate_seconds
@@ -99,47 +102,34 @@ class SimulatedEnclave:
         self.released = result.release.total
         return result.release
 
-    def _converse(self, request: RoundRequest) -> EnclaveOutcome:
-        conversation = converse(request, self._attested)
-        requests = next(conversation)
-        while True:
-            began, kind = time.perf_counter(), MessageType.REQUEST_UPLOAD
-            if requests:
-                kind = enclave_messages.unpack(next(iter(requests.values()))).type
-            replies = self._replies(requests)
-            self.seconds[_PARTS[kind]] += time.perf_counter() - began
-            try:
-                requests = conversation.send(replies)
-            except StopIteration as end:
-                outcome: EnclaveOutcome = end.value
-                return outcome
+    def _answer(self, requests: Requests) -> list[tuple[int, bytes]]:
+        """The replies of the clients or of the enclave; the time they take is added to that of their part."""
+        began, kind = time.perf_counter(), MessageType.REQUEST_UPLOAD
+        if requests:
+            kind = enclave_messages.unpack(next(iter(requests.values()))).type
+        replies = self._replies(requests)
+        self.seconds[_PARTS[kind]] += time.perf_counter() - began
+        return replies
 
     def _replies(self, requests: Requests) -> list[tuple[int, bytes]]:
         if ENCLAVE in requests:
             return [(ENCLAVE, self.connection.ask(requests[ENCLAVE]))]
-        now = int(time.time())
-        return [(client, self._answer(client, request, now)) for client, request in requests.items()]
+        now, states = int(time.time()), self._states
+        return [
+            (client, states.answer(client, partial(answer, request=request, now=now)))
+            for client, request in requests.items()
+        ]
 
-    def _answer(self, client: int, request: bytes, now: int) -> bytes:
-        state, reply = answer(self._load(client), request, now)
-        self._store(client, state)
-        return reply
-
-    def _load(self, client: int) -> EnclaveClientState:
-        if client in self._states:
-            return EnclaveClientState.from_bytes(self._states[client])
+    def _join(self, client: int) -> EnclaveClientState:
         identity = simulated_identity(self.seed, client)
         return join_run(self.configuration.run, client, self._config, self._policy, identity)
-
-    def _store(self, client: int, state: EnclaveClientState) -> None:
-        self._states[client] = state.to_bytes()
 
     def _encode(self, messages: Messages, index: int, model: bytes) -> None:
         """Every client encodes its update, and keeps it until the host requests the upload."""
         began, dim, weighted = time.perf_counter(), messages.rows.dim, messages.samples is not None
         for i, client in enumerate(messages.clients.tolist()):
             pending = PendingUpload(index, model, dim, weighted, self.upload_format.pack(messages, i, index))
-            self._store(client, set_upload(self._load(client), pending))
+            self._states.store(client, set_upload(self._states.load(client), pending))
         self.seconds["encryption"] = time.perf_counter() - began
 
 

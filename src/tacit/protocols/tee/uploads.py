@@ -17,9 +17,8 @@ from torch import Tensor
 
 from tacit.core import Messages
 from tacit.errors import ProtocolError, WireError, expect
-from tacit.protocols import crypto
+from tacit.protocols import crypto, kit
 from tacit.protocols.crypto import TAG
-from tacit.protocols.tee import enclave_messages
 from tacit.protocols.tee.configuration import EnclaveSession
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind, Part
@@ -29,7 +28,7 @@ from tacit.wire.sparse import WireFormat
 MAGIC, VERSION = b"TUPL", 1
 _HEADER = struct.Struct("<4sB3sIIQ32s32s64s")
 HEADER = _HEADER.size
-OVERHEAD = enclave_messages.HEADER + HEADER + TAG  # bytes of an upload in addition to its plaintext
+OVERHEAD = kit.HEADER + HEADER + TAG  # bytes of an upload in addition to its plaintext
 MAX_SAMPLES = 10_000_000  # of one client: limits its influence on a weighted mean
 
 

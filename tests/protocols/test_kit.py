@@ -1,0 +1,123 @@
+"""The conversation kit: strict frames, sessions, stored states, and the loop that plays a server against clients."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from tacit.errors import ProtocolError, UserError
+from tacit.protocols import kit
+from tacit.protocols.kit import (
+    HEADER,
+    ProtocolId,
+    Requests,
+    ServerSide,
+    Session,
+    StoredStates,
+    Transcript,
+    frame_length,
+    pack_frame,
+    pack_state,
+    play,
+    state_reader,
+    unpack_frame,
+)
+from tacit.wire.packing import pack_number
+
+
+@pytest.mark.parametrize("protocol", ProtocolId)
+@pytest.mark.parametrize("body", [b"", b"x", bytes(range(256)) * 40])
+def test_frames_are_read_as_they_were_packed(protocol: ProtocolId, body: bytes) -> None:
+    data = pack_frame(protocol, 7, body)
+    frame = unpack_frame(protocol, data, limit=1 << 20)
+    assert (frame.kind, bytes(frame.body)) == (7, body)
+    assert len(data) == HEADER + len(body) == frame_length(protocol, data[:HEADER], 1 << 20)
+
+
+def test_any_changed_missing_or_added_byte_is_refused() -> None:
+    good = pack_frame(ProtocolId.SECAGG, 3, b"some body")
+    wrong = [good[:-1], good + b"x", good[: HEADER - 1], b""]
+    wrong += [good[:i] + bytes([good[i] ^ 1]) + good[i + 1 :] for i in range(len(good))]
+    for data in wrong:
+        with pytest.raises(ProtocolError):
+            unpack_frame(ProtocolId.SECAGG, data, limit=100)
+
+
+def test_a_frame_of_one_protocol_is_none_of_the_other() -> None:
+    with pytest.raises(ProtocolError, match="Expected a frame of version 1, got other bytes"):
+        unpack_frame(ProtocolId.ENCLAVE, pack_frame(ProtocolId.SECAGG, 1), limit=100)
+
+
+def test_the_limit_is_checked_on_what_a_header_declares() -> None:
+    data = pack_frame(ProtocolId.ENCLAVE, 1, bytes(50))
+    with pytest.raises(ProtocolError, match="to 40 bytes, got one that declares 66"):
+        frame_length(ProtocolId.ENCLAVE, data[:HEADER], limit=40)
+    with pytest.raises(ProtocolError, match="to 40 bytes, got 66"):
+        unpack_frame(ProtocolId.ENCLAVE, data, limit=40)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"run": b"short"}, {"round": -1}, {"round": 1 << 32}, {"model": b""}, {"config": b"x"}]
+)
+def test_sessions_have_digests_of_fixed_length(wrong: dict[str, object]) -> None:
+    fields: dict[str, object] = {"run": bytes(16), "round": 0, "model": bytes(32), "config": bytes(32)}
+    Session(**fields)  # type: ignore[arg-type]
+    with pytest.raises(UserError):
+        Session(**(fields | wrong))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Counting:
+    """The state of a client that counts the requests it answered."""
+
+    answered: int = 0
+
+    def to_bytes(self) -> bytes:
+        return pack_state(ProtocolId.SECAGG, pack_number(self.answered))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Counting":
+        return cls(state_reader(ProtocolId.SECAGG, data).number())
+
+
+def count(state: Counting) -> tuple[Counting, bytes]:
+    return Counting(state.answered + 1), pack_number(state.answered)
+
+
+def test_a_server_is_played_against_clients_whose_states_are_bytes_between_messages() -> None:
+    states, transcript = StoredStates(lambda _: Counting(), Counting.from_bytes), Transcript[str, str]()
+
+    def server() -> ServerSide[list[int]]:
+        received = []
+        for _ in range(3):
+            requests = dict.fromkeys((4, 9), b"next")
+            transcript.count_requests("count", requests)
+            replies = yield requests
+            received += [int.from_bytes(reply, "little") for _, reply in replies]
+        return received
+
+    def answer(requests: Requests) -> list[tuple[int, bytes]]:
+        return [(client, states.answer(client, count)) for client in requests]
+
+    assert play(server(), answer) == [0, 0, 1, 1, 2, 2]
+    assert states.stored == dict.fromkeys((4, 9), Counting(3).to_bytes())
+    assert transcript.down == {"count": Counter({4: 12, 9: 12})}
+    assert not transcript.rejected
+
+
+def test_a_failure_of_a_client_ends_the_conversation() -> None:
+    def server() -> ServerSide[None]:
+        yield {1: b""}
+
+    def refuse(_: Requests) -> list[tuple[int, bytes]]:
+        raise ProtocolError("refused")
+
+    with pytest.raises(ProtocolError, match="refused"):
+        play(server(), refuse)
+
+
+def test_a_stored_state_of_another_protocol_is_refused() -> None:
+    for data in (b"", b"TACS", pack_state(ProtocolId.ENCLAVE, pack_number(1)), bytes(20)):
+        with pytest.raises(ProtocolError):
+            state_reader(ProtocolId.SECAGG, data)
+    assert kit.MAGIC not in pack_state(ProtocolId.SECAGG)
