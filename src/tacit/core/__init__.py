@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tacit.core.interfaces import ApproximateEvent, Event, HypothesisTrainer, MetricMechanism
+    from tacit.core.interfaces import HypothesisTrainer
     from tacit.core.keys import Key
     from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
     from tacit.core.method import Method
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Add",
-    "ApproximateEvent",
     "BinaryCrossEntropy",
     "Bound",
     "BoundedMessages",
@@ -41,7 +40,6 @@ __all__ = [
     "Csr",
     "DenseRows",
     "Descent",
-    "Event",
     "GridStep",
     "HypothesisTrainer",
     "Identity",
@@ -52,7 +50,6 @@ __all__ = [
     "MeanSquared",
     "Messages",
     "Method",
-    "MetricMechanism",
     "NoNoise",
     "Perturbation",
     "Plain",
