@@ -7,7 +7,8 @@ from typing import ClassVar
 import torch
 
 from tacit.attacks.auditing import AuditAdjacency
-from tacit.core import BoundedMessages, Event, Key, Messages, Method, Round, State, Sum, Turnout
+from tacit.core import BoundedMessages, Key, Messages, Method, Round, State, Sum, Turnout
+from tacit.core.prices import Price
 from tacit.pieces.aggregators import Mean
 from tacit.pieces.channels import IdealSum
 from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
@@ -58,8 +59,8 @@ class ModelClipped(CentralGaussian):
 class NoiseForAll(DistributedGaussian):
     """Noise shares are sized for the whole cohort, and dropouts are ignored in the accounting."""
 
-    def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
-        return super().event(index)
+    def price(self, index: int, turnout: Turnout | None = None) -> Price:
+        return super().price(index)
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ class VarianceForDeviation(CentralGaussian):
 class HalfTheSensitivity(CentralGaussian):
     """Accounted as if replacing a client changed the sum no more than adding one."""
 
-    def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
-        return replace(CENTRAL, noise_multiplier=2 * NOISE).event(index)  # which replace-one adjacency halves
+    def price(self, index: int, turnout: Turnout | None = None) -> Price:
+        return replace(CENTRAL, noise_multiplier=2 * NOISE).price(index)  # which replace-one adjacency halves
 
 
 @dataclass(frozen=True, kw_only=True)

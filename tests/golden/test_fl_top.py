@@ -2,17 +2,17 @@
 
 import math
 
-import dp_accounting as dp
 import pytest
 
 from tacit import methods
 from tacit.core import Budget, Turnout
+from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
 from tacit.pieces.mechanisms import DistributedGaussian
 from tacit.pieces.samplers import FixedSize, Poisson
 from tacit.privacy.accountants import Accounting, Pld, Rdp, RdpClassic
 from tacit.privacy.charging import Charges
-from tacit.privacy.events import Adjacency, event_of
 from tacit.privacy.planning import CohortSampling
+from tacit.privacy.releases import release_of
 from tacit.runs.records import size_noise
 
 DELTA = 1e-5
@@ -81,12 +81,12 @@ def test_the_noise_of_the_method_for_epsilon_1():
 def test_missing_shares_of_the_noise(missing, epsilon):
     """Collusion and dropouts cost the same, since the same noise is missing; assumed beforehand, neither costs."""
     method = methods.fl_top_dp(noise=1.54)
-    events = [event_of(method, 6000, index, Turnout(100, 100 - missing)) for index in range(200)]
-    charged = [event for event in events if event is not None]
+    releases = [release_of(method, 6000, index, Turnout(100, 100 - missing)) for index in range(200)]
+    charged = [release for release in releases if release is not None]
     assert len(charged) == 200
     assert f"{Accounting.of(RdpClassic(), charged).epsilon(DELTA):.2f}" == epsilon
     assumed = methods.fl_top_dp(noise=1.54, colluding=missing / 100).mechanism
-    assert assumed.event(0) == assumed.event(0, Turnout(100, 100)) == method.mechanism.event(0)
+    assert assumed.price(0) == assumed.price(0, Turnout(100, 100)) == method.mechanism.price(0)
 
 
 @pytest.mark.parametrize(
@@ -102,5 +102,5 @@ def test_cohorts_of_fixed_size_as_in_the_paper(population, noise, rounds, replac
 
 def test_a_budget_is_used_up_at_the_printed_round():
     accounting = Accounting.of(RdpClassic())
-    event = dp.PoissonSampledDpEvent(100 / 5010, dp.GaussianDpEvent(1.49))
-    assert accounting.remaining_rounds(event, 1.0005, DELTA) == 99
+    release = Release(Gaussian(1.49), sampling=Sampling("poisson", 100 / 5010))
+    assert accounting.remaining_rounds(release, 1.0005, DELTA) == 99

@@ -1,9 +1,9 @@
 """Privacy figures of Geyer et al. (2017), Table 1, with their accountant: orders 2 to 33, one or three sums."""
 
-import dp_accounting as dp
 import pytest
 from scipy.optimize import brentq
 
+from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.privacy.accountants import Accounting, Pld, RdpClassic
 
 THEIRS = RdpClassic(orders=tuple(range(2, 34)))
@@ -12,20 +12,20 @@ ROWS = {100: (0.5, 11, 1e-3), 1000: (0.22, 54, 1e-5), 10_000: (0.0508495, 412, 1
 
 
 def delta_of(noise: float, rate: float, rounds: int, sums: int) -> float:
-    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise)), sums)
-    return Accounting.of(THEIRS).compose(event, rounds).delta(EPSILON)
+    release = Release(Gaussian(noise), sampling=Sampling("poisson", rate))
+    return Accounting.of(THEIRS).compose(release, sums * rounds).delta(EPSILON)
 
 
 def test_the_first_row_stops_at_round_11_with_550_contributions():
     """They check the budget after the round that exceeds it; we check it before, so ten rounds are released."""
-    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(50 / 100, dp.GaussianDpEvent(1.8)), 3)
+    release = Release(Gaussian(1.8), sampling=Sampling("poisson", 50 / 100))
     accounting, contributions, rounds = Accounting.of(THEIRS), 0, 0
     while accounting.delta(EPSILON) <= 1e-3:
-        accounting, contributions, rounds = accounting.compose(event), contributions + 50, rounds + 1
+        accounting, contributions, rounds = accounting.compose(release, 3), contributions + 50, rounds + 1
     assert (rounds, contributions) == (11, 550)
     assert f"{delta_of(1.8, 0.5, 10, 3):.3e}" == "5.355e-04"
     assert f"{delta_of(1.8, 0.5, 11, 3):.4e}" == "1.2488e-03"
-    assert Accounting.of(THEIRS).remaining_rounds(event, EPSILON, 1e-3) == 10
+    assert Accounting.of(THEIRS).remaining_rounds(release, EPSILON, 1e-3) // 3 == 10
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def test_the_noise_that_gives_the_printed_number_of_rounds(clients, sums, low, h
 def test_one_sum_a_round_by_the_tight_accountant(clients, noise, epsilon):
     """Golden numbers of the tight accountant at sampling rates up to 0.5, which no other test has."""
     rate, rounds, delta = ROWS[clients]
-    event = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise))
-    assert round(Accounting.of(Pld()).compose(event, rounds).epsilon(delta), 3) == epsilon
+    release = Release(Gaussian(noise), sampling=Sampling("poisson", rate))
+    assert round(Accounting.of(Pld()).compose(release, rounds).epsilon(delta), 3) == epsilon
 
 
 @pytest.mark.parametrize(("clients", "noise", "classic"), [(100, 1.8, 10.28)])
 def test_three_matrices_share_one_cohort(clients, noise, classic):
-    """So they are one sum with less noise, not three independently sampled sums: only here events are nested so."""
+    """So they are one sum with less noise, not three independently sampled sums."""
     rate, rounds, delta = ROWS[clients]
-    event = dp.PoissonSampledDpEvent(rate, dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise), 3))
-    assert Accounting.of(RdpClassic()).compose(event, rounds).epsilon(delta) == pytest.approx(classic, abs=0.01)
-    assert Accounting.of(Pld()).compose(event, rounds).epsilon(delta) == pytest.approx(7.34, abs=0.01)
+    release = Release(Gaussian(noise / 3**0.5), sampling=Sampling("poisson", rate))
+    assert Accounting.of(RdpClassic()).compose(release, rounds).epsilon(delta) == pytest.approx(classic, abs=0.01)
+    assert Accounting.of(Pld()).compose(release, rounds).epsilon(delta) == pytest.approx(7.34, abs=0.01)

@@ -4,18 +4,18 @@ import inspect
 import math
 from pathlib import Path
 
-import dp_accounting as dp
 import pytest
 import torch
 
 import tacit
 import zoo
 from tacit import methods
-from tacit.core import ApproximateEvent, Method, Task
+from tacit.core import Method, Task
+from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.errors import CompositionError, UserError
 from tacit.pieces.mechanisms.arithmetic import DISTANCE
-from tacit.privacy.events import event_of
 from tacit.privacy.guarantee import Guarantee
+from tacit.privacy.releases import release_of
 from tacit.report.cards import card
 from tacit.runs.records import Plan
 from tacit.runs.training import follow
@@ -118,12 +118,11 @@ def test_bad_arguments(args: dict[str, object], error: type[Exception], message:
 def test_cohorts_of_fixed_size_are_accounted_as_such() -> None:
     fixed = methods.fl_top_dp(noise=1.54, sampling="fixed", channel="ideal")
     assert fixed.sampler == tacit.FixedSize(100)
-    event = event_of(fixed, 6000, 0)
-    assert event == dp.SampledWithoutReplacementDpEvent(6000, 100, dp.GaussianDpEvent(1.54))
+    assert release_of(fixed, 6000, 0) == Release(Gaussian(1.54), sampling=Sampling("fixed", 100 / 6000))
     poisson = methods.fl_top_dp(noise=1.54, channel="ideal")
-    assert event_of(poisson, 6000, 0) == dp.PoissonSampledDpEvent(1 / 60, dp.GaussianDpEvent(1.54))
-    near = event_of(methods.fl_top_dp(noise=1.54), 6000, 0)
-    assert near == dp.PoissonSampledDpEvent(1 / 60, ApproximateEvent(dp.GaussianDpEvent(1.54), DISTANCE))
+    assert release_of(poisson, 6000, 0) == Release(Gaussian(1.54), sampling=Sampling("poisson", 1 / 60))
+    near = release_of(methods.fl_top_dp(noise=1.54), 6000, 0)
+    assert near == Release(Gaussian(1.54), DISTANCE, Sampling("poisson", 1 / 60))
 
 
 @pytest.mark.parametrize("name", ["fl-top", "fl-basic", "fl-bas-4", "fl-top-bis", "fl-cs"])

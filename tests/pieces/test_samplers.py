@@ -7,6 +7,7 @@ import torch
 
 from tacit.core import Key
 from tacit.core.interfaces import Sampler
+from tacit.core.prices import Sampling
 from tacit.errors import UserError
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 
@@ -65,3 +66,20 @@ def test_a_cohort_larger_than_the_population_is_refused(sampler: Sampler) -> Non
 def test_bad_arguments(make: Callable[[], object]) -> None:
     with pytest.raises(UserError, match="Expected"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "sampling"),
+    [
+        (Everyone(), Sampling()),
+        (Poisson(5), Sampling("poisson", 0.25)),
+        (Poisson(20), Sampling()),
+        (FixedSize(5), Sampling("fixed", 0.25)),
+        (FixedSize(20), Sampling()),
+        (Growing(((3, FixedSize(5)), (1, Poisson(10)))), Sampling("poisson", 0.5)),
+    ],
+    ids=repr,
+)
+def test_every_sampler_declares_its_sampling(sampler: Sampler, sampling: Sampling) -> None:
+    """Poisson accounting of fixed-size cohorts cannot be written."""
+    assert sampler.sampling(20, 3) == sampling

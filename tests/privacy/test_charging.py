@@ -6,7 +6,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import dp_accounting as dp
 import pytest
 import torch
 
@@ -14,12 +13,13 @@ import tacit
 import zoo
 from tacit import methods
 from tacit.core import Budget, Task, Turnout
+from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.errors import BudgetError, CompositionError, LedgerError, StorageError, UserError
 from tacit.privacy.accountants import FAST_PLD, Accounting
 from tacit.privacy.charging import Charges, calibrate
-from tacit.privacy.events import event_of
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.releases import release_of
 from tacit.runs.directory import LEDGER
 from tacit.runs.records import Plan
 from tacit.runs.training import follow
@@ -56,12 +56,12 @@ def test_a_run_stops_before_the_round_that_would_exceed_its_budget() -> None:
 
 
 def test_the_privacy_law() -> None:
-    """ε of the folded rounds is ε of the composed event."""
+    """ε of the folded rounds is ε of the composed releases."""
     run = tacit.train(geyer(rounds=5), task(), workers=1)
     assert run.charges is not None
-    event = event_of(run.plan.method, 20, 0)
-    assert event is not None
-    at_once = Accounting.of(FAST_PLD).compose(event, count=5)
+    release = release_of(run.plan.method, 20, 0)
+    assert release is not None
+    at_once = Accounting.of(FAST_PLD).compose(release, count=5)
     assert run.charges.epsilon == pytest.approx(at_once.epsilon(1e-3), rel=1e-3)
     epsilons = [report.epsilon for report in run.history if report.epsilon is not None]
     assert len(epsilons) == 5
@@ -176,10 +176,10 @@ def test_fewer_noise_shares_than_planned_cost_more_and_more_cost_less() -> None:
     as_planned, all_delivered, few = (reserved.settle(Turnout(10, delivered)) for delivered in (8, 10, 5))
     assert all_delivered.epsilon < as_planned.epsilon == reserved.epsilon < few.epsilon
     assert few.accounting.rounds == 2
-    second = dp.GaussianDpEvent(2.0 * (0.5 / 0.8) ** 0.5)
-    first = dp.GaussianDpEvent(2.0 * (0.9 / 0.8) ** 0.5)
-    events = [dp.PoissonSampledDpEvent(0.5, event) for event in (first, second)]
-    assert few.epsilon == pytest.approx(Accounting.of(FAST_PLD, events).epsilon(1e-3))
+    second = Release(Gaussian(2.0 * (0.5 / 0.8) ** 0.5))
+    first = Release(Gaussian(2.0 * (0.9 / 0.8) ** 0.5))
+    releases = [release.sampled(Sampling("poisson", 0.5)) for release in (first, second)]
+    assert few.epsilon == pytest.approx(Accounting.of(FAST_PLD, releases).epsilon(1e-3))
 
 
 def test_noise_for_dropouts_that_do_not_happen_lowers_epsilon() -> None:

@@ -1,19 +1,18 @@
 from dataclasses import replace
 
-import dp_accounting as dp
 import pytest
 
-from tacit.core import ApproximateEvent
+from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.errors import UserError
 from tacit.privacy.accountants import Accounting, Rdp
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee, delta_warning
 
-EVENT = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.2))
+RELEASE = Release(Gaussian(1.2), sampling=Sampling("poisson", 0.1))
 
 
 def test_a_guarantee_states_what_it_depends_on():
-    accounting = Accounting.of(Rdp()).compose(EVENT, 7)
-    found = accounting.guarantee(1e-5, [EVENT]).excluding("The clip was tuned on the same data.", "")
+    accounting = Accounting.of(Rdp()).compose(RELEASE, 7)
+    found = accounting.guarantee(1e-5, [RELEASE]).excluding("The clip was tuned on the same data.", "")
     text = str(found)
     for part in ("1e-05", "every client", "add-or-remove", "7 rounds", "Poisson", "rdp", "server is trusted", "tuned"):
         assert part in text
@@ -23,8 +22,8 @@ def test_a_guarantee_states_what_it_depends_on():
 
 
 def test_a_guarantee_as_it_is_printed():
-    event = dp.PoissonSampledDpEvent(0.1, ApproximateEvent(dp.GaussianDpEvent(1.2), 1e-15))
-    found = Accounting.of(Rdp()).compose(event, 8).guarantee(1e-5, [event], "anyone")
+    release = Release(Gaussian(1.2), 1e-15, Sampling("poisson", 0.1))
+    found = Accounting.of(Rdp()).compose(release, 8).guarantee(1e-5, [release], "anyone")
     printed = str(replace(found, server_epsilon=27.251, server_rounds=8, honest_clients=1).excluding("Tuning."))
     assert printed.splitlines() == [
         "(ε = 2.246, δ = 1e-05)-differential privacy for every client (add-or-remove), over 8 rounds, against anyone.",
@@ -38,20 +37,20 @@ def test_a_guarantee_as_it_is_printed():
 
 
 def test_only_amplified_guarantees_assume_that_the_cohort_is_secret():
-    everyone = dp.GaussianDpEvent(5.0)
-    accounting = Accounting.of(Rdp(), [everyone, EVENT])
+    everyone = Release(Gaussian(5.0))
+    accounting = Accounting.of(Rdp(), [everyone, RELEASE])
     assert "Sampling: every client takes part. " in str(accounting.guarantee(1e-5, [everyone, everyone]))
-    mixed = accounting.guarantee(1e-5, [EVENT, everyone])  # cohorts that grow to everyone
+    mixed = accounting.guarantee(1e-5, [RELEASE, everyone])  # cohorts that grow to everyone
     assert mixed.amplified
     assert "probability 0.1; every client takes part; ε assumes that who took part is secret" in str(mixed)
 
 
 def test_without_a_proof_the_guarantee_is_none_with_the_reason():
     accounting = Accounting.of(Rdp())
-    exposed = accounting.compose(dp.GaussianDpEvent(0.0))
+    exposed = accounting.compose(Release(Gaussian(0.0)))
     for found in (
         accounting.guarantee(1e-5, []),
-        exposed.guarantee(1e-5, [EVENT]),
+        exposed.guarantee(1e-5, [RELEASE]),
         Guarantee.none("the median leaks."),
     ):
         assert not found.proved

@@ -1,8 +1,8 @@
-"""The events of integer noise, compared with divergences that are summed term by term."""
+"""The prices of integer noise, compared with divergences that are summed term by term."""
 
 import json
 import math
-from functools import partial, reduce
+from functools import reduce
 from typing import Literal
 
 import dp_accounting as dp
@@ -12,14 +12,14 @@ import pytest
 from dp_accounting import rdp as dp_rdp
 from scipy.special import logsumexp
 
-from tacit.core import ApproximateEvent, Event
+from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, Zcdp
 from tacit.errors import UserError
 from tacit.pieces.mechanisms.arithmetic import DISTANCE, NOISES, Grid, Reals
 from tacit.pieces.mechanisms.discrete import SMOOTHING, DiscreteGaussian, IntegerBound, IntegerNoise, Skellam
 from tacit.pieces.mechanisms.lattice import Lattice
 from tacit.privacy import renyi
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, Rdp, default_accountant
-from tacit.privacy.events import Adjacency, Release, ZcdpRelease, from_json, releases, to_json
+from tacit.privacy.releases import from_json, to_json
 
 Array = npt.NDArray[np.float64]
 Z, RATE, ROUNDS, DELTA = 1.54, 1 / 60, 200, 1e-5  # FL-TOP-DP
@@ -62,28 +62,15 @@ def exact(total: Array, shift: int, order: float) -> float:
     return divergence(total[:-shift], total[shift:], order)
 
 
-def line(event: Event) -> ZcdpRelease:
-    """The linear bound on the divergences that an event declares."""
-    (release,) = releases(event)
-    assert isinstance(release, ZcdpRelease)
-    return release
-
-
-def multiplier(event: Event) -> float:
-    (release,) = releases(event)
-    assert isinstance(release, Release)
-    return release.noise
-
-
 GRID = [(sigma, shares) for sigma in (0.5, 0.7, 1.0, 2.0, 3.0) for shares in (1, 2, 5)]
 
 
 @pytest.mark.parametrize(("sigma", "shares"), GRID)
 @pytest.mark.parametrize("kind", [DiscreteGaussian, Skellam])
-def test_events_are_never_below_the_exact_divergence(kind: type[DiscreteGaussian], sigma: float, shares: int) -> None:
+def test_losses_are_never_below_the_exact_divergence(kind: type[DiscreteGaussian], sigma: float, shares: int) -> None:
     total = summed(kind(sigma), shares)
     for shift in (1, 2, 5):
-        bound = line(kind(sigma).event(shares, IntegerBound(shift**2, 1)))
+        bound = kind(sigma).loss(shares, IntegerBound(shift**2, 1))
         for order in (2, 3, 8, 32):
             truth = exact(total, shift, order)
             assert bound.rho * order + bound.xi >= truth * (1 - 1e-9)
@@ -93,17 +80,17 @@ def test_events_are_never_below_the_exact_divergence(kind: type[DiscreteGaussian
 def test_the_discrete_gaussian_equals_the_gaussian_from_sigma_3(shares: int) -> None:
     for sigma in (3.0, 4.0):
         total = summed(DiscreteGaussian(sigma), shares)
-        bound = line(DiscreteGaussian(sigma).event(shares, IntegerBound(4, 1)))
+        bound = DiscreteGaussian(sigma).loss(shares, IntegerBound(4, 1))
         gaussian = 4 / (2 * shares * sigma**2)
         assert bound.rho == gaussian
         for order in (2, 8, 32):
             assert bound.rho * order + bound.xi == pytest.approx(exact(total, 2, order), rel=1e-3)
-    assert line(DiscreteGaussian(3.0).event(1000, IntegerBound(10**8, 10**7))).xi < 1e-27
+    assert DiscreteGaussian(3.0).loss(1000, IntegerBound(10**8, 10**7)).xi < 1e-27
 
 
 def test_skellam_is_within_a_thousandth_where_its_variance_is_large() -> None:
     for sigma, gap in ((10.0, 0.04), (100.0, 5e-4), (630.0, 2e-5)):
-        bound = line(Skellam(sigma).event(1, IntegerBound(round(sigma**2), 1)))
+        bound = Skellam(sigma).loss(1, IntegerBound(round(sigma**2), 1))
         assert 0 < (8 * bound.rho + bound.xi) / (8 * 0.5) - 1 < gap
     sum_of_shares = summed(Skellam(1.0), 4)
     np.testing.assert_allclose(sum_of_shares[160:361], log_pmf(Skellam(2.0))[160:361], rtol=1e-9)
@@ -112,7 +99,7 @@ def test_skellam_is_within_a_thousandth_where_its_variance_is_large() -> None:
 @pytest.mark.parametrize("sigma", [0.5, 0.7, 1.0])
 def test_a_sum_of_shares_is_as_close_to_one_discrete_gaussian_as_declared(sigma: float) -> None:
     for shares in (2, 3, 6):
-        tau = line(DiscreteGaussian(sigma).event(shares, IntegerBound(1, 1))).xi
+        tau = DiscreteGaussian(sigma).loss(shares, IntegerBound(1, 1)).xi
         middle = slice(REACH - 40, REACH + 41)
         one = log_pmf(DiscreteGaussian(sigma * math.sqrt(shares)))
         apart = float(np.abs(summed(DiscreteGaussian(sigma), shares) - one)[middle].max())
@@ -144,13 +131,13 @@ def test_the_discrete_gaussian_costs_at_most_what_the_continuous_one_does(
 ) -> None:
     noise = DiscreteGaussian(sigma)
     bound = noise.continuous(shares, IntegerBound(shift**2, 1))
-    assert multiplier(bound.event) == pytest.approx(math.sqrt(shares * sigma**2 - SMOOTHING**2) / shift)
+    assert bound.loss.noise_multiplier == pytest.approx(math.sqrt(shares * sigma**2 - SMOOTHING**2) / shift)
     total = np.exp(summed(noise, shares))
     shifted = np.r_[np.zeros(shift), total[:-shift]]
     mixed = mixture(total, shifted, rate)
     for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0):
         truth = hockey_stick(mixed, total, epsilon) if removed else hockey_stick(total, mixed, epsilon)
-        declared = gaussian_delta(multiplier(bound.event), rate, epsilon, removed=removed)
+        declared = gaussian_delta(bound.loss.noise_multiplier, rate, epsilon, removed=removed)
         assert truth <= declared * (1 + 1e-4) + (1 + math.exp(epsilon)) * bound.distance + 1e-15
 
 
@@ -162,11 +149,11 @@ def test_the_continuous_gaussian_in_two_dimensions_and_its_distance() -> None:
     bound = noise.continuous(1, IntegerBound(13, 2))
     for epsilon in (0.0, 0.5, 1.0, 2.0):
         truth = hockey_stick(without.ravel(), shifted.ravel(), epsilon)
-        assert truth <= gaussian_delta(multiplier(bound.event), 1.0, epsilon, removed=True) * (1 + 1e-4)
+        assert truth <= gaussian_delta(bound.loss.noise_multiplier, 1.0, epsilon, removed=True) * (1 + 1e-4)
         assert truth >= 0.6 * gaussian_delta(4 / math.sqrt(13), 1.0, epsilon, removed=True)
     assert 0 < DiscreteGaussian(3.0).continuous(100, IntegerBound(1, 10**7)).distance < 1e-26
     assert DiscreteGaussian(0.2).continuous(100, IntegerBound(1, 10**7)).distance == 1
-    assert multiplier(DiscreteGaussian(0.2).continuous(9, IntegerBound(1, 1)).event) == 0
+    assert DiscreteGaussian(0.2).continuous(9, IntegerBound(1, 1)).loss.noise_multiplier == 0
 
 
 def test_rounding_a_continuous_gaussian_gives_a_discrete_one() -> None:
@@ -187,13 +174,13 @@ ORDERS = np.arange(2.0, 257.0)
 
 
 @pytest.mark.parametrize("noise", [DiscreteGaussian(0.8), Skellam(0.8), DiscreteGaussian(50.0)])
-def test_dp_accounting_supports_the_event(noise: IntegerNoise) -> None:
-    event = noise.event(20, IntegerBound(9, 5))
+def test_zcdp_costs_what_dp_accounting_computes(noise: IntegerNoise) -> None:
+    loss = noise.loss(20, IntegerBound(9, 5))
     accountant = dp_rdp.RdpAccountant(orders=list(range(2, 257)))
-    accountant.compose(event, 30)
-    ours = Accounting.of(Rdp()).compose(event, 30).epsilon(DELTA)
+    accountant.compose(dp.ZCDpEvent(loss.rho, loss.xi), 30)
+    ours = Accounting.of(Rdp()).compose(Release(loss), 30).epsilon(DELTA)
     assert accountant.get_epsilon(DELTA) * (1 - 1e-12) <= ours <= accountant.get_epsilon(DELTA) * 1.001
-    assert (line(event).xi > 1e-3) == (noise.sigma < 1)
+    assert (loss.xi > 1e-3) == (noise.sigma < 1)
 
 
 @pytest.mark.parametrize("rate", [0.01, RATE, 0.3])
@@ -215,7 +202,7 @@ def test_amplified_bounds_are_never_below_the_exact_divergence(kind: type[Discre
         without = log_pmf(kind(sigma))[:-shift]
         shifted = log_pmf(kind(sigma))[shift:]
         mixed = np.logaddexp(without + math.log1p(-rate), shifted + math.log(rate))
-        bound = line(kind(sigma).event(1, IntegerBound(shift**2, 1)))
+        bound = kind(sigma).loss(1, IntegerBound(shift**2, 1))
         bounds = renyi.amplified(bound.rho * ORDERS + bound.xi, rate)
         for order in (2, 3, 8, 16):
             assert bounds[order - 2] >= divergence(mixed, without, order) * (1 - 1e-9)
@@ -226,25 +213,25 @@ def lattice(bits: int = 32, kind: type[DiscreteGaussian] | type[Skellam] = Discr
     return Lattice.fit(clip=1.0, dim=8316, cohort=100, honest=100, noise_multiplier=Z, bits=bits, noise=kind)
 
 
-def epsilon(event: Event | None, accountant: Accountant, rounds: int = ROUNDS) -> float:
-    assert event is not None
-    return Accounting.of(accountant).compose(event, rounds).epsilon(DELTA)
+def epsilon(release: Release | None, accountant: Accountant, rounds: int = ROUNDS) -> float:
+    assert release is not None
+    return Accounting.of(accountant).compose(release, rounds).epsilon(DELTA)
 
 
-def sampled(event: Event | None) -> Event:
-    made: Event = dp.PoissonSampledDpEvent(RATE, event)
-    return made
+def sampled(release: Release | None) -> Release:
+    assert release is not None
+    return release.sampled(Sampling("poisson", RATE))
 
 
 @pytest.mark.parametrize("accountant", [FAST_PLD, Rdp()], ids=["pld", "rdp"])
 def test_fl_top_dp_costs_the_same_on_the_lattice_as_with_reals(accountant: Accountant) -> None:
-    """The declared event is that of the continuous Gaussian, and no less noise is added."""
-    ours, continuous = Grid().event(Z, 1.0), Reals().event(Z, 1.0)
+    """The declared price is that of the continuous Gaussian, and no less noise is added."""
+    ours, continuous = Grid().release(Z, 1.0), Reals().release(Z, 1.0)
     assert epsilon(sampled(ours), accountant) == pytest.approx(epsilon(sampled(continuous), accountant), rel=1e-9)
     assert epsilon(ours, accountant, 10) == pytest.approx(epsilon(continuous, accountant, 10), rel=1e-9)
     grid = lattice()
     near = grid.noise.continuous(100, grid.bound)  # type: ignore[attr-defined]
-    assert multiplier(near.event) >= Z * (1 - 1e-12)
+    assert near.loss.noise_multiplier >= Z * (1 - 1e-12)
     assert near.distance + grid.total_variation < DISTANCE
     assert grid.inflation < 0.001  # the additional noise: under 1 % in ε as well
 
@@ -258,78 +245,66 @@ def test_at_equal_noise_smaller_moduli_cost_more(bits: int, steps: int, more: fl
     assert grid.steps == steps
     assert 0 < grid.inflation < more
     smaller = Z / (1 + grid.inflation)  # the multiplier if the noise were sized for the clipping bound alone
-    cost = epsilon(sampled(dp.GaussianDpEvent(smaller)), Rdp()) / epsilon(sampled(dp.GaussianDpEvent(Z)), Rdp()) - 1
+    cost = epsilon(sampled(Release(Gaussian(smaller))), Rdp()) / epsilon(sampled(Release(Gaussian(Z))), Rdp()) - 1
     assert 0 < cost < 2.5 * more
 
 
 @pytest.mark.parametrize("part", [1.0, 0.8, 1.25])
 @pytest.mark.parametrize("kind", ["gaussian", "skellam"])
-def test_the_declared_event_covers_every_grid(kind: Literal["gaussian", "skellam"], part: float) -> None:
-    """The event does not depend on dimension and bound; on any grid, the noise added costs no more than declared."""
+def test_the_declared_price_covers_every_grid(kind: Literal["gaussian", "skellam"], part: float) -> None:
+    """The price does not depend on dimension and bound; on any grid, the noise added costs no more than declared."""
     grid = Grid(noise=kind, steps=256)
-    declared = grid.event(Z, part)
+    declared = grid.release(Z, part)
     for dim, clip in ((10, 0.3), (8316, 0.61), (50_000, 7.0)):
         made = Lattice.fit(
             clip=clip, dim=dim, cohort=100, honest=100, noise_multiplier=Z, noise=NOISES[kind], steps=grid.steps
         )
         shares = round(100 * part)
         if isinstance(made.noise, DiscreteGaussian):
-            real: Event = made.noise.continuous(shares, made.bound).event
+            real = Release(made.noise.continuous(shares, made.bound).loss)
         else:
-            real = made.event(shares)
+            real = Release(made.loss(shares))
         assert epsilon(real, Rdp(), 10) <= epsilon(declared, Rdp(), 10) * (1 + 1e-9)
         assert epsilon(real, Rdp(), 10) >= epsilon(declared, Rdp(), 10) * 0.99
 
 
 def test_skellam_costs_what_the_general_amplification_gives() -> None:
-    event = Grid(noise="skellam").event(Z, 1.0)
-    ours = epsilon(sampled(event), Rdp())
-    assert ours == pytest.approx(epsilon(sampled(dp.ZCDpEvent(1 / (2 * Z**2))), Rdp()), rel=1e-6)
+    release = Grid(noise="skellam").release(Z, 1.0)
+    ours = epsilon(sampled(release), Rdp())
+    assert ours == pytest.approx(epsilon(sampled(Release(Zcdp(1 / (2 * Z**2)))), Rdp()), rel=1e-6)
     assert ours == pytest.approx(1.0228, abs=2e-4)
-    assert isinstance(default_accountant(sampled(event)), Rdp)
-    assert default_accountant(sampled(Grid().event(Z, 1.0))) is FAST_PLD
+    assert isinstance(default_accountant(sampled(release)), Rdp)
+    assert default_accountant(sampled(Grid().release(Z, 1.0))) is FAST_PLD
 
 
 def test_delta_includes_the_errors_of_noise_samplers() -> None:
-    ideal = Accounting.of(Rdp()).compose(dp.ZCDpEvent(0.002), 50)
-    real = Accounting.of(Rdp()).compose(ApproximateEvent(dp.ZCDpEvent(0.002), 1e-9), 50)
+    ideal = Accounting.of(Rdp()).compose(Release(Zcdp(0.002)), 50)
+    real = Accounting.of(Rdp()).compose(Release(Zcdp(0.002), 1e-9), 50)
     assert real.distance == pytest.approx(5e-8)
     error = real.noise_error(DELTA)
     assert (1 + math.exp(real.epsilon(DELTA))) * 5e-8 <= error < 3e-6
     assert real.epsilon(DELTA) == ideal.epsilon(DELTA - error) > ideal.epsilon(DELTA)
     assert real.delta(3.0) == pytest.approx(ideal.delta(3.0) + (1 + math.exp(3.0)) * 5e-8)
     assert (ideal.noise_error(DELTA), ideal.distance) == (0, 0)
-    assert Accounting.of(Rdp()).compose(ApproximateEvent(dp.ZCDpEvent(0.002), 1e-6), 50).epsilon(DELTA) == math.inf
-    guarantee = real.guarantee(DELTA, [dp.ZCDpEvent(0.002)])
+    assert Accounting.of(Rdp()).compose(Release(Zcdp(0.002), 1e-6), 50).epsilon(DELTA) == math.inf
+    guarantee = real.guarantee(DELTA, [Release(Zcdp(0.002))])
     assert guarantee.noise_error == error
     assert f"δ includes {error:.1g} for imperfect noise sampling." in str(guarantee)  # too much to be negligible
 
 
-def test_a_round_without_honest_noise_has_no_event() -> None:
+def test_a_round_without_honest_noise_has_no_price() -> None:
     for numbers in (Reals(), Grid(), Grid(noise="skellam")):
-        assert numbers.event(Z, 0.0) is None
-        assert numbers.event(0.0, 1.0) is None
+        assert numbers.release(Z, 0.0) is None
+        assert numbers.release(0.0, 1.0) is None
 
 
-def test_events_round_trip_and_others_are_refused() -> None:
-    gaussian, zcdp = dp.GaussianDpEvent(1.5), dp.ZCDpEvent(0.2, 1e-9)
-    for event in (ApproximateEvent(gaussian, 1e-9), ApproximateEvent(zcdp, 0.0), dp.ZCDpEvent(1.0, 0.5)):
-        again = from_json(json.loads(json.dumps(to_json(sampled(event)))))
-        assert releases(again) == releases(sampled(event))
-    valid = partial(ZcdpRelease, rho=1.0)
-    for invalid in (
-        partial(valid, rho=0.0),
-        partial(valid, xi=-1.0),
-        partial(valid, rate=0.0),
-        partial(valid, rate=1.5),
-        partial(valid, distance=2.0),
-        partial(valid, rho=math.inf),
-    ):
-        with pytest.raises(UserError, match="Expected"):
-            invalid()
+def test_releases_round_trip_and_others_are_refused() -> None:
+    losses = (Release(Gaussian(1.5), 1e-9), Release(Zcdp(0.2, 1e-9)), Release(Zcdp(1.0, 0.5)))
+    for release in map(sampled, losses):
+        assert from_json(json.loads(json.dumps(to_json(release)))) == {release: 1}
     with pytest.raises(UserError, match="Expected accountant rdp"):
-        Accounting.of(Pld()).compose(dp.ZCDpEvent(1.0))
+        Accounting.of(Pld()).compose(Release(Zcdp(1.0)))
     with pytest.raises(UserError, match="add-or-remove"):
-        Accounting.of(Rdp(Adjacency.REPLACE_ONE)).compose(dp.ZCDpEvent(1.0))
+        Accounting.of(Rdp(Adjacency.REPLACE_ONE)).compose(Release(Zcdp(1.0)))
     with pytest.raises(UserError, match="Expected Poisson"):
-        Accounting.of(Rdp()).compose(dp.SampledWithoutReplacementDpEvent(60, 10, dp.ZCDpEvent(1.0)))
+        Accounting.of(Rdp()).compose(Release(Zcdp(1.0), sampling=Sampling("fixed", 1 / 6)))

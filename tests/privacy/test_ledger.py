@@ -9,18 +9,17 @@ import sqlite3
 import time
 from pathlib import Path
 
-import dp_accounting as dp
 import pytest
 
 from tacit.core import Budget
+from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
 from tacit.errors import BudgetError, LedgerError, StorageError
 from tacit.privacy.accountants import FAST_PLD, Accounting, Pld, Rdp
-from tacit.privacy.events import Adjacency
 from tacit.privacy.ledger import Ledger
 
 BUDGET = Budget(2.0, 1e-5)
-EVENT = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0))
-OTHER = dp.SampledWithoutReplacementDpEvent(100, 10, dp.GaussianDpEvent(9.0))
+RELEASE = Release(Gaussian(2.0), sampling=Sampling("poisson", 0.1))
+OTHER = Release(Gaussian(9.0), sampling=Sampling("fixed", 10 / 100))
 
 
 def open_ledger(path: Path, budget: Budget | None = BUDGET) -> Ledger:
@@ -30,7 +29,7 @@ def open_ledger(path: Path, budget: Budget | None = BUDGET) -> Ledger:
 def fill(path: Path, rounds: int = 4) -> Path:
     with open_ledger(path) as ledger:
         for number in range(1, rounds + 1):
-            ledger.release(ledger.reserve("run", number, EVENT), f"digest {number}")
+            ledger.release(ledger.reserve("run", number, RELEASE), f"digest {number}")
     return path / "ledger.db"
 
 
@@ -44,61 +43,61 @@ def tamper(file: Path, *statements: str) -> None:
 
 def test_all_runs_share_one_budget(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        allowed = ledger.remaining_rounds(EVENT)
+        allowed = ledger.remaining_rounds(RELEASE)
         for number in range(1, allowed):
-            ledger.reserve("one", number, EVENT)
+            ledger.reserve("one", number, RELEASE)
     with open_ledger(tmp_path) as ledger:
         assert ledger.accounting.rounds == allowed - 1
-        ledger.reserve("other", 1, EVENT, label="the last that fits")
+        ledger.reserve("other", 1, RELEASE, label="the last that fits")
         refusal = r"Round 2 of other would exceed the budget of ε = 2 at δ = 1e-05: ε = 1\.9"
         with pytest.raises(BudgetError, match=refusal):
-            ledger.reserve("other", 2, EVENT)
+            ledger.reserve("other", 2, RELEASE)
         assert ledger.accounting.rounds == allowed
-        assert ledger.accounting.epsilon(1e-5) <= 2 < ledger.accounting.compose(EVENT).epsilon(1e-5)
-        assert ledger.remaining_rounds(EVENT) == 0
+        assert ledger.accounting.epsilon(1e-5) <= 2 < ledger.accounting.compose(RELEASE).epsilon(1e-5)
+        assert ledger.remaining_rounds(RELEASE) == 0
 
 
 def test_the_accounting_is_that_of_all_events(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        ledger.reserve("a", 1, EVENT)
+        ledger.reserve("a", 1, RELEASE)
         ledger.reserve("b", 1, OTHER)
-        ledger.reserve("a", 2, EVENT)
+        ledger.reserve("a", 2, RELEASE)
         epsilon = ledger.accounting.epsilon(1e-5)
     with open_ledger(tmp_path, None) as ledger:
         assert ledger.budget == BUDGET
         assert ledger.accounting.epsilon(1e-5) == pytest.approx(epsilon)
-        assert epsilon == pytest.approx(Accounting.of(Rdp(), [EVENT, OTHER, EVENT]).epsilon(1e-5))
+        assert epsilon == pytest.approx(Accounting.of(Rdp(), [RELEASE, OTHER, RELEASE]).epsilon(1e-5))
         assert [(entry.run, entry.round) for entry in ledger.entries] == [("a", 1), ("b", 1), ("a", 2)]
 
 
 def test_repeating_a_round_costs_nothing_and_another_event_is_refused(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        first = ledger.reserve("run", 1, EVENT)
+        first = ledger.reserve("run", 1, RELEASE)
     with open_ledger(tmp_path) as ledger:
-        assert ledger.reserve("run", 1, EVENT) == first
+        assert ledger.reserve("run", 1, RELEASE) == first
         assert ledger.accounting.rounds == 1
         with pytest.raises(LedgerError, match="start a new run"):
             ledger.reserve("run", 1, OTHER)
         assert ledger.accounting.rounds == 1
 
 
-COSTLIER, COSTLIEST = (dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(noise)) for noise in (1.5, 1.2))
+COSTLIER, COSTLIEST = (Release(Gaussian(noise), sampling=Sampling("poisson", 0.1)) for noise in (1.5, 1.2))
 
 
 def test_the_charge_of_a_reserved_round_may_increase_but_never_decrease(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        ledger.reserve("run", 1, EVENT)
-        planned = ledger.reserve("run", 2, EVENT)
+        ledger.reserve("run", 1, RELEASE)
+        planned = ledger.reserve("run", 2, RELEASE)
         increased = ledger.increase(planned, COSTLIER)
         epsilon = ledger.accounting.epsilon(1e-5)
-        assert epsilon == pytest.approx(Accounting.of(Rdp(), [EVENT, COSTLIER]).epsilon(1e-5))
+        assert epsilon == pytest.approx(Accounting.of(Rdp(), [RELEASE, COSTLIER]).epsilon(1e-5))
         assert ledger.accounting.rounds == 2
-        assert ledger.increase(increased, EVENT) == increased  # no refunds
+        assert ledger.increase(increased, RELEASE) == increased  # no refunds
         assert ledger.increase(planned, COSTLIER) == increased
         assert ledger.accounting.epsilon(1e-5) == epsilon
     with open_ledger(tmp_path) as ledger:
         assert ledger.accounting.epsilon(1e-5) == pytest.approx(epsilon)
-        assert ledger.reserve("run", 2, EVENT) == increased  # as planned: a resumed run reserves it so
+        assert ledger.reserve("run", 2, RELEASE) == increased  # as planned: a resumed run reserves it so
         assert ledger.reserve("run", 2, COSTLIER) == increased
         with pytest.raises(LedgerError, match="start a new run"):
             ledger.reserve("run", 2, OTHER)
@@ -110,16 +109,16 @@ def test_the_charge_of_a_reserved_round_may_increase_but_never_decrease(tmp_path
 
 def test_an_increase_beyond_the_budget_changes_nothing(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        first = ledger.reserve("run", 1, EVENT)
+        first = ledger.reserve("run", 1, RELEASE)
         with pytest.raises(BudgetError, match="would exceed the budget"):
-            ledger.increase(first, dp.GaussianDpEvent(0.5))
+            ledger.increase(first, Release(Gaussian(0.5)))
         assert ledger.entries == (first,)
-        assert ledger.accounting.epsilon(1e-5) == pytest.approx(Accounting.of(Rdp(), [EVENT]).epsilon(1e-5))
+        assert ledger.accounting.epsilon(1e-5) == pytest.approx(Accounting.of(Rdp(), [RELEASE]).epsilon(1e-5))
 
 
 def test_a_round_is_released_once_and_only_if_reserved(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        entry = ledger.reserve("run", 1, EVENT)
+        entry = ledger.reserve("run", 1, RELEASE)
         released = ledger.release(entry, "abc")
     with open_ledger(tmp_path) as ledger:
         assert ledger.release(entry, "abc") == released == ledger.entries[0]
@@ -131,7 +130,7 @@ def test_a_round_is_released_once_and_only_if_reserved(tmp_path):
 
 def test_a_release_without_noise_exceeds_every_budget(tmp_path):
     with open_ledger(tmp_path) as ledger, pytest.raises(BudgetError):
-        ledger.reserve("run", 1, dp.GaussianDpEvent(0.0))
+        ledger.reserve("run", 1, Release(Gaussian(0.0)))
 
 
 def test_the_ledger_of_other_runs_is_refused(tmp_path):
@@ -187,7 +186,7 @@ def test_a_killed_process_releases_the_lock(tmp_path):
 
 def _use_in_child(ledger: Ledger, answers: "multiprocessing.Queue[str]") -> None:
     try:
-        ledger.reserve("child", 1, EVENT)
+        ledger.reserve("child", 1, RELEASE)
     except LedgerError as error:
         answers.put(str(error))
     ledger.close()
@@ -203,7 +202,7 @@ def test_a_forked_process_can_neither_write_nor_unlock(tmp_path):
         child.join()
         with pytest.raises(LedgerError, match="held"):
             open_ledger(tmp_path)
-        ledger.reserve("run", 1, EVENT)
+        ledger.reserve("run", 1, RELEASE)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +275,7 @@ def test_a_read_only_ledger_is_refused_before_anything_is_released(tmp_path):
     with ledger._sqlite_errors():
         ledger._load(None, None)
     with ledger, pytest.raises(StorageError, match="readonly"):
-        ledger.reserve("run", 5, EVENT)
+        ledger.reserve("run", 5, RELEASE)
     assert ledger.accounting.rounds == 4
 
 
@@ -287,7 +286,7 @@ def _fill_until_full(file: str, answers: "multiprocessing.Queue[object]") -> Non
     done = 0
     try:
         while True:
-            ledger.reserve("run", done + 1, dp.PoissonSampledDpEvent(0.001, dp.GaussianDpEvent(50.0)), "x" * 500)
+            ledger.reserve("run", done + 1, Release(Gaussian(50.0), sampling=Sampling("poisson", 0.001)), "x" * 500)
             done += 1
     except Exception as error:
         answers.put((type(error).__name__, str(error), done, ledger.accounting.rounds))
@@ -309,10 +308,10 @@ def test_a_full_disk_stops_before_the_release(tmp_path):
 
 def _train(folder: Path, run: str) -> None:
     """Reserve, release and mark rounds until killed."""
-    event = dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(20.0))
+    release = Release(Gaussian(20.0), sampling=Sampling("poisson", 0.01))
     with open_ledger(folder) as ledger, (folder / f"{run}.released").open("a") as released:
         for number in range(1, 100_000):
-            entry = ledger.reserve(run, number, event)
+            entry = ledger.reserve(run, number, release)
             if entry.digest is None:
                 released.write(f"{number}\n")
                 released.flush()
@@ -375,5 +374,5 @@ def test_rows_are_plain_json(tmp_path):
     bodies = [json.loads(body) for (body,) in connection.execute("SELECT body FROM rows ORDER BY number")]
     connection.close()
     assert [body["kind"] for body in bodies] == ["budget", "reserve", "release"]
-    assert json.loads(bodies[1]["event"])["event"] == {"kind": "gaussian", "noise": 2.0}
+    assert json.loads(bodies[1]["event"])["loss"] == {"kind": "gaussian", "noise": 2.0}
     assert os.path.getsize(file) < 50_000

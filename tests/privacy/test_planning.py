@@ -4,10 +4,10 @@ import dp_accounting as dp
 import pytest
 
 from tacit.core import Budget
+from tacit.core.prices import Adjacency
 from tacit.errors import UserError
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.privacy.accountants import FAST_PLD, Accountant, Pld, Rdp, RdpClassic
-from tacit.privacy.events import Adjacency
 from tacit.privacy.planning import CohortSampling
 
 ALL: list[Accountant] = [RdpClassic(), Rdp(), FAST_PLD]

@@ -8,7 +8,6 @@ import json
 import shutil
 from pathlib import Path
 
-import dp_accounting as dp
 import pytest
 import torch
 from torch import nn
@@ -16,10 +15,11 @@ from torch import nn
 import tacit
 from tacit import methods
 from tacit.core import Budget
+from tacit.core.prices import Gaussian, Release
 from tacit.errors import BudgetError, RunError
 from tacit.privacy.accountants import Accounting, Rdp
-from tacit.privacy.events import from_json
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.releases import from_json
 from tacit.runs.directory import LEDGER, MANIFEST, RunDirectory, read_manifest, read_rounds
 from tacit.runs.manifest import versions
 
@@ -54,9 +54,9 @@ def test_the_charges_of_a_ledger_count(tmp_path: Path) -> None:
             *(("other", number) for number in (1, 2, 3)),
         ]
         assert [entry.digest for entry in ledger.entries] == ["digest", None, None, None, None]
-        event = from_json(json.loads(ledger.entries[2].event))
-        assert ledger.reserve("other", 1, event).label == "skellam"  # repeated without a new charge
-        large = dp.GaussianDpEvent(0.6385)
+        (release,) = from_json(json.loads(ledger.entries[2].event))
+        assert ledger.reserve("other", 1, release).label == "skellam"  # repeated without a new charge
+        large = Release(Gaussian(0.6385))
         assert Accounting.of(Rdp(), [large]).epsilon(1e-5) < 8
         with pytest.raises(BudgetError, match="would exceed the budget"):
             ledger.reserve("new", 1, large)

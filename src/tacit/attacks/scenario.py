@@ -12,6 +12,7 @@ from tacit.attacks.dlg import Dlg, Reconstruction, compare, invert
 from tacit.attacks.membership import ShadowModel, Unit, members_only, random_halves, unit_losses
 from tacit.attacks.views import Adversary, Observation, observe
 from tacit.core import CrossEntropy, Key, Method, Round, State, Task, Turnout
+from tacit.core.prices import Adjacency, Release, reason_unproved
 from tacit.engine import initial_state, module_at, rounds, waves
 from tacit.engine.layout import make_model
 from tacit.errors import UserError, expect
@@ -188,19 +189,21 @@ def prepare_audit(
 def claim_of(audit: Audit, canaries: int = 1) -> Claim:
     """The privacy that the method claims for the rounds of an audit, with its dropouts."""
     method = audit.method
-    if method.mechanism.unproved or not method.accounted:
-        return Claim(None, method.delta, reason=method.mechanism.unproved or "no noise is added")
+    price = method.mechanism.price(0)
+    if not isinstance(price, Release):
+        return Claim(None, method.delta, reason=reason_unproved(price) or "no noise is added")
     from tacit.privacy.accountants import Accounting
     from tacit.privacy.charging import accountant_for
-    from tacit.privacy.events import Adjacency, event_of
+    from tacit.privacy.releases import release_of
 
     population = audit.clients + canaries
     cohort = round(method.sampler.expected_cohort(population, 0))
     turnout = Turnout(cohort, cohort - int(audit.dropouts * cohort)) if audit.dropouts else None
-    events = [event_of(method, population, index, turnout) for index in range(audit.rounds)]
+    planned = (release_of(method, population, index, turnout) for index in range(audit.rounds))
+    releases = [release for release in planned if release is not None]
     accountant = replace(accountant_for(method, population), adjacency=Adjacency(audit.adjacency))  # type: ignore[type-var]
-    accounting = Accounting.of(accountant, [event for event in events if event is not None])
-    unsampled = all(event == method.mechanism.event(index, turnout) for index, event in enumerate(events))
+    accounting = Accounting.of(accountant, releases)
+    unsampled = all(release.sampling.rate == 1 for release in releases)
     return Claim(accounting.epsilon(method.delta), method.delta, accounting.delta, full_participation=unsampled)
 
 

@@ -4,7 +4,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tacit.core.interfaces import ApproximateEvent, Event, MetricMechanism
     from tacit.core.keys import Key
     from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
     from tacit.core.method import Method
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Add",
-    "ApproximateEvent",
     "BinaryCrossEntropy",
     "Bound",
     "BoundedMessages",
@@ -41,7 +39,6 @@ __all__ = [
     "Csr",
     "DenseRows",
     "Descent",
-    "Event",
     "GridStep",
     "Identity",
     "Key",
@@ -51,7 +48,6 @@ __all__ = [
     "MeanSquared",
     "Messages",
     "Method",
-    "MetricMechanism",
     "NoNoise",
     "Perturbation",
     "Plain",

@@ -6,12 +6,12 @@ the keys in `Round`.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from torch import Tensor
 
 from tacit.core.keys import Key
+from tacit.core.prices import Price, Sampling
 from tacit.core.rows import Rows
 from tacit.core.state import BoundedMessages, Messages, Round, State, Sum, Traffic, Turnout, View
 from tacit.core.wave import Shapes, Wave
@@ -25,33 +25,6 @@ Visibility = Literal["messages", "sum"]
 Coordinates = Literal["model", "mask", "other"]
 
 
-class Event(Protocol):
-    """What a round releases, for the privacy accounting: an event of `dp_accounting`, opaque to the core.
-
-    Its noise multipliers are relative to the contribution of one client to the sum, for every adjacency.
-    """
-
-    def to_named_tuple(self) -> object:
-        """The event as plain values."""
-        ...
-
-
-@dataclass(frozen=True)
-class ApproximateEvent:
-    """A release whose distribution is within a total variation distance of another event's.
-
-    Attributes:
-        event: the other event.
-        distance: the total variation distance; it costs `distance * (1 + e^ε)` of δ.
-    """
-
-    event: Event
-    distance: float
-
-    def to_named_tuple(self) -> object:
-        return ("ApproximateEvent", self.event.to_named_tuple(), self.distance)
-
-
 class Sampler(Protocol):
     """Who takes part in a round, and how does sampling amplify privacy?"""
 
@@ -63,8 +36,8 @@ class Sampler(Protocol):
         """The mean size of that cohort; raises `UserError` if the population is too small for it."""
         ...
 
-    def amplify(self, event: Event, population: int, index: int) -> Event:
-        """The event of round `index` for an adversary who does not know the cohort (privacy amplification)."""
+    def sampling(self, population: int, index: int) -> Sampling:
+        """How that cohort is drawn, which amplifies privacy for an adversary who does not know it."""
         ...
 
 
@@ -175,8 +148,8 @@ class Mechanism(Protocol):
         ...
 
     @property
-    def unproved(self) -> str:
-        """Why there is no privacy guarantee; empty if the event covers everything that is released."""
+    def expects(self) -> Payload | None:
+        """Whether rows must be updates or whole weights; None: either."""
         ...
 
     @property
@@ -184,11 +157,15 @@ class Mechanism(Protocol):
         """Its noise is integer-valued, for sums modulo 2^bits; None: it is real-valued, or there is none."""
         ...
 
-    def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
-        """What round `index` releases about its participants; None: nothing is proved.
+    def price(self, index: int, turnout: Turnout | None = None) -> Price:
+        """What round `index` costs its participants, before amplification by sampling.
 
-        Without a turnout, the event promised before the round; with one, the event that took place.
+        Without a turnout, the price promised before the round; with one, the price of what took place.
         """
+        ...
+
+    def sized(self, noise: float) -> Self:
+        """The same mechanism with this noise multiplier, if it `needs_noise`; otherwise itself."""
         ...
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
@@ -213,59 +190,6 @@ class Mechanism(Protocol):
 
     def update_state(self, state: State, total: Sum, now: Round) -> State:
         """The state with what this mechanism derives from the round's sum, before noise, for the next round."""
-        ...
-
-
-@runtime_checkable
-class MetricMechanism(Protocol):
-    """A mechanism with d-privacy (metric privacy): it adds noise to every message and accounts for each client.
-
-    The leakage bounds how well two points within a radius can be distinguished, and grows with their distance. It is
-    not an ε of (ε, δ)-differential privacy, and the two are never added.
-    """
-
-    @property
-    def radius(self) -> float | None:
-        """The radius, public and fixed beforehand; None: it depends on the data, and the leakage is only nominal."""
-        ...
-
-    @property
-    def limit(self) -> float | None:
-        """The total leakage at which a client declines to take part; None: unlimited."""
-        ...
-
-    @property
-    def expects(self) -> Payload:
-        """Whether it adds noise to updates or to whole weights."""
-        ...
-
-    def leakage(self, dim: int) -> float:
-        """The leakage of one message of `dim` numbers, for points at the distance of the radius."""
-        ...
-
-
-@runtime_checkable
-class NominalMechanism(Protocol):
-    """A mechanism with privacy figures from its paper that are not a guarantee."""
-
-    @property
-    def nominal(self) -> Mapping[str, float]:
-        """The figures by name."""
-        ...
-
-
-def nominal(mechanism: Mechanism) -> Mapping[str, float]:
-    """The nominal figures of a mechanism; empty for most."""
-    return mechanism.nominal if isinstance(mechanism, NominalMechanism) else {}
-
-
-@runtime_checkable
-class PayloadMechanism(Protocol):
-    """A mechanism that depends on whether rows are updates or weights."""
-
-    @property
-    def expects(self) -> Payload:
-        """Whether rows must be updates or whole weights."""
         ...
 
 

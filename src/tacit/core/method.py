@@ -12,13 +12,12 @@ from tacit.core.interfaces import (
     Channel,
     Codec,
     Mechanism,
-    MetricMechanism,
-    PayloadMechanism,
     Sampler,
     ServerUpdate,
     Trainer,
 )
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
+from tacit.core.prices import Leakage, Release, accounted
 from tacit.core.stopping import Budget
 from tacit.errors import CompositionError, expect
 
@@ -71,7 +70,12 @@ class Method:
     @property
     def accounted(self) -> bool:
         """Whether an accountant can compute ε of its rounds; not before the noise multiplier is known."""
-        return not self.mechanism.needs_noise and self.mechanism.event(0) is not None
+        return not self.mechanism.needs_noise and isinstance(accounted(self.mechanism.price(0)), Release)
+
+    @property
+    def metric(self) -> bool:
+        """Whether its rounds are accounted as d-privacy."""
+        return not self.mechanism.needs_noise and isinstance(accounted(self.mechanism.price(0)), Leakage)
 
     @property
     def streams(self) -> bool:
@@ -104,7 +108,7 @@ def _trainer_and_codec(m: Method) -> str:
 
 
 def _trainer_and_mechanism(m: Method) -> str:
-    if not isinstance(m.mechanism, PayloadMechanism) or m.mechanism.expects == m.trainer.sends:
+    if m.mechanism.expects in (None, m.trainer.sends):
         return ""
     return (
         f"{_name(m.trainer)} sends {m.trainer.sends}, but {_name(m.mechanism)} expects {m.mechanism.expects}. "
@@ -120,7 +124,7 @@ def _mechanism_and_codec(m: Method) -> str:
             f"{_name(m.mechanism)} needs the layers of the model, which rows encoded by {_name(m.codec)} do not have. "
             "Use Identity, or one bound for whole rows."
         )
-    if isinstance(m.mechanism, MetricMechanism):
+    if m.metric:
         return (
             f"{_name(m.mechanism)} protects by distances between whole models, which {_name(m.codec)} does not send. "
             "Use Identity."
@@ -192,7 +196,7 @@ def _hypotheses(m: Method) -> str:
 
 
 def _mechanism_and_hypotheses(m: Method) -> str:
-    if m.aggregator.models == 1 or not m.mechanism.bounds_rows or isinstance(m.mechanism, MetricMechanism):
+    if m.aggregator.models == 1 or not m.mechanism.bounds_rows or m.metric:
         return ""
     return (
         f"{_name(m.mechanism)} protects a single sum of all messages, but {_name(m.aggregator)} produces several. "
@@ -209,7 +213,7 @@ def _budget(m: Method) -> str:
         return missing if m.budget is None else ""
     if m.budget is None or m.accounted:
         return ""
-    if isinstance(m.mechanism, MetricMechanism):
+    if m.metric:
         return (
             f"a budget of {m.budget} does not apply to {_name(m.mechanism)}, which is accounted as d-privacy. "
             "Set its limit instead."

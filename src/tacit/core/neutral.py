@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch import Tensor
 
 from tacit.core.interfaces import AddNoise, Coordinates, DryRun, Payload, SumMessages, Visibility
+from tacit.core.prices import Price, Unproved
 from tacit.core.rows import Rows
 from tacit.core.state import BoundedMessages, Messages, Round, State, Sum, Traffic, Turnout, View
 from tacit.core.wave import Wave
@@ -77,10 +78,13 @@ class NoNoise(StatelessMechanism, ClientSideMechanism):
     per_layer: ClassVar[bool] = False
     adversary: ClassVar[str] = "nobody"
     bits: ClassVar[int | None] = None
-    unproved: ClassVar[str] = "no noise is added, so updates can reveal training data"
+    expects: ClassVar[Payload | None] = None
 
-    def event(self, index: int, turnout: Turnout | None = None) -> None:
-        """None: nothing is proved."""
+    def price(self, index: int, turnout: Turnout | None = None) -> Price:
+        return Unproved("no noise is added, so updates can reveal training data")
+
+    def sized(self, noise: float) -> Self:
+        return self
 
     def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
         return messages

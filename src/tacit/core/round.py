@@ -18,9 +18,8 @@ federation call these same functions.
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from tacit.core.interfaces import Conversation, MetricMechanism
+from tacit.core.interfaces import Conversation
 from tacit.core.method import Method
 from tacit.core.rows import Rows
 from tacit.core.state import Messages, Round, State, Sum, View, WaveReport
@@ -48,21 +47,6 @@ def prepare(method: Method, state: State, public: Wave | None, now: Round) -> St
         return method.codec.encode(method.trainer.train(view, public, drawn), view, drawn)
 
     return method.mechanism.prepare(state, dry_run)
-
-
-def within_leakage_limit(method: Method, participations: Tensor, dim: int) -> Tensor:
-    """Which clients can take part once more without exceeding their leakage limit (d-privacy); the others decline.
-
-    Args:
-        method: only a `MetricMechanism` with a limit makes clients decline.
-        participations: in how many rounds each client has taken part so far.
-        dim: how many numbers a message has.
-    """
-    mechanism = method.mechanism
-    if not isinstance(mechanism, MetricMechanism) or mechanism.limit is None:
-        return torch.ones_like(participations, dtype=torch.bool)
-    tolerance = 1 + 1e-9  # in floating point, six times 0.4 is slightly above 2.4
-    return (participations + 1) * mechanism.leakage(dim) <= mechanism.limit * tolerance
 
 
 def broadcast(method: Method, state: State, now: Round) -> View:

@@ -21,7 +21,6 @@ from tacit.core import (
     Key,
     Messages,
     Method,
-    MetricMechanism,
     Population,
     Report,
     Round,
@@ -32,7 +31,8 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.interfaces import Conversation
-from tacit.core.round import aggregate_messages, finish_round, prepare, within_leakage_limit
+from tacit.core.prices import max_participations
+from tacit.core.round import aggregate_messages, finish_round, prepare
 from tacit.core.state import SERVER
 from tacit.core.stopping import out_of_patience, track_best
 from tacit.engine.layout import Layout, initial_weights, make_model
@@ -281,17 +281,21 @@ class RoundRunner:
 
     def _willing(self, sampled: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Of the sampled clients, those that take part and those that decline."""
-        taken = state.memory.get(PARTICIPATIONS, torch.zeros(len(self.task.population), dtype=torch.int64))
-        fine = within_leakage_limit(self.method, taken[sampled], state.dim)
-        return sampled[fine], sampled[~fine]
+        most = max_participations(self.method.mechanism.price(state.round), state.dim)
+        if most is None:
+            return sampled, sampled[:0]
+        willing = self._taken(state)[sampled] < most
+        return sampled[willing], sampled[~willing]
 
     def _participations(self, state: State, cohort: Tensor) -> Tensor | None:
         """In how many rounds each client has taken part by now, if there is a limit to it."""
-        mechanism = self.method.mechanism
-        if not isinstance(mechanism, MetricMechanism) or mechanism.limit is None:
+        if max_participations(self.method.mechanism.price(state.round), state.dim) is None:
             return None
-        taken = state.memory.get(PARTICIPATIONS, torch.zeros(len(self.task.population), dtype=torch.int64))
-        return taken.index_add(0, cohort, torch.ones_like(cohort))
+        return self._taken(state).index_add(0, cohort, torch.ones_like(cohort))
+
+    def _taken(self, state: State) -> Tensor:
+        """In how many rounds each client took part before this one."""
+        return state.memory.get(PARTICIPATIONS, torch.zeros(len(self.task.population), dtype=torch.int64))
 
     def _jobs(self, state: State, waves: list[Tensor], now: Round) -> list[TrainJob]:
         known = self.worker.initial_memory

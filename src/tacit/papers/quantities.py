@@ -160,12 +160,12 @@ def _epsilon_classic(run: FinishedRun) -> float | None:
     if not rounds or not method.accounted:
         return None
     from tacit.privacy.accountants import Accounting, RdpClassic
-    from tacit.privacy.events import event_of
+    from tacit.privacy.releases import release_of
 
     sizes = [method.sampler.expected_cohort(run.clients, index) for index in range(rounds)]
     as_poisson = {size: replace(method, sampler=Poisson(size)) for size in set(sizes)}
-    events = [event_of(as_poisson[size], run.clients, index) for index, size in enumerate(sizes)]
-    return Accounting.of(RdpClassic(), [event for event in events if event is not None]).epsilon(method.delta)
+    releases = [release_of(as_poisson[size], run.clients, index) for index, size in enumerate(sizes)]
+    return Accounting.of(RdpClassic(), [release for release in releases if release is not None]).epsilon(method.delta)
 
 
 def _bound(run: FinishedRun) -> float | None:

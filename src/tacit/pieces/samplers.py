@@ -1,7 +1,7 @@
 """Samplers: which clients take part in a round.
 
 The sampler determines privacy amplification. Poisson sampling and fixed-size sampling without replacement have
-different bounds, so each is a separate record and wraps the mechanism's event accordingly.
+different bounds, so each is a separate record and declares its own `Sampling`.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from tacit.core import Event
 from tacit.core.interfaces import Sampler
 from tacit.core.keys import Key
+from tacit.core.prices import Sampling
 from tacit.errors import expect
 
 
@@ -26,8 +26,8 @@ class Everyone:
     def expected_cohort(self, population: int, index: int) -> float:
         return float(population)
 
-    def amplify(self, event: Event, population: int, index: int) -> Event:
-        return event
+    def sampling(self, population: int, index: int) -> Sampling:
+        return Sampling()
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,8 @@ class FixedSize:
         _check_fits(self.size, population)
         return float(self.size)
 
-    def amplify(self, event: Event, population: int, index: int) -> Event:
-        import dp_accounting  # only when privacy is accounted: the import takes a second
-
-        size = int(self.expected_cohort(population, index))
-        wrapped: Event = dp_accounting.SampledWithoutReplacementDpEvent(population, size, event)
-        return wrapped
+    def sampling(self, population: int, index: int) -> Sampling:
+        return Sampling.at(int(self.expected_cohort(population, index)) / population, "fixed")
 
 
 @dataclass(frozen=True)
@@ -75,13 +71,8 @@ class Poisson:
         _check_fits(self.size, population)
         return float(self.size)
 
-    def amplify(self, event: Event, population: int, index: int) -> Event:
-        import dp_accounting  # only when privacy is accounted: the import takes a second
-
-        wrapped: Event = dp_accounting.PoissonSampledDpEvent(
-            self.expected_cohort(population, index) / population, event
-        )
-        return wrapped
+    def sampling(self, population: int, index: int) -> Sampling:
+        return Sampling.at(self.expected_cohort(population, index) / population, "poisson")
 
 
 @dataclass(frozen=True)
@@ -107,8 +98,8 @@ class Growing:
     def expected_cohort(self, population: int, index: int) -> float:
         return self._at(index).expected_cohort(population, index)
 
-    def amplify(self, event: Event, population: int, index: int) -> Event:
-        return self._at(index).amplify(event, population, index)
+    def sampling(self, population: int, index: int) -> Sampling:
+        return self._at(index).sampling(population, index)
 
     def _at(self, index: int) -> Sampler:
         ends = accumulate(rounds for rounds, _ in self.stages)

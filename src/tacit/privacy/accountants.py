@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import groupby
 from typing import ClassVar, Protocol, Self
 
 import dp_accounting as dp
@@ -18,12 +17,12 @@ import numpy as np
 from dp_accounting import rdp as dp_rdp
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
 
-from tacit.core import Event
+from tacit.core.prices import Adjacency, Release, Sampling, Zcdp
 from tacit.core.schema import choose
 from tacit.core.stopping import check_delta
 from tacit.errors import UserError, expect
-from tacit.privacy.events import Adjacency, AnyRelease, Release, ZcdpRelease, describe_sampling, releases
 from tacit.privacy.guarantee import RECIPIENTS, Guarantee
+from tacit.privacy.releases import describe_sampling, sensitivity
 from tacit.privacy.renyi import ClassicConversion, ImprovedConversion, RenyiComposition
 
 MIN_NOISE = 0.05  # below it ε is in the hundreds, and a grid of privacy losses would fill the memory
@@ -35,7 +34,7 @@ MAX_ROUNDS = 20_000  # upper limit of every search for a number of rounds
 class Composition(Protocol):
     """The releases so far, as an accountant represents them."""
 
-    def compose(self, release: AnyRelease, count: int = 1) -> "Composition":
+    def compose(self, release: Release, count: int = 1) -> "Composition":
         """The composition with `count` more of this release."""
         ...
 
@@ -121,10 +120,9 @@ class Pld:
 FAST_PLD = Pld(interval=1e-3)  # for runs: ten times faster, and ε at most a thousandth above that of the finer grid
 
 
-def default_accountant(event: Event | None) -> Accountant:
-    """The accountant for a run whose rounds have this event: the tightest that can account for it."""
-    found = () if event is None else releases(event)
-    return Rdp() if any(isinstance(release, ZcdpRelease) for release in found) else FAST_PLD
+def default_accountant(release: Release | None) -> Accountant:
+    """The accountant for a run whose rounds have this release: the tightest that can account for it."""
+    return Rdp() if release is not None and isinstance(release.loss, Zcdp) else FAST_PLD
 
 
 ACCOUNTANTS: dict[str, type[RdpClassic] | type[Rdp] | type[Pld]] = {a.name: a for a in (RdpClassic, Rdp, Pld)}
@@ -145,13 +143,14 @@ class PldComposition:
     distribution: dp_pld.PrivacyLossDistribution | None = None
     unbounded: bool = field(default=False, kw_only=True)
 
-    def compose(self, release: AnyRelease, count: int = 1) -> "PldComposition":
+    def compose(self, release: Release, count: int = 1) -> "PldComposition":
         """The convolution; a release with almost no noise counts as unbounded loss, which is safe."""
-        if isinstance(release, ZcdpRelease):
+        if isinstance(release.loss, Zcdp):
             raise UserError("Expected accountant rdp: only Rényi divergences are known for this noise.")
-        if release.noise < MIN_NOISE * release.sensitivity(self.adjacency):
+        noise = release.loss.noise_multiplier
+        if noise < MIN_NOISE * sensitivity(release.sampling, self.adjacency):
             return replace(self, unbounded=True)
-        added = _distribution(release, self.adjacency, self.interval, count)
+        added = _distribution(_GaussianSum(noise, release.sampling, self.adjacency), self.interval, count)
         return replace(
             self, distribution=added if self.distribution is None else self.distribution.compose(added, TAIL)
         )
@@ -167,32 +166,43 @@ class PldComposition:
         return 0.0 if self.distribution is None else float(self.distribution.get_delta_for_epsilon(epsilon))
 
 
-def _distribution(
-    release: Release, adjacency: Adjacency, interval: float, count: int
-) -> dp_pld.PrivacyLossDistribution:
-    if release.rate == 1:  # Gaussian sums over everyone are one Gaussian sum
-        return _single(replace(release, noise=release.noise / math.sqrt(count)), adjacency, interval)
+@dataclass(frozen=True)
+class _GaussianSum:
+    """A sum with Gaussian noise, as the privacy-loss distribution needs it."""
+
+    noise: float
+    sampling: Sampling
+    adjacency: Adjacency
+
+
+def _distribution(release: _GaussianSum, interval: float, count: int) -> dp_pld.PrivacyLossDistribution:
+    if release.sampling.rate == 1:  # Gaussian sums over everyone are one Gaussian sum
+        return _single(replace(release, noise=release.noise / math.sqrt(count)), interval)
     if count == 1:
-        return _truncated(release, adjacency, interval)
-    return _single(release, adjacency, interval).self_compose(count)
+        return _truncated(release, interval)
+    return _single(release, interval).self_compose(count)
 
 
 @lru_cache(maxsize=64)
-def _truncated(release: Release, adjacency: Adjacency, interval: float) -> dp_pld.PrivacyLossDistribution:
+def _truncated(release: _GaussianSum, interval: float) -> dp_pld.PrivacyLossDistribution:
     """One release without the far tails, which cost time in every convolution."""
-    return dp_pld.identity(interval).compose(_single(release, adjacency, interval), TAIL)
+    return dp_pld.identity(interval).compose(_single(release, interval), TAIL)
 
 
 @lru_cache(maxsize=64)
-def _single(release: Release, adjacency: Adjacency, interval: float) -> dp_pld.PrivacyLossDistribution:
+def _single(release: _GaussianSum, interval: float) -> dp_pld.PrivacyLossDistribution:
     """One release. For Poisson cohorts, `dp_accounting` itself applies the factor 2 of replace-one."""
-    noise, relation = release.noise / release.sensitivity(adjacency), dp.NeighboringRelation.ADD_OR_REMOVE_ONE
-    if adjacency is Adjacency.REPLACE_ONE and release.rate < 1:
-        if release.sampling == "fixed":
+    noise = release.noise / sensitivity(release.sampling, release.adjacency)
+    relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+    if release.adjacency is Adjacency.REPLACE_ONE and release.sampling.rate < 1:
+        if release.sampling.kind == "fixed":
             raise UserError("Expected accountant rdp or rdp-classic: pld has no bound for fixed sizes and replace-one.")
         noise, relation = release.noise, dp.NeighboringRelation.REPLACE_ONE
     return dp_pld.from_gaussian_mechanism(
-        noise, value_discretization_interval=interval, sampling_prob=release.rate, neighboring_relation=relation
+        noise,
+        value_discretization_interval=interval,
+        sampling_prob=release.sampling.rate,
+        neighboring_relation=relation,
     )
 
 
@@ -201,12 +211,13 @@ class Accounting:
     """The privacy accounting of a run: all of its rounds, composed by one accountant. Immutable.
 
     Formal guarantees: (ε, δ) holds for all composed releases together, also where later ones were chosen in view of
-    earlier ones, as long as the events themselves did not depend on private data.
+    earlier ones, as long as the prices themselves did not depend on private data.
 
     Example:
         >>> from tacit.privacy.accountants import Pld
-        >>> event = dp.PoissonSampledDpEvent(1 / 60, dp.GaussianDpEvent(1.54))
-        >>> accounting = Accounting.of(Pld()).compose(event, count=200)
+        >>> from tacit.core.prices import Gaussian
+        >>> release = Release(Gaussian(1.54), sampling=Sampling("poisson", 1 / 60))
+        >>> accounting = Accounting.of(Pld()).compose(release, count=200)
         >>> accounting.rounds, round(accounting.epsilon(1e-5), 4)
         (200, 0.6806)
     """
@@ -217,20 +228,17 @@ class Accounting:
     distance: float = 0.0  # total variation distance between what was released and what is composed, over all rounds
 
     @classmethod
-    def of(cls, accountant: Accountant, events: Iterable[Event] = ()) -> Self:
-        """The accounting of rounds with these events; equal releases are composed at once."""
-        counts, rounds = Counter[AnyRelease](), 0
-        for event, group in groupby(events):
-            repeated = sum(1 for _ in group)
-            rounds += repeated
-            counts.update({release: count * repeated for release, count in releases(event).items()})
-        return cls(accountant, accountant.empty())._compose(counts, rounds)
+    def of(cls, accountant: Accountant, releases: Iterable[Release] = ()) -> Self:
+        """The accounting of rounds with these releases; equal ones are composed at once."""
+        counts = Counter(releases)
+        return cls(accountant, accountant.empty()).compose_all(counts, counts.total())
 
-    def compose(self, event: Event, count: int = 1) -> Self:
-        """The accounting with `count` more rounds that have this event."""
-        return self._compose({release: number * count for release, number in releases(event).items()}, count)
+    def compose(self, release: Release, count: int = 1) -> Self:
+        """The accounting with `count` more rounds that have this release."""
+        return self.compose_all({release: count}, count)
 
-    def _compose(self, counts: Mapping[AnyRelease, int], rounds: int) -> Self:
+    def compose_all(self, counts: Mapping[Release, int], rounds: int) -> Self:
+        """The accounting with `rounds` more rounds, which have these numbers of releases in total."""
         composition, distance = self.composition, self.distance
         for release, count in counts.items():
             composition, distance = composition.compose(release, count), distance + count * release.distance
@@ -255,9 +263,9 @@ class Accounting:
         """
         return _delta_of_distance(self.distance, self.composition.epsilon(delta / 2)) if self.distance else 0.0
 
-    def guarantee(self, delta: float, events: Iterable[Event], adversary: str = RECIPIENTS) -> Guarantee:
-        """What is proved at this δ; `events` are the rounds' events, of which the sampling is described."""
-        found = dict.fromkeys(release for event, _ in groupby(events) for release in releases(event))
+    def guarantee(self, delta: float, releases: Iterable[Release], adversary: str = RECIPIENTS) -> Guarantee:
+        """What is proved at this δ; `releases` are those of the rounds, of which the sampling is described."""
+        found = dict.fromkeys(release.sampling for release in releases)
         if not found:
             return Guarantee.none("no noise was added that an accountant could account for", rounds=self.rounds)
         epsilon = self.epsilon(delta)
@@ -270,17 +278,17 @@ class Accounting:
             rounds=self.rounds,
             adjacency=self.accountant.adjacency.value,
             sampling="; ".join(dict.fromkeys(map(describe_sampling, found))),
-            amplified=any(release.rate < 1 for release in found),
+            amplified=any(sampling.rate < 1 for sampling in found),
             accountant=self.accountant.name,
             adversary=adversary,
         )
 
-    def remaining_rounds(self, event: Event, epsilon: float, delta: float, guess: int = 1) -> int:
-        """How many more rounds with this event stay within (ε, δ); at most `MAX_ROUNDS`.
+    def remaining_rounds(self, release: Release, epsilon: float, delta: float, guess: int = 1) -> int:
+        """How many more rounds with this release stay within (ε, δ); at most `MAX_ROUNDS`.
 
         The search starts at `guess`; a good one saves time.
         """
-        return max_rounds(lambda rounds: self.compose(event, rounds).epsilon(delta) <= epsilon, guess)
+        return max_rounds(lambda rounds: self.compose(release, rounds).epsilon(delta) <= epsilon, guess)
 
 
 def _delta_of_distance(distance: float, epsilon: float) -> float:

@@ -13,14 +13,14 @@ from functools import cache, cached_property
 from itertools import islice
 from typing import Self
 
-from tacit.core import Event, Method, Report, State, Turnout
-from tacit.core.interfaces import Mechanism
+from tacit.core import Method, Report, State, Turnout
+from tacit.core.prices import Release, Unproved, accounted
 from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
-from tacit.privacy.events import event_of
 from tacit.privacy.guarantee import Guarantee, delta_warning
 from tacit.privacy.ledger import Ledger, LedgerEntry
 from tacit.privacy.planning import CohortSampling
+from tacit.privacy.releases import release_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +57,8 @@ class Charges:
         """The charges of a method with noise after rounds with these turnouts."""
         if ledger is not None:
             ledger.check_charged(run, len(turnouts))
-        events = [_event(method, population, index, turnout) for index, turnout in enumerate(turnouts)]
-        accounting = Accounting.of(accountant_for(method, population), events)
+        releases = [_release(method, population, index, turnout) for index, turnout in enumerate(turnouts)]
+        accounting = Accounting.of(accountant_for(method, population), releases)
         return cls(method, population, accounting, rounds_allowed(method, population), ledger, run)
 
     @property
@@ -82,11 +82,11 @@ class Charges:
         Raises:
             BudgetError: the round would exceed the run's budget or the ledger's. Nothing was charged.
         """
-        event = _event(self.method, self.population, self.accounting.rounds)
-        charged = replace(self, accounting=self.accounting.compose(event), before_reserve=self.accounting)
+        release = _release(self.method, self.population, self.accounting.rounds)
+        charged = replace(self, accounting=self.accounting.compose(release), before_reserve=self.accounting)
         charged._check_budget()  # earlier rounds may have cost more than planned
         if self.ledger is not None:
-            self.ledger.reserve(self.run, charged.accounting.rounds, event, self.method.name)
+            self.ledger.reserve(self.run, charged.accounting.rounds, release, self.method.name)
         return charged
 
     def settle(self, turnout: Turnout) -> Self:
@@ -100,7 +100,7 @@ class Charges:
         """
         assert self.before_reserve is not None  # only a reserved round is settled
         index = self.before_reserve.rounds
-        planned, actual = (_event(self.method, self.population, index, known) for known in (None, turnout))
+        planned, actual = (_release(self.method, self.population, index, known) for known in (None, turnout))
         if actual == planned:
             return self
         settled = replace(self, accounting=self.before_reserve.compose(actual))
@@ -133,15 +133,16 @@ class Charges:
     def guarantee(self, history: Sequence[Report] = ()) -> Guarantee:
         """What is proved so far, and what is not; `history` shows how often each client took part."""
         mechanism, rounds = self.method.mechanism, self.accounting.rounds
+        price = mechanism.price(0)
         exclusions = (
             "Hyperparameters that were tuned on the same data are not accounted for.",
             delta_warning(self.delta, self.population) or "",
         )
-        if mechanism.unproved:
+        if isinstance(price, Unproved):
             nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if the clipping bound were public."
-            return Guarantee.none(mechanism.unproved, rounds=rounds).excluding(nominal, *exclusions)
-        events = [_event(self.method, self.population, index) for index in range(max(rounds, 1))]
-        proved = self.accounting.guarantee(self.delta, events, mechanism.adversary).excluding(*exclusions)
+            return Guarantee.none(price.reason, rounds=rounds).excluding(nominal, *exclusions)
+        releases = [_release(self.method, self.population, index) for index in range(max(rounds, 1))]
+        proved = self.accounting.guarantee(self.delta, releases, mechanism.adversary).excluding(*exclusions)
         return self._against_server(proved, history) if mechanism.distributed else proved
 
     def _against_server(self, proved: Guarantee, history: Sequence[Report]) -> Guarantee:
@@ -150,11 +151,11 @@ class Charges:
         sums = "Secure aggregation is assumed: a trusted party adds up real numbers." if self._trusts_sum else ""
         found = proved.excluding(noise, sums)
         participations = Counter(client for report in history for client in report.clients)
-        event = self.method.mechanism.event(0)
-        if not participations or event is None or proved.epsilon is None:
+        release = accounted(self.method.mechanism.price(0))
+        if not participations or not isinstance(release, Release) or proved.epsilon is None:
             return found
         rounds = max(participations.values())
-        epsilon = Accounting.of(self.accounting.accountant).compose(event, rounds).epsilon(self.delta)
+        epsilon = Accounting.of(self.accounting.accountant).compose(release, rounds).epsilon(self.delta)
         if epsilon <= proved.epsilon * (1 + 1e-6):  # sampling amplifies nothing, and ε holds against the server too
             return found
         return replace(found, server_epsilon=epsilon, server_rounds=rounds)
@@ -169,36 +170,24 @@ def calibrate(method: Method, population: int) -> Method:
     """The method with the noise that its budget needs for all of its rounds."""
     budget = method.budget
     assert budget is not None  # or the method could not have been composed
-    accountant = default_accountant(_event_of_first_round(method, 1.0, population))
+    accountant = accountant_for(_sized(method, 1.0), population)
     noise = CohortSampling(method.sampler, population).noise_for(budget, method.rounds, accountant)
-    step = 1e-5  # planning may use a finer grid of privacy losses than a run, and events may cost more than Gaussian
+    step = 1e-5  # planning may use a finer grid of privacy losses than a run, and releases may cost more than Gaussian
     while True:
-        mechanism = _with_noise(method.mechanism, noise)
-        epsilon = Accounting.of(accountant, _events_with(mechanism, method, population)).epsilon(budget.delta)
+        sized = _sized(method, noise)
+        epsilon = Accounting.of(accountant, _releases(sized, population)).epsilon(budget.delta)
         if epsilon <= budget.epsilon * (1 - 1e-8):  # rounds that are composed one by one cost about 1e-10 more
-            return replace(method, mechanism=mechanism)
+            return sized
         noise, step = noise * (1 + step), min(2 * step, 2e-3)
 
 
 def accountant_for(method: Method, population: int) -> Accountant:
     """The accountant of a run of this method."""
-    return default_accountant(event_of(method, population, 0))
+    return default_accountant(release_of(method, population, 0))
 
 
-def _with_noise(mechanism: Mechanism, noise: float) -> Mechanism:
-    return replace(mechanism, noise_multiplier=noise)  # type: ignore[type-var]
-
-
-def _event_of_first_round(method: Method, noise: float, population: int) -> Event:
-    return next(_events_with(_with_noise(method.mechanism, noise), method, population))
-
-
-def _events_with(mechanism: Mechanism, method: Method, population: int) -> Iterator[Event]:
-    """The event of each round of a method, if it had this mechanism."""
-    for index in range(method.rounds):
-        event = mechanism.event(index)
-        assert event is not None  # the noise is not zero
-        yield method.sampler.amplify(event, population, index)
+def _sized(method: Method, noise: float) -> Method:
+    return replace(method, mechanism=method.mechanism.sized(noise))
 
 
 def rounds_allowed(method: Method, population: int) -> int:
@@ -220,19 +209,19 @@ def _rounds_within_budget(method: Method, population: int, accountant: Accountan
     def fits(rounds: int) -> bool:
         if rounds > method.rounds:
             return False
-        accounting = Accounting.of(accountant, islice(_events(method, population), rounds))
+        accounting = Accounting.of(accountant, islice(_releases(method, population), rounds))
         return accounting.epsilon(budget.delta) <= budget.epsilon
 
     return max_rounds(fits, guess)
 
 
-def _events(method: Method, population: int) -> Iterator[Event]:
-    """The event of each round."""
-    return (_event(method, population, index) for index in range(method.rounds))
+def _releases(method: Method, population: int) -> Iterator[Release]:
+    """The release of each round."""
+    return (_release(method, population, index) for index in range(method.rounds))
 
 
-def _event(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Event:
-    event = event_of(method, population, index, turnout)
-    if event is None:  # methods without noise are not charged, so no honest client delivered any
+def _release(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Release:
+    release = release_of(method, population, index, turnout)
+    if release is None:  # methods without noise are not charged, so no honest client delivered any
         raise BudgetError(f"Round {index + 1} has no noise at all: no honest client delivered. Nothing was released.")
-    return event
+    return release

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Self
 
-from tacit.core import Method, MetricMechanism, Report
+from tacit.core import Method, Report
+from tacit.core.prices import TOLERANCE, Leakage, accounted, reason_unproved
 from tacit.privacy.guarantee import LeakageGuarantee
 
 
@@ -44,18 +45,19 @@ class LeakageAccounting:
     @classmethod
     def of(cls, method: Method, dim: int, population: int, reports: Iterable[Report]) -> Self | None:
         """The accounting of these rounds; None for a method without d-privacy."""
-        mechanism = method.mechanism
-        if not isinstance(mechanism, MetricMechanism):
+        price = method.mechanism.price(0)
+        leakage = accounted(price)
+        if not isinstance(leakage, Leakage):
             return None
         start = cls(
-            per_round=mechanism.leakage(dim),
+            per_round=leakage.per_message(dim),
             participations={},
             population=population,
             rounds=0,
-            radius=mechanism.radius,
-            limit=mechanism.limit,
+            radius=leakage.radius,
+            limit=leakage.limit,
             adversary=method.mechanism.adversary,
-            unproved=method.mechanism.unproved,
+            unproved=reason_unproved(price),
         )
         return reduce(cls.after, reports, start)
 
@@ -90,7 +92,7 @@ class LeakageAccounting:
         """Whether every client would decline to take part again."""
         if self.limit is None:
             return False
-        tolerated = self.limit * (1 + 1e-9)
+        tolerated = self.limit * TOLERANCE
         return all(self.leaked(client) + self.per_round > tolerated for client in range(self.population))
 
     def guarantee(self, *, early_stopping: bool = False) -> LeakageGuarantee:

@@ -9,7 +9,7 @@ hold a ledger; the operating system releases the lock when that process ends, ho
 
     reserve ──► compute ──► release (the model is written) ──► mark (its digest is recorded here)
     killed before reserve returns: charged at most once, and free to repeat
-    killed after it: the same round of the same run with the same event may be repeated without a new charge;
+    killed after it: the same round of the same run with the same release may be repeated without a new charge;
                      it must lead to the same release, so the noise must be derived from the run's name
 
 The hash chain detects accidents and careless changes. Anyone who can write the file can also compute a new chain: store
@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -27,10 +28,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tacit.core import Budget, Event
+from tacit.core import Budget
+from tacit.core.prices import Release
 from tacit.errors import BudgetError, LedgerError, StorageError, TacitError
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, accountant_by_name
-from tacit.privacy.events import canonical, from_json, to_json
+from tacit.privacy.releases import canonical, from_json, to_json
 
 FORMAT = 1
 GENESIS = "0" * 64
@@ -74,11 +76,12 @@ class Ledger:
         head: the hash of the last row.
 
     Example:
-        >>> import dp_accounting as dp, tempfile
-        >>> event = dp.PoissonSampledDpEvent(1 / 60, dp.GaussianDpEvent(1.54))
+        >>> import tempfile
+        >>> from tacit.core.prices import Gaussian, Sampling
+        >>> release = Release(Gaussian(1.54), sampling=Sampling("poisson", 1 / 60))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with Ledger.open(Path(folder) / "ledger.db", Budget(1, 1e-5)) as ledger:
-        ...         entry = ledger.reserve("first run", 1, event)
+        ...         entry = ledger.reserve("first run", 1, release)
         ...         released = ledger.release(entry, "digest of the model")
         ...         ledger.accounting.rounds
         1
@@ -133,9 +136,9 @@ class Ledger:
         """All reserved rounds, in the order of their reservation."""
         return tuple(self._entries.values())
 
-    def remaining_rounds(self, event: Event) -> int:
-        """How many more rounds with this event the budget allows."""
-        return self.accounting.remaining_rounds(event, self.budget.epsilon, self.budget.delta)
+    def remaining_rounds(self, release: Release) -> int:
+        """How many more rounds with this release the budget allows."""
+        return self.accounting.remaining_rounds(release, self.budget.epsilon, self.budget.delta)
 
     def check_charged(self, run: str, rounds: int) -> None:
         """Raise `LedgerError` unless the first `rounds` rounds of this run were charged here."""
@@ -146,27 +149,27 @@ class Ledger:
                 "Give the ledger with which this run was started."
             )
 
-    def reserve(self, run: str, round: int, event: Event, label: str = "") -> LedgerEntry:  # noqa: A002
+    def reserve(self, run: str, round: int, release: Release, label: str = "") -> LedgerEntry:  # noqa: A002
         """Charge a round before any noise is drawn; the charge is on the disk when this returns.
 
-        Repeating a reserved round of the same run with the same event costs nothing.
+        Repeating a reserved round of the same run with the same release costs nothing.
 
         Raises:
             BudgetError: the round would exceed the budget. Nothing was charged.
-            LedgerError: the round was reserved with another event.
+            LedgerError: the round was reserved with another release.
             StorageError: the charge could not be written. Nothing may be released.
         """
-        entry = LedgerEntry(run, round, canonical(to_json(event)), label)
+        entry = LedgerEntry(run, round, canonical(to_json(release)), label)
         known = self._entries.get((run, round))
         if known is None:
-            return self._charge(entry, self.accounting.compose(event))
+            return self._charge(entry, self.accounting.compose(release))
         self._check_same(known, entry)
         return known
 
-    def increase(self, entry: LedgerEntry, event: Event) -> LedgerEntry:
-        """Replace the event of a reserved round by a costlier one, before anything is released.
+    def increase(self, entry: LedgerEntry, release: Release) -> LedgerEntry:
+        """Replace the release of a reserved round by a costlier one, before anything is released.
 
-        An event that costs less changes nothing: there are no refunds.
+        A release that costs less changes nothing: there are no refunds.
 
         Raises:
             BudgetError: the round would exceed the budget. The reservation is unchanged.
@@ -174,7 +177,7 @@ class Ledger:
             StorageError: the charge could not be written. Nothing may be released.
         """
         known = self._entries[entry.run, entry.round]
-        increased = replace(known, event=canonical(to_json(event)))
+        increased = replace(known, event=canonical(to_json(release)))
         if known.digest is not None:
             self._check_same(known, increased)
         after = self._account({**self._entries, (entry.run, entry.round): increased}.values())
@@ -192,7 +195,7 @@ class Ledger:
         return entry
 
     def _account(self, entries: Iterable[LedgerEntry]) -> Accounting:
-        return Accounting.of(self._accountant, [from_json(json.loads(entry.event)) for entry in entries])
+        return Accounting.of(self._accountant).compose_all(*_total(entries))
 
     def release(self, entry: LedgerEntry, digest: str) -> LedgerEntry:
         """Mark a reserved round as released, with the digest of what was released. Idempotent."""
@@ -292,7 +295,8 @@ class Ledger:
             raise _translate(error, self.path) from error
 
     def _check_same(self, known: LedgerEntry, requested: LedgerEntry) -> None:
-        if requested.event not in (known.event, self._first_events[requested.run, requested.round]):
+        first = self._first_events[requested.run, requested.round]
+        if _releases(requested.event) not in map(_releases, (known.event, first)):  # earlier versions wrote other text
             raise LedgerError(
                 f"Round {requested.round} of {requested.run} was reserved as {known.event}, but {requested.event} is "
                 "requested. A different release needs its own charge: start a new run."
@@ -348,6 +352,19 @@ def _translate(error: sqlite3.Error, path: Path) -> TacitError:
 
 def _hash(previous: str, number: int, body: str) -> str:
     return hashlib.sha256(canonical([previous, number, body]).encode()).hexdigest()
+
+
+def _releases(event: str) -> Counter[Release]:
+    return from_json(json.loads(event))
+
+
+def _total(entries: Iterable[LedgerEntry]) -> tuple[Counter[Release], int]:
+    """What these rounds released in total, and their number."""
+    counts, rounds = Counter[Release](), 0
+    for entry in entries:
+        counts.update(_releases(entry.event))
+        rounds += 1
+    return counts, rounds
 
 
 def _parse_terms(row: dict[str, object]) -> tuple[Budget, Accountant]:

@@ -5,26 +5,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, count
-from typing import Protocol
 
-import dp_accounting as dp
 from scipy.optimize import brentq
 
-from tacit.core import Budget, Event
+from tacit.core import Budget
+from tacit.core.interfaces import Sampler
+from tacit.core.prices import Gaussian, Release
 from tacit.core.stopping import check_delta
 from tacit.errors import expect
 from tacit.privacy.accountants import FAST_PLD, MIN_NOISE, Accountant, Accounting, Pld, Rdp, max_rounds
 
 PRECISION = 2e-5  # of a noise multiplier, relative
 MAX_NOISE = 1e6
-
-
-class AmplifyingSampler(Protocol):
-    """The part of a sampler that planning needs."""
-
-    def amplify(self, event: Event, population: int, index: int) -> Event:
-        """The event of round `index` for an adversary who does not know who took part."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -41,27 +33,27 @@ class CohortSampling:
         199
     """
 
-    sampler: AmplifyingSampler
+    sampler: Sampler
     population: int
 
-    def events(self, noise: float, rounds: int) -> Iterator[Event]:
-        """The event of every round with this noise multiplier."""
+    def releases(self, noise: float, rounds: int) -> Iterator[Release]:
+        """The release of every round with this noise multiplier."""
         expect(rounds >= 1, f"rounds={rounds} >= 1")
-        gaussian = dp.GaussianDpEvent(noise)
-        return (self.sampler.amplify(gaussian, self.population, index) for index in range(rounds))
+        gaussian = Release(Gaussian(noise))
+        return (gaussian.sampled(self.sampler.sampling(self.population, index)) for index in range(rounds))
 
     def epsilons(self, noise: float, rounds: int, delta: float, accountant: Accountant) -> list[float]:
         """The ε at this δ after each round."""
         check_noise(noise)
         check_delta(delta)
         start = Accounting.of(self._with_suitable_grid(accountant, noise, rounds, delta))
-        after_rounds = accumulate(self.events(noise, rounds), Accounting.compose, initial=start)
+        after_rounds = accumulate(self.releases(noise, rounds), Accounting.compose, initial=start)
         return [accounting.epsilon(delta) for accounting in after_rounds][1:]
 
     def epsilon(self, noise: float, rounds: int, delta: float, accountant: Accountant) -> float:
         """The ε at this δ after all rounds."""
         suited = self._with_suitable_grid(accountant, noise, rounds, delta)
-        return Accounting.of(suited, self.events(noise, rounds)).epsilon(delta)
+        return Accounting.of(suited, self.releases(noise, rounds)).epsilon(delta)
 
     def noise_for(self, budget: Budget, rounds: int, accountant: Accountant) -> float:
         """The smallest noise multiplier that stays within the budget, or one that is at most 0.002 % larger."""
@@ -88,7 +80,7 @@ class CohortSampling:
         """The accountant with a grid that suits the expected ε: finer below 0.1, coarser above 10."""
         if not isinstance(accountant, Pld):
             return accountant
-        expected = Accounting.of(Rdp(accountant.adjacency), self.events(noise, rounds)).epsilon(delta)
+        expected = Accounting.of(Rdp(accountant.adjacency), self.releases(noise, rounds)).epsilon(delta)
         if not 0 < expected < math.inf:
             return accountant
         return replace(accountant, interval=accountant.interval * max(min(1.0, expected / 0.1), expected / 10))

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from dp_accounting import rdp as dp_rdp
 from scipy.special import gammaln, logsumexp
 
+from tacit.core.prices import Adjacency, Release, Zcdp
 from tacit.errors import UserError
-from tacit.privacy.events import Adjacency, AnyRelease, ZcdpRelease
+from tacit.privacy.releases import sensitivity
 
 Array = npt.NDArray[np.float64]
 MIN_INTEGRAL_NOISE = 0.1  # below it an integral would need a very fine grid
@@ -67,7 +68,7 @@ class RenyiComposition:
     conversion: Conversion
     divergences: Array
 
-    def compose(self, release: AnyRelease, count: int = 1) -> "RenyiComposition":
+    def compose(self, release: Release, count: int = 1) -> "RenyiComposition":
         total = self.divergences + count * _divergences(release, self.adjacency, self.orders)
         return replace(self, divergences=total)
 
@@ -83,27 +84,27 @@ class RenyiComposition:
 
 
 @lru_cache(maxsize=1024)
-def _divergences(release: AnyRelease, adjacency: Adjacency, orders: Sequence[float]) -> Array:
-    if isinstance(release, ZcdpRelease):
-        return _zcdp(release, adjacency, orders)
-    noise = release.noise / release.sensitivity(adjacency)
+def _divergences(release: Release, adjacency: Adjacency, orders: Sequence[float]) -> Array:
+    if isinstance(release.loss, Zcdp):
+        return _zcdp(release, release.loss, adjacency, orders)
+    noise = release.loss.noise_multiplier / sensitivity(release.sampling, adjacency)
     alpha = np.array(orders, dtype=np.float64)
     if noise == 0:
         return np.full(alpha.shape, np.inf)
-    if release.rate == 1:
+    if release.sampling.rate == 1:
         return gaussian(alpha, noise)
     if adjacency is Adjacency.REPLACE_ONE:
-        return replaced(alpha, noise, release.rate)
-    return sampled(alpha, noise, release.rate)
+        return replaced(alpha, noise, release.sampling.rate)
+    return sampled(alpha, noise, release.sampling.rate)
 
 
-def _zcdp(release: ZcdpRelease, adjacency: Adjacency, orders: Sequence[float]) -> Array:
+def _zcdp(release: Release, loss: Zcdp, adjacency: Adjacency, orders: Sequence[float]) -> Array:
     """Bounds that hold at integer orders only; between two integers, the bound at the higher one holds."""
-    if adjacency is Adjacency.REPLACE_ONE or release.sampling == "fixed":
+    if adjacency not in release.adjacencies:
         raise UserError("Expected Poisson cohorts and add-or-remove: for this noise nothing else is proved.")
     alpha = np.ceil(np.array(orders, dtype=np.float64)).astype(int)
-    whole: Array = release.rho * np.arange(2.0, alpha.max() + 1) + release.xi
-    bounds = whole if release.rate == 1 else amplified(whole, release.rate)
+    whole: Array = loss.rho * np.arange(2.0, alpha.max() + 1) + loss.xi
+    bounds = whole if release.sampling.rate == 1 else amplified(whole, release.sampling.rate)
     found: Array = bounds[np.maximum(alpha, 2) - 2]
     return found
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tacit import methods
-from tacit.core import Method, MetricMechanism
-from tacit.core.interfaces import nominal
+from tacit.core import Method
+from tacit.core.prices import Leakage, Price, Release, Unproved, Zcdp, accounted, nominal_figures
 
 LARGE = 10**9  # a population larger than any cohort
 SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")
@@ -29,7 +29,7 @@ class Card:
         args: the parameters of its factory with their defaults, as Python expressions.
         pieces: the piece in each of the seven slots.
         sees: who sees what.
-        event: what one round releases, as privacy accounting describes it; `none` if there is nothing to account for.
+        event: what one round releases, for privacy accounting; `none` if there is nothing to account for.
         guarantee: what is proved about privacy; `none`, with the reason, if nothing is.
         nominal: figures of the method's paper that are not guarantees, by name.
         uncovered: assumptions of the guarantee, and what it does not cover.
@@ -70,7 +70,7 @@ def card(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Card:
         sees=_sees(method),
         event=_event(method),
         guarantee=_guarantee(method),
-        nominal=dict(nominal(method.mechanism)),
+        nominal=dict(nominal_figures(_price(method))),
         uncovered=_uncovered(method),
         reference=section(factory, "Reference") or "none given",
         run=" ".join(["tacit run", name, *(f"--set {key}={value}" for key, value in args.items())]),
@@ -119,17 +119,31 @@ def _event(method: Method) -> str:
     cohorts = f"; cohorts: {method.sampler}"
     if method.mechanism.needs_noise:
         return f"a sum with Gaussian noise, sized for the budget{cohorts}"
-    if isinstance(method.mechanism, MetricMechanism):
+    found = accounted(_price(method))
+    if isinstance(found, Leakage):
         return f"every message, with noise added by its client ({method.mechanism}); no amplification by sampling"
-    event = method.mechanism.event(0)
-    return "none" if event is None else f"{event}{cohorts}"
+    return "none" if found is None else f"{_describe(found)}{cohorts}"
+
+
+def _describe(release: Release) -> str:
+    within = f", within a total variation distance of {release.distance:.2g}" if release.distance else ""
+    if isinstance(release.loss, Zcdp):
+        return f"a sum with noise of zCDP, ρ = {release.loss.rho:.4g} and ξ = {release.loss.xi:.2g}{within}"
+    return f"a sum with Gaussian noise, noise multiplier {release.loss.noise_multiplier:g}{within}"
+
+
+def _price(method: Method) -> Price:
+    """The price of a round; for noise that the budget decides, that of noise multiplier 1."""
+    mechanism = method.mechanism
+    return (mechanism.sized(1.0) if mechanism.needs_noise else mechanism).price(0)
 
 
 def _guarantee(method: Method) -> str:
-    if method.mechanism.unproved:
-        return f"none: {method.mechanism.unproved}."
-    if isinstance(method.mechanism, MetricMechanism):
-        return _metric_guarantee(method.mechanism, method.mechanism.adversary)
+    price = _price(method)
+    if isinstance(price, Unproved):
+        return f"none: {price.reason}."
+    if isinstance(price, Leakage):
+        return _metric_guarantee(price, method.mechanism.adversary)
     if method.budget is None:
         proved = "(ε, δ)-differential privacy for every client; ε grows with every round, and a run reports it."
         return proved + _secrecy(method)
@@ -147,14 +161,14 @@ def _secrecy(method: Method) -> str:
     return f" ε assumes that who took part is secret{known}."
 
 
-def _metric_guarantee(mechanism: MetricMechanism, adversary: str) -> str:
+def _metric_guarantee(price: Leakage, adversary: str) -> str:
     """The leakage by distance and for some model sizes; a card does not know the model."""
-    examples = ", ".join(f"{mechanism.leakage(dim):.3g} for {dim:,}" for dim in (2, 11, 1_000_000))
-    limit = "" if mechanism.limit is None else f" A client declines before it would leak more than {mechanism.limit:g}."
+    examples = ", ".join(f"{price.per_message(dim):.3g} for {dim:,}" for dim in (2, 11, 1_000_000))
+    limit = "" if price.limit is None else f" A client declines before it would leak more than {price.limit:g}."
     return (
         f"d-privacy for every client, against {adversary}, in each round in which it takes part. Between two "
-        f"models within the public radius {mechanism.radius:g}, the leakage is at most n·{mechanism.leakage(1):g} for "
-        f"n weights ({examples}); at a distance d, d / {mechanism.radius:g} times as much. A client's rounds add up."
+        f"models within the public radius {price.radius:g}, the leakage is at most n·{price.per_message(1):g} for "
+        f"n weights ({examples}); at a distance d, d / {price.radius:g} times as much. A client's rounds add up."
         f"{limit}"
     )
 

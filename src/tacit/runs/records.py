@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tacit.core import Method, Report, Samples, State, Task
-from tacit.core.interfaces import nominal
+from tacit.core.prices import nominal_figures, reason_unproved
 from tacit.core.stopping import final_weights, out_of_patience
 from tacit.engine import Simulation
 from tacit.errors import UserError, expect
@@ -68,7 +68,7 @@ class Plan:
                 name=self.method.name,
                 args=self.args,
                 repr=repr(self.method),
-                nominal=dict(nominal(self.method.mechanism)),
+                nominal=dict(nominal_figures(self.method.mechanism.price(0))),
             ),
             task=TaskEntry.of(self.task, self.task_args, self.simulation.layout.dim),
             seed=self.seed,
@@ -219,7 +219,8 @@ def guarantee_of(
     if leakage is not None:
         return leakage.guarantee(early_stopping=method.patience is not None).excluding(method.channel.caveat)
     if charges is None:
-        return Guarantee.none(method.mechanism.unproved, rounds=len(history)).excluding(method.channel.caveat)
+        reason = reason_unproved(method.mechanism.price(0))
+        return Guarantee.none(reason, rounds=len(history)).excluding(method.channel.caveat)
     return charges.guarantee(history).excluding(method.channel.caveat)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from tacit.core import Method, MetricMechanism, Report, State, Task
+from tacit.core import Method, Report, State, Task
 from tacit.errors import BudgetError, StorageError, UserError
 from tacit.runs.directory import RunDirectory
 from tacit.runs.records import Plan, Run
@@ -110,7 +110,7 @@ def open_charges(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "It
 
 
 def _why_no_ledger(method: Method) -> str:
-    if isinstance(method.mechanism, MetricMechanism):
+    if method.metric:
         return "d-privacy is accounted for each client separately"
     return "it adds no noise, so there is nothing to charge"
 

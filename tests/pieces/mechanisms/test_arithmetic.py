@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tacit.core import ApproximateEvent, Bound, DenseRows, Key, Messages, Round
+from tacit.core import Bound, DenseRows, Key, Messages, Round
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import Grid
 from tacit.pieces.mechanisms.arithmetic import DISTANCE, SharedNoise
@@ -92,8 +92,8 @@ def test_a_grid_needs_room_and_noise() -> None:
 
 def test_the_declared_distance_covers_the_largest_round() -> None:
     """The distance that is charged covers sampling errors, overflow and smoothing of the largest possible round."""
-    event = Grid().event(DECLARED, 1.0)
-    assert isinstance(event, ApproximateEvent)
-    assert event.distance == DISTANCE == 2.0**-62
+    release = Grid().release(DECLARED, 1.0)
+    assert release is not None
+    assert release.distance == DISTANCE == 2.0**-62
     magnitude = 14 * 1e5  # the largest of a table with the widest noise
     assert 2**15 * 2**28 * (magnitude + 5) * 2.0**-128 + 2.0**-64 < DISTANCE * 7 / 8

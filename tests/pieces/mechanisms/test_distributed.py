@@ -4,16 +4,16 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-import dp_accounting
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
 import zoo
-from tacit.core import ApproximateEvent, Bound, DenseRows, Key, MaskedRows, Messages, Method, Round, State, Sum, View
+from tacit.core import Bound, DenseRows, Key, MaskedRows, Messages, Method, Round, State, Sum, View
 from tacit.core.interfaces import Mechanism
 from tacit.core.neutral import DirectConversation
+from tacit.core.prices import Gaussian, Price, Release, Unproved
 from tacit.core.round import broadcast, finish_round, reject_non_finite, sum_messages
 from tacit.core.state import Turnout
 from tacit.errors import UserError
@@ -104,39 +104,35 @@ def test_the_shares_of_honest_survivors_are_the_declared_noise(
         messages(torch.zeros(cohort, DIM)), broadcast(method(mechanism), STATE, here), DATA, here
     )
     seen = shares.rows.dense()[:delivered].sum(0) - shares.rows.dense()[honest:delivered].sum(0)
-    declared = mechanism.event(0)
-    assert declared == mechanism.event(0, Turnout(cohort, delivered))
-    gaussian_event = declared.event if isinstance(declared, ApproximateEvent) else declared
-    assert gaussian_event == dp_accounting.GaussianDpEvent(DECLARED)
+    declared = mechanism.price(0)
+    assert declared == mechanism.price(0, Turnout(cohort, delivered))
+    assert isinstance(declared, Release)
+    assert declared.loss == Gaussian(DECLARED)
     assert fits_only(seen, CLIP * DECLARED)
 
 
 @pytest.mark.parametrize("colluding", [0.0, 0.2])
 @pytest.mark.parametrize("delivered", [20, 16, 9])
-def test_the_event_of_a_turnout_is_that_of_the_remaining_noise(delivered: int, colluding: float) -> None:
+def test_the_price_of_a_turnout_is_that_of_the_remaining_noise(delivered: int, colluding: float) -> None:
     mechanism = gaussian(dropouts=0.1, colluding=colluding, at_once=False)
     here, colluders = now(20), round(20 * colluding)
     shares = mechanism.at_client(messages(torch.zeros(20, DIM)), broadcast(method(mechanism), STATE, here), DATA, here)
     remaining = shares.rows.dense()[colluders:delivered].sum(0)
-    event = mechanism.event(0, Turnout(20, delivered))
-    assert isinstance(event, dp_accounting.GaussianDpEvent)
-    assert fits_only(remaining, CLIP * event.noise_multiplier)
+    assert fits_only(remaining, CLIP * multiplier(mechanism.price(0, Turnout(20, delivered))))
 
 
-def test_more_shares_than_assumed_count_and_without_honest_shares_there_is_no_event() -> None:
+def test_more_shares_than_assumed_count_and_without_honest_shares_nothing_is_proved() -> None:
     mechanism = gaussian(dropouts=0.3, colluding=0.2)
-    event = mechanism.event(0, Turnout(20, 20))
-    assert isinstance(event, dp_accounting.GaussianDpEvent)
-    assert event.noise_multiplier == pytest.approx(DECLARED * sqrt(0.8 / 0.5))
-    assert mechanism.event(0, Turnout(20, 4)) is None
-    assert mechanism.event(0, Turnout(20, 0)) is None
+    assert multiplier(mechanism.price(0, Turnout(20, 20))) == pytest.approx(DECLARED * sqrt(0.8 / 0.5))
+    assert mechanism.price(0, Turnout(20, 4)) == Unproved("no noise is added")
+    assert mechanism.price(0, Turnout(20, 0)) == Unproved("no noise is added")
 
 
 @pytest.mark.parametrize(("dropouts", "colluding"), [(0.3, 0.1), (0.1, 0.3), (0.2, 0.1), (0.3, 0.3)])
-def test_a_turnout_as_assumed_has_exactly_the_declared_event(dropouts: float, colluding: float) -> None:
+def test_a_turnout_as_assumed_has_exactly_the_declared_price(dropouts: float, colluding: float) -> None:
     """To the last bit; otherwise the difference would be charged."""
     mechanism = gaussian(dropouts=dropouts, colluding=colluding)
-    assert mechanism.event(0, Turnout(10, round(10 * (1 - dropouts)))) == mechanism.event(0)
+    assert mechanism.price(0, Turnout(10, round(10 * (1 - dropouts)))) == mechanism.price(0)
 
 
 @at_once_or_not
@@ -146,7 +142,7 @@ def test_an_empty_cohort_gets_the_same_noise(at_once: bool) -> None:
     noisy = mechanism.after_sum(empty, now(0))
     assert fits_only(noisy.total, CLIP * DECLARED)
     assert noisy.weight == 20.0
-    assert mechanism.event(0, Turnout(0, 0)) == mechanism.event(0)
+    assert mechanism.price(0, Turnout(0, 0)) == mechanism.price(0)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -238,12 +234,12 @@ def test_clients_can_only_clip_to_a_public_bound_for_whole_rows(clip: Clip) -> N
     )
 
 
-def test_without_a_noise_multiplier_there_is_neither_event_nor_noise() -> None:
+def test_without_a_noise_multiplier_there_is_neither_price_nor_noise() -> None:
     mechanisms: list[Mechanism] = [gaussian(noise_multiplier=None), CentralGaussian(clip=FixedClip(1.0))]
     for mechanism in mechanisms:
         assert mechanism.needs_noise
         with pytest.raises(UserError, match="Expected a noise multiplier"):
-            mechanism.event(0)
+            mechanism.price(0)
         with pytest.raises(UserError, match="Expected a noise multiplier"):
             mechanism.after_sum(Sum(torch.zeros(1), 1.0, Bound((1.0,))), now(1))
 
@@ -261,3 +257,9 @@ def test_without_a_noise_multiplier_there_is_neither_event_nor_noise() -> None:
 def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         gaussian(**arguments)
+
+
+def multiplier(price: Price) -> float:
+    assert isinstance(price, Release)
+    assert isinstance(price.loss, Gaussian)
+    return price.loss.noise_multiplier

@@ -1,16 +1,16 @@
-"""Clipping to public ellipsoids: rows respect them, noise follows their axes, and the declared event holds."""
+"""Clipping to public ellipsoids: rows respect them, noise follows their axes, and the declared price holds."""
 
 from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-import dp_accounting
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
 from tacit.core import Bound, DenseRows, Key, Messages, Method, Round, State, Sum
+from tacit.core.prices import Gaussian, Release
 from tacit.core.round import reject_non_finite, sum_messages
 from tacit.errors import CompositionError, UserError
 from tacit.pieces.codecs import FixedRandom, Select, Size
@@ -91,10 +91,10 @@ def test_the_noise_is_as_declared_along_every_axis(power: float, ball: bool, fac
     assert axes is not None
     standard, long = noise / axes / 0.5 / declared, axes > axes.median()
     assert all((stats.kstest(standard[half].numpy(), "norm").pvalue > 1e-3) == fits for half in (long, ~long))
-    assert mechanism.event(0) == dp_accounting.GaussianDpEvent(declared * factor)
+    assert mechanism.price(0) == Release(Gaussian(declared * factor))
 
 
-def test_the_event_is_that_of_the_worst_direction() -> None:
+def test_the_price_is_that_of_the_worst_direction() -> None:
     """No row within the bound shifts the sum by more than 1/z standard deviations, and some rows reach this."""
     for clip in (replace(RELEASED, ball=True), replace(RELEASED, power=-0.5)):
         bound = clip.bound(DenseRows(torch.empty(0, DIM)), state(clip))
@@ -114,7 +114,7 @@ def test_a_ball_with_unequal_noise_has_more_noise_and_the_same_guarantee() -> No
         unequal = CentralGaussian(clip=replace(RELEASED, power=power, ball=True), noise_multiplier=1.2)
         bound = unequal.clip.bound(DenseRows(torch.empty(0, DIM)), state())
         assert float(bound.per_coordinate(torch.empty(0)).min()) == pytest.approx(0.5)
-        assert unequal.event(0) == equal.event(0)
+        assert unequal.price(0) == equal.price(0)
 
 
 def test_the_least_noise_is_at_the_square_root() -> None:

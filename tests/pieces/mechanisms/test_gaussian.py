@@ -3,13 +3,13 @@
 from math import sqrt
 from typing import Any
 
-import dp_accounting
 import pytest
 import torch
 from scipy import stats
 
 from tacit.core import Bound, DenseRows, Key, Messages, Round, State, Sum
 from tacit.core.method import Method
+from tacit.core.prices import Gaussian, Release, Unproved
 from tacit.core.round import reject_non_finite, server_side, sum_messages
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
@@ -99,13 +99,13 @@ def test_the_noise_is_as_declared(clip: Clip, factor: float, fits: bool) -> None
     assert all((stats.kstest(part.numpy() / z_sum, "norm").pvalue > 1e-3) == fits for part in parts)
 
 
-def test_sum_and_count_together_have_the_declared_event() -> None:
-    """The composition of the two Gaussians has the multiplier of the event."""
+def test_sum_and_count_together_have_the_declared_price() -> None:
+    """The composition of the two Gaussians has the multiplier of the price."""
     mechanism = CentralGaussian(clip=QuantileClip(count_noise=2.0), noise_multiplier=1.1)
     z_sum = mechanism.clip.sum_multiplier(1.1)
     together = (z_sum**-2 + (2 * 2.0) ** -2) ** -0.5
     assert together == pytest.approx(1.1)
-    assert mechanism.event(0) == dp_accounting.GaussianDpEvent(1.1)
+    assert mechanism.price(0) == Release(Gaussian(1.1))
 
 
 @pytest.mark.parametrize("start", [0.1, 10.0])
@@ -145,10 +145,14 @@ def test_every_round_has_new_noise() -> None:
 
 
 def test_the_reason_for_no_guarantee() -> None:
-    assert CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0).unproved == ""
-    assert CentralGaussian(clip=QuantileClip(), noise_multiplier=1.0).unproved == ""
-    assert "median" in CentralGaussian(clip=MedianClip(), noise_multiplier=1.0).unproved
-    assert "no noise" in CentralGaussian(clip=FixedClip(1.0), noise_multiplier=0.0).unproved
+    release = Release(Gaussian(1.0))
+    assert CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0).price(0) == release
+    assert CentralGaussian(clip=QuantileClip(), noise_multiplier=1.0).price(0) == release
+    median = CentralGaussian(clip=MedianClip(), noise_multiplier=1.0).price(0)
+    assert isinstance(median, Unproved)
+    assert "median" in median.reason
+    assert median.nominal == release
+    assert CentralGaussian(clip=FixedClip(1.0), noise_multiplier=0.0).price(0) == Unproved("no noise is added")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import zoo
 from tacit.core import CrossEntropy, DenseRows, Key, Messages, Method, Population, Round, State, View
 from tacit.core.interfaces import Mechanism
+from tacit.core.prices import Unproved, accounted, nominal_figures, reason_unproved
 from tacit.core.round import broadcast
 from tacit.engine.layout import Layout
 from tacit.engine.learners import AutoLearner
@@ -196,8 +197,9 @@ def test_a_base_with_distributed_noise() -> None:
     noise = mechanism.at_client(messages(), sent, DATA, now()).rows.dense() - weights()
     assert stats.kstest((noise / deviations).flatten().numpy(), "norm").pvalue > 1e-3
     assert mechanism.distributed
-    assert distributed.mechanism.event(0) is None
-    assert mechanism.nominal == {}
+    price = mechanism.price(0)
+    assert accounted(price) is None
+    assert nominal_figures(price) == {}
 
 
 def test_a_base_whose_clients_add_no_noise_is_refused() -> None:
@@ -232,13 +234,15 @@ def test_bad_arguments() -> None:
 
 def test_there_is_no_guarantee_and_every_nominal_figure_has_a_name() -> None:
     mechanism: Mechanism = FIFTH
-    assert mechanism.event(0) is None
-    assert BASE.unproved in FIFTH.unproved
-    assert "depends on private data" in FIFTH.unproved
-    assert FIFTH.nominal[f"{NOMINAL}, 20% least important"] == pytest.approx(0.5)
-    assert FIFTH.nominal[f"{NOMINAL}, all others"] == 10.0
-    assert FIFTH.nominal[f"{NOISE}, 20% least important"] == pytest.approx(20 * BASE.upload)
-    assert FIFTH.nominal[f"{NOISE}, all others"] == BASE.upload
+    price = mechanism.price(0)
+    assert isinstance(price, Unproved)
+    assert price.nominal is None
+    assert reason_unproved(BASE.price(0)) in price.reason
+    assert "depends on private data" in price.reason
+    assert price.figures[f"{NOMINAL}, 20% least important"] == pytest.approx(0.5)
+    assert price.figures[f"{NOMINAL}, all others"] == 10.0
+    assert price.figures[f"{NOISE}, 20% least important"] == pytest.approx(20 * BASE.upload)
+    assert price.figures[f"{NOISE}, all others"] == BASE.upload
 
 
 def test_hostile_rows_do_not_affect_others() -> None:

@@ -12,6 +12,7 @@ from scipy import stats
 
 import zoo
 from tacit.core import DenseRows, Key, Messages, Round
+from tacit.core.prices import Leakage, Unproved
 from tacit.core.state import View
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import MetricLaplace
@@ -127,8 +128,10 @@ def test_with_a_public_radius_the_noise_does_not_depend_on_the_rows() -> None:
     one, other = (added(mechanism, values, torch.zeros(2), (2,)) for values in (rows, torch.zeros_like(rows)))
     torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
     assert len({tuple(row) for row in other.tolist()}) == 3  # clients have independent noise
-    assert mechanism.unproved == ""
-    assert mechanism.leakage(2) == pytest.approx(0.4)
+    price = mechanism.price(0)
+    assert isinstance(price, Leakage)
+    assert price == Leakage(5.0, 0.1)
+    assert price.per_message(2) == pytest.approx(0.4)
 
 
 def test_the_paper_s_scale_is_the_norm_of_the_update() -> None:
@@ -140,7 +143,10 @@ def test_the_paper_s_scale_is_the_norm_of_the_update() -> None:
     assert noise[0].tolist() == [0.0, 0.0]
     torch.testing.assert_close(noise[1], fixed[0][1])
     torch.testing.assert_close(noise[2], fixed[1][2])
-    assert "data-dependent scale" in mechanism.unproved
+    price = mechanism.price(0)
+    assert isinstance(price, Unproved)
+    assert "data-dependent scale" in price.reason
+    assert price.nominal == Leakage(2.0, None)
     updates = MetricLaplace(noise_multiplier=2.0, radius=None, expects="updates")
     torch.testing.assert_close(added(updates, rows - hypotheses[[0, 1, 1]], hypotheses[0], (2,)), noise)
 
@@ -153,7 +159,9 @@ def test_noise_per_layer() -> None:
         assert float(part.norm(dim=1).mean()) == pytest.approx(0.6, abs=4 * 0.6 / math.sqrt(part.shape[1] * 60))
     whole = added(MetricLaplace(noise_multiplier=3.0, radius=0.2), torch.zeros(60, 3000), torch.zeros(3000), layers)
     assert float(whole.norm(dim=1).mean()) == pytest.approx(0.6, abs=0.01)
-    assert mechanism.leakage(3000) == 1000.0
+    price = mechanism.price(0)
+    assert isinstance(price, Leakage)
+    assert price.per_message(3000) == 1000.0
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-import dp_accounting
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -227,12 +226,9 @@ def test_repr_rebuilds_the_lattice(noise: IntegerNoise) -> None:
 def test_honest_clients_alone_have_the_declared_noise(kind: Kind) -> None:
     grid = Lattice.fit(clip=1.0, dim=DIM, cohort=50, honest=30, noise_multiplier=1.5, noise=kind)
     for honest in (30, 20):
-        event = grid.event(honest)
-        assert isinstance(event, dp_accounting.ZCDpEvent)
-        assert event.rho == pytest.approx(30 / honest / (2 * 1.5**2))
+        assert grid.loss(honest).rho == pytest.approx(30 / honest / (2 * 1.5**2))
     if isinstance(grid.noise, DiscreteGaussian):
-        continuous = grid.noise.continuous(30, grid.bound).event
-        assert isinstance(continuous, dp_accounting.GaussianDpEvent)
+        continuous = grid.noise.continuous(30, grid.bound).loss
         assert continuous.noise_multiplier == pytest.approx(1.5)
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-import dp_accounting
 import pytest
 import torch
 from scipy import stats
@@ -12,8 +11,9 @@ from torch import Tensor
 
 import zoo
 from tacit.core import DenseRows, Key, Messages, Method, Round, State, Sum
-from tacit.core.interfaces import Mechanism, nominal
+from tacit.core.interfaces import Mechanism
 from tacit.core.neutral import DirectConversation
+from tacit.core.prices import Gaussian, Release, Unproved, nominal_figures, reason_unproved
 from tacit.core.round import broadcast, finish_round, reject_non_finite, server_side
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, NbaflGaussian
@@ -73,26 +73,26 @@ def test_the_server_adds_no_noise_if_the_rounds_are_few() -> None:
 @pytest.mark.parametrize(("epsilon", "exact"), [(1.0, 0.51), (5.0, 4.43), (10.0, 11.9)])
 def test_the_formula_s_exact_epsilon(epsilon: float, exact: float) -> None:
     """Above 1 the formula understates it: 11.9 at a nominal 10."""
-    figures = replace(PAPER, epsilon=epsilon).nominal
+    figures = replace(PAPER, epsilon=epsilon).figures
     assert figures[NOMINAL] == epsilon
     assert figures["exact epsilon of one upload, if sensitivity were 2C/m"] == pytest.approx(exact, rel=0.01)
 
 
 @pytest.mark.parametrize(("epsilon", "exact"), [(0.5, 1.73), (1.0, 4.43), (5.0, 50.2), (10.0, 166)])
 def test_the_exact_epsilon_of_all_uploads(epsilon: float, exact: float) -> None:
-    figures = replace(PAPER, epsilon=epsilon).nominal
+    figures = replace(PAPER, epsilon=epsilon).figures
     assert figures["exact epsilon of all 25 uploads, if sensitivity were 2C/m"] == pytest.approx(exact, rel=0.01)
 
 
 def test_the_exact_epsilon_of_the_true_sensitivity() -> None:
     name = "exact epsilon of one upload, at the true sensitivity 2C"
-    assert PAPER.nominal[name] == pytest.approx(6.6e4, rel=0.01)
-    assert name not in replace(PAPER, clips=False).nominal
+    assert PAPER.figures[name] == pytest.approx(6.6e4, rel=0.01)
+    assert name not in replace(PAPER, clips=False).figures
 
 
 @pytest.mark.parametrize("multiplier", [0.6, 1.0, 3.0])
 def test_exact_epsilon_agrees_with_the_accountant(multiplier: float) -> None:
-    found = Accounting.of(Pld(), [dp_accounting.GaussianDpEvent(multiplier)]).epsilon(1e-3)
+    found = Accounting.of(Pld(), [Release(Gaussian(multiplier))]).epsilon(1e-3)
     assert exact_epsilon(multiplier, 1e-3) == pytest.approx(found, rel=1e-3)
 
 
@@ -137,19 +137,21 @@ def test_no_row_exceeds_the_bound() -> None:
 def test_without_clipping_weights_do_not_change() -> None:
     unclipped = replace(SMALL, epsilon=1e12, clips=False)
     torch.testing.assert_close(sent(unclipped, torch.full((4, DIM), 7.0)), torch.full((4, DIM), 7.0))
-    assert "not clipped" in unclipped.unproved
+    assert "not clipped" in reason_unproved(unclipped.price(0))
 
 
 def test_there_is_no_guarantee_and_the_reasons_are_given() -> None:
     mechanism: Mechanism = PAPER
-    assert mechanism.event(0) is None
-    assert "2C/m" in PAPER.unproved
-    assert "proved for ε < 1, but ε = 1" in PAPER.unproved
-    assert "counts only 1 of a client's 25 uploads" in PAPER.unproved
-    covered = replace(PAPER, epsilon=0.5, exposures=25).unproved
+    price = mechanism.price(0)
+    assert isinstance(price, Unproved)
+    assert price.nominal is None
+    assert "2C/m" in price.reason
+    assert "proved for ε < 1, but ε = 1" in price.reason
+    assert "counts only 1 of a client's 25 uploads" in price.reason
+    covered = reason_unproved(replace(PAPER, epsilon=0.5, exposures=25).price(0))
     assert "proved for" not in covered
     assert "counts" not in covered
-    assert nominal(CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)) == {}
+    assert nominal_figures(CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0).price(0)) == {}
 
 
 def test_a_client_with_fewer_samples_is_named() -> None:

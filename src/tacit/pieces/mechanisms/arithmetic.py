@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import ApproximateEvent, Bound, DenseRows, Event, GridStep, Key, Messages, Round
+from tacit.core import Bound, DenseRows, GridStep, Key, Messages, Round
+from tacit.core.prices import Gaussian, Release
 from tacit.core.schema import choose
 from tacit.errors import expect
 from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.pieces.mechanisms.discrete import DiscreteGaussian, Integers, Skellam
 from tacit.pieces.mechanisms.lattice import MIN_STEPS, Lattice
 
-DISTANCE = 2.0**-62  # total variation of a round on a grid from its event, for up to 2^15 clients and 2^28 coordinates
+DISTANCE = 2.0**-62  # total variation of a round on a grid from its price, for up to 2^15 clients and 2^28 coordinates
 WIDE_BITS = 24  # integers of this many bits have room for the usual grid
 MIN_STEPS_NARROW = 16  # with fewer bits
 MAX_TABLE_SIGMA = 2e4  # the table of wider noise is slow to build (0.3 s here, 1.6 s at 1e5): it is drawn as a sum
@@ -59,8 +60,8 @@ class Arithmetic(Protocol):
         """The sum of `count` shares of the noise, in the shape of `like`."""
         ...
 
-    def event(self, multiplier: float, part: float) -> Event | None:
-        """The event of a sum with this part of the declared noise variance; None if the part is zero."""
+    def release(self, multiplier: float, part: float) -> Release | None:
+        """The price of a sum with this part of the declared noise variance; None if the part is zero."""
         ...
 
 
@@ -77,13 +78,8 @@ class Reals:
         drawn = torch.randn(like.shape, generator=key.torch(like.device), dtype=like.dtype, device=like.device)
         return drawn.mul_(noise.bound.whole * noise.multiplier * sqrt(count / noise.shares(now)))
 
-    def event(self, multiplier: float, part: float) -> Event | None:
-        if multiplier * part == 0:
-            return None
-        import dp_accounting  # only when privacy is accounted: the import takes a second
-
-        gaussian: Event = dp_accounting.GaussianDpEvent(multiplier * sqrt(part))
-        return gaussian
+    def release(self, multiplier: float, part: float) -> Release | None:
+        return Release(Gaussian(multiplier * sqrt(part))) if multiplier * part else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +132,11 @@ class Grid:
         total = sum((table.sample(like.numel(), source) for _ in range(terms)), np.zeros(like.numel(), np.int64))
         return _to_numbers(total, lattice, like)
 
-    def event(self, multiplier: float, part: float) -> Event | None:
-        """The event that holds for every grid of at least `min_steps`, and the total variation of a round from it."""
+    def release(self, multiplier: float, part: float) -> Release | None:
+        """The loss that holds for every grid of at least `min_steps`, and the total variation of a round from it."""
         if multiplier * part == 0:
             return None
-        return ApproximateEvent(NOISES[self.noise].declared_event(multiplier, part, self.min_steps), DISTANCE)
+        return Release(NOISES[self.noise].declared_loss(multiplier, part, self.min_steps), DISTANCE)
 
     def lattice(self, noise: SharedNoise, dim: int, now: Round) -> Lattice:
         """The round's grid; its step is the same in all rounds, so it does not reveal the cohort's size."""

@@ -15,13 +15,13 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
-from math import asinh, exp, expm1, fsum, hypot, inf, ldexp, log, log1p, pi, sqrt
+from math import asinh, exp, expm1, fsum, hypot, ldexp, log, log1p, pi, sqrt
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tacit.core import Event
+from tacit.core.prices import Gaussian, Zcdp
 from tacit.errors import expect
 
 Integers = npt.NDArray[np.int64]
@@ -63,11 +63,11 @@ class Dominating:
     """A continuous mechanism whose rounded output approximates a discrete mechanism.
 
     Attributes:
-        event: the event of the continuous mechanism.
+        loss: the privacy loss of the continuous mechanism.
         distance: an upper bound on the total variation between its rounded output and the discrete mechanism.
     """
 
-    event: Event
+    loss: Gaussian
     distance: float
 
 
@@ -76,12 +76,12 @@ class IntegerNoise(Protocol):
 
     @classmethod
     def for_shares(cls, noise_multiplier: float, bound: IntegerBound, shares: float) -> "IntegerNoise":
-        """The noise of one share, if `shares` of them amount to `declared_event(noise_multiplier, …)`."""
+        """The noise of one share, if `shares` of them amount to `declared_loss(noise_multiplier, …)`."""
         ...
 
     @staticmethod
-    def declared_event(noise_multiplier: float, part: float, min_steps: float) -> Event:
-        """The event of a sum with this part of the noise variance, for any bound of at least `min_steps` steps."""
+    def declared_loss(noise_multiplier: float, part: float, min_steps: float) -> Gaussian | Zcdp:
+        """The loss of a sum with this part of the noise variance, for any bound of at least `min_steps` steps."""
         ...
 
     @property
@@ -98,8 +98,8 @@ class IntegerNoise(Protocol):
         """An upper bound on the probability that the sum of `shares` shares has this magnitude or more."""
         ...
 
-    def event(self, shares: int, bound: IntegerBound) -> Event:
-        """The event (`dp_accounting.ZCDpEvent`) of a sum with `shares` shares of noise in every coordinate."""
+    def loss(self, shares: int, bound: IntegerBound) -> Zcdp:
+        """The privacy loss of a sum with `shares` shares of noise in every coordinate."""
         ...
 
 
@@ -174,23 +174,22 @@ class DiscreteGaussian:
         return cls(hypot(noise_multiplier * bound.l2, SMOOTHING) / sqrt(shares))
 
     @staticmethod
-    def declared_event(noise_multiplier: float, part: float, min_steps: float) -> Event:
+    def declared_loss(noise_multiplier: float, part: float, min_steps: float) -> Gaussian:
         """The continuous Gaussian sum that it is a rounding of, for any dimension and bound.
 
         A part p of V = z²Δ² + s² remains; p·V − s², relative to Δ², is smallest for the smallest Δ.
         """
         missing = (1 - part) * (SMOOTHING / (noise_multiplier * min_steps)) ** 2 if noise_multiplier else 0.0
-        return _gaussian_event(noise_multiplier * sqrt(max(part - max(missing, 0.0), 0.0)))
+        return Gaussian(noise_multiplier * sqrt(max(part - max(missing, 0.0), 0.0)))
 
     def tail_bound(self, shares: int, magnitude: float) -> float:
         """Chernoff's bound: the noise is sub-Gaussian with parameter σ (Canonne et al. 2020)."""
         return min(1.0, 2 * exp(-(max(magnitude, 0.0) ** 2) / (2 * shares * self.sigma**2)))
 
-    def event(self, shares: int, bound: IntegerBound) -> Event:
+    def loss(self, shares: int, bound: IntegerBound) -> Zcdp:
         """ρ = Δ₂² / 2V, ξ = τ·d."""
-        if shares < 1:
-            return _zcdp_event(inf, 0.0)
-        return _zcdp_event(bound.squared / (2 * shares * self.sigma**2), _tau(self.sigma, shares) * bound.dim)
+        expect(shares >= 1, f"shares={shares} >= 1 of the noise")
+        return Zcdp(bound.squared / (2 * shares * self.sigma**2), _tau(self.sigma, shares) * bound.dim)
 
     def continuous(self, shares: int, bound: IntegerBound) -> Dominating:
         """A continuous Gaussian sum that dominates it, so that every accountant and every sampling applies.
@@ -204,7 +203,7 @@ class DiscreteGaussian:
         variance = max(shares * self.sigma**2 - SMOOTHING**2, 0.0)
         eta = 2.01 * exp(-2 * (pi * SMOOTHING) ** 2)
         log_ratio = bound.dim * (log1p(eta) - log1p(-eta) + _tau(self.sigma, shares) / 2)
-        return Dominating(_gaussian_event(sqrt(variance) / bound.l2), min(1.0, expm1(min(log_ratio, 1.0))))
+        return Dominating(Gaussian(sqrt(variance) / bound.l2), min(1.0, expm1(min(log_ratio, 1.0))))
 
 
 @dataclass(frozen=True)
@@ -236,25 +235,24 @@ class Skellam:
         return cls(noise_multiplier * bound.l2 / sqrt(shares))
 
     @staticmethod
-    def declared_event(noise_multiplier: float, part: float, min_steps: float) -> Event:
-        """The bound of `event` for Δ₁ ≤ Δ₂², which decreases in Δ₂."""
+    def declared_loss(noise_multiplier: float, part: float, min_steps: float) -> Zcdp:
+        """The bound of `loss` for Δ₁ ≤ Δ₂², which decreases in Δ₂."""
         shares = part * (noise_multiplier * min_steps) ** 2
         squared = int(min_steps) ** 2
-        return Skellam(1.0).event(int(shares), IntegerBound(squared, squared))
+        return Skellam(1.0).loss(int(shares), IntegerBound(squared, squared))
 
     def tail_bound(self, shares: int, magnitude: float) -> float:
         """Chernoff's bound."""
         return min(1.0, 2 * exp(-_skellam_rate(max(magnitude, 0.0), shares * self.sigma**2)))
 
-    def event(self, shares: int, bound: IntegerBound) -> Event:
+    def loss(self, shares: int, bound: IntegerBound) -> Zcdp:
         """The smaller of the two bounds at a typical order; both hold at all integer orders."""
-        if shares < 1:
-            return _zcdp_event(inf, 0.0)
+        expect(shares >= 1, f"shares={shares} >= 1 of the noise")
         variance = shares * self.sigma**2
         rho = bound.squared / (2 * variance)
         first = (rho * (1 + 1 / variance), max(0.0, (6 * bound.l1 - bound.squared) / (4 * variance**2)))
         second = (rho, 3 * bound.l1 / (2 * variance))
-        return _zcdp_event(*min(first, second, key=lambda pair: TYPICAL_ORDER * pair[0] + pair[1]))
+        return Zcdp(*min(first, second, key=lambda pair: TYPICAL_ORDER * pair[0] + pair[1]))
 
 
 def _check_sigma(sigma: float) -> None:
@@ -268,20 +266,6 @@ def _words(source: ByteSource, count: int) -> Words:
     drawn = source(8 * count)
     expect(len(drawn) == 8 * count, f"{8 * count} bytes of randomness, not {len(drawn)}")
     return np.frombuffer(drawn, dtype="<u8").astype(np.uint64, copy=False)
-
-
-def _zcdp_event(rho: float, xi: float) -> Event:
-    import dp_accounting  # only when privacy is accounted: the import takes a second
-
-    event: Event = dp_accounting.ZCDpEvent(rho, xi)
-    return event
-
-
-def _gaussian_event(noise_multiplier: float) -> Event:
-    import dp_accounting
-
-    event: Event = dp_accounting.GaussianDpEvent(noise_multiplier)
-    return event
 
 
 def _tau(sigma: float, shares: int) -> float:

@@ -7,13 +7,14 @@ References: Geyer et al. 2017 and McMahan et al. 2018 (central); Ács and Castel
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isclose, sqrt
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from tacit.core import Bound, BoundedMessages, DenseRows, Event, Key, Messages, Round, State, Sum, Turnout, View, Wave
-from tacit.core.interfaces import DryRun, Visibility
+from tacit.core import Bound, BoundedMessages, DenseRows, Key, Messages, Round, State, Sum, Turnout, View, Wave
+from tacit.core.interfaces import DryRun, Payload, Visibility
+from tacit.core.prices import Price, Release, Unproved
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
 from tacit.pieces.mechanisms.clipping import Clip, FixedClip, PublicClip, clip_rows
@@ -46,6 +47,7 @@ class CentralGaussian:
     bounds_rows: ClassVar[bool] = True  # even if the noise is zero
     distributed: ClassVar[bool] = False
     bits: ClassVar[int | None] = None
+    expects: ClassVar[Payload | None] = None
     adversary: ClassVar[str] = "anyone who receives the models; the server is trusted"
 
     def __post_init__(self) -> None:
@@ -65,13 +67,12 @@ class CentralGaussian:
     def per_layer(self) -> bool:
         return self.clip.per_layer
 
-    @property
-    def unproved(self) -> str:
-        return self.clip.unproved if self.noise_multiplier != 0 else "no noise is added"
+    def price(self, index: int, turnout: Turnout | None = None) -> Price:
+        """The Gaussian mechanism of this multiplier."""
+        return _price(self.clip, Reals().release(_given(self.noise_multiplier), 1.0))
 
-    def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
-        """The Gaussian mechanism of this multiplier; None without noise."""
-        return Reals().event(_given(self.noise_multiplier), 1.0)
+    def sized(self, noise: float) -> Self:
+        return replace(self, noise_multiplier=noise)
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         return self.clip.prepare(state, dry_run)
@@ -137,6 +138,7 @@ class DistributedGaussian:
     bounds_rows: ClassVar[bool] = True
     distributed: ClassVar[bool] = True
     per_layer: ClassVar[bool] = False
+    expects: ClassVar[Payload | None] = None
     adversary: ClassVar[str] = "anyone who receives the models or sees the sums"
 
     def __post_init__(self) -> None:
@@ -163,21 +165,20 @@ class DistributedGaussian:
         """The fraction of a cohort that is assumed to deliver honest noise."""
         return 1 - self.dropouts - self.colluding
 
-    @property
-    def unproved(self) -> str:
-        return self.clip.unproved if self.noise_multiplier != 0 else "no noise is added"
-
     def deviation(self, view: View, now: Round) -> float:
         """The standard deviation of one client's share of the noise."""
         noise = self._noise(Bound((float(view.parts[Part.BOUND]),)))
         return noise.bound.whole * noise.multiplier / sqrt(noise.shares(now))
 
-    def event(self, index: int, turnout: Turnout | None = None) -> Event | None:
+    def price(self, index: int, turnout: Turnout | None = None) -> Price:
         """A Gaussian mechanism with the honest noise that is assumed, or that was delivered."""
         delivered = self.honest if turnout is None else max(turnout.fraction - self.colluding, 0.0)
         if isclose(delivered, self.honest):  # 0.7 − 0.1 is not quite 1 − 0.3 − 0.1
             delivered = self.honest
-        return self.arithmetic.event(_given(self.noise_multiplier), delivered / self.honest)
+        return _price(self.clip, self.arithmetic.release(_given(self.noise_multiplier), delivered / self.honest))
+
+    def sized(self, noise: float) -> Self:
+        return replace(self, noise_multiplier=noise)
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         return self.clip.prepare(state, dry_run)
@@ -225,6 +226,12 @@ def _check(clip: Clip, noise_multiplier: float | None) -> None:
     if isinstance(clip, int | float):
         raise UserError(f"Expected clip to be a clipping rule, got a number. Use FixedClip({clip}).")
     expect(noise_multiplier is None or noise_multiplier >= 0, f"noise_multiplier={noise_multiplier} >= 0")
+
+
+def _price(clip: Clip, release: Release | None) -> Price:
+    if release is None:
+        return Unproved("no noise is added")
+    return Unproved(clip.unproved, release) if clip.unproved else release
 
 
 def _given(noise_multiplier: float | None) -> float:

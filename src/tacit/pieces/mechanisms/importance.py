@@ -12,13 +12,14 @@ Networks. DS 2019.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import pi, sqrt
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tacit.core import BoundedMessages, Key, Messages, Perturbation, Round, State, Sum, Turnout, View, Wave
-from tacit.core.interfaces import DryRun, Mechanism, Payload, Visibility, nominal
+from tacit.core.interfaces import DryRun, Mechanism, Payload, Visibility
+from tacit.core.prices import Price, Unproved, nominal_figures, reason_unproved
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.groups import Grouping, Groups, InputFeatures, SingleWeights
 from tacit.pieces.mechanisms.nbafl import NOISE, NOMINAL, add_gaussian
@@ -225,26 +226,25 @@ class ByImportance:
     def distributed(self) -> bool:
         return self.base.distributed
 
-    @property
-    def unproved(self) -> str:
+    def price(self, index: int, turnout: Turnout | None = None) -> Price:
         own = (
             "which weights get more noise depends on private data and is visible in the messages; "
             "the coordinate with the least noise limits any guarantee, and more noise elsewhere adds none"
         )
-        return f"{self.base.unproved}; {own}" if self.base.unproved else own
+        base = self.base.price(index, turnout)
+        return Unproved("; ".join(filter(None, (reason_unproved(base), own))), figures=self._figures(base))
 
-    @property
-    def nominal(self) -> Mapping[str, float]:
+    def sized(self, noise: float) -> Self:
+        return self
+
+    def _figures(self, base: Price) -> Mapping[str, float]:
         """The base's figures: nominal ε and noise at both ends of the allocation, exact ε for the least noise."""
-        figures, label, factor = dict(nominal(self.base)), self.allocation.label, self.allocation.max_factor
+        figures, label, factor = dict(nominal_figures(base)), self.allocation.label, self.allocation.max_factor
         if NOMINAL not in figures:
             return figures
         epsilon, noise = figures.pop(NOMINAL), figures.pop(NOISE)
         levels = {f"{NOMINAL}, {label}": epsilon / factor, f"{NOMINAL}, all others": epsilon}
         return {**levels, f"{NOISE}, {label}": noise * factor, f"{NOISE}, all others": noise, **figures}
-
-    def event(self, index: int, turnout: Turnout | None = None) -> None:
-        """None: nothing is proved."""
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         return self.base.prepare(state, dry_run)

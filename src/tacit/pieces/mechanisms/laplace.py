@@ -6,7 +6,7 @@ ones are not, and the server can still recognise which group a client belongs to
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from tacit.core import DenseRows, Key, Messages, Round, Turnout, View, Wave
 from tacit.core.interfaces import Payload, Visibility
 from tacit.core.neutral import ClientSideMechanism, StatelessMechanism
+from tacit.core.prices import Leakage, Price, Unproved
 from tacit.errors import expect
 
 
@@ -65,21 +66,19 @@ class MetricLaplace(StatelessMechanism, ClientSideMechanism):
         expect(self.limit is None or self.limit > 0, f"limit={self.limit} > 0")
         expect(self.expects in ("updates", "weights"), f"expects={self.expects!r} to be 'updates' or 'weights'")
 
-    @property
-    def unproved(self) -> str:
+    def price(self, index: int, turnout: Turnout | None = None) -> Price:
+        """n/ν for a message within the radius; the same if noise is added per layer."""
+        leakage = Leakage(self.noise_multiplier, self.radius, self.limit)
         if self.radius is not None:
-            return ""
-        return (
+            return leakage
+        reason = (
             "the noise is scaled by the norm of the client's own update (data-dependent scale), so two clients whose "
             "updates have different norms can be distinguished without limit"
         )
+        return Unproved(reason, leakage)
 
-    def leakage(self, dim: int) -> float:
-        """n/ν: the leakage of one message within the radius; the same if noise is added per layer."""
-        return dim / self.noise_multiplier
-
-    def event(self, index: int, turnout: Turnout | None = None) -> None:
-        """None: no (ε, δ) accountant covers metric privacy."""
+    def sized(self, noise: float) -> Self:
+        return self
 
     def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
         rows = messages.rows.dense()

@@ -16,7 +16,7 @@ from math import ceil, floor, isqrt, ldexp, log2, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from tacit.core import Event
+from tacit.core.prices import Zcdp
 from tacit.errors import TacitError, UserError, expect
 from tacit.pieces.mechanisms.discrete import ByteSource, DiscreteGaussian, IntegerBound, IntegerNoise, Integers
 
@@ -140,12 +140,12 @@ class Lattice:
 
     @property
     def total_variation(self) -> float:
-        """The distance of one round from its event, from sampling errors and overflow; δ grows by (1 + e^ε) of it."""
+        """The distance of one round from its price, from sampling errors and overflow; δ grows by (1 + e^ε) of it."""
         return self.cohort * self.dim * self.noise.table.error + self.overflow
 
-    def event(self, honest: int) -> Event:
-        """The event of a round with the noise of `honest` clients."""
-        return self.noise.event(honest, self.bound)
+    def loss(self, honest: int) -> Zcdp:
+        """The privacy loss of a round with the noise of `honest` clients."""
+        return self.noise.loss(honest, self.bound)
 
     def encode(self, row: npt.ArrayLike, source: ByteSource = os.urandom) -> Ring:
         """One client's row for secure aggregation: quantised, with its share of the noise, modulo 2^bits."""

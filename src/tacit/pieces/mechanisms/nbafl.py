@@ -7,14 +7,15 @@ the server adds noise of σ_D to the mean before it is broadcast (Eq. 5). ε is 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from tacit.core import Bound, BoundedMessages, DenseRows, Key, Messages, Round, Rows, State, Sum, Turnout, View, Wave
-from tacit.core.interfaces import Visibility
+from tacit.core.interfaces import Payload, Visibility
 from tacit.core.neutral import StatelessMechanism
+from tacit.core.prices import Price, Unproved
 from tacit.core.stopping import check_delta
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.clipping import clip_rows
@@ -41,7 +42,7 @@ class NbaflGaussian(StatelessMechanism):
 
     Formal guarantees: none. The formula assumes a sensitivity of 2C/m, which has not been proved for trained weights:
     one sample may change them by up to 2C. Its calibration of Gaussian noise is proved for ε < 1 only, and it composes
-    neither uploads and broadcasts nor rounds, except through L. `nominal` reports what can be computed exactly.
+    neither uploads and broadcasts nor rounds, except through L. `figures` reports what can be computed exactly.
 
     Sees: the server, every client's noisy weights; recipients of the model, their mean with more noise.
 
@@ -68,6 +69,7 @@ class NbaflGaussian(StatelessMechanism):
     distributed: ClassVar[bool] = False
     bits: ClassVar[int | None] = None
     per_layer: ClassVar[bool] = False
+    expects: ClassVar[Payload | None] = None
     adversary: ClassVar[str] = "nobody"
 
     def __post_init__(self) -> None:
@@ -91,7 +93,7 @@ class NbaflGaussian(StatelessMechanism):
         return self.upload
 
     @property
-    def unproved(self) -> str:
+    def _reason(self) -> str:
         reasons = ["NbAFL assumes that one sample changes the weights by at most 2C/m, but it may change them by 2C"]
         if not self.clips:
             reasons = ["weights are not clipped, so the influence of one sample is unbounded"]
@@ -102,7 +104,7 @@ class NbaflGaussian(StatelessMechanism):
         return "; ".join(reasons)
 
     @property
-    def nominal(self) -> Mapping[str, float]:
+    def figures(self) -> Mapping[str, float]:
         """The formula's ε and noise, and the exact ε of this noise at the same δ, for both sensitivities."""
         multiplier, root = self._c * self.exposures / self.epsilon, sqrt(self.rounds)
         figures = {
@@ -118,8 +120,11 @@ class NbaflGaussian(StatelessMechanism):
         proved = exact_epsilon(multiplier / self.samples, self.delta)
         return {**figures, "exact epsilon of one upload, at the true sensitivity 2C": proved}
 
-    def event(self, index: int, turnout: Turnout | None = None) -> None:
-        """None: nothing is proved."""
+    def price(self, index: int, turnout: Turnout | None = None) -> Price:
+        return Unproved(self._reason, figures=self.figures)
+
+    def sized(self, noise: float) -> Self:
+        return self
 
     def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
         self._check_samples(data)

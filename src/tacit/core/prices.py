@@ -1,0 +1,174 @@
+"""What a round costs its participants, as plain values: only `tacit.privacy` computes ε from them.
+
+A mechanism returns a price: a `Release` (a bounded sum with noise), `Leakage` (d-privacy), or `Unproved`, and why. A
+sampler returns a `Sampling`, which amplifies a release.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import ClassVar, Literal, Self
+
+from tacit.errors import expect
+
+TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is slightly above 2.4
+
+
+class Adjacency(StrEnum):
+    """Which pairs of populations count as neighbours."""
+
+    ADD_OR_REMOVE = "add-or-remove"
+    REPLACE_ONE = "replace-one"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How cohorts are drawn.
+
+    Attributes:
+        kind: everyone takes part, each client independently (`poisson`), or a cohort of fixed size.
+        rate: the probability that a given client is in the cohort; 1 for everyone and for nothing else.
+    """
+
+    kind: Literal["everyone", "poisson", "fixed"] = "everyone"
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        expect(self.kind in ("everyone", "poisson", "fixed"), f"sampling={self.kind!r} to be a kind of sampling")
+        expect(0 < self.rate <= 1, f"sampling rate {self.rate} in (0, 1]")
+        expect((self.kind == "everyone") == (self.rate == 1), f"sampling={self.kind!r} to fit rate={self.rate}")
+
+    @classmethod
+    def at(cls, rate: float, kind: Literal["poisson", "fixed"]) -> Self:
+        """Sampling at this rate, which is that of everyone if the rate is 1."""
+        return cls() if rate == 1 else cls(kind, rate)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """The privacy loss of a sum with Gaussian noise.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise, relative to the most that one client can add to the sum.
+    """
+
+    noise_multiplier: float
+    adjacencies: ClassVar[tuple[Adjacency, ...]] = tuple(Adjacency)
+
+    def __post_init__(self) -> None:
+        expect(0 <= self.noise_multiplier < math.inf, f"noise multiplier {self.noise_multiplier} >= 0 and finite")
+
+
+@dataclass(frozen=True)
+class Zcdp:
+    """A linear bound on the Rényi divergences of a sum: D_α ≤ ρ·α + ξ at integer orders, in both directions.
+
+    Attributes:
+        rho: ρ of zero-concentrated differential privacy.
+        xi: ξ, added at every order.
+    """
+
+    rho: float
+    xi: float = 0.0
+    adjacencies: ClassVar[tuple[Adjacency, ...]] = (Adjacency.ADD_OR_REMOVE,)
+
+    def __post_init__(self) -> None:
+        expect(0 < self.rho < math.inf, f"rho={self.rho} > 0 and finite")
+        expect(0 <= self.xi < math.inf, f"xi={self.xi} >= 0 and finite")
+
+
+@dataclass(frozen=True)
+class Release:
+    """A sum over a cohort, with noise.
+
+    Attributes:
+        loss: the privacy loss of the sum for a client that is in the cohort.
+        distance: total variation distance between what is really released and a sum with this loss; it costs
+            `distance * (1 + e^ε)` of δ.
+        sampling: how the cohort is drawn, for an adversary who does not know who takes part.
+    """
+
+    loss: Gaussian | Zcdp
+    distance: float = 0.0
+    sampling: Sampling = Sampling()
+
+    def __post_init__(self) -> None:
+        expect(0 <= self.distance <= 1, f"distance={self.distance} in [0, 1]")
+
+    @property
+    def adjacencies(self) -> tuple[Adjacency, ...]:
+        """The adjacencies for which the loss and its amplification are proved."""
+        amplified = self.sampling.kind != "fixed" or isinstance(self.loss, Gaussian)
+        return self.loss.adjacencies if amplified else ()
+
+    def sampled(self, sampling: Sampling) -> Self:
+        """The same sum over a cohort that is drawn so; the distance does not depend on who takes part."""
+        return replace(self, sampling=sampling)
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """d-privacy (metric privacy) of every message: two points at distance d leak d / radius times the leakage.
+
+    It is not an ε of (ε, δ)-differential privacy, and the two are never added. A client's rounds add up.
+
+    Attributes:
+        noise_multiplier: mean norm of the noise over the radius.
+        radius: the radius, public and fixed beforehand; None: it depends on the data.
+        limit: the total leakage within the radius at which a client declines to take part; None: unlimited.
+    """
+
+    noise_multiplier: float
+    radius: float | None
+    limit: float | None = None
+
+    def per_message(self, dim: int) -> float:
+        """The leakage of one message of `dim` numbers, for points at the distance of the radius."""
+        return dim / self.noise_multiplier
+
+    def max_participations(self, dim: int) -> int | None:
+        """In how many rounds a client takes part before it declines; None: unlimited."""
+        if self.limit is None:
+            return None
+        rounds = math.ceil(self.limit * TOLERANCE / self.per_message(dim))
+        return rounds if rounds * self.per_message(dim) <= self.limit * TOLERANCE else rounds - 1
+
+
+@dataclass(frozen=True)
+class Unproved:
+    """Nothing is proved.
+
+    Attributes:
+        reason: why, in words.
+        nominal: the price if the reason did not apply; None: there is none.
+        figures: privacy figures of the mechanism's paper that are not a guarantee, by name.
+    """
+
+    reason: str
+    nominal: Release | Leakage | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+Price = Release | Leakage | Unproved
+
+
+def accounted(price: Price) -> Release | Leakage | None:
+    """What is accounted for: the price itself, or its nominal part if nothing is proved."""
+    return price.nominal if isinstance(price, Unproved) else price
+
+
+def reason_unproved(price: Price) -> str:
+    """Why nothing is proved; empty if something is."""
+    return price.reason if isinstance(price, Unproved) else ""
+
+
+def nominal_figures(price: Price) -> Mapping[str, float]:
+    """Privacy figures of a paper that are not a guarantee; empty for most mechanisms."""
+    return price.figures if isinstance(price, Unproved) else {}
+
+
+def max_participations(price: Price, dim: int) -> int | None:
+    """In how many rounds a client takes part, with messages of `dim` numbers, before it declines; None: unlimited."""
+    found = accounted(price)
+    return found.max_participations(dim) if isinstance(found, Leakage) else None

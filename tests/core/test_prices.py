@@ -1,0 +1,79 @@
+import math
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.core.prices import (
+    TOLERANCE,
+    Adjacency,
+    Gaussian,
+    Leakage,
+    Release,
+    Sampling,
+    Unproved,
+    Zcdp,
+    accounted,
+    max_participations,
+    nominal_figures,
+    reason_unproved,
+)
+from tacit.errors import UserError
+
+
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        partial(Gaussian, -1.0),
+        partial(Gaussian, math.inf),
+        partial(Gaussian, math.nan),
+        partial(Zcdp, 0.0),
+        partial(Zcdp, math.inf),
+        partial(Zcdp, 1.0, -1.0),
+        partial(Sampling, "poisson", 0.0),
+        partial(Sampling, "poisson", 1.5),
+        partial(Sampling, "poisson", 1.0),
+        partial(Sampling, "everyone", 0.5),
+        partial(Sampling, "sometimes", 0.5),  # type: ignore[arg-type]
+        partial(Release, Gaussian(1.0), 2.0),
+    ],
+    ids=str,
+)
+def test_impossible_values_are_refused(invalid):
+    with pytest.raises(UserError, match="Expected"):
+        invalid()
+
+
+def test_adjacencies_are_those_that_are_proved():
+    fixed, poisson = Sampling.at(0.1, "fixed"), Sampling.at(0.1, "poisson")
+    assert Sampling.at(1.0, "fixed") == Sampling.at(1.0, "poisson") == Sampling()
+    for sampling in (fixed, poisson, Sampling()):
+        assert Release(Gaussian(1.0)).sampled(sampling).adjacencies == tuple(Adjacency)
+    assert Release(Zcdp(1.0), sampling=poisson).adjacencies == (Adjacency.ADD_OR_REMOVE,)
+    assert Release(Zcdp(1.0), sampling=fixed).adjacencies == ()
+
+
+def test_what_is_accounted_for():
+    release, leakage = Release(Gaussian(1.0)), Leakage(5.0, 0.1)
+    for price in (release, leakage):
+        assert accounted(price) == accounted(Unproved("why", price)) == price
+        assert (reason_unproved(price), nominal_figures(price)) == ("", {})
+    unproved = Unproved("why", figures={"nominal epsilon": 1.0})
+    assert accounted(unproved) is None
+    assert (reason_unproved(unproved), nominal_figures(unproved)) == ("why", {"nominal epsilon": 1.0})
+
+
+def test_only_a_leakage_limit_bounds_participations():
+    assert max_participations(Leakage(5.0, 0.1, limit=2.4), 2) == 6  # six times 0.4 is slightly above 2.4
+    assert max_participations(Unproved("why", Leakage(5.0, None, limit=2.4)), 2) == 6
+    for price in (Leakage(5.0, 0.1), Release(Gaussian(1.0)), Unproved("why")):
+        assert max_participations(price, 2) is None
+
+
+@given(st.floats(0.01, 100), st.floats(0.01, 100), st.integers(1, 1000))
+def test_one_more_participation_exceeds_the_limit(noise, limit, dim):
+    leakage = Leakage(noise, 1.0, limit)
+    most = leakage.max_participations(dim)
+    assert most is not None
+    assert most * leakage.per_message(dim) <= limit * TOLERANCE < (most + 1) * leakage.per_message(dim)
