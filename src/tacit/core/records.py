@@ -83,14 +83,20 @@ def read_toml(path: Path, kind: type[T]) -> T:
     return convert(load_toml(path), kind, Source(label=str(path)))
 
 
-def load_toml(path: Path) -> dict[str, Any]:
+def load_toml(path: Path) -> Mapping[str, Any]:
     """The plain values in a TOML file; a file that cannot be read or parsed is a `UserError`."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"Could not read {path}: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"Expected {path} to be TOML: {error}.") from error
+
+
+@lru_cache(maxsize=16)
+def _parsed(content: str) -> Mapping[str, Any]:
+    """Rows of a study refer to the same few files again and again."""
+    return tomllib.loads(content)
 
 
 def convert(value: object, kind: type[T], source: Source, *, strict: bool = True) -> T:
