@@ -266,7 +266,7 @@ def other_method(path: Path) -> None:
     [
         (CHECKPOINT, cut, "cut or changed"),
         (CHECKPOINT, tamper, "checksum"),
-        (MANIFEST, cut, "not the manifest of a run"),
+        (MANIFEST, cut, "to be JSON"),
         (MANIFEST, other_format, "another version"),
         (MANIFEST, other_method, "another method"),
         (ROUNDS, cut, "Line 2"),

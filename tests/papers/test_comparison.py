@@ -112,3 +112,6 @@ def test_committed_results_can_be_read():
         saved = Comparison.from_bytes(file.read_bytes(), str(file))
         assert saved.name in studies
         assert (saved.plot is not None) == file.with_suffix(".png").exists()
+        before, again = json.loads(file.read_bytes()), json.loads(saved.to_bytes())
+        for old, new in zip(before["rows"], again["rows"], strict=True):
+            assert json.dumps(old["trials"]) == json.dumps(new["trials"])  # whole numbers stay whole

@@ -101,7 +101,7 @@ BAD = [
     (ROW, ["table-1.toml", "title"]),
     ('title = "T"\nrow = 1\n' + ROW, ["'row'", "Did you mean 'rows'?"]),
     ('title = "T"\n[[rows]]\nmethod = "fedavg"\n', ["row 1", "name"]),
-    ('title = "T"\n[[rows]]\nname = "one"\n', ["row 'one'", "to name a method"]),
+    ('title = "T"\n[[rows]]\nname = "one"\n', ["row 'one'", "to have the key 'method'"]),
     ('title = "T"\n' + ROW + "arg = 1\n", ["row 'one'", "'arg'", "Did you mean 'args'?"]),
     ('title = "T"\n' + ROW + "fast = 1\n", ["fast of row 'one'", "a table"]),
     ('title = "T"\n' + ROW + "fast = { arg = 1 }\n", ["fast of row 'one'", "Did you mean 'args'?"]),

@@ -80,7 +80,7 @@ def test_strings_are_converted_to_the_declared_types():
 @pytest.mark.parametrize(
     ("table", "expected"),
     [
-        ({}, ["mine", "name a method"]),
+        ({}, ["mine", "to have the key 'method'"]),
         ({"method": 3}, ["method of mine", "a string", "3"]),
         ({"method": "fedavg", "taks": "digits"}, ["'taks'", "Did you mean 'task'?"]),
         ({"method": "fedavg", "seed": 1, "seeds": [2]}, ["seed or seeds"]),

@@ -10,17 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
-from tacit.errors import UserError
-from tacit.papers.figure_specs import FigureSpec, figure_from_json
+from tacit.core.records import Source, convert, read_json
+from tacit.papers.figure_specs import FigureSpec, with_kind, without_kind
 
 FORMAT = 1
+_ADVICE = "Save it again with tacit reproduce --save."
+_RENAMED = {"orders": "rankings", "words": "note"}  # keys of earlier versions and their present names
 LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "volume", "uploads"}
 PRIVACY = {"epsilon", "delta"}
 # Neither direction is better: they follow from the best round, or from the clipping bound.
 UNJUDGED = {"best_round", "cost_down", "cost_up", "epsilon_classic", "bound", "leakage"}
 RowVerdict = Literal["reached", "missed", "not measured", "no guarantee", ""]
-Values = Mapping[str, float | None]
-Curves = Mapping[str, tuple[float | None, ...]]
+Number = int | float  # a whole number stays one when a document is read and written again
+Values = Mapping[str, Number | None]
+Curves = Mapping[str, tuple[Number | None, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +75,7 @@ class ComparisonRow:
     task: str
     task_args: Mapping[str, object]
     trials: tuple[RowTrial, ...]
-    paper: Mapping[str, float] = field(default_factory=dict)
+    paper: Mapping[str, Number] = field(default_factory=dict)
     source: str = ""
     proved: bool = False
     guarantee: str = ""
@@ -142,13 +145,7 @@ class Ranking:
     rows: tuple[str, str]
     place: str
     quantity: str = "accuracy"
-    within: float | None = None
-
-    @classmethod
-    def from_json(cls, table: Mapping[str, Any]) -> Self:
-        """Read what `dataclasses.asdict` wrote."""
-        first, second = table["rows"]
-        return cls(**{**table, "rows": (first, second)})
+    within: Number | None = None
 
     def describe(self, rows: Sequence[ComparisonRow]) -> str:
         """Report in one line whether the claim holds here, with the numbers."""
@@ -211,7 +208,7 @@ class Comparison:
 
     def to_json(self) -> dict[str, object]:
         """Plain values, including the verdicts."""
-        table = asdict(self)
+        table = {**asdict(self), "plot": self.plot and without_kind(self.plot)}
         for entry, row in zip(table["rows"], self.rows, strict=True):
             entry["compared"] = [self._compared(row, quantity) for quantity in row.quantities()]
         return {"format": FORMAT, **table}
@@ -223,30 +220,10 @@ class Comparison:
     @classmethod
     def from_bytes(cls, content: bytes, label: str) -> Self:
         """Read what `to_bytes` wrote, and judge it again; anything else is a `UserError`."""
-        try:
-            table = json.loads(content)
-            if table["format"] != FORMAT:
-                raise UserError(f"Expected {label} to have format {FORMAT}, got {table['format']}. Save it again.")
-            return cls._from_table(table)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, UserError):
-                raise
-            raise UserError(f"Expected {label} to be what tacit reproduce --save writes.") from None
-
-    @classmethod
-    def _from_table(cls, table: dict[str, Any]) -> Self:
-        rankings = table.get("rankings", table.get("orders", ()))  # `orders` in earlier versions
-        return cls(
-            name=table["name"],
-            title=table["title"],
-            fast=table["fast"],
-            versions=table["versions"],
-            rows=tuple(map(_row, table["rows"])),
-            plot=figure_from_json(table["plot"]),
-            columns=tuple(table.get("columns", ())),
-            stand_in=table.get("stand_in", ""),
-            rankings=tuple(map(Ranking.from_json, rankings)),
-        )
+        source = Source(label=label, advice=_ADVICE, closed=False, renamed=_RENAMED)
+        saved = read_json(content, dict[str, Any], source, version=FORMAT)
+        plot = saved.get("plot")
+        return convert({**saved, "plot": plot and with_kind(plot)}, cls, source)
 
     def _compared(self, row: ComparisonRow, quantity: str) -> dict[str, object]:
         measured = row.spread(quantity)
@@ -256,16 +233,6 @@ class Comparison:
             "ours": measured and asdict(measured),
             "verdict": self.verdict(row, quantity),
         }
-
-
-def _row(table: dict[str, Any]) -> ComparisonRow:
-    known = {key: value for key, value in table.items() if key not in ("trials", "compared")}
-    return ComparisonRow(trials=tuple(map(_trial, table["trials"])), **known)
-
-
-def _trial(table: dict[str, Any]) -> RowTrial:
-    curves = {name: tuple(values) for name, values in table["curves"].items()}
-    return RowTrial(seed=table["seed"], values=table["values"], curves=curves)
 
 
 def _dumped(value: object, indent: str = "") -> str:

@@ -5,21 +5,22 @@ them alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct, field, to_builtins
 
 from tacit.core.schema import choose, listed, suggestion
 from tacit.errors import UserError
 from tacit.papers.study_files import Table, check_keys, count, tables, text, texts
-from tacit.report.pictures import Gallery, Strip
+from tacit.report.pictures import Gallery
 
 FIGURE = "figure"
 _LINES, _HISTOGRAM = ("kind", "y", "labels", "log"), ("kind", "bins", "panels")
 _MAPS, _SCATTER = ("kind", "client", "at", "importance", "noise"), ("kind", "x", "y", "lines", "labels")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinePlot:
+class LinePlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="lines"):
     """Quantities over the rounds: a panel per quantity, with a line per row in each.
 
     Attributes:
@@ -48,8 +49,7 @@ class HistogramPanel:
     mask: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class HistogramPlot:
+class HistogramPlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="histogram"):
     """The distribution of the final weights in a mask: panels side by side, a histogram per row.
 
     Attributes:
@@ -61,8 +61,7 @@ class HistogramPlot:
     bins: int = 60
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportanceMaps:
+class ImportanceMaps(Struct, frozen=True, kw_only=True, tag_field="kind", tag="maps"):
     """The importance of every input to one client, as images: a line per measure, a column per round.
 
     Attributes:
@@ -75,11 +74,10 @@ class ImportanceMaps:
     client: int
     at: tuple[int, ...]
     importance: tuple[str, ...]
-    noise: float
+    noise: int | float  # a whole number stays one when a document is read and written again
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScatterPlot:
+class ScatterPlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="scatter"):
     """A quantity over an argument of the method: a point with error bar per row, joined by lines.
 
     Attributes:
@@ -98,20 +96,18 @@ class ScatterPlot:
 FigureSpec = LinePlot | HistogramPlot | ImportanceMaps | ScatterPlot | Gallery
 
 
-def figure_from_json(table: dict[str, Any] | None) -> FigureSpec | None:
-    """Read what `dataclasses.asdict` wrote."""
-    if table is None:
-        return None
-    if "client" in table:
-        return ImportanceMaps(**{**table, "at": tuple(table["at"]), "importance": tuple(table["importance"])})
-    if "lines" in table:
-        return ScatterPlot(**table)
-    if "strips" in table:
-        return Gallery(strips=tuple(map(Strip.from_json, table["strips"])))
-    if "panels" not in table:
-        return LinePlot(y=tuple(table["y"]), labels=table["labels"], log=tuple(table["log"]))
-    panels = tuple(HistogramPanel(title=p["title"], rows=tuple(p["rows"]), mask=p["mask"]) for p in table["panels"])
-    return HistogramPlot(panels=panels, bins=table["bins"])
+# Saved documents do not name the kind of a figure: a key that only this kind has identifies it.
+_KINDS = {"client": "maps", "lines": "scatter", "strips": "gallery", "panels": "histogram", "y": "lines"}
+
+
+def with_kind(figure: Mapping[str, Any]) -> dict[str, Any]:
+    """A saved figure with its kind."""
+    return {"kind": next((kind for key, kind in _KINDS.items() if key in figure), None), **figure}
+
+
+def without_kind(figure: FigureSpec) -> dict[str, Any]:
+    """Plain values, as they are saved."""
+    return {key: value for key, value in to_builtins(figure).items() if key != "kind"}
 
 
 def read_figure(study: Table, rows: Sequence[str], label: str) -> FigureSpec | None:

@@ -76,6 +76,7 @@ from typing import Any
 from tacit.attacks.dlg import Dlg
 from tacit.attacks.scenario import AttackConfig
 from tacit.attacks.views import Adversary
+from tacit.core.records import load_toml
 from tacit.core.schema import call, choose
 from tacit.errors import UserError
 from tacit.papers.comparison import Ranking
@@ -86,7 +87,6 @@ from tacit.papers.study_files import (
     check_distinct,
     check_keys,
     count,
-    read_toml,
     study_files,
     tables,
     text,
@@ -161,7 +161,7 @@ def read_study(name: str, files: Files | None = None) -> Study:
     """Read the study of this name; an unknown one is a `UserError` that lists all and names the nearest."""
     files = study_files() if files is None else files
     file = choose(files, name, "a table or figure")
-    table = read_toml(file)
+    table = load_toml(file)
     check_keys(table, _STUDY_KEYS, str(file))
     numbered = enumerate(tables(table, "rows", str(file)), start=1)
     rows = tuple(_read_row(files, file, table, entry, position) for position, entry in numbered)
@@ -203,7 +203,7 @@ def _read_reference(files: Files, file: Path, entry: Table, label: str) -> Study
     check_keys(entry, _REFERENCE_KEYS, label)
     name = text(entry, "name", label)
     there = choose(files, f"{file.parent.name}/{text(entry, 'from', label)}", f"from of {label}")
-    study = read_toml(there)
+    study = load_toml(there)
     defined = [other for other in tables(study, "rows", str(there)) if "from" not in other]
     origin = choose(
         {str(other.get("name")): other for other in defined}, str(entry.get("row", name)), f"row of {label}"
@@ -249,7 +249,7 @@ def _attack_config(
 def _published(file: Path) -> dict[str, Any]:
     """Return what the paper's expected.toml says about a study."""
     expected = file.with_name(EXPECTED)
-    return dict(read_toml(expected).get(file.stem, {})) if expected.exists() else {}
+    return dict(load_toml(expected).get(file.stem, {})) if expected.exists() else {}
 
 
 def _read_rankings(file: Path, rows: Sequence[str]) -> tuple[Ranking, ...]:

@@ -4,14 +4,13 @@ The package contains the studies of papers, `tacit/papers/studies/<paper>/<what>
 `./experiments/<paper>/` are added to them, and replace those of the same name. Listing studies does not import PyTorch.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from tacit.core.records import load_toml
 from tacit.core.schema import choose, listed, suggestion
 from tacit.errors import UserError
 
@@ -70,26 +69,10 @@ def results_file(name: str) -> Path:
 
 
 def _summary(name: str, file: Path) -> StudySummary:
-    table = read_toml(file)
+    table = load_toml(file)
     rows = enumerate(tables(table, "rows", str(file)), start=1)
     names = tuple(text(row, "name", f"row {position} of {file}") for position, row in rows)
     return StudySummary(name=name, title=text(table, "title", str(file)), rows=names)
-
-
-def read_toml(file: Path) -> Table:
-    """Read a TOML file; a file that cannot be read or parsed is a `UserError`."""
-    try:
-        return _parsed(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"Could not read {file}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"Expected {file} to be TOML: {error}.") from error
-
-
-@lru_cache(maxsize=16)
-def _parsed(content: str) -> Table:
-    """Rows of a study refer to the same few files again and again."""
-    return tomllib.loads(content)
 
 
 def tables(table: Table, key: str, label: str) -> list[dict[str, Any]]:

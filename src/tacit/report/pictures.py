@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tacit.report.style import ABOVE, BELOW, INK, to_png
@@ -53,8 +54,7 @@ class Strip:
         return np.frombuffer(base64.b64decode(self.pixels), np.uint8).reshape(self.shape)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gallery:
+class Gallery(Struct, frozen=True, kw_only=True, tag_field="kind", tag="gallery"):
     """Strips of images, from top to bottom."""
 
     strips: tuple[Strip, ...]

@@ -22,16 +22,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import safetensors.torch
 from torch import Tensor
 
-from tacit.core import GridStep, Method, Report, State, Traffic, files
+from tacit.core import Method, Report, State, files
+from tacit.core.records import Source, read_json, write_json
 from tacit.errors import RunError
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.runs import checkpoint
-from tacit.runs.manifest import Manifest, Status
+from tacit.runs.manifest import NEW_RUN, Manifest, Status
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
 LEDGER, LEAKAGE = "ledger.db", "leakage.json"
@@ -86,9 +87,9 @@ class RunDirectory:
     def record(self, state: State, report: Report) -> None:
         """Append a round, and write a checkpoint if the last one is some seconds old."""
         caveat = {"caveat": self.manifest.caveat} if self.manifest.caveat else {}
-        line = json.dumps({**_to_json(asdict(report)), **caveat}, allow_nan=False) + "\n"
+        line = write_json({**asdict(report), **caveat})
         with files.storage_errors(self.path / ROUNDS):
-            self._append(line.encode())
+            self._append(line)
         if time.monotonic() - self._last_checkpoint >= SECONDS_BETWEEN_CHECKPOINTS:
             self.checkpoint(state)
 
@@ -207,59 +208,18 @@ def _remove(path: Path, created: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def _parse_lines(lines: list[bytes], file: Path) -> tuple[Report, ...]:
-    reports = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            report = _to_report(json.loads(line))
-        except (ValueError, KeyError, TypeError):
-            raise RunError(f"Line {number} of {file} is missing or damaged. Start a new run.") from None
-        if report.round != number:
-            raise RunError(f"Line {number} of {file} is of round {report.round}. Start a new run.")
-        reports.append(report)
-    return tuple(reports)
-
-
 # Keys of earlier releases and their present names, so that earlier run directories still open
 _RENAMED = {"refused": "rejected", "parts": "timings", "phases": "overhead", "step": "grid_step", "longer": "inflation"}
 
 
-def _to_report(line: dict[str, Any]) -> Report:
-    row = _renamed(line)
-    return Report(
-        round=int(row["round"]),
-        clients=tuple(map(int, row["clients"])),
-        rejected=tuple(map(int, row["rejected"])),
-        up=tuple(map(int, row["up"])),
-        down=tuple(map(int, row["down"])),
-        norm=float(row["norm"]),
-        variance=float(row["variance"]),
-        scale=float(row["scale"]),
-        metrics={name: float(value) for name, value in row["metrics"].items()},
-        seconds=float(row["seconds"]),
-        epsilon=None if row["epsilon"] is None else float(row["epsilon"]),
-        grid_step=None if row["grid_step"] is None else _to_grid_step(_renamed(row["grid_step"])),
-        timings={name: float(seconds) for name, seconds in row["timings"].items()},
-        overhead={phase: Traffic(int(bytes_["up"]), int(bytes_["down"])) for phase, bytes_ in row["overhead"].items()},
-        declined=tuple(map(int, row["declined"])),
-        leakage=None if row["leakage"] is None else float(row["leakage"]),
-    )
-
-
-def _to_grid_step(row: dict[str, Any]) -> GridStep:
-    return GridStep(float(row["size"]), float(row["inflation"]))
-
-
-def _renamed(row: dict[str, Any]) -> dict[str, Any]:
-    return {_RENAMED.get(key, key): value for key, value in row.items()}
-
-
-def _to_json(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Infinite numbers and NaN, which JSON does not have, become strings that `float` reads."""
-    return {key: _to_json_value(value) for key, value in table.items()}
-
-
-def _to_json_value(value: Any) -> Any:
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return str(value)
-    return _to_json(value) if isinstance(value, Mapping) else value
+def _parse_lines(lines: list[bytes], file: Path) -> tuple[Report, ...]:
+    reports = []
+    for number, line in enumerate(lines, start=1):
+        source = Source(
+            label=f"line {number} of {file}", error=RunError, advice=NEW_RUN, closed=False, renamed=_RENAMED
+        )
+        report = read_json(line, Report, source, strict=False)
+        if report.round != number:
+            raise source.problem(f"Expected {source.label} to be of round {number}, got round {report.round}.")
+        reports.append(report)
+    return tuple(reports)

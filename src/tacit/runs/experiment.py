@@ -19,22 +19,35 @@ are then the task's arguments.
 
 import importlib.util
 import inspect
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from tacit import methods, tasks
-from tacit.core.schema import call, check_names, choose, convert, listed, suggestion
+from tacit.core import records
+from tacit.core.records import Source, load_toml
+from tacit.core.schema import call, check_names, choose, convert, listed
 from tacit.errors import UserError
 
 if TYPE_CHECKING:
     from tacit.core import Method, Task
 
 Options = Mapping[str, object]
-T = TypeVar("T")
-_KEYS = ("method", "task", "seed", "seeds", "args", "task-args")
+
+
+class _ExperimentTable(Struct, frozen=True, kw_only=True, rename="kebab"):
+    """An experiment as it is written in TOML."""
+
+    method: str
+    task: str | UnsetType = UNSET
+    seed: int | UnsetType = UNSET
+    seeds: tuple[int, ...] | UnsetType = UNSET
+    args: Mapping[str, object] = msgspec.field(default_factory=dict)
+    task_args: Mapping[str, object] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +150,7 @@ def _has_argument(name: str, key: str, value: object) -> bool:
 
 def read(path: Path) -> Experiment:
     """The experiment that a TOML file describes."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"Could not read the experiment {path}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"Expected {path} to be TOML: {error}.") from error
-    return parse(table, str(path))
+    return parse(load_toml(path), str(path))
 
 
 def parse(table: Mapping[str, Any], label: str) -> Experiment:
@@ -153,23 +160,15 @@ def parse(table: Mapping[str, Any], label: str) -> Experiment:
         >>> parse({"method": "fedavg", "seed": 3, "args": {"lr": 0.1}}, "mine.toml").seeds
         (3,)
     """
-    for key in table:
-        if key not in _KEYS:
-            raise UserError(f"Expected keys of {label} in {listed(_KEYS)}, got {key!r}.{suggestion(key, _KEYS)}")
-    if "method" not in table:
-        raise UserError(f"Expected {label} to name a method, for example method = 'fedavg'.")
-    method = _expect(table["method"], str, "method", label)
-    default_task = methods.default_task(method)
-    task = _expect(table.get("task", default_task.task), str, "task", label)
+    given = records.convert(table, _ExperimentTable, Source(label=label))
+    default_task = methods.default_task(given.method)
+    task = default_task.task if given.task is UNSET else given.task
     return Experiment(
-        method=method,
+        method=given.method,
         task=task,
-        args=_flat(_expect(table.get("args", {}), dict, "args", label)),
-        task_args={
-            **default_task_args(default_task, task),
-            **_expect(table.get("task-args", {}), dict, "task-args", label),
-        },
-        seeds=_seeds(table, label),
+        args=_flat(given.args),
+        task_args={**default_task_args(default_task, task), **given.task_args},
+        seeds=_seeds(given, label),
     )
 
 
@@ -186,20 +185,14 @@ def _flat(table: Options, prefix: str = "") -> dict[str, object]:
     return flat
 
 
-def _seeds(table: Mapping[str, Any], label: str) -> tuple[int, ...]:
-    if "seed" in table and "seeds" in table:
+def _seeds(given: _ExperimentTable, label: str) -> tuple[int, ...]:
+    if given.seeds is UNSET:
+        return (0,) if given.seed is UNSET else (given.seed,)
+    if given.seed is not UNSET:
         raise UserError(f"Expected {label} to have either seed or seeds, not both.")
-    seeds = _expect(table.get("seeds", [table.get("seed", 0)]), list, "seeds", label)
-    if not seeds or len(set(map(str, seeds))) < len(seeds):
-        raise UserError(f"Expected seeds of {label} to be different numbers, at least one, got {seeds}.")
-    return tuple(_expect(seed, int, "seed", label) for seed in seeds)
-
-
-def _expect(value: object, kind: type[T], key: str, label: str) -> T:
-    if not isinstance(value, kind) or isinstance(value, bool):
-        kinds = {str: "a string", int: "a whole number", list: "a list", dict: "a table"}
-        raise UserError(f"Expected {key} of {label} to be {kinds[kind]}, got {value!r}.")
-    return value
+    if not given.seeds or len(set(given.seeds)) < len(given.seeds):
+        raise UserError(f"Expected seeds of {label} to be different numbers, at least one, got {[*given.seeds]}.")
+    return given.seeds
 
 
 def _typed(factory: Callable[..., object], options: Options) -> dict[str, object]:

@@ -7,15 +7,17 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
 from tacit.core import Task
+from tacit.core.records import Source, read_json
 from tacit.errors import RunError, UserError
 
 FORMAT = 1
+NEW_RUN = "Start a new run, or use the version of Tacit that wrote this one."
 Status = Literal["running", "interrupted", "failed", "finished"]
 Options = Mapping[str, object]
 
@@ -105,28 +107,8 @@ class Manifest:
     @classmethod
     def from_bytes(cls, content: bytes, file: Path) -> Self:
         """The manifest in a JSON document; raises `RunError` for anything else and for another format."""
-        try:
-            table = json.loads(content)
-            written = table["format"]
-        except (ValueError, KeyError, TypeError):
-            raise RunError(f"{file} is not the manifest of a run. Start a new run in another directory.") from None
-        if written != FORMAT:
-            raise RunError(
-                f"{file} was written by another version of Tacit (format {written}; this one reads format {FORMAT}). "
-                "Use that version, or start a new run."
-            )
-        return cls._from_table(table, file)
-
-    @classmethod
-    def _from_table(cls, table: dict[str, Any], file: Path) -> Self:
-        try:
-            entries = {"method": MethodEntry(**table["method"]), "task": TaskEntry(**table["task"])}
-            manifest = cls(**{**table, **entries})
-        except (TypeError, KeyError):
-            raise RunError(f"{file} is not a complete manifest of a run. Start a new run.") from None
-        if not isinstance(manifest.seed, int) or manifest.status not in get_args(Status):
-            raise RunError(f"{file} has a damaged seed or status. Start a new run.")
-        return manifest
+        source = Source(label=f"the manifest {file}", error=RunError, advice=NEW_RUN)
+        return read_json(content, cls, source, version=FORMAT)
 
     def check_versions(self, path: Path) -> None:
         """Raise `RunError` unless the run was started with the present versions of Tacit and PyTorch."""

@@ -3,14 +3,13 @@
 The terms are those of RFC 9334 (RATS): an attester produces evidence, a verifier appraises it by its own policy.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from tacit.core.schema import call
+from tacit.core.records import read_toml
 from tacit.errors import ProtocolError, UserError, expect
 from tacit.protocols.attestation import dcap
 from tacit.protocols.attestation.dcap import DcapVerifier
@@ -89,13 +88,7 @@ class AttestationPolicy:
     @classmethod
     def load(cls, path: Path) -> "AttestationPolicy":
         """From a TOML file; unknown keys are errors."""
-        try:
-            table = tomllib.loads(path.read_text())
-        except OSError as error:
-            raise UserError(f"Could not read the policy {path}: {error.strerror}.") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} is not TOML: {error}.") from error
-        return call(cls, f"policy {path}", table)
+        return read_toml(path, cls)
 
     def violations(self, claims: Claims, now: int) -> Iterator[str]:
         """Every claim that the policy does not allow, one sentence each."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from msgspec import Struct
+
+from tacit.core.records import Source, read_json
 from tacit.errors import StorageError, UserError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY
@@ -14,8 +17,19 @@ from tacit.protocols.kit import RUN, Session
 from tacit.wire.packing import WORD, Reader, pack_number
 
 _FORMAT = 1
-_FIELDS = {"format", "tacit", "run", "method", "population", "directory", "seed"}
 _JOURNAL_ENTRY = WORD + KEY
+
+
+class _Document(Struct, frozen=True, kw_only=True):
+    """A configuration in JSON; bytes are in hex."""
+
+    format: int
+    tacit: str
+    run: str
+    method: str
+    population: int
+    directory: Mapping[str, str]
+    seed: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +79,20 @@ class Configuration:
     @classmethod
     def from_bytes(cls, data: bytes) -> "Configuration":
         """The inverse of `to_bytes`; raises `UserError` for another document."""
+        source = Source(label="the configuration of an enclave")
+        document = read_json(data, _Document, source, version=_FORMAT)
+        if document.tacit != version("tacit"):
+            raise UserError(f"The configuration is for Tacit {document.tacit}; this is {version('tacit')}.")
         try:
-            table = json.loads(data)
-            if set(table) != _FIELDS or table["format"] != _FORMAT:
-                raise ValueError(table)
-            configuration = cls(
-                run=bytes.fromhex(table["run"]),
-                method=str(table["method"]),
-                population=int(table["population"]),
-                directory={int(client): bytes.fromhex(key) for client, key in table["directory"].items()},
-                seed=None if table["seed"] is None else int(table["seed"]),
+            return cls(
+                run=bytes.fromhex(document.run),
+                method=document.method,
+                population=document.population,
+                directory={int(client): bytes.fromhex(key) for client, key in document.directory.items()},
+                seed=document.seed,
             )
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except ValueError as error:
             raise UserError("Expected the configuration of an enclave, got another document.") from error
-        if table["tacit"] != version("tacit"):
-            raise UserError(f"The configuration is for Tacit {table['tacit']}; this is {version('tacit')}.")
-        return configuration
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ the round. Store the new state before the reply is sent.
 import json
 from dataclasses import asdict, dataclass, replace
 
-from tacit.core.schema import call
+from tacit.core.records import Source, read_json
 from tacit.errors import ProtocolError, UserError, expect
 from tacit.protocols import crypto
 from tacit.protocols.attestation import GENESIS, AttestationPolicy, Evidence, extend_head, verify_evidence
@@ -125,8 +125,8 @@ class EnclaveClientState:
 
 def _read_policy(data: bytes) -> AttestationPolicy:
     try:
-        return call(AttestationPolicy, "client state", json.loads(data))
-    except (ValueError, UserError) as error:
+        return read_json(data, AttestationPolicy, Source(label="the policy"))
+    except UserError as error:
         raise ProtocolError("Expected a client state, got other bytes.") from error
 
 

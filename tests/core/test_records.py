@@ -1,0 +1,164 @@
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from msgspec import Meta, Struct
+
+from tacit.core.records import Source, convert, read_json, read_toml, write_json
+from tacit.errors import RunError, UserError, expect
+
+
+class Colour(Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+class Circle(Struct, frozen=True, kw_only=True, tag_field="kind", tag="circle"):
+    radius: float
+
+
+class Square(Struct, frozen=True, kw_only=True, tag_field="kind", tag="square", rename="kebab"):
+    side_length: float
+
+
+@dataclass(frozen=True)
+class Inner:
+    size: float
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everything:
+    count: Annotated[int, Meta(ge=1)]
+    numbers: tuple[float, ...] = ()
+    by_name: Mapping[str, int | float | None] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    inner: Inner | None = None
+    parts: tuple[Inner, ...] = ()
+    pair: tuple[str, str] = ("a", "b")
+    colour: Colour = Colour.RED
+    mode: Literal["fast", "slow"] = "fast"
+    shape: Circle | Square | None = None
+    file: Path = Path()
+
+    def __post_init__(self) -> None:
+        expect(self.mode != "slow" or self.count < 9, f"count={self.count} < 9")
+
+
+HERE = Source(label="here.toml")
+
+
+def test_a_record_has_the_types_that_it_declares() -> None:
+    table = {
+        "count": 2,
+        "numbers": [1, 2.5],
+        "by_name": {"a": 3, "b": None, "c": 0.5},
+        "options": {"lr": [1, "x"]},
+        "inner": {"size": 1},
+        "parts": [{"size": 2, "note": "n"}],
+        "pair": ["x", "y"],
+        "colour": "green",
+        "shape": {"kind": "square", "side-length": 2},
+        "file": "a/b",
+    }
+    found = convert({**table}, Everything, HERE)
+    assert found == Everything(
+        count=2,
+        numbers=(1.0, 2.5),
+        by_name={"a": 3, "b": None, "c": 0.5},
+        options={"lr": [1, "x"]},
+        inner=Inner(1.0),
+        parts=(Inner(2.0, "n"),),
+        pair=("x", "y"),
+        colour=Colour.GREEN,
+        shape=Square(side_length=2.0),
+        file=Path("a/b"),
+    )
+    assert type(found.by_name["a"]) is int  # so that a document that is written again is the same
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ([1], "Expected here.toml to be a table, got [1]."),
+        ({}, "Expected here.toml to have the key 'count'."),
+        ({"count": "1"}, "Expected count of here.toml to be a whole number, got '1'."),
+        ({"count": True}, "Expected count of here.toml to be a whole number, got True."),
+        ({"count": 0}, "Expected count of here.toml to be a whole number >= 1, got 0."),
+        ({"count": 1, "numbers": 3}, "Expected numbers of here.toml to be a list, got 3."),
+        ({"count": 1, "numbers": [1, "x"]}, "Expected numbers.2 of here.toml to be a number, got 'x'."),
+        ({"count": 1, "inner": 3}, "Expected inner of here.toml to be a table or none, got 3."),
+        ({"count": 1, "inner": {}}, "Expected inner of here.toml to have the key 'size'."),
+        ({"count": 1, "pair": ["a", 3]}, "Expected pair.2 of here.toml to be a string, got 3."),
+        ({"count": 1, "mode": "fats"}, "Expected mode of here.toml in fast, slow, got 'fats'. Did you mean 'fast'?"),
+        ({"count": 1, "colour": "gren"}, "Expected colour of here.toml in red, green, got 'gren'."),
+        ({"count": 1, "shape": {"kind": "sqare"}}, "Expected shape.kind of here.toml in circle, square, got 'sqare'."),
+        ({"count": 1, "shape": {"kind": "circle"}}, "Expected shape of here.toml to have the key 'radius'."),
+        ({"count": 1, "by_name": {"a": "x"}}, "Expected by_name.* of here.toml to be a whole number or a number or"),
+        ({"count": 9, "mode": "slow"}, "here.toml: Expected count=9 < 9."),
+    ],
+)
+def test_a_wrong_value_gets_one_clear_sentence(table: object, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        convert(table, Everything, HERE)
+    assert str(caught.value).startswith(sentence), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"cuont": 1}, ["Expected keys of here.toml in count, numbers,", "got 'cuont'. Did you mean 'count'?"]),
+        ({"parts": [{"siez": 1}]}, ["Expected keys of parts.1 of here.toml in size, note, got 'siez'."]),
+        ({"inner": {"nite": ""}}, ["inner of here.toml", "Did you mean 'note'?"]),
+        ({"shape": {"kind": "circle", "raduis": 1}}, ["in kind, radius, got 'raduis'. Did you mean 'radius'?"]),
+    ],
+)
+def test_an_unknown_key_is_refused_unless_another_version_may_have_written_it(
+    table: dict[str, object], words: list[str]
+) -> None:
+    with pytest.raises(UserError) as caught:
+        convert({"count": 1, **table}, Everything, HERE)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    newer = {"count": 1, "added": {"later": 1}, "inner": {"size": 1, "added": 2}}
+    assert convert(newer, Everything, Source(label="", closed=False)).inner == Inner(1.0)
+
+
+def test_keys_of_records_are_renamed_and_those_of_mappings_are_not() -> None:
+    source = Source(label="x", renamed={"words": "note", "pieces": "parts"})
+    table = {"count": 1, "by_name": {"words": 1}, "pieces": [{"size": 1, "words": "w"}]}
+    assert convert(table, Everything, source) == Everything(count=1, by_name={"words": 1}, parts=(Inner(1.0, "w"),))
+
+
+@pytest.mark.parametrize("size", [math.inf, -math.inf, math.nan, 0.1, 1e-300])
+def test_every_number_is_read_as_it_was_written(size: float) -> None:
+    content = write_json({"inner": asdict(Inner(size)), "count": 1})
+    json.loads(content, parse_constant=pytest.fail)  # NaN and Infinity are not JSON
+    found = read_json(content, Everything, HERE, strict=False)
+    assert found.inner is not None
+    assert found.inner.size == pytest.approx(size, rel=0, abs=0, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "to be JSON"), (b"\xff", "to be JSON"), (b"[" * 99_999, "to be JSON"), (b"[]", "format 1, got None")],
+)
+def test_other_documents_are_refused_with_the_advice_of_the_source(content: bytes, words: str) -> None:
+    source = Source(label="run.json", error=RunError, advice="Start a new run.")
+    with pytest.raises(RunError, match=rf"^Expected run.json .*{words}.*\. Start a new run\.$"):
+        read_json(content, Everything, source, version=1)
+
+
+def test_a_toml_file_is_a_record(tmp_path: Path) -> None:
+    file = tmp_path / "it.toml"
+    file.write_text('count = 3\n[shape]\nkind = "circle"\nradius = 2\n')
+    assert read_toml(file, Everything) == Everything(count=3, shape=Circle(radius=2.0))
+    with pytest.raises(UserError, match=r"Could not read .*none\.toml: No such file"):
+        read_toml(tmp_path / "none.toml", Everything)
+    file.write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"Expected .*it\.toml to be TOML"):
+        read_toml(file, Everything)
