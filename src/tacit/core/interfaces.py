@@ -143,11 +143,6 @@ class Mechanism(Protocol):
         ...
 
     @property
-    def adversary(self) -> str:
-        """Against whom clients are protected, in words."""
-        ...
-
-    @property
     def expects(self) -> Payload | None:
         """Whether rows must be updates or whole weights; None: either."""
         ...

@@ -76,7 +76,6 @@ class NoNoise(StatelessMechanism, ClientSideMechanism):
     needs_noise: ClassVar[bool] = False
     distributed: ClassVar[bool] = False
     per_layer: ClassVar[bool] = False
-    adversary: ClassVar[str] = "nobody"
     bits: ClassVar[int | None] = None
     expects: ClassVar[Payload | None] = None
 

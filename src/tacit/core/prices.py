@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, Self
 
 from tacit.errors import expect
 
+RECIPIENTS = "anyone who receives the models; the server is trusted"
 TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is slightly above 2.4
 
 
@@ -87,11 +88,13 @@ class Release:
         distance: total variation distance between what is really released and a sum with this loss; it costs
             `distance * (1 + e^ε)` of δ.
         sampling: how the cohort is drawn, for an adversary who does not know who takes part.
+        adversary: against whom participants are protected, in words.
     """
 
     loss: Gaussian | Zcdp
     distance: float = 0.0
     sampling: Sampling = Sampling()
+    adversary: str = field(default=RECIPIENTS, compare=False)
 
     def __post_init__(self) -> None:
         expect(0 <= self.distance <= 1, f"distance={self.distance} in [0, 1]")
@@ -117,11 +120,13 @@ class Leakage:
         noise_multiplier: mean norm of the noise over the radius.
         radius: the radius, public and fixed beforehand; None: it depends on the data.
         limit: the total leakage within the radius at which a client declines to take part; None: unlimited.
+        adversary: against whom participants are protected, in words.
     """
 
     noise_multiplier: float
     radius: float | None
     limit: float | None = None
+    adversary: str = "the server and anyone else who sees a message"
 
     def per_message(self, dim: int) -> float:
         """The leakage of one message of `dim` numbers, for points at the distance of the radius."""

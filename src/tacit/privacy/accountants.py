@@ -17,11 +17,11 @@ import numpy as np
 from dp_accounting import rdp as dp_rdp
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
 
-from tacit.core.prices import Adjacency, Release, Sampling, Zcdp
+from tacit.core.prices import RECIPIENTS, Adjacency, Release, Sampling, Zcdp
 from tacit.core.schema import choose
 from tacit.core.stopping import check_delta
 from tacit.errors import UserError, expect
-from tacit.privacy.guarantee import RECIPIENTS, Guarantee
+from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.releases import describe_sampling, sensitivity
 from tacit.privacy.renyi import ClassicConversion, ImprovedConversion, RenyiComposition
 

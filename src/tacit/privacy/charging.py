@@ -142,7 +142,7 @@ class Charges:
             nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if the clipping bound were public."
             return Guarantee.none(price.reason, rounds=rounds).excluding(nominal, *exclusions)
         releases = [_release(self.method, self.population, index) for index in range(max(rounds, 1))]
-        proved = self.accounting.guarantee(self.delta, releases, mechanism.adversary).excluding(*exclusions)
+        proved = self.accounting.guarantee(self.delta, releases, releases[0].adversary).excluding(*exclusions)
         return self._against_server(proved, history) if mechanism.distributed else proved
 
     def _against_server(self, proved: Guarantee, history: Sequence[Report]) -> Guarantee:

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
+from tacit.core.prices import RECIPIENTS
 from tacit.errors import expect
-
-RECIPIENTS = "anyone who receives the models; the server is trusted"
 
 
 @dataclass(frozen=True, kw_only=True)

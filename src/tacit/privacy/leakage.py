@@ -56,7 +56,7 @@ class LeakageAccounting:
             rounds=0,
             radius=leakage.radius,
             limit=leakage.limit,
-            adversary=method.mechanism.adversary,
+            adversary=leakage.adversary,
             unproved=reason_unproved(price),
         )
         return reduce(cls.after, reports, start)

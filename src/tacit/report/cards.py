@@ -143,12 +143,12 @@ def _guarantee(method: Method) -> str:
     if isinstance(price, Unproved):
         return f"none: {price.reason}."
     if isinstance(price, Leakage):
-        return _metric_guarantee(price, method.mechanism.adversary)
+        return _metric_guarantee(price)
     if method.budget is None:
         proved = "(ε, δ)-differential privacy for every client; ε grows with every round, and a run reports it."
         return proved + _secrecy(method)
     return (
-        f"at most {method.budget} for every client (add-or-remove), against {method.mechanism.adversary}. "
+        f"at most {method.budget} for every client (add-or-remove), against {price.adversary}. "
         f"Training stops before the round that would exceed it.{_secrecy(method)}"
     )
 
@@ -161,12 +161,12 @@ def _secrecy(method: Method) -> str:
     return f" ε assumes that who took part is secret{known}."
 
 
-def _metric_guarantee(price: Leakage, adversary: str) -> str:
+def _metric_guarantee(price: Leakage) -> str:
     """The leakage by distance and for some model sizes; a card does not know the model."""
     examples = ", ".join(f"{price.per_message(dim):.3g} for {dim:,}" for dim in (2, 11, 1_000_000))
     limit = "" if price.limit is None else f" A client declines before it would leak more than {price.limit:g}."
     return (
-        f"d-privacy for every client, against {adversary}, in each round in which it takes part. Between two "
+        f"d-privacy for every client, against {price.adversary}, in each round in which it takes part. Between two "
         f"models within the public radius {price.radius:g}, the leakage is at most n·{price.per_message(1):g} for "
         f"n weights ({examples}); at a distance d, d / {price.radius:g} times as much. A client's rounds add up."
         f"{limit}"

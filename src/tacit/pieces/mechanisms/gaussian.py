@@ -48,7 +48,6 @@ class CentralGaussian:
     distributed: ClassVar[bool] = False
     bits: ClassVar[int | None] = None
     expects: ClassVar[Payload | None] = None
-    adversary: ClassVar[str] = "anyone who receives the models; the server is trusted"
 
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)
@@ -139,7 +138,6 @@ class DistributedGaussian:
     distributed: ClassVar[bool] = True
     per_layer: ClassVar[bool] = False
     expects: ClassVar[Payload | None] = None
-    adversary: ClassVar[str] = "anyone who receives the models or sees the sums"
 
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)
@@ -175,7 +173,11 @@ class DistributedGaussian:
         delivered = self.honest if turnout is None else max(turnout.fraction - self.colluding, 0.0)
         if isclose(delivered, self.honest):  # 0.7 − 0.1 is not quite 1 − 0.3 − 0.1
             delivered = self.honest
-        return _price(self.clip, self.arithmetic.release(_given(self.noise_multiplier), delivered / self.honest))
+        release = self.arithmetic.release(_given(self.noise_multiplier), delivered / self.honest)
+        seen = (
+            None if release is None else replace(release, adversary="anyone who receives the models or sees the sums")
+        )
+        return _price(self.clip, seen)
 
     def sized(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise)

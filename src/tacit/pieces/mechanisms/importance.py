@@ -199,7 +199,6 @@ class ByImportance:
     needs_noise: ClassVar[bool] = False
     per_layer: ClassVar[bool] = True
     bits: ClassVar[int | None] = None
-    adversary: ClassVar[str] = "nobody"
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, ClientNoise) or getattr(self.base, "at_once", False):

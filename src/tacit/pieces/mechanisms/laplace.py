@@ -58,7 +58,6 @@ class MetricLaplace(StatelessMechanism, ClientSideMechanism):
     needs_noise: ClassVar[bool] = False
     distributed: ClassVar[bool] = False
     bits: ClassVar[int | None] = None
-    adversary: ClassVar[str] = "the server and anyone else who sees a message"
 
     def __post_init__(self) -> None:
         expect(self.noise_multiplier > 0, f"noise_multiplier={self.noise_multiplier:g} > 0", "Without it, use NoNoise.")

@@ -70,7 +70,6 @@ class NbaflGaussian(StatelessMechanism):
     bits: ClassVar[int | None] = None
     per_layer: ClassVar[bool] = False
     expects: ClassVar[Payload | None] = None
-    adversary: ClassVar[str] = "nobody"
 
     def __post_init__(self) -> None:
         expect(0 < self.epsilon < float("inf"), f"epsilon={self.epsilon:g} > 0 and finite")
