@@ -269,7 +269,7 @@ def other_method(path: Path) -> None:
         (MANIFEST, cut, "to be JSON"),
         (MANIFEST, other_format, "another version"),
         (MANIFEST, other_method, "another method"),
-        (ROUNDS, cut, "Line 2"),
+        (ROUNDS, cut, "line 2"),
     ],
 )
 def test_damaged_runs_are_not_resumed(file, damage, words, capsys):

@@ -74,7 +74,8 @@ def read_json(content: bytes, kind: type[T], source: Source, *, version: int | N
         raise source.problem(f"Expected {source.label} to be JSON, but it is not.") from None
     found = table.get("format") if type(table) is dict else None
     if version is not None and found != version:
-        raise source.problem(f"Expected {source.label} to have format {version}, got {found}.")
+        writer = "" if found is None else ", of another version of Tacit"
+        raise source.problem(f"Expected {source.label} to have format {version}, got {found}{writer}.")
     return convert(table, kind, source, strict=strict)
 
 
