@@ -57,7 +57,7 @@ class SecureSum:
             "cpu_seconds": time.process_time() - cpu_begin,
             "client_pads": self.client_pads / len(self.vectors),
             "server_pads": self.pads.read(),
-            "error": int(np.abs(outcome.total.astype(np.int64) - self.case.total()).max()),
+            "error": int(np.abs(outcome.result.astype(np.int64) - self.case.total()).max()),
         }
 
 

@@ -203,12 +203,28 @@ class Transcript(Generic[Kind, Reason]):
         self.down[kind].update({client: len(request) for client, request in requests.items()})
 
 
+@dataclass(frozen=True, eq=False)
+class Outcome(Generic[T, Kind, Reason]):
+    """The end of a conversation.
+
+    Attributes:
+        result: what the server learned.
+        clients: that reached it with the server: the survivors of a sum, or those that accepted an enclave.
+        transcript: what the server observed.
+    """
+
+    result: T
+    clients: tuple[int, ...]
+    transcript: Transcript[Kind, Reason]
+
+
 def play(server: ServerSide[T], answer: Callable[[Requests], Replies]) -> T:
     """Run a conversation to its end: `answer` gives the replies to the server's requests, also one by one."""
     requests = next(server)
     while True:
+        replies = answer(requests)
         try:
-            requests = server.send(answer(requests))
+            requests = server.send(replies)
         except StopIteration as end:
             result: T = end.value
             return result

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from tacit.protocols import crypto
+from tacit.protocols.kit import Requests, play
 from tacit.protocols.secagg import (
     Parameters,
     Phase,
@@ -95,19 +96,15 @@ class Federation:
 
     def run(self) -> SecaggOutcome:
         cohort = self.start()
-        conversation = converse(self.session, cohort, directory(self.session.parameters, cohort))
-        replies: list[tuple[int, bytes]] | None = None
         gone: set[int] = set()
-        try:
-            while True:
-                requests = next(conversation) if replies is None else conversation.send(replies)
-                phase = Phase(next(iter(requests.values()))[5])
-                gone |= self.dropouts.get(phase, frozenset())
-                sent = [(j, self.reply(j, request)) for j, request in requests.items() if j not in gone]
-                replies = self.network(phase, sent)
-        except StopIteration as end:
-            outcome: SecaggOutcome = end.value
-            return outcome
+
+        def replies(requests: Requests) -> list[tuple[int, bytes]]:
+            phase = Phase(next(iter(requests.values()))[5])
+            gone.update(self.dropouts.get(phase, frozenset()))
+            sent = [(j, self.reply(j, request)) for j, request in requests.items() if j not in gone]
+            return self.network(phase, sent)
+
+        return play(converse(self.session, cohort, directory(self.session.parameters, cohort)), replies)
 
     def reply(self, client: int, request: bytes) -> bytes:
         self.states[client], reply = self._answer(self.states[client], request)

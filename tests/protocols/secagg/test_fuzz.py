@@ -96,7 +96,7 @@ def test_damage_in_transit_never_changes_the_sum() -> None:
     for seed in range(INPUTS // 150):
         federation = garbling(seed, lambda chance, data: mutate(chance, data) + b"!")
         outcome = federation.run()
-        assert np.array_equal(outcome.total, exact_sum(federation.vectors, COHORT))
+        assert np.array_equal(outcome.result, exact_sum(federation.vectors, COHORT))
         assert outcome.transcript.rejected == {ReplyRejection.MALFORMED: 4 * 5 * 4}
 
 
@@ -105,7 +105,7 @@ def test_garbage_sent_by_clients_ends_in_a_sum_or_a_clean_abort() -> None:
     for seed in range(INPUTS // 100):
         try:
             outcome = garbling(seed, mutated_frame).run()
-            ends["sum"] += set(outcome.survivors) <= set(COHORT)
+            ends["sum"] += set(outcome.clients) <= set(COHORT)
         except ProtocolError:
             ends["abort"] += 1
     assert ends["sum"] + ends["abort"] == INPUTS // 100
@@ -161,4 +161,4 @@ def test_a_well_formed_but_wrong_upload_changes_only_that_clients_contribution()
 
     federation = Federation(session(parameters(5, 4)), small_vectors(), network=change)
     outcome = federation.run()
-    assert np.array_equal(outcome.total, exact_sum(federation.vectors, COHORT) + np.uint32(9))
+    assert np.array_equal(outcome.result, exact_sum(federation.vectors, COHORT) + np.uint32(9))

@@ -98,8 +98,8 @@ def test_random_schedules_give_the_exact_sum_or_a_clean_abort() -> None:
                 federation.run()
         else:
             outcome = federation.run()
-            assert outcome.survivors == tuple(sorted(predicted))
-            assert np.array_equal(outcome.total, exact_sum(vectors, outcome.survivors, p.bits))
+            assert outcome.clients == tuple(sorted(predicted))
+            assert np.array_equal(outcome.result, exact_sum(vectors, outcome.clients, p.bits))
             assert outcome.transcript.rejected == network.expected
         ends["abort" if predicted is None else "sum" if len(predicted) == p.cohort else "smaller sum"] += 1
     assert all(ends[end] > SCHEDULES // 20 for end in ("abort", "sum", "smaller sum")), ends
@@ -124,8 +124,8 @@ def test_every_subset_of_six_dropping_out_in_every_phase_ends_as_predicted(threa
                     federation.run()
                 continue
             outcome = federation.run()
-            assert outcome.survivors == tuple(j for j in vectors if j not in dropouts or phase > Phase.UPLOAD)
-            assert np.array_equal(outcome.total, exact_sum(vectors, outcome.survivors))
+            assert outcome.clients == tuple(j for j in vectors if j not in dropouts or phase > Phase.UPLOAD)
+            assert np.array_equal(outcome.result, exact_sum(vectors, outcome.clients))
 
 
 @pytest.mark.parametrize("seed", range(HUNDREDS))
@@ -139,8 +139,8 @@ def test_a_hundred_clients_on_a_sparse_graph_with_thirty_dropouts(seed: int) -> 
     when = {j: chance.choice(REQUESTS) for j in chance.sample(range(1, 101), 30)}
     dropouts = {phase: frozenset(j for j, at in when.items() if at is phase) for phase in Phase}
     outcome = Federation(session(p), vectors, dropouts, serialised=False, seed=seed).run()
-    assert outcome.survivors == tuple(j for j in vectors if when.get(j, Phase.OPEN) > Phase.UPLOAD)
-    assert np.array_equal(outcome.total, exact_sum(vectors, outcome.survivors))
+    assert outcome.clients == tuple(j for j in vectors if when.get(j, Phase.OPEN) > Phase.UPLOAD)
+    assert np.array_equal(outcome.result, exact_sum(vectors, outcome.clients))
 
 
 def test_random_schedules_on_sparse_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_random_schedules_on_sparse_graphs(monkeypatch: pytest.MonkeyPatch) -> N
             ends["abort"] += 1
             continue
         ends["sum"] += 1
-        assert set(outcome.survivors) <= set(clients) - silent
-        assert np.array_equal(outcome.total, exact_sum(vectors, outcome.survivors))
+        assert set(outcome.clients) <= set(clients) - silent
+        assert np.array_equal(outcome.result, exact_sum(vectors, outcome.clients))
     graph.graph_parameters.cache_clear()
     assert min(ends["abort"], ends["sum"], ends["sparse"]) >= 5, ends

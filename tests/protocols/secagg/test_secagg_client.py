@@ -298,8 +298,8 @@ def test_an_honest_server_rejects_an_announced_point_of_low_order() -> None:
 
     low = RecordedFederation(session(parameters(5, 4)), small_vectors(), network=collude)
     outcome = low.run()
-    assert outcome.survivors == (2, 3, 4, 5)
-    assert np.array_equal(outcome.total, exact_sum(low.vectors, outcome.survivors))
+    assert outcome.clients == (2, 3, 4, 5)
+    assert np.array_equal(outcome.result, exact_sum(low.vectors, outcome.clients))
 
 
 def test_a_client_with_another_model_contributes_uniform_noise() -> None:

@@ -58,8 +58,8 @@ def rewritten(phase: Phase, client: int, binding: bytes, body: bytes, index: int
 def test_a_damaged_reply_excludes_its_sender_and_nobody_else(phase: Phase, damage: Callable[[bytes], bytes]) -> None:
     federation = tampered(phase, lambda replies: [(replies[0][0], damage(replies[0][1])), *replies[1:]])
     outcome = federation.run()
-    assert outcome.survivors == (COHORT if phase > Phase.UPLOAD else COHORT[1:])
-    assert np.array_equal(outcome.total, exact_sum(federation.vectors, outcome.survivors))
+    assert outcome.clients == (COHORT if phase > Phase.UPLOAD else COHORT[1:])
+    assert np.array_equal(outcome.result, exact_sum(federation.vectors, outcome.clients))
     assert outcome.transcript.rejected == Counter({ReplyRejection.MALFORMED: 1})
 
 
@@ -74,7 +74,7 @@ def test_replies_of_unexpected_senders_or_of_another_session_are_rejected() -> N
 
     federation = tampered(Phase.UPLOAD, add)
     outcome = federation.run()
-    assert np.array_equal(outcome.total, exact_sum(federation.vectors, COHORT))
+    assert np.array_equal(outcome.result, exact_sum(federation.vectors, COHORT))
     assert outcome.transcript.rejected == {
         ReplyRejection.UNEXPECTED_SENDER: 3,
         ReplyRejection.WRONG_SESSION: 2,
@@ -92,7 +92,7 @@ def test_wrong_shares_are_detected() -> None:
         return [rewritten(Phase.OPEN, client, frame[24:56], pack_table(wrong, REVEALED)), *replies[1:]]
 
     federation = tampered(Phase.OPEN, falsify)
-    assert np.array_equal(federation.run().total, exact_sum(federation.vectors, COHORT))
+    assert np.array_equal(federation.run().result, exact_sum(federation.vectors, COHORT))
     with pytest.raises(TooFewClientsError, match="are inconsistent"):
         tampered(Phase.OPEN, lambda replies: falsify(replies[:4])).run()
 

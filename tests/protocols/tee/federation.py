@@ -17,6 +17,7 @@ from tacit.pieces.samplers import FixedSize
 from tacit.pieces.trainers import Sgd
 from tacit.protocols import crypto
 from tacit.protocols.attestation import AttestationPolicy, SimulatedAttestor, code_measurement
+from tacit.protocols.kit import Requests, play
 from tacit.protocols.tee import (
     ENCLAVE,
     Configuration,
@@ -129,21 +130,17 @@ class Federation:
         self, sent: Messages, index: int = 0, tamper: Callable[[list[Delivery]], Iterable[Delivery]] = list
     ) -> EnclaveOutcome:
         self.encode(sent, index)
-        conversation = converse(self.request(sent, index), self.attested)
-        requests = next(conversation)
-        while True:
+
+        def replies(requests: Requests) -> list[Delivery]:
             if ENCLAVE in requests:
-                replies = [(ENCLAVE, self.service.answer(requests[ENCLAVE]))]
-            else:
-                replies = [(client, self.answer(client, request)) for client, request in requests.items()]
-                if replies and enclave_messages.unpack(replies[0][1]).type is MessageType.UPLOAD:
-                    replies = list(tamper(replies))
-            try:
-                requests = conversation.send(replies)
-            except StopIteration as end:
-                outcome: EnclaveOutcome = end.value
-                self.attested = outcome.attested
-                return outcome
+                return [(ENCLAVE, self.service.answer(requests[ENCLAVE]))]
+            answers = [(client, self.answer(client, request)) for client, request in requests.items()]
+            uploads = answers and enclave_messages.unpack(answers[0][1]).type is MessageType.UPLOAD
+            return list(tamper(answers)) if uploads else answers
+
+        outcome = play(converse(self.request(sent, index), self.attested), replies)
+        self.attested = frozenset(outcome.clients)
+        return outcome
 
 
 class ServingThread:

@@ -155,8 +155,8 @@ class SecureSumConversation:
         vectors = _integers(messages, channel.bits)
         others = (client for client in count() if client not in vectors)  # stand for clients that dropped out
         outcome = run_locally(session, vectors, dropouts=islice(others, now.cohort - len(vectors)))
-        total = torch.from_numpy(outcome.total.astype(np.float64)).mul_(messages.grid_step.size)
-        return replace(simulated, total=total, weight=float(len(outcome.survivors)))
+        total = torch.from_numpy(outcome.result.astype(np.float64)).mul_(messages.grid_step.size)
+        return replace(simulated, total=total, weight=float(len(outcome.clients)))
 
     def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
         """The sum modulo 2^bits, centred at zero; raises `TooFewClientsError` if too few clients uploaded."""

@@ -15,7 +15,7 @@ import numpy as np
 from tacit.errors import ProtocolError, TooFewClientsError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY
-from tacit.protocols.kit import Requests, ServerSide, Transcript
+from tacit.protocols.kit import Outcome, Requests, ServerSide, Transcript
 from tacit.protocols.secagg import graph as graphs
 from tacit.protocols.secagg import pads, secagg_messages, shamir
 from tacit.protocols.secagg.graph import ThreatModel
@@ -47,15 +47,7 @@ class ReplyRejection(StrEnum):
 
 
 SecaggTranscript = Transcript[Phase, ReplyRejection]
-
-
-@dataclass(frozen=True, eq=False)
-class SecaggOutcome:
-    """The result of a round: the sum modulo 2^bits, the clients in it, and the transcript."""
-
-    total: Vector
-    survivors: tuple[int, ...]
-    transcript: SecaggTranscript
+SecaggOutcome = Outcome[Vector, Phase, ReplyRejection]  # the sum modulo 2^bits, and the survivors
 
 
 def converse(

@@ -9,22 +9,14 @@ from dataclasses import dataclass, field
 
 from tacit.errors import ProtocolError
 from tacit.protocols.crypto import KEY
-from tacit.protocols.kit import ServerSide, Transcript
+from tacit.protocols.kit import Outcome, ServerSide, Transcript
 from tacit.protocols.tee import enclave_messages
 from tacit.protocols.tee.enclave_messages import MessageType, RoundRequest, RoundResult, UploadStatus
 from tacit.wire.packing import Reader, pack_number
 
 ENCLAVE = -1  # requests to the enclave; clients have numbers from 0
 EnclaveTranscript = Transcript[MessageType, UploadStatus]
-
-
-@dataclass(frozen=True, eq=False)
-class EnclaveOutcome:
-    """The end of a round: the enclave's result, the clients that have accepted its attestation, the transcript."""
-
-    result: RoundResult
-    attested: frozenset[int]
-    transcript: EnclaveTranscript
+EnclaveOutcome = Outcome[RoundResult, MessageType, UploadStatus]  # with the clients that have accepted the enclave
 
 
 def converse(request: RoundRequest, attested: frozenset[int] = frozenset()) -> ServerSide[EnclaveOutcome]:
@@ -58,7 +50,7 @@ class _Host:
         )
         result = RoundResult.read(closed, self.request.dim)
         self.transcript.rejected.update(result.rejected)
-        return EnclaveOutcome(result, attested, self.transcript)
+        return EnclaveOutcome(result, tuple(sorted(attested)), self.transcript)
 
     def _attest(self, clients: list[int]) -> ServerSide[frozenset[int]]:
         """Every client challenges the enclave with its own nonce, and decides whether to accept it."""

@@ -94,7 +94,7 @@ class SimulatedEnclave:
         dim, memory = messages.rows.dim, shared_memory(state)
         request = RoundRequest(now.index, model, dim, cohort, now.cohort, state.layers, memory)
         outcome = play(converse(request, self._attested), self._answer)
-        self._attested, self.transcript = outcome.attested, outcome.transcript
+        self._attested, self.transcript = frozenset(outcome.clients), outcome.transcript
         result = outcome.result
         self.seconds["load"], self.seconds["aggregate"] = result.load_seconds, result.aggregate_seconds
         self.seconds["transfer"] -= result.load_seconds  # it includes the enclave's work
