@@ -85,7 +85,7 @@ def test_missing_shares_of_the_noise(missing, epsilon):
     charged = [event for event in events if event is not None]
     assert len(charged) == 200
     assert f"{Accounting.of(RdpClassic(), charged).epsilon(DELTA):.2f}" == epsilon
-    assumed = methods.fl_top_dp(noise=1.54, colluding=missing / 100).mechanism
+    assumed = methods.make("fl-top-dp", {"noise": 1.54, "mechanism.colluding": missing / 100}).mechanism
     assert assumed.event(0) == assumed.event(0, Turnout(100, 100)) == method.mechanism.event(0)
 
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tacit import methods, tasks
-from tacit.core.schema import call, check_names, choose, convert, listed, suggestion
-from tacit.errors import UserError
+from tacit.core.schema import annotation_of, call, check_names, choose, convert, listed, suggestion
+from tacit.errors import CompositionError, UserError
 
 if TYPE_CHECKING:
     from tacit.core import Method, Task
@@ -116,9 +116,9 @@ def split_args(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
         >>> split_args({"rounds": 3, "ratio": 0.1}, ["fl-std", "fl-top"])
         [{'rounds': 3}, {'rounds': 3, 'ratio': 0.1}]
     """
-    known = [choose(methods.definitions(), name, "method").parameters for name in names]
+    known = [methods.options(name) for name in names]
     label = f"method{'s' * (len(names) > 1)} {listed(names)}"
-    check_names([key for key in args if "." not in key], dict.fromkeys(key for keys in known for key in keys), label)
+    check_names(methods.plain_names(args), dict.fromkeys(key for keys in known for key in keys), label)
     accepted = [{key: value for key, value in args.items() if _has_argument(name, key, value)} for name in names]
     unknown = {key: value for key, value in args.items() if not any(key in some for some in accepted)}
     return [{**some, **unknown} for some in accepted]  # unknown are fields of pieces only: `make` rejects them
@@ -127,9 +127,11 @@ def split_args(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
 def _has_argument(name: str, key: str, value: object) -> bool:
     """Whether a method's factory has this argument or, for a key with dots, its pieces have this field."""
     if "." not in key:
-        return key in choose(methods.definitions(), name, "method").parameters
+        return key in methods.options(name)
     try:
         methods.make(name, {key: value})
+    except CompositionError:  # it has the field, which fits only together with others
+        return True
     except UserError:
         return False
     return True
@@ -164,7 +166,7 @@ def parse(table: Mapping[str, Any], label: str) -> Experiment:
     return Experiment(
         method=method,
         task=task,
-        args=_flat(_expect(table.get("args", {}), dict, "args", label)),
+        args=flat_args(_expect(table.get("args", {}), dict, "args", label)),
         task_args={
             **default_task_args(default_task, task),
             **_expect(table.get("task-args", {}), dict, "task-args", label),
@@ -178,11 +180,11 @@ def default_task_args(default_task: methods.DefaultTask, task: str) -> dict[str,
     return dict(default_task.args) if task == default_task.task else {}
 
 
-def _flat(table: Options, prefix: str = "") -> dict[str, object]:
+def flat_args(table: Options, prefix: str = "") -> dict[str, object]:
     """Nested tables as keys with dots, which name the fields of pieces."""
     flat: dict[str, object] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        flat |= flat_args(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat
 
 
@@ -203,6 +205,4 @@ def _expect(value: object, kind: type[T], key: str, label: str) -> T:
 
 
 def _typed(factory: Callable[..., object], options: Options) -> dict[str, object]:
-    known = inspect.signature(factory, eval_str=True).parameters
-    types = {key: known[key].annotation if key in known else Any for key in options}
-    return {key: convert(value, types[key], key, factory.__name__) for key, value in options.items()}
+    return {key: convert(value, annotation_of(factory, key), key, factory.__name__) for key, value in options.items()}
