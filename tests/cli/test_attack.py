@@ -14,7 +14,7 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 
 
 def test_dlg_prints_scores_and_saves_a_picture(capsys):
-    options = ["--images", "2", "--steps", "80", "--set", "steps=1", "cohort=5"]
+    options = ["--images", "2", "--steps", "80", "--set", "descent.steps=1", "cohort=5"]
     assert main(["attack", "dlg", "fl-std", *options, *SMOOTH]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Observed by the server: the models before and after the round, 2 single messages."
@@ -40,7 +40,7 @@ def test_dlg_reports_that_a_sum_cannot_be_attacked(capsys):
 
 def test_dlg_as_json_with_a_path_for_the_picture(capsys):
     options = ["--images", "2", "--batch", "2", "--steps", "5", "--published", "--picture", "a/b.png", "--json"]
-    assert main(["attack", "dlg", "fl-std", "--set", "steps=1", *options, *SMOOTH]) == 0
+    assert main(["attack", "dlg", "fl-std", "--set", "descent.steps=1", *options, *SMOOTH]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["adversary"] == "server"
     assert document["observed"] == "server: the models before and after the round, 1 single message"

@@ -168,7 +168,7 @@ def test_methods_lists_the_catalogue(capsys):
 
 
 def test_a_card_is_complete(capsys):
-    assert cli.main(["card", "fl-std", "--set", "rounds=3", "lr=1/8"]) == 0
+    assert cli.main(["card", "fl-std", "--set", "rounds=3", "descent.lr=1/8"]) == 0
     printed = capsys.readouterr().out
     for words in (
         "Who sees what",
@@ -188,7 +188,7 @@ def test_a_card_is_complete(capsys):
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [(["card", "fl-sdt"], "'fl-std'"), (["card", "fl-std", "--set", "step=3"], "Did you mean 'steps'?")],
+    [(["card", "fl-sdt"], "'fl-std'"), (["card", "fl-std", "--set", "round=3"], "Did you mean 'rounds'?")],
 )
 def test_a_card_of_an_unknown_method_or_argument_is_refused(line, words, capsys):
     assert cli.main(line) == 2

@@ -80,7 +80,7 @@ def test_early_stopping_is_reported(capsys):
 
 def test_methods_are_compared_with_the_bytes_they_save(capsys):
     options = ["--rounds", "2", "--workers", "1", "--set", "cohort=5", "ratio=0.1", "noise=1", "epsilon=none"]
-    assert main(["run", "fl-std", "fl-top-dp", *options, "channel=ideal"]) == 0
+    assert main(["run", "fl-std", "fl-top-dp", *options, "channel=IdealSum()", "mechanism.arithmetic=Reals()"]) == 0
     printed = capsys.readouterr().out
     standard, top = printed.splitlines()[1:3]
     assert standard.startswith("fl-std ")
@@ -90,23 +90,27 @@ def test_methods_are_compared_with_the_bytes_they_save(capsys):
     assert "No privacy guarantee for fl-std: no noise is added" in printed
     assert "Guarantee of fl-top-dp: (" in printed
     assert {path.name for path in Path("runs").iterdir()} == {"fl-std-digits-0", "fl-top-dp-digits-0"}
-    assert read_manifest(Path("runs/fl-std-digits-0")).method.args == {"rounds": 2, "cohort": 5}
+    assert read_manifest(Path("runs/fl-std-digits-0")).method.args == {
+        "rounds": 2,
+        "cohort": 5,
+        "channel": "IdealSum()",
+    }
 
 
 def test_the_overhead_of_secure_aggregation_is_reported_by_phase(capsys):
     options = ["--rounds", "2", "--workers", "1", "--set", "cohort=12", "ratio=0.1", "noise=1", "epsilon=none"]
-    assert main(["run", "fl-std", "fl-top-dp", *options, "channel.level=semi_honest", "sampling=fixed"]) == 0
+    assert main(["run", "fl-std", "fl-top-dp", *options, "channel.level=semi_honest", "sampler=FixedSize(12)"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"Secure aggregation overhead: [\d.]+ .B \(\d+ % of the payload\)\.", printed)
     assert re.search(r"Overhead by phase: announce .*, share .*, upload .*, open ", printed)
     assert re.search(r"Values are rounded to multiples of \S+ and summed modulo 2\^32\.", printed)
     assert re.search(r"Rounding to integers costs \d+(\.\d\d)? % more noise\.", printed)
-    assert main(["run", "fl-top-dp", *options, "sampling=fixed", "--json"]) == 0
+    assert main(["run", "fl-top-dp", *options, "sampler=FixedSize(12)", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["bytes"]["phases"]["agree"]["up"] == 2 * 12 * 120
 
 
 def test_a_cohort_too_small_for_secure_aggregation_is_refused(capsys):
-    options = ["--rounds", "2", "--set", "cohort=2", "noise=1", "epsilon=none", "sampling=fixed"]
+    options = ["--rounds", "2", "--set", "cohort=2", "noise=1", "epsilon=none", "sampler=FixedSize(2)"]
     assert main(["run", "fl-std-dp", *options]) == 1
     assert "needs at least 3 clients, but round 1 has 2 clients. Use larger cohorts." in capsys.readouterr().err
 

@@ -22,11 +22,10 @@ def train(rounds: int, lr: float = LR, *, steps: int = 3) -> Method:
     """
 
 
-def with_noise(method: Method, noise: float = 1.0) -> Method:
-    ...
+def train_dp(rounds: int, descent: Sgd = Sgd(lr=LR), noise: float = 1.0) -> Method:
+    """Train with noise."""
 
 
-train_dp = private(train, with_noise, summary="Train with noise.")
 METHODS = (train, train_dp)
 TASKS = {"train": ("digits", {"clients": 3})}
 OTHER = {"train": LR}
@@ -39,9 +38,8 @@ def test_an_outline_is_read_without_importing(tmp_path: Path) -> None:
     outline = read_outline(file, "source")
     own = {"rounds": "", "lr": "LR", "steps": "3"}
     assert outline.factories["train"] == Definition("source", "train", "Train for some rounds.", own)
-    assert outline.factories["with_noise"].parameters == {"noise": "1.0"}
     assert outline.factories["train_dp"] == Definition(
-        "source", "train_dp", "Train with noise.", own | {"noise": "1.0"}
+        "source", "train_dp", "Train with noise.", {"rounds": "", "descent": "Sgd(lr=LR)", "noise": "1.0"}
     )
     assert outline.tuples == {"METHODS": ("train", "train_dp")}
     assert outline.tables == {"TASKS": {"train": ("digits", {"clients": 3})}}

@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from tacit.core.schema import call, choose, suggestion
+from tacit.core.schema import annotation_of, call, choose, suggestion
 from tacit.errors import UserError
 
 
@@ -42,6 +42,25 @@ class Record:
 def test_records_and_partial_functions_are_factories() -> None:
     assert call(Record, "record", {"clip": "2"}) == Record(clip=2.0)
     assert call(partial(factory, ratio=0.5), "f", {"rounds": "4"})[:2] == (0.5, 4)
+
+
+RECORD = Record(clip=1.0)
+
+
+def nested(name: str, record: Record = RECORD) -> tuple[str, Record]:
+    return name, record
+
+
+def test_dots_reach_into_the_records_of_a_factory() -> None:
+    assert call(nested, "f", {"name": "x", "record.clip": "1/2"}) == ("x", Record(clip=0.5))
+    assert call(nested, "f", {"name": "x", "record": Record(clip=2.0), "record.rounds": 4})[1] == Record(
+        clip=2.0, rounds=4
+    )
+    assert annotation_of(nested, "record.clip") is float
+    assert annotation_of(nested, "name") is str
+    for name in ("record.clp", "recrd.clip"):
+        with pytest.raises(UserError, match="Did you mean"):
+            call(nested, "f", {"name": "x", name: 1})
 
 
 def test_parameters_without_annotation_accept_any_value() -> None:

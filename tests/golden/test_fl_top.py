@@ -85,7 +85,7 @@ def test_missing_shares_of_the_noise(missing, epsilon):
     charged = [release for release in releases if release is not None]
     assert len(charged) == 200
     assert f"{Accounting.of(RdpClassic(), charged).epsilon(DELTA):.2f}" == epsilon
-    assumed = methods.fl_top_dp(noise=1.54, colluding=missing / 100).mechanism
+    assumed = methods.make("fl-top-dp", {"noise": 1.54, "mechanism.colluding": missing / 100}).mechanism
     assert assumed.price(0) == assumed.price(0, Turnout(100, 100)) == method.mechanism.price(0)
 
 

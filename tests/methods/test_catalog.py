@@ -9,7 +9,8 @@ import tacit
 from tacit import methods
 from tacit.core.prices import Unproved
 from tacit.errors import UserError
-from tacit.report.cards import SLOTS, card, section, summary
+from tacit.methods import SLOTS
+from tacit.report.cards import card, section, summary
 
 CATALOG = sorted(methods.catalog().items())
 each_method = pytest.mark.parametrize(("name", "factory"), CATALOG, ids=[name for name, _ in CATALOG])
@@ -31,7 +32,8 @@ def test_a_method_has_its_factory_s_name(name, factory):
 @each_method
 def test_docstrings_agree_with_signatures(name, factory):
     doc, given = inspect.getdoc(factory) or "", list(inspect.signature(factory).parameters)
-    inherited = documented(methods.fl_top) if "Args: those of FL-TOP" in doc else []
+    parent = re.search(r"Args: those of (FL-TOP(?:-DP)?)\b", doc)
+    inherited = documented(methods.find(parent[1].lower())) if parent else []
     assert [name for name in inherited if name in given] + documented(factory) == given
     assert summary(factory).endswith(".")
     assert re.search(r"\d{4}", section(factory, "Reference"))
@@ -55,6 +57,15 @@ def test_cards_show_the_method_as_it_is(name, factory):
     assert shown.guarantee.startswith("none: ") == isinstance(price, Unproved)
 
 
+def test_pieces_are_exchanged_by_name_and_records_by_field():
+    made = methods.make(
+        "fl-top", {"descent.lr": "1/4", "sampler": "Everyone()", "codec.selection.size": "Size(number=3)"}
+    )
+    assert isinstance(made.trainer, tacit.Masked)
+    assert (made.trainer.sgd.lr, made.sampler) == (0.25, tacit.Everyone())
+    assert made.codec == tacit.Select(tacit.TopK(size=tacit.Size(number=3), lr=0.25, batch_size=10))
+
+
 def test_fl_std_has_the_paper_s_figures():
     std = methods.fl_std()
     assert (std.rounds, std.sampler) == (200, tacit.FixedSize(100))
@@ -74,7 +85,9 @@ def test_fedavg_weights_clients_by_default():
         ("fedavg", {"epoch": 1}, ["method fedavg", "Did you mean 'epochs'?"]),
         ("fedavg", {"cohort": "many"}, ["cohort of method fedavg", "'many'"]),
         ("fedavg", {"rounds": 0}, ["rounds=0 >= 1"]),
-        ("fl-std", {"lr": -1}, ["lr=-1.0 > 0"]),
+        ("fl-std", {"descent.lr": -1}, ["lr=-1.0 > 0"]),
+        ("fl-std", {"descent.rate": 1}, ["fields of descent of method fl-std", "'rate'"]),
+        ("fl-std", {"sampler": "FixedSze(3)"}, ["a public record", "Did you mean 'FixedSize'?"]),
     ],
 )
 def test_errors_of_names_and_arguments_say_what_to_use_instead(name, args, phrases):

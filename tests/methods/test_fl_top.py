@@ -22,7 +22,8 @@ from tacit.runs.training import follow
 from tacit.wire import frames
 
 SCHEMES = {"fl-std", "fl-basic", "fl-bas-2", "fl-bas-3", "fl-bas-4", "fl-cs", "fl-top-bis", "fl-top"}
-NOISE = ["epsilon", "delta", "noise", "clip", "sampling", "dropouts", "colluding", "channel"]
+NOISE = ["epsilon", "delta", "noise", "clip"]
+IDEAL = {"channel": "IdealSum()", "mechanism.arithmetic": "Reals()"}
 each_scheme = pytest.mark.parametrize("name", sorted(SCHEMES))
 
 
@@ -45,7 +46,7 @@ def test_the_private_form_has_the_same_arguments_and_pieces_otherwise(name: str)
     assert (b.codec, b.trainer, b.aggregator, b.server) == (a.codec, a.trainer, a.aggregator, a.server)
     assert b.sampler == tacit.Poisson(100.0)
     assert (b.channel, distributed(b).arithmetic) == (tacit.SecureSum(), tacit.Grid())
-    ideal = private(channel="ideal")
+    ideal = methods.make(f"{name}-dp", IDEAL)
     assert (ideal.channel, distributed(ideal).arithmetic) == (tacit.IdealSum(), tacit.Reals())
     assert b.budget == tacit.Budget(1.0, 1e-5)
     assert b.mechanism.needs_noise
@@ -61,7 +62,7 @@ def distributed(method: Method) -> tacit.DistributedGaussian:
 @each_scheme
 @pytest.mark.parametrize("form", ["", "-dp"])
 def test_repr_rebuilds_the_method_and_its_card_prints(name: str, form: str) -> None:
-    args = {"noise": 1.2, "dropouts": 0.1, "clip": 0.5} if form else {}
+    args = {"noise": 1.2, "mechanism.dropouts": 0.1, "clip": 0.5} if form else {}
     method = methods.make(name + form, args)
     assert eval(repr(method), {name: getattr(tacit, name) for name in tacit.api.__all__}) == method
     shown = card(name + form, args)
@@ -87,7 +88,7 @@ def test_schemes_differ_in_what_is_sent_and_what_is_trained(name: str, selection
     assert isinstance(method.codec.selection, selection)
     assert method.codec.selection.size == tacit.Size(ratio=0.01)
     assert method.trainer.masked == masked
-    other = methods.make(name, {"number": 12}).codec
+    other = methods.make(name, {"codec.selection.size": "Size(number=12)"}).codec
     assert isinstance(other, tacit.Select)
     assert other.selection.size == tacit.Size(number=12)
 
@@ -104,22 +105,25 @@ def test_the_bound_is_a_median_only_if_coordinates_are_redrawn() -> None:
     [
         ({"noise": 0.0}, UserError, "noise=0.0 > 0.*Without noise nothing is proved"),
         ({"epsilon": None}, CompositionError, "no noise multiplier, and there is no budget to compute it from"),
-        ({"sampling": "uniform"}, UserError, "uniform"),
+        ({"sampler": "uniform"}, UserError, "sampler of method fl-top-dp to be Sampler, got 'uniform'"),
+        ({"sampler": "Mean()"}, UserError, "sampler of method fl-top-dp to be Sampler"),
+        ({"descent": "Mean()"}, UserError, "descent of method fl-top-dp to be Sgd"),
+        ({"descent": 3}, UserError, "descent of method fl-top-dp to be Sgd"),
         ({"select": "votes"}, UserError, "Did you mean 'vote'"),
         ({"ratio": 0.0}, UserError, "ratio=0.0"),
-        ({"dropouts": 0.6, "colluding": 0.4}, UserError, "dropouts . colluding"),
+        ({"mechanism.dropouts": 0.6, "mechanism.colluding": 0.4}, UserError, "dropouts . colluding"),
     ],
 )
 def test_bad_arguments(args: dict[str, object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        methods.fl_top_dp(**args)
+        methods.make("fl-top-dp", args)
 
 
 def test_cohorts_of_fixed_size_are_accounted_as_such() -> None:
-    fixed = methods.fl_top_dp(noise=1.54, sampling="fixed", channel="ideal")
+    fixed = methods.make("fl-top-dp", {"noise": 1.54, "sampler": "FixedSize(100)", **IDEAL})
     assert fixed.sampler == tacit.FixedSize(100)
     assert release_of(fixed, 6000, 0) == Release(Gaussian(1.54), sampling=Sampling("fixed", 100 / 6000))
-    poisson = methods.fl_top_dp(noise=1.54, channel="ideal")
+    poisson = methods.make("fl-top-dp", {"noise": 1.54, **IDEAL})
     assert release_of(poisson, 6000, 0) == Release(Gaussian(1.54), sampling=Sampling("poisson", 1 / 60))
     near = release_of(methods.fl_top_dp(noise=1.54), 6000, 0)
     assert near == Release(Gaussian(1.54), DISTANCE, Sampling("poisson", 1 / 60))
@@ -127,7 +131,8 @@ def test_cohorts_of_fixed_size_are_accounted_as_such() -> None:
 
 @pytest.mark.parametrize("name", ["fl-top", "fl-basic", "fl-bas-4", "fl-top-bis", "fl-cs"])
 def test_clients_send_the_given_number_of_values(name: str) -> None:
-    run = tacit.train(methods.make(name, {"rounds": 1, "cohort": 5, "number": 7}), task(), workers=1)
+    size = "codec.size" if name == "fl-cs" else "codec.selection.size"
+    run = tacit.train(methods.make(name, {"rounds": 1, "cohort": 5, size: "Size(number=7)"}), task(), workers=1)
     assert set(run.history[0].up) == {frames.size({frames.Part.ROW: torch.zeros(7)})}
 
 

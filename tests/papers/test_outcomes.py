@@ -28,13 +28,13 @@ from tacit.tasks.regression import THETA
 N = 8 * 8 * 64 + 64 + 64 * 10 + 10  # weights of digits-net
 K = int(0.05 * N)
 COLUMNS = ("best_round", "cost_down", "cost_up", "kilobytes_down", "kilobytes_up", "epsilon_classic", "bound")
-NOISY = ", ratio = 0.05, epsilon = 'none', noise = 2.0, channel = 'ideal'"
-FIXED = NOISY + ", sampling = 'fixed'"
+NOISY = ", ratio = 0.05, epsilon = 'none', noise = 2.0, channel = 'IdealSum()', mechanism.arithmetic = 'Reals()'"
+FIXED = NOISY + ", sampler = 'FixedSize(5)'"
 ROW = """
 [[rows]]
 name = "{name}"
 method = "fl-{method}"
-args = {{ cohort = 5, rounds = 4, steps = 2{args} }}
+args = {{ cohort = 5, rounds = 4, descent.steps = 2{args} }}
 task-args = {{ clients = 20 }}
 """
 STUDY = (

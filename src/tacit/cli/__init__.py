@@ -2,7 +2,7 @@
 
 Examples:
   tacit run fedavg                      train on the embedded digits, in seconds
-  tacit run fl-std --rounds 20 --set lr=0.1
+  tacit run fl-std --rounds 20 --set descent.lr=0.1
   tacit run experiment.toml             an experiment described in a file
   tacit methods                         list all methods
   tacit card fedavg                     what each party sees, and what is guaranteed

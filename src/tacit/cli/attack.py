@@ -4,9 +4,9 @@ Rounds are executed as in training, and the attack receives exactly what the adv
 evidence about that attack alone; `tacit card METHOD` shows what is proved about a method.
 
 Examples:
-  tacit attack dlg fl-std --set steps=1 --task digits --task-set model=digits-sigmoid-lenet --images 4
-  tacit attack dlg fl-std --set steps=1 --task mnist --task-set model=sigmoid-lenet
-  tacit attack dlg fl-std --set steps=1 --task mnist --task-set model=sigmoid-lenet --batch 8 --images 8
+  tacit attack dlg fl-std --set descent.steps=1 --task digits --task-set model=digits-sigmoid-lenet --images 4
+  tacit attack dlg fl-std --set descent.steps=1 --task mnist --task-set model=sigmoid-lenet
+  tacit attack dlg fl-std --set descent.steps=1 --task mnist --task-set model=sigmoid-lenet --batch 8 --images 8
   tacit attack dlg fl-std-dp --set noise=1 epsilon=none clip=1   the server learns only a sum: nothing to attack
   tacit attack membership fedavg --rounds 20 --level record
 """

@@ -2,7 +2,7 @@
 
 Examples:
   tacit card fedavg
-  tacit card fl-std --set rounds=50 lr=0.1     with other arguments than the defaults
+  tacit card fl-std --set rounds=50 descent.lr=0.1   with other arguments than the defaults
   tacit card fedavg --json
 """
 

@@ -5,7 +5,7 @@ with manifest.json, rounds.jsonl, checkpoint.safetensors and model.safetensors.
 
 Examples:
   tacit run fedavg                                      the embedded digits, 100 clients
-  tacit run fl-std --task fashion-mnist --rounds 5 --set lr=0.1 cohort=20 --seed 3 --workers 2
+  tacit run fl-std --task fashion-mnist --rounds 5 --set descent.lr=0.1 cohort=20 --seed 3 --workers 2
   tacit run fedavg --set cohort=10 epochs=1 --task-set partition=shards --out runs/shards
   tacit run fl-top --task mine.py:hospitals             your own data: a function that returns a tacit.Task
   tacit run experiment.toml                             an experiment described in a file

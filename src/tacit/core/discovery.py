@@ -1,8 +1,7 @@
 """Factories as their source declares them: name, summary and parameters, without importing the module.
 
 The command line lists methods and tasks, and checks names, before PyTorch is imported. The syntax tree of a module is
-enough for that. A factory is a function, or a call that makes one out of functions of the same module,
-`fl_top_dp = private(fl_top, with_noise, summary="...")`: it has their parameters and the given summary.
+enough for that. A factory is a plain function.
 """
 
 import ast
@@ -40,7 +39,7 @@ class Outline:
     """What a module defines at its top level.
 
     Attributes:
-        factories: its functions and the factories made of them, by name.
+        factories: its functions, by name.
         tuples: its tuples of names, such as `METHODS = (fedavg, ...)`, by the name of the tuple.
         tables: its literal dictionaries, by name.
     """
@@ -61,9 +60,7 @@ def read_outline(path: Path, module: str) -> Outline:
             factories[node.name] = Definition(module, node.name, summary, _parameters(node.args))
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
-            if isinstance(node.value, ast.Call):
-                factories[name] = Definition(module, name, _summary(node.value), _inherited(node.value, factories))
-            elif isinstance(node.value, ast.Tuple):
+            if isinstance(node.value, ast.Tuple):
                 tuples[name] = tuple(_names(node.value.elts))
             elif isinstance(node.value, ast.Dict):
                 with suppress(ValueError):  # not a literal
@@ -72,30 +69,13 @@ def read_outline(path: Path, module: str) -> Outline:
 
 
 def _parameters(args: ast.arguments) -> dict[str, str]:
-    """Parameters and their defaults; one that takes a `Method` belongs to the code, not to the user."""
     positional = [*args.posonlyargs, *args.args]
     missing = [None] * (len(positional) - len(args.defaults))
     pairs = [
         *zip(positional, [*missing, *args.defaults], strict=True),
         *zip(args.kwonlyargs, args.kw_defaults, strict=True),
     ]
-    return {
-        parameter.arg: ast.unparse(default) if default else ""
-        for parameter, default in pairs
-        if not (isinstance(parameter.annotation, ast.Name) and parameter.annotation.id == "Method")
-    }
-
-
-def _summary(call: ast.Call) -> str:
-    texts = {keyword.arg: keyword.value for keyword in call.keywords}
-    summary = texts.get("summary")
-    return str(summary.value) if isinstance(summary, ast.Constant) else ""
-
-
-def _inherited(call: ast.Call, factories: Mapping[str, Definition]) -> dict[str, str]:
-    """The parameters of all functions that a call combines."""
-    combined = [factories[name].parameters for name in _names(call.args) if name in factories]
-    return {name: default for parameters in combined for name, default in parameters.items()}
+    return {parameter.arg: ast.unparse(default) if default else "" for parameter, default in pairs}
 
 
 def _names(nodes: Iterable[ast.expr]) -> list[str]:

@@ -25,7 +25,8 @@ def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -
     Args:
         factory: a function with named parameters only.
         label: its name in error messages.
-        options: values as in TOML or on a command line; strings are converted to the annotated type.
+        options: values as in TOML or on a command line; strings are converted to the annotated type. Dots reach into
+            the fields of a parameter whose default is a record.
 
     Raises:
         UserError: an option is unknown, missing, or of the wrong type.
@@ -41,12 +42,48 @@ def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -
         tacit.errors.UserError: Expected options of noisy in clip, rounds, got 'clp'. Did you mean 'clip'?
     """
     known = inspect.signature(factory, eval_str=True).parameters
-    check_names(options, known, label)
-    missing = [key for key, p in known.items() if p.default is p.empty and key not in options]
+    plain, nested = split_dots(options)
+    check_names([*plain, *nested], known, label)
+    missing = [key for key, p in known.items() if p.default is p.empty and key not in plain]
     if missing:
         raise UserError(f"Expected {label} to be given {listed(missing)}: there is no default.")
-    arguments = {key: convert(value, known[key].annotation, key, label) for key, value in options.items()}
+    arguments = {key: convert(value, known[key].annotation, key, label) for key, value in plain.items()}
+    for key, changes in nested.items():
+        arguments[key] = changed(arguments.get(key, known[key].default), changes, f"{key} of {label}")
     return factory(**arguments)
+
+
+def annotation_of(factory: Callable[..., object], path: str) -> Any:
+    """The annotated type of a parameter or, with dots, of a field of its record; `Any` for every other name.
+
+    Example:
+        >>> annotation_of(lambda rounds: rounds, "server.rate")
+        typing.Any
+    """
+    name, *rest = path.split(".")
+    parameter = inspect.signature(factory, eval_str=True).parameters.get(name)
+    if parameter is None:
+        return Any
+    annotation, record = parameter.annotation, parameter.default
+    for field in rest:
+        annotation = typing.get_type_hints(type(record)).get(field, Any)
+        record = getattr(record, field, None)
+    return annotation
+
+
+def split_dots(options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, dict[str, object]]]:
+    """Options without dots, and those with dots by the name before the first.
+
+    Example:
+        >>> split_dots({"rounds": 3, "descent.lr": 0.1, "descent.steps": 2})
+        ({'rounds': 3}, {'descent': {'lr': 0.1, 'steps': 2}})
+    """
+    nested: dict[str, dict[str, object]] = {}
+    for key, value in options.items():
+        if "." in key:
+            name, _, rest = key.partition(".")
+            nested.setdefault(name, {})[rest] = value
+    return {key: value for key, value in options.items() if "." not in key}, nested
 
 
 def check_names(options: Iterable[str], known: Iterable[str], label: str) -> None:
@@ -92,7 +129,7 @@ def changed(record: T, changes: Mapping[str, object], label: str) -> T:
 
 
 def convert(value: object, annotation: Any, key: str, label: str) -> object:
-    """Convert a plain value to an annotated type; values of types that a file cannot express are unchanged."""
+    """Convert a plain value to an annotated type; records must be of that type, and other values are unchanged."""
     if typing.get_origin(annotation) is Literal:
         return _literal(value, typing.get_args(annotation), key, label)
     try:
@@ -144,7 +181,16 @@ def _read(value: object, annotation: Any) -> object:
     if origin is tuple and isinstance(value, (list, tuple)):
         return _read_tuple(value, typing.get_args(annotation))
     reader = _READERS.get(annotation)
+    if reader is None and not _fits(value, annotation):
+        raise TypeError(value)
     return reader(value) if reader else value
+
+
+def _fits(value: object, annotation: Any) -> bool:
+    """Whether a value is a record of the annotated type, or has the members of an annotated Protocol."""
+    if getattr(annotation, "_is_protocol", False):
+        return all(hasattr(value, name) for name in vars(annotation) if not name.startswith("_"))
+    return not dataclasses.is_dataclass(annotation) or isinstance(value, typing.cast(type, annotation))
 
 
 def _read_union(value: object, arms: tuple[Any, ...]) -> object:

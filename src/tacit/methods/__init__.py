@@ -9,8 +9,9 @@ Names, summaries and parameters are read from the source. A file is imported whe
 """
 
 import pkgutil
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from tacit.core import Method
 
 Factory = Callable[..., "Method"]
+SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")
+_RECORD = re.compile(r"[A-Z]\w*\(.*\)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,18 @@ def check(name: str, args: Mapping[str, object]) -> None:
 
     Arguments with dots are fields of pieces; `make` checks these.
     """
+    check_names(plain_names(args), options(name), f"method {name}")
+
+
+def options(name: str) -> Sequence[str]:
+    """The names that the method with this name can be given: the parameters of its factory, then its pieces."""
     known = choose(definitions(), name, "method").parameters
-    check_names([key for key in args if "." not in key], known, f"method {name}")
+    return [*known, *(slot for slot in SLOTS if slot not in known)]
+
+
+def plain_names(args: Mapping[str, object]) -> list[str]:
+    """The names without dots."""
+    return [key for key in args if "." not in key]
 
 
 def default_task(name: str) -> DefaultTask:
@@ -91,17 +104,20 @@ def default_task(name: str) -> DefaultTask:
 def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Method":
     """The method with this name and with arguments from a file or a command line.
 
-    Arguments are checked against the factory's signature. One with dots in its name is a field of one of the method's
-    pieces.
+    Arguments are checked against the factory's signature; dots reach into its records (`descent.lr`). Any other name is
+    that of a piece of the finished method, or with dots of a field of it. A piece is given as Python writes it.
 
     Example:
-        >>> made = make("fl-std", {"rounds": "3", "server.rate": "1/2"})
-        >>> made.rounds, made.server
-        (3, Add(rate=0.5))
+        >>> made = make("fl-std", {"rounds": "3", "descent.lr": "0.1", "server.rate": "1/2", "sampler": "Everyone()"})
+        >>> made.rounds, made.trainer.lr, made.server, made.sampler
+        (3, 0.1, Add(rate=0.5), Everyone())
     """
     label = f"method {name}"
-    method = call(find(name), label, {key: value for key, value in args.items() if "." not in key})
-    return changed(method, {key: value for key, value in args.items() if "." in key}, label)
+    check(name, args)
+    known = definitions()[name].parameters
+    given = {key: _piece(value) for key, value in args.items()}
+    own = {key: value for key, value in given.items() if key.partition(".")[0] in known}
+    return changed(call(find(name), label, own), {key: given[key] for key in given if key not in own}, label)
 
 
 def __getattr__(name: str) -> Factory:
@@ -121,6 +137,16 @@ def _outlines() -> tuple[Outline, ...]:
         for module in pkgutil.iter_modules(__path__)
     ]
     return tuple(read_outline(path, module) for path, module in files)
+
+
+def _piece(value: object) -> object:
+    """The record that a text such as `FixedSize(100)` describes; any other value is unchanged."""
+    if not isinstance(value, str) or not _RECORD.fullmatch(value):
+        return value
+    from tacit import core, pieces, wire  # imports all pieces
+    from tacit.core.expressions import parse, records_of
+
+    return parse(value, records_of(core, wire, pieces), "a piece")
 
 
 def _method_name(factory: str) -> str:

@@ -15,42 +15,35 @@ Each scheme has a differentially private form (`-dp`): clients clip their update
 secure aggregation reveals only the sum. Differences from the paper:
 
 - Cohorts are Poisson samples, which the paper's accountant assumes. The paper draws cohorts of a fixed size;
-  `sampling=fixed` does so too, with the privacy cost that this sampling really has.
+  `sampler=FixedSize(100)` does so too, with the privacy cost that this sampling really has.
 - The noise multiplier is computed by a tight accountant for all rounds, since all their models are released. The
   paper's is 1.54, and its ε is that of the best round by the moments accountant.
 - With differential privacy, the sum is divided by the expected cohort size.
+
+Papers assume a trusted party that adds real numbers: `channel=IdealSum()` and `mechanism.arithmetic=Reals()`. Shares of
+the noise that may be missing, or known to the adversary, are `mechanism.dropouts` and `mechanism.colluding`.
 """
 
-import inspect
-from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 from typing import Literal
 
 from tacit.core import Budget, Method
-from tacit.core.interfaces import Channel, Sampler
 from tacit.core.schema import choose
 from tacit.errors import expect
-from tacit.pieces.channels import IdealSum, SecureSum
+from tacit.pieces.channels import SecureSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.pieces.codecs.select import Selection
-from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, Grid, PublicClip, Reals
-from tacit.pieces.mechanisms.arithmetic import Arithmetic
+from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, Grid, PublicClip
 from tacit.pieces.samplers import FixedSize, Poisson
 from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import Masked, Sgd
 
-Scheme = Callable[..., Method]
-Sampling = Literal["poisson", "fixed"]
 Choice = Literal["public", "vote"]
-ChannelName = Literal["secure", "ideal"]
-CHANNELS: dict[str, tuple[Channel, Arithmetic]] = {"secure": (SecureSum(), Grid()), "ideal": (IdealSum(), Reals())}
+DESCENT = Sgd(lr=0.215, steps=5, batch_size=10)  # for Fashion-MNIST (Table 3)
 DRAWS = 100  # of random coordinates; the median of their updates' norms is the clipping bound (Section 4)
 
 
-def fl_std(
-    rounds: int = 200, cohort: int = 100, lr: float = 0.215, steps: int = 5, batch_size: int | None = 10
-) -> Method:
+def fl_std(rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
     """Standard federated learning, the baseline of FL-TOP: clients send whole updates after a few gradient steps.
 
     The defaults are those for Fashion-MNIST (Table 3): 100 of 6000 clients, with 10 images each.
@@ -58,27 +51,16 @@ def fl_std(
     Args:
         rounds: number of rounds, T_cl.
         cohort: clients per round, |K|.
-        lr: the clients' learning rate.
-        steps: gradient steps per round, T_gd.
-        batch_size: samples per gradient step; none: all samples of the client.
+        descent: the clients' gradient steps per round, T_gd (`descent.steps`).
 
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
     Low-bandwidth Devices. UAI 2021, Section 2.1.
     """
-    sgd = Sgd(lr=lr, steps=steps, batch_size=batch_size)
-    return Method(name="fl-std", rounds=rounds, sampler=FixedSize(cohort), trainer=sgd)
+    return Method(name="fl-std", rounds=rounds, sampler=FixedSize(cohort), trainer=descent)
 
 
 def fl_top(
-    ratio: float = 0.005,
-    number: int | None = None,
-    select: Choice = "public",
-    rounds: int = 200,
-    cohort: int = 100,
-    lr: float = 0.215,
-    steps: int = 5,
-    batch_size: int | None = 10,
-    init_steps: int = 5,
+    ratio: float = 0.005, select: Choice = "public", rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT
 ) -> Method:
     """Clients train and send only the weights with the largest gradients on public data.
 
@@ -86,158 +68,270 @@ def fl_top(
 
     Args:
         ratio: the fraction of the weights that is trained and sent.
-        number: instead, the number of weights.
-        select: `public`: by gradients on the task's public data; `vote`: by a vote of the clients in the first round.
+        select: `public`: by gradients on the task's public data, over T_init steps (`codec.selection.steps`);
+            `vote`: by a vote of the clients in the first round.
         rounds: number of rounds, T_cl, including that of a vote.
         cohort: clients per round, |K|.
-        lr: the clients' learning rate.
-        steps: gradient steps per round, T_gd.
-        batch_size: samples per gradient step; none: all samples of the client.
-        init_steps: gradient steps on the public data to select weights, T_init.
+        descent: the clients' gradient steps per round, T_gd; its learning rate and batch size also select the weights.
 
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
     Low-bandwidth Devices. UAI 2021, Algorithms 1 and 2.
     """
-    base = fl_std(rounds, cohort, lr, steps, batch_size)
-    size = _size(ratio, number)
-    top = TopK(size=size, lr=lr, steps=init_steps, batch_size=batch_size)
+    size = Size(ratio=ratio)
+    top = TopK(size=size, lr=descent.lr, batch_size=descent.batch_size)
     choices: dict[str, Selection] = {"public": top, "vote": Vote(size=size)}
-    selection = choose(choices, select, "select")
-    return _masked(base, "fl-top", selection)
+    return _masked(fl_std(rounds, cohort, descent), "fl-top", choose(choices, select, "select"))
 
 
-def fl_basic(
-    ratio: float = 0.005,
-    number: int | None = None,
-    rounds: int = 200,
-    cohort: int = 100,
-    lr: float = 0.215,
-    steps: int = 5,
-    batch_size: int | None = 10,
+def fl_top_bis(
+    ratio: float = 0.005, select: Choice = "public", rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT
 ) -> Method:
+    """Like FL-TOP, but clients train all weights and send only the selected ones.
+
+    Args: those of FL-TOP.
+
+    Reference: Kerkouche et al. 2021, Appendix D, FL-TOP-BIS.
+    """
+    return replace(fl_top(ratio, select, rounds, cohort, descent), name="fl-top-bis", trainer=descent)
+
+
+def fl_basic(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
     """Clients train and send a random subset of the weights, redrawn every round.
 
     Args: those of FL-TOP, as far as they apply.
 
     Reference: Kerkouche et al. 2021, Section 4, FL-BASIC.
     """
-    base = fl_std(rounds, cohort, lr, steps, batch_size)
-    return _masked(base, "fl-basic", RandomK(size=_size(ratio, number)))
+    return _masked(fl_std(rounds, cohort, descent), "fl-basic", RandomK(size=Size(ratio=ratio)))
 
 
-def fl_cs(
-    ratio: float = 0.005,
-    number: int | None = None,
-    chunks: int = 200,
-    rate: float = 0.35,
-    rho: float = 0.9,
-    rounds: int = 200,
-    cohort: int = 100,
-    lr: float = 0.215,
-    steps: int = 5,
-    batch_size: int | None = 10,
-) -> Method:
+def fl_bas_2(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
+    """Like FL-BASIC, but clients train all weights and send only the random subset.
+
+    Args: those of FL-TOP, as far as they apply.
+
+    Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-2.
+    """
+    return replace(fl_basic(ratio, rounds, cohort, descent), name="fl-bas-2", trainer=descent)
+
+
+def fl_bas_3(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
+    """Like FL-BASIC, but the random subset is the same in all rounds.
+
+    Args: those of FL-TOP, as far as they apply.
+
+    Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-3.
+    """
+    return _masked(fl_std(rounds, cohort, descent), "fl-bas-3", FixedRandom(size=Size(ratio=ratio)))
+
+
+def fl_bas_4(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
+    """Like FL-BAS-3, but clients train all weights and send only the random subset.
+
+    Args: those of FL-TOP, as far as they apply.
+
+    Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-4.
+    """
+    return replace(fl_bas_3(ratio, rounds, cohort, descent), name="fl-bas-4", trainer=descent)
+
+
+def fl_cs(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
     """Compressive sensing: clients send some frequencies of the update; the server reconstructs a sparse update.
+
+    The update is transformed in P chunks (`codec.chunks`). The server's learning rate is η_G (`server.rate`).
 
     Args:
         ratio: the fraction of the frequencies that is sent.
-        number: instead, the number of frequencies.
-        chunks: number of chunks that the update is split into, each transformed separately, P.
-        rate: the server's learning rate, η_G.
-        rho: the server's momentum.
         rounds: number of rounds, T_cl.
         cohort: clients per round, |K|.
-        lr: the clients' learning rate.
-        steps: gradient steps per round, T_gd.
-        batch_size: samples per gradient step; none: all samples of the client.
+        descent: the clients' gradient steps per round, T_gd; the codec is fitted to updates of such steps.
 
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
     EuroS&P 2021; as a baseline in Kerkouche et al. (UAI) 2021.
     """
-    codec = Sense(size=_size(ratio, number), chunks=chunks, lr=lr, steps=steps, batch_size=batch_size)
-    base = fl_std(rounds, cohort, lr, steps, batch_size)
-    return replace(base, name="fl-cs", codec=codec, server=Momentum(rho, rate))
+    expect(descent.steps is not None, "descent.steps to be given", "The codec is fitted to updates of so many steps.")
+    codec = Sense(size=Size(ratio=ratio), lr=descent.lr, steps=descent.steps or 0, batch_size=descent.batch_size)
+    return replace(fl_std(rounds, cohort, descent), name="fl-cs", codec=codec, server=Momentum(rho=0.9, rate=0.35))
 
 
-def _variant(scheme: Scheme, change: Callable[[Method], Method], *, name: str, summary: str, reference: str) -> Scheme:
-    """A scheme with one piece exchanged: a factory with the same parameters."""
-
-    @wraps(scheme)
-    def factory(*args: object, **options: object) -> Method:
-        return replace(change(scheme(*args, **options)), name=name)
-
-    factory.__name__ = factory.__qualname__ = name.replace("-", "_")
-    arguments = "those of FL-TOP, as far as they apply."
-    factory.__doc__ = f"{summary}\n\nArgs: {arguments}\n\nReference: Kerkouche et al. 2021, {reference}."
-    return factory
-
-
-def _private(scheme: Scheme, privatize: Scheme, *, summary: str) -> Scheme:
-    """The differentially private form of a scheme: a factory with the parameters of both functions."""
-    own, added = (list(inspect.signature(f, eval_str=True).parameters.values()) for f in (scheme, privatize))
-    signature = inspect.Signature([*own, *added[1:]], return_annotation=Method)
-
-    @wraps(scheme)
-    def factory(*args: object, **options: object) -> Method:
-        given = signature.bind(*args, **options).arguments
-        noise = {parameter.name: given.pop(parameter.name) for parameter in added[1:] if parameter.name in given}
-        return privatize(scheme(**given), **noise)
-
-    factory.__name__ = factory.__qualname__ = f"{scheme.__name__}_dp"
-    factory.__doc__ = _private_doc(scheme, summary)
-    factory.__signature__ = signature  # type: ignore[attr-defined]
-    return factory
-
-
-def with_noise(
-    method: Method,
+def fl_std_dp(
+    rounds: int = 200,
+    cohort: int = 100,
+    descent: Sgd = DESCENT,
     epsilon: float | None = 1.0,
     delta: float = 1e-5,
     noise: float | None = None,
     clip: float | None = None,
-    sampling: Sampling = "poisson",
-    dropouts: float = 0.0,
-    colluding: float = 0.0,
-    channel: ChannelName = "secure",
 ) -> Method:
-    """A scheme with distributed noise: clients clip and add their shares of the noise, and only the sum is revealed.
+    """FL-STD with client-level differential privacy.
+
+    Args: those of FL-TOP-DP, as far as they apply.
+
+    Reference: Kerkouche et al. 2021, Section 2.1.
+    """
+    return _with_noise(fl_std(rounds, cohort, descent), epsilon, delta, noise, clip)
+
+
+def fl_basic_dp(
+    ratio: float = 0.005,
+    rounds: int = 200,
+    cohort: int = 100,
+    descent: Sgd = DESCENT,
+    epsilon: float | None = 1.0,
+    delta: float = 1e-5,
+    noise: float | None = None,
+    clip: float | None = None,
+) -> Method:
+    """FL-BASIC with client-level differential privacy.
+
+    Args: those of FL-TOP-DP, as far as they apply.
+
+    Reference: Kerkouche et al. 2021, Section 4, FL-BASIC.
+    """
+    return _with_noise(fl_basic(ratio, rounds, cohort, descent), epsilon, delta, noise, clip)
+
+
+def fl_bas_2_dp(
+    ratio: float = 0.005,
+    rounds: int = 200,
+    cohort: int = 100,
+    descent: Sgd = DESCENT,
+    epsilon: float | None = 1.0,
+    delta: float = 1e-5,
+    noise: float | None = None,
+    clip: float | None = None,
+) -> Method:
+    """FL-BAS-2 with client-level differential privacy.
+
+    Args: those of FL-TOP-DP, as far as they apply.
+
+    Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-2.
+    """
+    return _with_noise(fl_bas_2(ratio, rounds, cohort, descent), epsilon, delta, noise, clip)
+
+
+def fl_bas_3_dp(
+    ratio: float = 0.005,
+    rounds: int = 200,
+    cohort: int = 100,
+    descent: Sgd = DESCENT,
+    epsilon: float | None = 1.0,
+    delta: float = 1e-5,
+    noise: float | None = None,
+    clip: float | None = None,
+) -> Method:
+    """FL-BAS-3 with client-level differential privacy.
+
+    Args: those of FL-TOP-DP, as far as they apply.
+
+    Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-3.
+    """
+    return _with_noise(fl_bas_3(ratio, rounds, cohort, descent), epsilon, delta, noise, clip)
+
+
+def fl_bas_4_dp(
+    ratio: float = 0.005,
+    rounds: int = 200,
+    cohort: int = 100,
+    descent: Sgd = DESCENT,
+    epsilon: float | None = 1.0,
+    delta: float = 1e-5,
+    noise: float | None = None,
+    clip: float | None = None,
+) -> Method:
+    """FL-BAS-4 with client-level differential privacy.
+
+    Args: those of FL-TOP-DP, as far as they apply.
+
+    Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-4.
+    """
+    return _with_noise(fl_bas_4(ratio, rounds, cohort, descent), epsilon, delta, noise, clip)
+
+
+def fl_cs_dp(
+    ratio: float = 0.005,
+    rounds: int = 200,
+    cohort: int = 100,
+    descent: Sgd = DESCENT,
+    epsilon: float | None = 1.0,
+    delta: float = 1e-5,
+    noise: float | None = None,
+    clip: float | None = None,
+) -> Method:
+    """FL-CS with client-level differential privacy.
+
+    Args: those of FL-TOP-DP, as far as they apply.
+
+    Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
+    EuroS&P 2021; as a baseline in Kerkouche et al. (UAI) 2021.
+    """
+    return _with_noise(fl_cs(ratio, rounds, cohort, descent), epsilon, delta, noise, clip)
+
+
+def fl_top_bis_dp(
+    ratio: float = 0.005,
+    select: Choice = "public",
+    rounds: int = 200,
+    cohort: int = 100,
+    descent: Sgd = DESCENT,
+    epsilon: float | None = 1.0,
+    delta: float = 1e-5,
+    noise: float | None = None,
+    clip: float | None = None,
+) -> Method:
+    """FL-TOP-BIS with client-level differential privacy.
+
+    Args: those of FL-TOP-DP, as far as they apply.
+
+    Reference: Kerkouche et al. 2021, Appendix D, FL-TOP-BIS.
+    """
+    return _with_noise(fl_top_bis(ratio, select, rounds, cohort, descent), epsilon, delta, noise, clip)
+
+
+def fl_top_dp(
+    ratio: float = 0.005,
+    select: Choice = "public",
+    rounds: int = 200,
+    cohort: int = 100,
+    descent: Sgd = DESCENT,
+    epsilon: float | None = 1.0,
+    delta: float = 1e-5,
+    noise: float | None = None,
+    clip: float | None = None,
+) -> Method:
+    """FL-TOP with client-level differential privacy.
 
     Args:
-        method: the scheme.
+        ratio: the fraction of the weights that is trained and sent.
+        select: `public`: by gradients on the task's public data; `vote`: by a vote of the clients in the first round.
+        rounds: number of rounds, T_cl, including that of a vote.
+        cohort: expected number of clients per round, |K|.
+        descent: the clients' gradient steps per round, T_gd; its learning rate and batch size also select the weights.
         epsilon: privacy budget ε for all rounds; none: no budget, and `noise` must be given.
         delta: privacy budget δ; it should be well below one over the number of clients.
         noise: noise multiplier (σ); none: as much as the budget requires for all rounds. With less noise, training
             stops before the round that would exceed the budget.
         clip: clipping bound S of a client's update; none: the norm of an update on the task's public data.
-        sampling: `poisson`, or `fixed` cohort sizes as in the paper, which cost far more privacy.
-        dropouts: the fraction of a cohort that may drop out without adding its noise.
-        colluding: the fraction of a cohort that may disclose its noise to the adversary.
-        channel: `secure`: integer noise and secure aggregation; `ideal`: real numbers summed by a trusted party, as
-            papers assume, without its overhead in bytes.
+
+    Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
+    Low-bandwidth Devices. UAI 2021, Algorithms 1 and 2.
     """
+    return _with_noise(fl_top(ratio, select, rounds, cohort, descent), epsilon, delta, noise, clip)
+
+
+def _with_noise(method: Method, epsilon: float | None, delta: float, noise: float | None, clip: float | None) -> Method:
+    """A scheme with distributed noise: clients clip and add their shares of the noise, and only the sum is revealed."""
     expect(noise is None or noise > 0, f"noise={noise} > 0", "Without noise nothing is proved.")
     assert isinstance(method.sampler, FixedSize)  # true of all schemes
     bound = PublicClip(draws=1 if method.codec.fixed else DRAWS) if clip is None else FixedClip(clip)
-    carrier, arithmetic = choose(CHANNELS, channel, "channel")
-    samplers: dict[str, Sampler] = {"poisson": Poisson(float(method.sampler.size)), "fixed": method.sampler}
     return replace(
         method,
         name=f"{method.name}-dp",
-        sampler=choose(samplers, sampling, "sampling"),
-        mechanism=DistributedGaussian(
-            clip=bound, noise_multiplier=noise, dropouts=dropouts, colluding=colluding, arithmetic=arithmetic
-        ),
-        channel=carrier,
+        sampler=Poisson(float(method.sampler.size)),
+        mechanism=DistributedGaussian(clip=bound, noise_multiplier=noise, arithmetic=Grid()),
+        channel=SecureSum(),
         budget=None if epsilon is None else Budget(epsilon, delta),
     )
-
-
-def _private_doc(scheme: Scheme, summary: str) -> str:
-    """The scheme's docstring under another summary, with the arguments of `with_noise`."""
-    body = (inspect.getdoc(scheme) or "").partition("\n")[2]
-    added = (inspect.getdoc(with_noise) or "").partition("Args:\n")[2].partition("\n")[2]
-    before, _, reference = body.partition("Reference:")
-    return f"{summary}\n{before.rstrip()}\n{added}\n\nReference:{reference}"
 
 
 def _masked(base: Method, name: str, selection: Selection) -> Method:
@@ -245,60 +339,6 @@ def _masked(base: Method, name: str, selection: Selection) -> Method:
     assert isinstance(base.trainer, Sgd)
     return replace(base, name=name, trainer=Masked(base.trainer), codec=Select(selection))
 
-
-def _trains_all(method: Method) -> Method:
-    """The scheme without masked training: clients train all weights and send some."""
-    assert isinstance(method.trainer, Masked)
-    return replace(method, trainer=method.trainer.sgd)
-
-
-def _draws_once(method: Method) -> Method:
-    """The scheme with a fixed random mask."""
-    assert isinstance(method.codec, Select)
-    return replace(method, codec=Select(FixedRandom(size=method.codec.selection.size)))
-
-
-def _size(ratio: float, number: int | None) -> Size:
-    return Size(ratio=ratio) if number is None else Size(number=number)
-
-
-fl_bas_2 = _variant(
-    fl_basic,
-    _trains_all,
-    name="fl-bas-2",
-    summary="Like FL-BASIC, but clients train all weights and send only the random subset.",
-    reference="Appendix D, FL-BAS-2",
-)
-fl_bas_3 = _variant(
-    fl_basic,
-    _draws_once,
-    name="fl-bas-3",
-    summary="Like FL-BASIC, but the random subset is the same in all rounds.",
-    reference="Appendix D, FL-BAS-3",
-)
-fl_bas_4 = _variant(
-    fl_bas_3,
-    _trains_all,
-    name="fl-bas-4",
-    summary="Like FL-BAS-3, but clients train all weights and send only the random subset.",
-    reference="Appendix D, FL-BAS-4",
-)
-fl_top_bis = _variant(
-    fl_top,
-    _trains_all,
-    name="fl-top-bis",
-    summary="Like FL-TOP, but clients train all weights and send only the selected ones.",
-    reference="Appendix D, FL-TOP-BIS",
-)
-
-fl_std_dp = _private(fl_std, with_noise, summary="FL-STD with client-level differential privacy.")
-fl_basic_dp = _private(fl_basic, with_noise, summary="FL-BASIC with client-level differential privacy.")
-fl_bas_2_dp = _private(fl_bas_2, with_noise, summary="FL-BAS-2 with client-level differential privacy.")
-fl_bas_3_dp = _private(fl_bas_3, with_noise, summary="FL-BAS-3 with client-level differential privacy.")
-fl_bas_4_dp = _private(fl_bas_4, with_noise, summary="FL-BAS-4 with client-level differential privacy.")
-fl_cs_dp = _private(fl_cs, with_noise, summary="FL-CS with client-level differential privacy.")
-fl_top_bis_dp = _private(fl_top_bis, with_noise, summary="FL-TOP-BIS with client-level differential privacy.")
-fl_top_dp = _private(fl_top, with_noise, summary="FL-TOP with client-level differential privacy.")
 
 METHODS = (
     fl_std,

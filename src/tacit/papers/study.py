@@ -92,7 +92,7 @@ from tacit.papers.study_files import (
     text,
     texts,
 )
-from tacit.runs.experiment import Experiment, parse
+from tacit.runs.experiment import Experiment, flat_args, parse
 
 FAST = "fast"
 _RANKINGS, _ATTACK, _EVERY = "rankings", "attack", "evaluate-every"
@@ -219,7 +219,7 @@ def _read_fast(experiment: Experiment, changes: Any, label: str) -> Experiment:
     check_keys(changes, ("args", "task-args"), f"fast of {label}")
     return replace(
         experiment,
-        args={**experiment.args, **changes.get("args", {})},
+        args={**experiment.args, **flat_args(changes.get("args", {}))},
         task_args={**experiment.task_args, **changes.get("task-args", {})},
         seeds=(0,),
     )

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from tacit import methods
 from tacit.core import Method
 from tacit.core.prices import Leakage, Price, Release, Unproved, Zcdp, accounted, nominal_figures
+from tacit.methods import SLOTS
 
 LARGE = 10**9  # a population larger than any cohort
-SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")
 
 
 @dataclass(frozen=True, kw_only=True)

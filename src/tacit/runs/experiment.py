@@ -30,8 +30,8 @@ from msgspec import UNSET, Struct, UnsetType
 from tacit import methods, tasks
 from tacit.core import records
 from tacit.core.records import Source, load_toml
-from tacit.core.schema import call, check_names, choose, convert, listed
-from tacit.errors import UserError
+from tacit.core.schema import annotation_of, call, check_names, choose, convert, listed
+from tacit.errors import CompositionError, UserError
 
 if TYPE_CHECKING:
     from tacit.core import Method, Task
@@ -129,9 +129,9 @@ def split_args(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
         >>> split_args({"rounds": 3, "ratio": 0.1}, ["fl-std", "fl-top"])
         [{'rounds': 3}, {'rounds': 3, 'ratio': 0.1}]
     """
-    known = [choose(methods.definitions(), name, "method").parameters for name in names]
+    known = [methods.options(name) for name in names]
     label = f"method{'s' * (len(names) > 1)} {listed(names)}"
-    check_names([key for key in args if "." not in key], dict.fromkeys(key for keys in known for key in keys), label)
+    check_names(methods.plain_names(args), dict.fromkeys(key for keys in known for key in keys), label)
     accepted = [{key: value for key, value in args.items() if _has_argument(name, key, value)} for name in names]
     unknown = {key: value for key, value in args.items() if not any(key in some for some in accepted)}
     return [{**some, **unknown} for some in accepted]  # unknown are fields of pieces only: `make` rejects them
@@ -140,9 +140,11 @@ def split_args(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
 def _has_argument(name: str, key: str, value: object) -> bool:
     """Whether a method's factory has this argument or, for a key with dots, its pieces have this field."""
     if "." not in key:
-        return key in choose(methods.definitions(), name, "method").parameters
+        return key in methods.options(name)
     try:
         methods.make(name, {key: value})
+    except CompositionError:  # it has the field, which fits only together with others
+        return True
     except UserError:
         return False
     return True
@@ -166,7 +168,7 @@ def parse(table: Mapping[str, Any], label: str) -> Experiment:
     return Experiment(
         method=given.method,
         task=task,
-        args=_flat(given.args),
+        args=flat_args(given.args),
         task_args={**default_task_args(default_task, task), **given.task_args},
         seeds=_seeds(given, label),
     )
@@ -177,11 +179,11 @@ def default_task_args(default_task: methods.DefaultTask, task: str) -> dict[str,
     return dict(default_task.args) if task == default_task.task else {}
 
 
-def _flat(table: Options, prefix: str = "") -> dict[str, object]:
+def flat_args(table: Options, prefix: str = "") -> dict[str, object]:
     """Nested tables as keys with dots, which name the fields of pieces."""
     flat: dict[str, object] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        flat |= flat_args(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat
 
 
@@ -196,6 +198,4 @@ def _seeds(given: _ExperimentTable, label: str) -> tuple[int, ...]:
 
 
 def _typed(factory: Callable[..., object], options: Options) -> dict[str, object]:
-    known = inspect.signature(factory, eval_str=True).parameters
-    types = {key: known[key].annotation if key in known else Any for key in options}
-    return {key: convert(value, types[key], key, factory.__name__) for key, value in options.items()}
+    return {key: convert(value, annotation_of(factory, key), key, factory.__name__) for key, value in options.items()}

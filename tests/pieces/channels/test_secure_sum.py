@@ -214,7 +214,8 @@ def test_distributed_noise_gives_the_same_run_with_and_without_the_conversation(
         for conversation in (False, True)
     ]
     assert torch.equal(runs[0].state.weights, runs[1].state.weights)
-    ideal = tacit.train(methods.make("fl-top-dp", {**args, "channel": "ideal"}), work, workers=1)
+    ideal_sum = {"channel": "IdealSum()", "mechanism.arithmetic": "Reals()"}
+    ideal = tacit.train(methods.make("fl-top-dp", {**args, **ideal_sum}), work, workers=1)
     simulated, complete, exact = (guarantee(run) for run in (*runs, ideal))
     assert simulated.epsilon is not None
     assert simulated.epsilon <= 8

@@ -83,18 +83,19 @@ def signed_zeros() -> nn.Module:
     return nn.Sequential(nn.Flatten(), linear)
 
 
-def short(factory: Callable[..., Method], **changes: object) -> Method:
-    return factory(**{"rounds": 200, "cohort": 2, "ratio": RATIO, "lr": 0.1, "steps": 2, **changes})
+def short(name: str, **changes: object) -> Method:
+    training = {"rounds": 200, "cohort": 2, "ratio": RATIO, "descent.lr": 0.1, "descent.steps": 2}
+    return methods.make(name, {**training, **changes})
 
 
 @pytest.mark.parametrize(
     "method",
     [
-        short(methods.fl_top),
-        short(methods.fl_bas_3),
-        short(methods.fl_top_dp, noise=0.5, epsilon=None, channel="ideal"),
-        short(methods.fl_top_bis),
-        replace(short(methods.fl_top), server=Momentum(0.5)),
+        short("fl-top"),
+        short("fl-bas-3"),
+        short("fl-top-dp", noise=0.5, epsilon=None, channel="IdealSum()", **{"mechanism.arithmetic": "Reals()"}),
+        short("fl-top-bis"),
+        replace(short("fl-top"), server=Momentum(0.5)),
     ],
     ids=lambda method: f"{method.name} {type(method.server).__name__}",
 )
@@ -112,7 +113,7 @@ def test_after_200_rounds_weights_outside_the_mask_are_bitwise_the_initial_ones(
 
 def test_fl_basic_changes_other_coordinates_in_every_round() -> None:
     task = Task(model=zoo.softmax, clients=zoo.population([3] * 4))
-    basic = short(methods.fl_basic, rounds=4)
+    basic = short("fl-basic", rounds=4)
     weights, changed = initial_state(basic, task).weights, []
     for state, _ in rounds(basic, task, workers=1):
         changed.append(frozenset((state.weights != weights).nonzero().flatten().tolist()))

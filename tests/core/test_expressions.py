@@ -1,0 +1,44 @@
+from dataclasses import dataclass
+
+import pytest
+
+from tacit import core, pieces, wire
+from tacit.core.expressions import parse, records_of
+from tacit.errors import UserError
+
+
+@dataclass(frozen=True)
+class Pair:
+    first: object
+    second: object = None
+
+
+RECORDS = {"Pair": Pair}
+
+
+def test_records_nest_and_hold_plain_values() -> None:
+    assert parse("Pair(Pair(-1.5, second='x'), (1, None, True, inf))", RECORDS, "a pair") == Pair(
+        Pair(-1.5, "x"), (1, None, True, float("inf"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Pair(", "Expected the text of a pair"),
+        ("Pair.mro()", 'got "Pair.mro"'),
+        ("Par(1)", "Did you mean 'Pair'"),
+        ("Pair(1, third=2)", "Expected the fields of Pair"),
+        ("Pair(**{'first': 1})", "got \\*\\*"),
+        ("Pair(1 + 1)", 'got "1 . 1"'),
+    ],
+)
+def test_nothing_else_is_an_expression(text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        parse(text, RECORDS, "a pair")
+
+
+def test_records_are_those_that_packages_export() -> None:
+    records = records_of(core, wire, pieces)
+    assert {"Method", "FixedSize", "Reals", "Compact"} <= records.keys()
+    assert "DENSE" not in records
