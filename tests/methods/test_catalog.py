@@ -1,5 +1,6 @@
 """Methods by name: every factory has its name, its documentation, a card, and a repr that rebuilds the method."""
 
+import dataclasses
 import inspect
 import re
 
@@ -119,3 +120,12 @@ def test_a_guarantee_is_that_of_the_budget():
 
 def test_the_median_has_no_guarantee():
     assert card("geyer", {"clipping": "median"}).guarantee.startswith("none: the clipping bound is the median")
+
+
+def test_short_names_reach_into_the_descent() -> None:
+    fields = [field.name for field in dataclasses.fields(tacit.Sgd)]
+    assert set(methods.DESCENT) < set(fields)
+    assert methods.make("fl-top-dp", {"lr": "0.1"}) == methods.make("fl-top-dp", {"descent.lr": 0.1})
+    assert methods.expand("fedavg", {"lr": 0.1}) == {"lr": 0.1}
+    with pytest.raises(tacit.UserError, match="got 'learning_rate'"):
+        methods.check("fl-std", {"learning_rate": 0.1})

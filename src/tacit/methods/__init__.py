@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Factory = Callable[..., "Method"]
 SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")
+DESCENT = ("lr", "steps", "epochs", "batch_size", "decay", "momentum", "weight_decay")  # fields of `Sgd`
 _RECORD = re.compile(r"[A-Z]\w*\(.*\)", re.DOTALL)
 
 
@@ -79,9 +80,22 @@ def check(name: str, args: Mapping[str, object]) -> None:
 
 
 def options(name: str) -> Sequence[str]:
-    """The names that the method with this name can be given: the parameters of its factory, then its pieces."""
+    """The names that the method with this name can be given: its factory's parameters, its pieces, short names."""
     known = choose(definitions(), name, "method").parameters
-    return [*known, *(slot for slot in SLOTS if slot not in known)]
+    short = DESCENT if "descent" in known else ()
+    return [*known, *(other for other in (*SLOTS, *short) if other not in known)]
+
+
+def expand(name: str, args: Mapping[str, object]) -> dict[str, object]:
+    """The arguments with short names written out: `lr` is `descent.lr`, where a factory has a `descent` and no `lr`.
+
+    Example:
+        >>> expand("fl-std", {"lr": 0.1, "rounds": 3}), expand("fedavg", {"lr": 0.1})
+        ({'descent.lr': 0.1, 'rounds': 3}, {'lr': 0.1})
+    """
+    known = choose(definitions(), name, "method").parameters
+    short = set(DESCENT) - set(known) if "descent" in known else set()
+    return {f"descent.{key}" if key in short else key: value for key, value in args.items()}
 
 
 def plain_names(args: Mapping[str, object]) -> list[str]:
@@ -115,7 +129,7 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Metho
     label = f"method {name}"
     check(name, args)
     known = definitions()[name].parameters
-    given = {key: _piece(value) for key, value in args.items()}
+    given = {key: _piece(value) for key, value in expand(name, args).items()}
     own = {key: value for key, value in given.items() if key.partition(".")[0] in known}
     return changed(call(find(name), label, own), {key: given[key] for key in given if key not in own}, label)
 

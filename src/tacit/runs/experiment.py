@@ -64,6 +64,10 @@ class Experiment:
     task_args: Options = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
 
+    def __post_init__(self) -> None:
+        if self.method in methods.definitions():  # any other name is refused when it is used
+            object.__setattr__(self, "args", methods.expand(self.method, self.args))
+
     def check_names(self) -> None:
         """Raise `UserError` if method, task or one of their arguments does not exist. Imports none of them."""
         methods.check(self.method, self.args)
