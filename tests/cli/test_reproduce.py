@@ -206,7 +206,7 @@ def test_trials_of_other_settings_are_dropped(capsys):
             "results of tiny/table-1, got tiny/figure-1, short. Save to",
         ),
         ([*PLAIN, "--fast"], "to have results of tiny/table-1, got tiny/table-1, short. Save to another file."),
-        (None, "Expected kept.json to be what tacit reproduce --save writes."),
+        (None, "Expected kept.json to be JSON, but it is not. Save it again with tacit reproduce --save."),
     ],
 )
 def test_nothing_is_run_for_a_file_with_other_results(kept, words, capsys):

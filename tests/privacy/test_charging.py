@@ -159,8 +159,10 @@ def test_a_ledger_that_cannot_be_written_releases_nothing(tmp_path: Path) -> Non
 
 def distributed_noise(**changes: object) -> tacit.Method:
     """Distributed noise, with more than enough budget for all rounds."""
-    options = {"cohort": 10, "rounds": 5, "clip": 0.5, "noise": 2.0, "epsilon": 30.0, "delta": 1e-3, "channel": "ideal"}
-    return methods.fl_std_dp(**{**options, **changes})
+    options = {"cohort": 10, "rounds": 5, "clip": 0.5, "noise": 2.0, "epsilon": 30.0, "delta": 1e-3}
+    ideal = {"channel": tacit.IdealSum(), "mechanism.arithmetic": tacit.Reals()}
+    fields = {f"mechanism.{name}" if name in ("dropouts", "colluding") else name: changes[name] for name in changes}
+    return methods.make("fl-std-dp", {**options, **ideal, **fields})
 
 
 def broken(*clients: int) -> Task:

@@ -158,7 +158,7 @@ def _piece(value: object) -> object:
     if not isinstance(value, str) or not _RECORD.fullmatch(value):
         return value
     from tacit import core, pieces, wire  # imports all pieces
-    from tacit.core.expressions import parse, records_of
+    from tacit.core.record_text import parse, records_of
 
     return parse(value, records_of(core, wire, pieces), "a piece")
 

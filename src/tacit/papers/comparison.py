@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
-from tacit.core.records import Source, convert, read_json
+from tacit.core.serialization import Source, convert, read_json
 from tacit.papers.figure_specs import FigureSpec, with_kind, without_kind
 
 FORMAT = 1

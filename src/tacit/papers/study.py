@@ -76,8 +76,8 @@ from typing import Any
 from tacit.attacks.dlg import Dlg
 from tacit.attacks.scenario import AttackConfig
 from tacit.attacks.views import Adversary
-from tacit.core.records import load_toml
 from tacit.core.schema import call, choose
+from tacit.core.serialization import load_toml
 from tacit.errors import UserError
 from tacit.papers.comparison import Ranking
 from tacit.papers.figure_specs import FIGURE, FigureSpec, read_columns, read_figure

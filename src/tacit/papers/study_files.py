@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from tacit.core.records import load_toml
 from tacit.core.schema import choose, listed, suggestion
+from tacit.core.serialization import load_toml
 from tacit.errors import UserError
 
 EXPECTED = "expected.toml"

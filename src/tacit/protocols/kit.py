@@ -49,7 +49,7 @@ class ProtocolId(IntEnum):
 
 
 @dataclass(frozen=True)
-class Frame:
+class ProtocolFrame:
     """A parsed frame."""
 
     kind: int
@@ -62,7 +62,7 @@ def pack_frame(protocol: ProtocolId, kind: int, body: bytes = b"") -> bytes:
     return _HEADER.pack(*head, _checksum(head, body)) + body
 
 
-def unpack_frame(protocol: ProtocolId, data: bytes, limit: int) -> Frame:
+def unpack_frame(protocol: ProtocolId, data: bytes, limit: int) -> ProtocolFrame:
     """Parse a frame; raises `ProtocolError` for anything but one whole, well-formed frame of this protocol."""
     if not HEADER <= len(data) <= limit:
         raise ProtocolError(f"Expected a frame of {HEADER} to {limit} bytes, got {len(data)}.")
@@ -73,7 +73,7 @@ def unpack_frame(protocol: ProtocolId, data: bytes, limit: int) -> Frame:
     body = memoryview(data)[HEADER:]
     if _checksum(tuple(head), body) != checksum:
         raise ProtocolError("A frame's checksum does not match: it was damaged in transit.")
-    return Frame(head[2], body)
+    return ProtocolFrame(head[2], body)
 
 
 def frame_length(protocol: ProtocolId, header: bytes, limit: int) -> int:

@@ -28,7 +28,7 @@ import safetensors.torch
 from torch import Tensor
 
 from tacit.core import Method, Report, State, files
-from tacit.core.records import Source, read_json, write_json
+from tacit.core.serialization import Source, read_json, write_json
 from tacit.errors import RunError
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.runs import checkpoint

@@ -28,9 +28,9 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from tacit import methods, tasks
-from tacit.core import records
-from tacit.core.records import Source, load_toml
+from tacit.core import serialization
 from tacit.core.schema import annotation_of, call, check_names, choose, convert, listed
+from tacit.core.serialization import Source, load_toml
 from tacit.errors import CompositionError, UserError
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def parse(table: Mapping[str, Any], label: str) -> Experiment:
         >>> parse({"method": "fedavg", "seed": 3, "args": {"lr": 0.1}}, "mine.toml").seeds
         (3,)
     """
-    given = records.convert(table, _ExperimentTable, Source(label=label))
+    given = serialization.convert(table, _ExperimentTable, Source(label=label))
     default_task = methods.default_task(given.method)
     task = default_task.task if given.task is UNSET else given.task
     return Experiment(

@@ -6,7 +6,7 @@ that `tacit` exports, with arguments that are such calls or literals.
 
 from tacit import core, pieces, wire
 from tacit.core import Method
-from tacit.core.expressions import parse, records_of
+from tacit.core.record_text import parse, records_of
 from tacit.errors import UserError
 
 

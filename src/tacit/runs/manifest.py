@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import Task
-from tacit.core.records import Source, read_json
+from tacit.core.serialization import Source, read_json
 from tacit.errors import RunError, UserError
 
 FORMAT = 1

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from tacit.core.records import read_toml
+from tacit.core.serialization import read_toml
 from tacit.errors import ProtocolError, UserError, expect
 from tacit.protocols.attestation import dcap
 from tacit.protocols.attestation.dcap import DcapVerifier

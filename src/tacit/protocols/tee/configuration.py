@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from tacit.core.records import Source, read_json
+from tacit.core.serialization import Source, read_json
 from tacit.errors import StorageError, UserError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY

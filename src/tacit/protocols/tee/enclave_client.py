@@ -8,7 +8,7 @@ the round. Store the new state before the reply is sent.
 import json
 from dataclasses import asdict, dataclass, replace
 
-from tacit.core.records import Source, read_json
+from tacit.core.serialization import Source, read_json
 from tacit.errors import ProtocolError, UserError, expect
 from tacit.protocols import crypto
 from tacit.protocols.attestation import GENESIS, AttestationPolicy, Evidence, extend_head, verify_evidence

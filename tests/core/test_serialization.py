@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import pytest
 from msgspec import Meta, Struct
 
-from tacit.core.records import Source, convert, read_json, read_toml, write_json
+from tacit.core.serialization import Source, convert, read_json, read_toml, write_json
 from tacit.errors import RunError, UserError, expect
 
 

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from tacit import core, pieces, wire
-from tacit.core.expressions import parse, records_of
+from tacit.core.record_text import parse, records_of
 from tacit.errors import UserError
 
 
