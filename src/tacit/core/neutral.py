@@ -152,14 +152,7 @@ class Mean:
     def combine(self, bounded: BoundedMessages, state: State) -> Sum:
         rows = bounded.messages.rows
         squared_norms = float(rows.norms().double().square().sum())
-        return Sum(
-            rows.sum(),
-            float(rows.count),
-            bounded.bound,
-            bounded.statistic,
-            squared_norms,
-            bounded.messages.grid_step,
-        )
+        return bounded.summed(rows.sum(), float(rows.count), squared_norms)
 
     def finish(self, total: Sum) -> Tensor:
         return total.total / total.weight

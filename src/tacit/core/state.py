@@ -204,6 +204,10 @@ class BoundedMessages:
     bound: Bound = Bound()
     statistic: float = 0.0
 
+    def summed(self, total: Tensor, weight: float, squared_norms: float) -> "Sum":
+        """A sum of these rows, with their bound, statistic and grid."""
+        return Sum(total, weight, self.bound, self.statistic, squared_norms, self.messages.grid_step)
+
 
 @dataclass(frozen=True, eq=False)
 class Sum:

@@ -26,14 +26,7 @@ class WeightedMean:
         samples, rows = bounded.messages.samples, bounded.messages.rows
         assert samples is not None  # client_side attaches them for every aggregator that is not uniform
         squared_norms = float((rows.norms().double().square() * samples).sum())
-        return Sum(
-            rows.scaled(samples).sum(),
-            float(samples.sum()),
-            bounded.bound,
-            bounded.statistic,
-            squared_norms,
-            bounded.messages.grid_step,
-        )
+        return bounded.summed(rows.scaled(samples).sum(), float(samples.sum()), squared_norms)
 
     def finish(self, total: Sum) -> Tensor:
         return total.total / total.weight
