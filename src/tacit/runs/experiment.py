@@ -64,10 +64,6 @@ class Experiment:
     task_args: Options = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
 
-    def __post_init__(self) -> None:
-        if self.method in methods.definitions():  # any other name is refused when it is used
-            object.__setattr__(self, "args", methods.expand(self.method, self.args))
-
     def check_names(self) -> None:
         """Raise `UserError` if method, task or one of their arguments does not exist. Imports none of them."""
         methods.check(self.method, self.args)
@@ -86,8 +82,8 @@ class Experiment:
         return replace(task, name=self.task) if user_task(self.task) else task
 
     def typed_args(self) -> dict[str, object]:
-        """The method's arguments, converted to the types that its factory declares."""
-        return _typed(methods.find(self.method), self.args)
+        """The method's arguments, short names written out, converted to the types that its factory declares."""
+        return _typed(methods.find(self.method), methods.expand(self.method, self.args))
 
     def typed_task_args(self) -> dict[str, object]:
         """The task's arguments, converted to the types that its factory declares."""
