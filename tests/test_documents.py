@@ -59,9 +59,13 @@ def needs_data(command: str) -> bool:
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
-def test_examples_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_run(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An example that fails raises; one that runs prints nothing on standard error."""
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "example", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(shortened(c) for c in COMMANDS if c.startswith("tacit ")))

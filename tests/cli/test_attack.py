@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.refusals import assert_refused
 from tacit.cli import main
 
 SMOOTH = ["--task-set", "model=digits-sigmoid-lenet"]
@@ -75,11 +76,7 @@ def test_membership_prints_both_attacks(capsys):
     ],
 )
 def test_wrong_arguments_get_one_clear_sentence(line, words, capsys):
-    assert main(line.split()) == 2
-    out, err = capsys.readouterr()
-    assert words in err
-    assert err.count("\n") == 1
-    assert out == ""
+    assert_refused(line, words, capsys)
 
 
 STUDY = """

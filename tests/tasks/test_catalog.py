@@ -28,9 +28,9 @@ def test_every_task_is_described():
 def test_listing_tasks_does_not_import_torch():
     code = (
         "import sys; from tacit.tasks import TASKS; [(entry.summary, entry.clients) for entry in TASKS.values()]; "
-        "assert 'torch' not in sys.modules"
+        "print('torch' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"False\n"
 
 
 def test_embedded_tasks_are_always_ready():
