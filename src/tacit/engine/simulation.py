@@ -1,7 +1,7 @@
 """A method on a task, simulated on one machine: the loop over rounds is a generator.
 
-Charging a privacy budget, showing progress and writing files are ordinary code in the caller's loop. The engine knows
-pieces and waves; it has never heard of Gaussian noise.
+Charging a privacy budget, showing progress and writing files are ordinary code in the caller's loop. The engine calls
+pieces through their interfaces only; it depends on no particular mechanism.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """What the conversations of all protocols share: frame, session, stored client states, transcript, driver loop.
 
 A client is a function `answer(state, request) -> (state, reply)` of a small state that can be stored as bytes. The
-server is a generator that yields requests and is sent replies. Neither does I/O: `play` lets them meet in one process,
+server is a generator that yields requests and is sent replies. Neither does I/O: `play` connects them in one process,
 and a federation puts a network between them.
 
 Every frame begins with 16 bytes::
