@@ -36,6 +36,14 @@ class Environment:
         stamp.write_text(wanted)
 
 
+def source_of(tree: Path) -> Path:
+    """The folder from which Python imports the Tacit of a tree. Without one, it would import the installed Tacit."""
+    source = tree.resolve() / "src"
+    if not (source / "tacit").is_dir():
+        sys.exit(f"Expected a tree of Tacit, with src/tacit in it, got {tree}.")
+    return source
+
+
 PROJECT = Environment("project")
 FLOWER = Environment("flower", ("torch==2.13.0", "flwr[simulation]==1.41.*"))
 PFL = Environment("pfl", ("torch==2.13.0", "pfl==0.6.*", "dp-accounting<0.6"))

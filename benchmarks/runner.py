@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from environments import FLOWER, PFL, PROJECT, Environment
+from environments import FLOWER, PFL, PROJECT, Environment, source_of
 from processes import PeakMemory, cpu_seconds, end, memory_mib
 
 SCRIPTS = Path(__file__).resolve().parent / "frameworks"
@@ -73,7 +73,7 @@ BEFORE = "tacit-before"
 
 def another_tree(tree: Path) -> Framework:
     """Tacit from another tree, to compare its speed before and after a change."""
-    return replace(FRAMEWORKS["tacit"], name=BEFORE, source=tree.resolve() / "src")
+    return replace(FRAMEWORKS["tacit"], name=BEFORE, source=source_of(tree))
 
 
 class FrameworkError(Exception):

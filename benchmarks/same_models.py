@@ -23,6 +23,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from environments import source_of
+
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 3
 
@@ -72,7 +74,9 @@ def _tree(other: str) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        subprocess.run(["git", "worktree", "add", "--detach", str(tree), other], cwd=ROOT, check=True)
+        added = subprocess.run(["git", "worktree", "add", "-q", "--detach", str(tree), other], cwd=ROOT, check=False)
+        if added.returncode:
+            sys.exit(f"Expected a folder or a commit of this repository, got {other}.")
         try:
             yield tree
         finally:
@@ -87,7 +91,7 @@ def _train(python: str, tree: Path, method: str, out: Path) -> dict[str, Tensor]
 
 def _run_tacit(python: str, tree: Path, *arguments: str) -> str:
     """The output of a tree's command."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(source_of(tree))}
     command = [python, "-m", "tacit.cli", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
