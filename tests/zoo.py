@@ -7,7 +7,21 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from tacit.core import CrossEntropy, Descent, Key, Loss, Population, ProximalTerm, Rows
+from tacit.core import (
+    ClientKeys,
+    CrossEntropy,
+    Descent,
+    Key,
+    Loss,
+    Method,
+    Population,
+    ProximalTerm,
+    Round,
+    Rows,
+    State,
+    View,
+)
+from tacit.core.server_half import broadcast, client_view
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout
 from tacit.engine.learners import AutoLearner
@@ -151,7 +165,15 @@ def descent(
     proximal: ProximalTerm | None = None,
 ) -> Descent:
     return Descent(
-        lr, steps, epochs, batch_size, momentum, weight_decay, Key.from_seed(7), clip=clip, proximal=proximal
+        lr,
+        steps,
+        epochs,
+        batch_size,
+        momentum,
+        weight_decay,
+        ClientKeys(Key.from_seed(7)),
+        clip=clip,
+        proximal=proximal,
     )
 
 
@@ -174,3 +196,8 @@ def kernels(model: nn.Module, loss: Loss | None = None) -> KernelLearner:
     learner = kernel_learner(model, loss or CrossEntropy())
     assert learner is not None
     return learner
+
+
+def view_of(method: Method, state: State, now: Round) -> View:
+    """What clients make of the broadcast of this state."""
+    return client_view(method, broadcast(method, state, now), state, now)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from tacit.attacks.auditing import AuditAdjacency
-from tacit.core import BoundedMessages, Key, Messages, Method, Round, State, Sum, Turnout
+from tacit.core import BoundedMessages, Key, Messages, Method, ServerRound, State, Sum, Turnout
 from tacit.core.prices import Price
 from tacit.pieces.aggregators import Mean
 from tacit.pieces.channels import IdealSum
@@ -25,7 +25,7 @@ IN_SHARES = replace(CORRECT, name="correct shares", mechanism=SHARED, channel=Id
 
 @dataclass(frozen=True, kw_only=True)
 class HalfTheNoise(CentralGaussian):
-    def after_sum(self, total: Sum, now: Round) -> Sum:
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         noisy = super().after_sum(total, now)
         return replace(noisy, total=total.total + (noisy.total - total.total) / 2)
 
@@ -34,25 +34,25 @@ class HalfTheNoise(CentralGaussian):
 class NoiseOnce(CentralGaussian):
     """The same noise for all coordinates."""
 
-    def after_sum(self, total: Sum, now: Round) -> Sum:
-        noise = torch.randn((), generator=now.secret.child("central noise").torch()) * total.bound.whole * NOISE
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        noise = torch.randn((), generator=now.server.child("central noise").torch()) * total.bound.whole * NOISE
         return replace(total, total=total.total + noise, weight=now.expected_cohort)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipSkipped(CentralGaussian):
-    def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
-        return replace(super().before_sum(messages, state, now), messages=messages)
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
+        return replace(super().before_sum(messages, state), messages=messages)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelClipped(CentralGaussian):
     """The model that clients received is clipped, instead of their updates."""
 
-    def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
         factor = min(1.0, self.clip.bound(messages.rows, state).whole / float(state.weights.norm()))
         rows = messages.rows.scaled(torch.full((messages.rows.count,), factor))
-        return replace(super().before_sum(messages, state, now), messages=replace(messages, rows=rows))
+        return replace(super().before_sum(messages, state), messages=replace(messages, rows=rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +83,17 @@ class SameSeed(CentralGaussian):
 
     first_key: list[Key] = field(default_factory=list, compare=False)
 
-    def after_sum(self, total: Sum, now: Round) -> Sum:
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         if now.index == 0:
-            self.first_key[:] = [now.secret]
-        return super().after_sum(total, replace(now, secret=self.first_key[0]))
+            self.first_key[:] = [now.server]
+        return super().after_sum(total, replace(now, server=self.first_key[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class VarianceForDeviation(CentralGaussian):
     """The noise multiplier is squared."""
 
-    def after_sum(self, total: Sum, now: Round) -> Sum:
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         return replace(CENTRAL, noise_multiplier=LOW_NOISE**2).after_sum(total, now)
 
 
@@ -109,7 +109,7 @@ class HalfTheSensitivity(CentralGaussian):
 class DeltaIgnored(CentralGaussian):
     """The factor √(2 ln(1.25/δ)) by which Gaussian noise must exceed 1/ε was left out, and only there."""
 
-    def after_sum(self, total: Sum, now: Round) -> Sum:
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         return replace(CENTRAL, noise_multiplier=NOISE / sqrt(2 * log(1.25e5))).after_sum(total, now)
 
 

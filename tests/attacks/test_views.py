@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tacit.attacks.views import ADVERSARIES, WITHHELD, Adversary, Observation, local_training, observe
-from tacit.core import Key, Method, Round, Task
-from tacit.core.round import broadcast, client_side
+from tacit.attacks.views import ADVERSARIES, Adversary, Observation, local_training, observe
+from tacit.core import Key, Method, Round, SimulatedRound, Task
+from tacit.core.client_half import make_messages
+from tacit.core.server_half import broadcast, client_view
 from tacit.engine import initial_state, waves
 from tacit.errors import UserError
 from tacit.pieces.channels import Enclave, IdealSum, SecureSum
@@ -28,8 +29,10 @@ ENCLAVED = replace(PLAIN, channel=Enclave())
 SOME = Select(FixedRandom(size=Size(ratio=0.2)))
 
 
-def now(clients: int) -> Round:
-    return Round(0, clients, float(clients), clients, Key.from_seed(1, "shared"), Key.from_seed(1, "secret"))
+def now(clients: int) -> SimulatedRound:
+    return SimulatedRound.of(
+        0, clients, float(clients), clients, Key.from_seed(1, "shared"), Key.from_seed(1, "secret")
+    )
 
 
 def observed(method: Method, adversary: Adversary, clients: int = 4) -> Observation:
@@ -39,8 +42,8 @@ def observed(method: Method, adversary: Adversary, clients: int = 4) -> Observat
 
 def sent(method: Method, clients: int = 4) -> torch.Tensor:
     state = initial_state(method, TASK)
-    view = broadcast(method, state, now(clients))
-    return client_side(method, view, waves(TASK)(torch.arange(clients)), now(clients)).rows.dense()
+    view = client_view(method, broadcast(method, state, now(clients)), state, now(clients))
+    return make_messages(method, view, waves(TASK)(torch.arange(clients)), now(clients)).rows.dense()
 
 
 @pytest.mark.parametrize("adversary", ["server", "network"])
@@ -108,7 +111,7 @@ def test_observations_contain_no_secrets_and_only_the_server_knows_its_memory() 
     state = replace(state, memory={"server/momentum": torch.ones(state.dim), "codec/mask": torch.ones(1)})
     for adversary in ADVERSARIES:
         observation = observe(method, state, waves(TASK)(torch.arange(2)), now(2), adversary)
-        assert observation.now.secret == WITHHELD
+        assert type(observation.now) is Round  # which has nobody's keys
         assert ("server/momentum" in observation.before.memory) == (adversary == "server")
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import Identity, Method, Population, Round, State, Task, View
+from tacit.core import Broadcast, Identity, Method, Population, Round, State, Task
 from tacit.engine import initial_state, module_at, rounds
 from tacit.engine.layout import Layout, make_model
 from tacit.engine.learners import AutoLearner
@@ -145,9 +145,9 @@ def test_divergence_is_reported() -> None:
 class CountedIdentity(Identity):
     views: ClassVar[list[int]] = []
 
-    def view(self, state: State, now: Round) -> View:
+    def broadcast(self, state: State, now: Round) -> Broadcast:
         self.views.append(now.index)
-        return super().view(state, now)
+        return super().broadcast(state, now)
 
 
 def test_the_broadcast_is_made_once_per_round() -> None:
@@ -278,7 +278,7 @@ def test_diagnostics_are_those_of_the_rows(aggregator: Mean | WeightedMean) -> N
     everyone = torch.arange(len(SIZES))
     wave = StackedClients(everyone, work.population, AutoLearner(model, work.loss))
     updates = wave.descend(Layout.of(model).flatten(model), zoo.descent(lr=0.1, steps=2)).dense().double()
-    weight = torch.ones(len(SIZES)) if aggregator.uniform else work.population.sizes.double()
+    weight = torch.ones(len(SIZES)) if aggregator.requires == "sum" else work.population.sizes.double()
     share = (weight / weight.sum())[:, None]
     mean = (share * updates).sum(0)
     assert report.variance == pytest.approx(float((share * (updates - mean).square()).sum(0).mean()), rel=1e-4)

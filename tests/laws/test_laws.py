@@ -1,9 +1,13 @@
 """Laws that hold for all registered methods; a new method is tested as soon as it is registered."""
 
+import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +21,41 @@ from laws.compositions import RATIO, SGD, all_methods
 from protocols.tee.federation import POPULATION as ENCLAVE_POPULATION
 from protocols.tee.federation import SEED as ENCLAVE_SEED
 from protocols.tee.federation import Federation
-from tacit.core import Add, Budget, CrossEntropy, DenseRows, Identity, Key, Messages, Method, Report, Round, State, Task
-from tacit.core.round import broadcast, client_side, prepare, server_side
+from tacit.core import (
+    Add,
+    Budget,
+    ClientMemory,
+    CrossEntropy,
+    DenseRows,
+    Identity,
+    Key,
+    Messages,
+    Method,
+    Report,
+    RunKeys,
+    SimulatedRound,
+    State,
+    Task,
+)
+from tacit.core.client_half import ClientHalf, make_messages, read_broadcast
+from tacit.core.server_half import (
+    broadcast,
+    download_size,
+    no_messages,
+    pack_broadcast,
+    prepare,
+    read_messages,
+    server_side,
+    upload_sizes,
+)
 from tacit.core.state import View
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.learners import AutoLearner, Learner
 from tacit.engine.learners.reference import ReferenceLearner
+from tacit.engine.simulation import draw
 from tacit.engine.waves import StackedClients
+from tacit.engine.worker import single_thread
 from tacit.errors import CompositionError
 from tacit.pieces.aggregators import KMeans, WeightedMean
 from tacit.pieces.channels import Enclave, IdealSum, SecureSum
@@ -59,8 +90,8 @@ every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS, 
 every_model = pytest.mark.parametrize("make", [zoo.cnn, zoo.wide, zoo.Residual], ids=["cnn", "wide", "residual"])
 
 
-def now(index: int = 1) -> Round:
-    return Round(index, len(SIZES), 5.0, 5, Key.from_seed(0, "shared"), Key.from_seed(0, "secret"))
+def now(index: int = 1) -> SimulatedRound:
+    return SimulatedRound.of(index, len(SIZES), 5.0, 5, Key.from_seed(0, "shared"), Key.from_seed(0, "secret"))
 
 
 @cache
@@ -86,14 +117,14 @@ def prepared(method: Method, make: Callable[[], nn.Module]) -> State:
 
 
 def view_of(method: Method, make: Callable[[], nn.Module]) -> View:
-    return broadcast(method, prepared(method, make), now())
+    return zoo.view_of(method, prepared(method, make), now())
 
 
 def sent(
     method: Method, make: Callable[[], nn.Module], clients: list[int], learner: Callable[..., Learner] = AutoLearner
 ) -> Messages:
     wave = StackedClients(torch.tensor(clients), POPULATION, learner_of(make, learner))
-    return client_side(method, view_of(method, make), wave, now())
+    return make_messages(method, view_of(method, make), wave, now())
 
 
 def step_of(messages: Messages) -> float:
@@ -104,7 +135,7 @@ def step_of(messages: Messages) -> float:
 @every_method
 @every_model
 def test_row(method: Method, make: Callable[[], nn.Module]) -> None:
-    """`client_side` on a stack is the stack of `client_side` on single rows."""
+    """The messages of a stack are the stack of the messages of single clients."""
     clients = [4, 1, 7, 2]
     stack = sent(method, make, clients)
     alone = torch.cat([sent(method, make, [client]).rows.dense() for client in clients])
@@ -134,10 +165,12 @@ def test_engine_sums_waves_like_all_messages_at_once(method: Method) -> None:
     (streamed, _), *_ = trained(method)
     population, state = task.population, initial_state(method, task, 5)
     cohort = method.sampler.cohort(len(population), 0, secret.child("cohort", 0))
-    expected = method.sampler.expected_cohort(len(population), 0)
-    here = Round(0, len(population), expected, len(cohort), shared.child("round", 0), secret.child("round", 0))
+    expected = method.sampler.sampling(len(population), 0).mean_cohort(len(population))
+    here = SimulatedRound.of(
+        0, len(population), expected, len(cohort), shared.child("round", 0), secret.child("round", 0)
+    )
     wave = StackedClients(cohort, population, learner_of(zoo.mlp))
-    messages = client_side(method, broadcast(method, state, here), wave, here)
+    messages = make_messages(method, zoo.view_of(method, state, here), wave, here)
     at_once = server_side(method, state, messages, here)
     torch.testing.assert_close(streamed.weights, at_once.weights, rtol=1e-4, atol=1e-6 + step_of(messages))
     assert at_once.memory.keys() <= streamed.memory.keys()
@@ -153,11 +186,74 @@ def test_codec(method: Method) -> None:
 
     def projected(values: Tensor) -> Tensor:
         encoded = method.codec.encode(DenseRows(values), view, now()).dense()
-        return torch.stack([method.codec.decode(row, state, now()) for row in encoded])
+        return torch.stack([method.codec.decode(row, state, now())[0] for row in encoded])
 
     assert torch.equal(projected(projected(rows)), projected(rows))
     total = method.codec.encode(DenseRows(rows), view, now()).sum()
-    torch.testing.assert_close(method.codec.decode(total, state, now()), projected(rows).sum(0))
+    torch.testing.assert_close(method.codec.decode(total, state, now())[0], projected(rows).sum(0))
+
+
+@every_method
+def test_wire(method: Method) -> None:
+    """`read(pack(x)) = x` for every broadcast and message, and for what a client keeps."""
+    state, here = prepared(method, zoo.cnn), now()
+    sent_out, memory = broadcast(method, state, here), joined(method)
+    for first in (True, False):
+        parts = frames.unpack(pack_broadcast(method, sent_out, here, first=first), frames.FrameKind.VIEW).parts
+        view, memory = read_broadcast(method, parts, memory, here)
+        assert torch.equal(view.weights, state.weights)
+        assert equal(view.mask, view_of(method, zoo.cnn).mask)
+        memory = ClientMemory.read(memory.pack(), method.aggregator.models)
+        assert equal(memory.mask, view.mask) or not method.codec.fixed
+    messages, like = sent(method, zoo.cnn, [0, 3, 5]), no_messages(method, sent_out, state, here)
+    replies = {
+        client: method.channel.message_format.pack(messages, i, here)
+        for i, client in enumerate(messages.clients.tolist())
+    }
+    read, rejected = read_messages(method, {**replies, 7: replies[0][:-1]}, like, here)
+    assert torch.equal(read.clients, messages.clients)
+    assert torch.equal(read.rows.dense(), messages.rows.dense())
+    assert equal(read.samples, messages.samples)
+    assert read.grid_step == messages.grid_step
+    assert rejected.keys() == {7}
+
+
+def joined(method: Method) -> ClientMemory:
+    """What a client has before the first round: initial weights, and the shared key."""
+    return ClientMemory(prepared(method, zoo.cnn).weights, now(0).shared)
+
+
+def equal(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other if one is None or other is None else torch.equal(one, other)
+
+
+def test_a_fresh_interpreter_computes_the_same_message(tmp_path: Path) -> None:
+    """It has the bytes of the broadcast, the repr of the method, one client's data and memory, and nothing else."""
+    client, keys = 3, RunKeys.from_seed(5)
+    cases, expected = [], {}
+    for name, method in METHODS.items():
+        here = draw(method, len(SIZES), keys, 1)[1]
+        state = replace(prepared(method, zoo.cnn), round=1)
+        sent_out = broadcast(method, state, here)
+        memory = ClientMemory(state.weights, now(0).shared)
+        half = ClientHalf(method, len(SIZES), keys.shared, keys.clients)
+        request = pack_broadcast(method, sent_out, here, first=True)
+        wave = StackedClients(torch.tensor([client]), POPULATION, learner_of(zoo.cnn))
+        with single_thread():
+            expected[name], _ = half.answer(request, wave, memory)
+            view, _ = read_broadcast(method, sent_out.sent(first=True), memory, here)
+            simulated = make_messages(method, view, wave, here)
+        assert expected[name] == method.channel.message_format.pack(simulated, 0, here)
+        cases.append((name, repr(method), request.hex(), memory.pack().hex()))
+    x, y = POPULATION[client]
+    np.savez(tmp_path / "data.npz", x=x.numpy(), y=y.numpy())
+    known = {"population": len(SIZES), "client": client, "shared": keys.shared.value.hex(), "cases": cases}
+    known["secret"] = keys.clients.root.value.hex()
+    (tmp_path / "client.json").write_text(json.dumps(known))
+    command = [sys.executable, str(Path(__file__).with_name("fresh_client.py")), str(tmp_path)]
+    subprocess.run(command, check=True, timeout=120)
+    answered = json.loads((tmp_path / "messages.json").read_text())
+    assert answered == {name: message.hex() for name, message in expected.items()}
 
 
 @every_method
@@ -165,12 +261,11 @@ def test_size(method: Method) -> None:
     """The bandwidth report counts the length of packed bytes, up and down."""
     messages = sent(method, zoo.cnn, [0, 3, 5, 6, 7])
     uploads, request = packed(method, messages)
-    assert list(method.channel.upload_sizes(messages, now())) == uploads
-    view = view_of(method, zoo.cnn)
+    assert list(upload_sizes(method.channel, messages, now())) == uploads
+    sent_out = broadcast(method, prepared(method, zoo.cnn), now())
     for first in (True, False):
-        parts = view.sent(first=first, wire_format=getattr(method.channel, "down", None))
-        download = len(frames.pack(frames.FrameKind.VIEW, 1, parts)) + request
-        assert method.channel.download_size(view, now(), first=first) == download
+        download = len(pack_broadcast(method, sent_out, now(), first=first)) + request
+        assert download_size(method.channel, sent_out, now(), first=first) == download
 
 
 def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
@@ -178,9 +273,7 @@ def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
     if isinstance(method.channel, Enclave):
         return packed_for_enclave(method, messages)
     if not isinstance(method.channel, SecureSum):
-        count, wire_format = messages.rows.count, getattr(method.channel, "wire", None)
-        all_parts = (messages.parts(i, wire_format) for i in range(count))
-        return [len(frames.pack(frames.FrameKind.MESSAGE, 1, parts)) for parts in all_parts], 0
+        return [len(method.channel.message_format.pack(messages, i, now())) for i in range(messages.rows.count)], 0
     parameters = method.channel.parameters(messages.rows.dim, now())
     session = SecaggSession(run=bytes(16), round=1, model=bytes(32), config=bytes(32), parameters=parameters)
     zeros = np.zeros(messages.rows.dim, np.uint32)
@@ -204,7 +297,9 @@ def test_enclave(method: Method) -> None:
     federation = Federation(method, layers=(messages.rows.dim,))
     released = federation.run_round(messages, 1).result.release
     keys = (Key.from_seed(ENCLAVE_SEED, name).child("round", 1) for name in ("shared", "secret"))
-    here = Round(1, ENCLAVE_POPULATION, method.sampler.expected_cohort(ENCLAVE_POPULATION, 1), 5, *keys)
+    here = SimulatedRound.of(
+        1, ENCLAVE_POPULATION, method.sampler.sampling(ENCLAVE_POPULATION, 1).mean_cohort(ENCLAVE_POPULATION), 5, *keys
+    )
     state = State(1, torch.zeros(messages.rows.dim), layers=(messages.rows.dim,))
     simulated = aggregate(method, state, messages, here)
     assert torch.equal(released.total.total, simulated.total.total)

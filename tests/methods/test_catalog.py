@@ -54,7 +54,7 @@ def test_cards_show_the_method_as_it_is(name, factory):
     made = tacit.Method(name=name, rounds=7, budget=factory().budget, **rebuilt)
     assert made == factory(rounds=7) == eval(shown.repr, public)
     mechanism = factory().mechanism
-    price = (mechanism.sized(1.0) if mechanism.needs_noise else mechanism).price(0)
+    price = (mechanism.sized(1.0) if factory().unsized else mechanism).price(0)
     assert shown.guarantee.startswith("none: ") == isinstance(price, Unproved)
 
 

@@ -9,8 +9,9 @@ import torch
 
 import zoo
 from tacit import methods
-from tacit.core import Key, Messages, Method, Plain, Round, Task, View
+from tacit.core import Broadcast, Key, Messages, Method, Plain, SimulatedRound, Task
 from tacit.core.rows import DenseRows
+from tacit.core.server_half import download_size, upload_sizes
 from tacit.errors import UserError
 from tacit.pieces.channels import Enclave
 from tacit.pieces.samplers import FixedSize
@@ -30,7 +31,7 @@ SMALL: dict[str, Any] = {
     "batch_size": 4,
     "enclave": False,
 }
-NOW = Round(0, 3, 3.0, 3, Key.from_seed(0), Key.from_seed(1))
+NOW = SimulatedRound.of(0, 3, 3.0, 3, Key.from_seed(0), Key.from_seed(1))
 Factory = Callable[..., Method]
 both = pytest.mark.parametrize("factory", [methods.esmfl, methods.masked_pruning], ids=["esmfl", "masked-pruning"])
 
@@ -111,15 +112,14 @@ def test_the_channel_packs_as_many_bytes_as_it_counts() -> None:
     messages = Messages(torch.arange(3), DenseRows(rows))
     formats: list[WireFormat] = [Csr(), Compact()]
     for form in formats:
-        sizes = Plain(wire=form).upload_sizes(messages, NOW)
+        sizes = upload_sizes(Plain(wire=form), messages, NOW)
         assert sizes == tuple(36 + min(len(form.encode(row)), 2000) for row in rows)
-        data = frames.pack(frames.FrameKind.MESSAGE, 7, messages.parts(0, form))
+        data = Plain(wire=form).message_format.pack(messages, 0, NOW)
         assert len(data) == sizes[0]
-        part = frames.unpack(data, frames.FrameKind.MESSAGE).parts[Part.ROW]
-        assert torch.equal(form.decode(part.numpy().tobytes(), 500), rows[0])
-    assert Plain(wire=Csr()).upload_sizes(messages, NOW)[1:] == (2036, 2036)
-    view = View(rows[0], {Part.WEIGHTS: rows[0], Part.BOUND: torch.zeros(1)})
-    assert Plain(down=Compact()).download_size(view, NOW, first=False) == 36 + len(Compact().encode(rows[0])) + 12 + 4
+        assert torch.equal(Plain(wire=form).message_format.read(data, 0, messages, NOW).rows.dense()[0], rows[0])
+    assert upload_sizes(Plain(wire=Csr()), messages, NOW)[1:] == (2036, 2036)
+    sent = Broadcast({Part.WEIGHTS: rows[0], Part.BOUND: torch.zeros(1)})
+    assert download_size(Plain(down=Compact()), sent, NOW, first=False) == 36 + len(Compact().encode(rows[0])) + 12 + 4
 
 
 @both

@@ -49,7 +49,7 @@ def test_the_private_form_has_the_same_arguments_and_pieces_otherwise(name: str)
     ideal = methods.make(f"{name}-dp", IDEAL)
     assert (ideal.channel, distributed(ideal).arithmetic) == (tacit.IdealSum(), tacit.Reals())
     assert b.budget == tacit.Budget(1.0, 1e-5)
-    assert b.mechanism.needs_noise
+    assert b.unsized
     defaults = {**{key: p.default for key, p in inspect.signature(private).parameters.items()}, "noise": 1.5}
     assert private(*defaults.values()) == private(noise=1.5)  # by position too
 
@@ -160,7 +160,7 @@ def test_the_noise_of_the_mean_is_the_paper_s() -> None:
         (2.4, 1_663_370, 0.037, 47.7),
     ):
         mechanism = methods.fl_top_dp(clip=bound, noise=1.54).mechanism
-        now = tacit.core.Round(0, 6000, 100.0, 93, tacit.Key.from_seed(0), tacit.Key.from_seed(1))
+        now = tacit.core.SimulatedRound.of(0, 6000, 100.0, 93, tacit.Key.from_seed(0), tacit.Key.from_seed(1))
         zero = tacit.core.Sum(torch.zeros(count), 93.0, tacit.core.Bound((bound,)))
         noise = mechanism.after_sum(zero, now).total / 100
         assert float(noise.std()) == pytest.approx(deviation, rel=0.03)

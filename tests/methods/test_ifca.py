@@ -12,7 +12,7 @@ from torch import nn
 
 import tacit
 from tacit import methods
-from tacit.core import Round
+from tacit.core import SimulatedRound
 from tacit.core.keys import Key
 from tacit.core.state import View
 from tacit.core.stopping import BEST, LOSS, STALE, final_weights, out_of_patience, track_best
@@ -27,7 +27,7 @@ from tacit.tasks.regression import THETA
 
 TASK = tacit.tasks.make_task("synthetic", clients=20)
 SEEDS = range(10) if os.environ.get("TACIT_LONG") else range(1)
-NOW = Round(0, 5, 3.0, 3, Key.from_seed(0, "shared"), Key.from_seed(0, "secret"))
+NOW = SimulatedRound.of(0, 5, 3.0, 3, Key.from_seed(0, "shared"), Key.from_seed(0, "secret"))
 
 
 def worst_distance(run: tacit.Run) -> float:

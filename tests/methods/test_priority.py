@@ -12,7 +12,7 @@ from tacit import methods
 from tacit.cli import main
 from tacit.core import DenseRows, Messages
 from tacit.core.interfaces import Mechanism
-from tacit.core.round import server_side
+from tacit.core.server_half import server_side
 from tacit.errors import UserError
 from tacit.pieces.mechanisms.nbafl import NOMINAL
 from tacit.privacy.guarantee import Guarantee

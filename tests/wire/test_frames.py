@@ -39,14 +39,10 @@ def test_truncated_frames_are_rejected(length: int) -> None:
 
 @given(position=st.integers(0, len(FRAME) - 1), bit=st.integers(0, 7))
 def test_flipped_bits_are_detected(position: int, bit: int) -> None:
-    """Except in the index of the round, which the receiver compares with its own."""
     corrupted = bytearray(FRAME)
     corrupted[position] ^= 1 << bit
-    if 8 <= position < 12:
-        assert unpack(bytes(corrupted), FrameKind.MESSAGE).round != 5
-    else:
-        with pytest.raises(WireError):
-            unpack(bytes(corrupted), FrameKind.MESSAGE)
+    with pytest.raises(WireError):
+        unpack(bytes(corrupted), FrameKind.MESSAGE)
 
 
 @given(data=st.binary(max_size=200))
@@ -101,5 +97,8 @@ def test_unsupported_types_cannot_be_packed() -> None:
 
 
 def _framed(body: bytes, parts: int) -> bytes:
-    checksum, length = zlib.crc32(body), 24 + len(body)
-    return struct.pack("<4sBBBBIIQ", b"TACT", VERSION, FrameKind.MESSAGE, parts, 0, 0, checksum, length) + body
+    def header(checksum: int) -> bytes:
+        fields = (b"TACT", VERSION, FrameKind.MESSAGE, parts, 0, 0, 0, checksum, 24 + len(body))
+        return struct.pack("<4sBBBBIIII", *fields)
+
+    return header(zlib.crc32(header(0) + body)) + body

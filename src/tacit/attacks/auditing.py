@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.attacks.bounds import CONFIDENCE, ErrorCounts, OneRunGuesses, Scores
-from tacit.core import DenseRows, Descent, Key, Method, Perturbation, Round, State, Wave
-from tacit.core.round import broadcast, client_side, server_side
+from tacit.core import DenseRows, Descent, Key, Method, Perturbation, SimulatedRound, State, Wave
+from tacit.core.client_half import make_messages
+from tacit.core.server_half import broadcast, client_view, server_side
 from tacit.core.wave import Shapes
 from tacit.errors import expect
 
@@ -81,17 +82,17 @@ class Audit:
         secret = key.child("secret").child("round", index)
         cohort = method.sampler.cohort(population, index, secret.child("cohort"))
         present = cohort if self.adjacency == "replace-one" else cohort[self._is_present(cohort, included)]
-        now = Round(
+        now = SimulatedRound.of(
             index=index,
             population=population,
-            expected_cohort=method.sampler.expected_cohort(population, index),
+            expected_cohort=method.sampler.sampling(population, index).mean_cohort(population),
             cohort=len(present),
             shared=key.child("shared").child("round", index),
             secret=secret,
         )
-        view = broadcast(method, state, now)
+        view = client_view(method, broadcast(method, state, now), state, now)
         wave = self._wave(self._survivors(present, secret), directions, included)
-        return server_side(method, state, client_side(method, view, wave, now), now)
+        return server_side(method, state, make_messages(method, view, wave, now), now)
 
     def _is_present(self, cohort: Tensor, included: Tensor) -> Tensor:
         """All but excluded canaries, which are not replaced in the cohort."""

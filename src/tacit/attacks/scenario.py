@@ -11,7 +11,7 @@ from tacit.attacks.bounds import ErrorCounts, OneRunGuesses, PrivacyProfile
 from tacit.attacks.dlg import Dlg, Reconstruction, compare, invert
 from tacit.attacks.membership import ShadowModel, Unit, members_only, random_halves, unit_losses
 from tacit.attacks.views import Adversary, Observation, observe
-from tacit.core import CrossEntropy, Key, Method, Round, State, Task, Turnout
+from tacit.core import CrossEntropy, Key, Method, RunKeys, SimulatedRound, State, Task, Turnout
 from tacit.core.prices import Adjacency, Release, reason_unproved
 from tacit.engine import initial_state, module_at, rounds, waves
 from tacit.engine.layout import make_model
@@ -59,8 +59,8 @@ def observe_victims(method: Method, task: Task, config: AttackConfig, seed: int 
     make_wave, size = waves(victims, seed), config.cohort or config.victims
     observations = []
     for index, clients in enumerate(torch.split(torch.arange(config.victims), size)):
-        keys = (Key.from_seed(seed, name).child("attack", index) for name in ("shared", "secret"))
-        now = Round(state.round, len(clients), float(len(clients)), len(clients), *keys)
+        keys, count = RunKeys.from_seed(seed).child("attack", index), len(clients)
+        now = SimulatedRound(state.round, count, float(count), count, keys.shared, keys.server, keys.clients)
         observations.append(observe(method, state, make_wave(clients), now, config.adversary))
     return victims, observations
 
@@ -197,7 +197,7 @@ def claim_of(audit: Audit, canaries: int = 1) -> Claim:
     from tacit.privacy.releases import release_of
 
     population = audit.clients + canaries
-    cohort = round(method.sampler.expected_cohort(population, 0))
+    cohort = round(method.sampler.sampling(population, 0).mean_cohort(population))
     turnout = Turnout(cohort, cohort - int(audit.dropouts * cohort)) if audit.dropouts else None
     planned = (release_of(method, population, index, turnout) for index in range(audit.rounds))
     releases = [release for release in planned if release is not None]

@@ -7,7 +7,7 @@
 | `client` | the models and what is broadcast with them | the same |
 | `recipient` | the models | the same |
 
-The round is executed by the functions of `tacit.core.round`; what the adversary does not observe is dropped before an
+The round is executed by the two halves of `tacit.core`; what the adversary does not observe is dropped before an
 attack receives the rest.
 """
 
@@ -19,11 +19,27 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, Round, Rows, State, View, Wave
-from tacit.core.round import (
+from tacit.core import (
+    ClientKeys,
+    ClientRound,
+    DenseRows,
+    Descent,
+    Key,
+    Messages,
+    Method,
+    Perturbation,
+    Round,
+    Rows,
+    SimulatedRound,
+    State,
+    View,
+    Wave,
+)
+from tacit.core.client_half import make_messages
+from tacit.core.server_half import (
     aggregate_messages,
     broadcast,
-    client_side,
+    client_view,
     finish_round,
     reject_non_finite,
     released_sum,
@@ -34,7 +50,7 @@ from tacit.errors import UserError
 
 Adversary = Literal["server", "network", "client", "recipient"]
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
-WITHHELD = Key(bytes(32))  # replaces secret keys in observations
+WITHHELD = ClientKeys(Key(bytes(32)))  # in place of the clients' keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +60,7 @@ class Observation:
     Attributes:
         adversary: who observes.
         method: the protocol, which is public.
-        now: the round, without its secret key.
+        now: the round, without anybody's keys.
         before: the state that was broadcast, with the server's memory if the adversary is the server.
         after: the models after the round.
         messages: every client's message; None if they are not observed.
@@ -63,8 +79,8 @@ class Observation:
 
     @cached_property
     def view(self) -> View:
-        """What was broadcast."""
-        return self.method.codec.view(self.before, self.now)
+        """What clients read."""
+        return client_view(self.method, self.method.codec.broadcast(self.before, self.now), self.before, self.now)
 
     def per_client(self) -> "tuple[ClientObservation, ...]":
         """Observations of single clients; empty if every tensor combines several clients."""
@@ -124,7 +140,7 @@ class ClientObservation:
         method, now = self.round.method, self.round.now
         row = (update + self.start) * (self.values != 0) if self._has_weights else update
         encoded = method.codec.encode(DenseRows(row[None]), self.round.view, now).dense()[0]
-        return method.codec.decode(encoded, self.round.before, now) if self.decoded else encoded
+        return method.codec.decode(encoded, self.round.before, now)[0] if self.decoded else encoded
 
     def reveals(self, coordinates: Tensor) -> bool:
         """Whether the codec transmits these coordinates of an update unchanged."""
@@ -137,7 +153,7 @@ class ClientObservation:
         observation = self.round
         decoded = self.values
         if not self.decoded:
-            decoded = observation.method.codec.decode(self.values, observation.before, observation.now)
+            decoded, _ = observation.method.codec.decode(self.values, observation.before, observation.now)
         return decoded - self.start if self._has_weights else decoded
 
     @property
@@ -146,11 +162,11 @@ class ClientObservation:
         return self.round.method.trainer.sends == "weights" and not self.decoded
 
 
-def observe(method: Method, state: State, wave: Wave, now: Round, adversary: Adversary) -> Observation:
+def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adversary: Adversary) -> Observation:
     """Run a round with these clients, and keep what the adversary observes."""
     if adversary not in ADVERSARIES:
         raise UserError(f"Expected adversary in {', '.join(ADVERSARIES)}, got {adversary!r}.")
-    sent = client_side(method, broadcast(method, state, now), wave, now)
+    sent = make_messages(method, client_view(method, broadcast(method, state, now), state, now), wave, now)
     accepted, report = reject_non_finite(sent)
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)
@@ -158,12 +174,12 @@ def observe(method: Method, state: State, wave: Wave, now: Round, adversary: Adv
         after = finish_round(method, conversation, state, total, now).weights
     is_server = adversary == "server"
     memory = {name: value for name, value in state.memory.items() if is_server or not name.startswith(SERVER)}
-    messages_visible = method.channel.server_sees == "messages"
+    messages_visible = method.channel.messages_seen_by == "server"
     sum_visible = is_server and not messages_visible
     return Observation(
         adversary=adversary,
         method=method,
-        now=replace(now, secret=WITHHELD),
+        now=Round(now.index, now.population, now.expected_cohort, now.cohort, now.shared),
         before=replace(state, memory=memory),
         after=after,
         messages=sent if messages_visible and adversary in ("server", "network") else None,
@@ -175,7 +191,9 @@ def observe(method: Method, state: State, wave: Wave, now: Round, adversary: Adv
 def local_training(method: Method, state: State, now: Round) -> Descent:
     """How a client trains, which the protocol makes public; found out without any client's data."""
     probe = _Probe(state.shapes)
-    method.trainer.train(method.codec.view(state, now), probe, now)
+    view = client_view(method, method.codec.broadcast(state, now), state, now)
+    at_client = ClientRound(now.index, now.population, now.expected_cohort, now.cohort, now.shared, WITHHELD)
+    method.trainer.train(view, probe, at_client)
     if probe.how is None:
         raise UserError(f"Expected a trainer that uses gradient descent, but {type(method.trainer).__name__} does not.")
     return probe.how

@@ -108,7 +108,7 @@ def _sampler(args: argparse.Namespace) -> "Sampler":
     expect((args.cohort is None) != (args.schedule is None), "either --cohort or --schedule")
     sampler = Growing(tuple((n, _sized(args, m)) for n, m in args.schedule)) if args.schedule else None
     for size in [m for _, m in args.schedule or ()] or [args.cohort]:
-        _sized(args, size).expected_cohort(args.population, 0)  # refuses a cohort that exceeds the population
+        _sized(args, size).sampling(args.population, 0)  # refuses a cohort that exceeds the population
     return sampler or _sized(args, args.cohort)
 
 

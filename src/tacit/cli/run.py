@@ -325,7 +325,7 @@ def _overhead(run: "Run") -> list[str]:
 
 def _rounding(run: "Run") -> list[str]:
     """What sums of integers cost in accuracy."""
-    step, bits = run.history[-1].grid_step if run.history else None, run.plan.method.channel.bits
+    step, bits = run.history[-1].grid_step if run.history else None, run.plan.method.channel.message_format.bits
     if step is None:
         return []
     lines = [f"Values are rounded to multiples of {step.size:.2g} and summed modulo 2^{bits}."]

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tacit.core.keys import Key
+    from tacit.core.keys import ClientKeys, Key, RunKeys
     from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
     from tacit.core.method import Method
     from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from tacit.core.state import (
         Bound,
         BoundedMessages,
+        Broadcast,
+        ClientMemory,
+        ClientRound,
         GridStep,
         Messages,
         Report,
         Round,
+        ServerRound,
+        SimulatedRound,
         State,
         Sum,
         Traffic,
@@ -33,7 +38,11 @@ __all__ = [
     "BinaryCrossEntropy",
     "Bound",
     "BoundedMessages",
+    "Broadcast",
     "Budget",
+    "ClientKeys",
+    "ClientMemory",
+    "ClientRound",
     "Compact",
     "CrossEntropy",
     "Csr",
@@ -58,7 +67,10 @@ __all__ = [
     "RootMeanSquared",
     "Round",
     "Rows",
+    "RunKeys",
     "Samples",
+    "ServerRound",
+    "SimulatedRound",
     "State",
     "Sum",
     "Task",

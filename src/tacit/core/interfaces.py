@@ -1,7 +1,8 @@
 """The interfaces of the seven pieces of a method, as Protocols.
 
-Pieces are frozen records. What they carry from round to round lives in `State.memory`, and all randomness comes from
-the keys in `Round`.
+Pieces are frozen records. What they carry from round to round lives in `State.memory` at the server and in
+`ClientMemory` at a client, and all randomness comes from the keys in `now`: a `ServerRound` has the server's, a
+`ClientRound` the clients'.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,15 +14,32 @@ from torch import Tensor
 from tacit.core.keys import Key
 from tacit.core.prices import Price, Sampling
 from tacit.core.rows import Rows
-from tacit.core.state import BoundedMessages, Messages, Round, State, Sum, Traffic, Turnout, View
+from tacit.core.state import (
+    BoundedMessages,
+    Broadcast,
+    ClientMemory,
+    ClientRound,
+    MessageFormat,
+    Messages,
+    Round,
+    ServerRound,
+    State,
+    Sum,
+    Traffic,
+    Turnout,
+    View,
+)
 from tacit.core.wave import Shapes, Wave
-from tacit.wire.frames import Part
+from tacit.wire.frames import Parts
+from tacit.wire.sparse import WireFormat
 
 if TYPE_CHECKING:
     from tacit.core.method import Method
 
 Payload = Literal["updates", "weights"]
-Visibility = Literal["messages", "sum"]
+Visibility = Literal["all messages", "messages", "anything", "only the sum"]  # what a mechanism needs to be summed
+Summation = Literal["sum", "weighted sum", "messages"]
+Reader = Literal["server", "enclave", "nobody"]
 Coordinates = Literal["model", "mask", "other"]
 
 
@@ -32,12 +50,11 @@ class Sampler(Protocol):
         """The clients of round `index`, in ascending order."""
         ...
 
-    def expected_cohort(self, population: int, index: int) -> float:
-        """The mean size of that cohort; raises `UserError` if the population is too small for it."""
-        ...
-
     def sampling(self, population: int, index: int) -> Sampling:
-        """How that cohort is drawn, which amplifies privacy for an adversary who does not know it."""
+        """How that cohort is drawn, which amplifies privacy for an adversary who does not know it.
+
+        Raises `UserError` if the population is too small for it.
+        """
         ...
 
 
@@ -59,7 +76,7 @@ class Trainer(Protocol):
         """Whether each client chooses the hypothesis that it trains; the choice is never sent."""
         ...
 
-    def train(self, view: View, data: Wave, now: Round) -> Rows:
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
         """One row per client of the wave."""
         ...
 
@@ -73,7 +90,7 @@ class Trainer(Protocol):
 
 
 class Codec(Protocol):
-    """In which coordinates are updates sent?"""
+    """In which coordinates are updates sent? `read` and `encode` run at the clients, all else at the server."""
 
     @property
     def coordinates(self) -> Coordinates:
@@ -89,20 +106,20 @@ class Codec(Protocol):
         """The state before the first round, with what this codec learns from public data, if there is any."""
         ...
 
-    def view(self, state: State, now: Round) -> View:
-        """What the server broadcasts at the start of a round."""
+    def broadcast(self, state: State, now: Round) -> Broadcast:
+        """What the server sends at the start of a round."""
+        ...
+
+    def read(self, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
+        """What a client makes of the broadcast, and what it keeps; raises `WireError` for parts that do not fit."""
         ...
 
     def encode(self, rows: Rows, view: View, now: Round) -> Rows:
         """The rows in the coordinates that are sent."""
         ...
 
-    def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
-        """An aggregate in the coordinates that are sent, as a vector of the model."""
-        ...
-
-    def update_state(self, state: State, total: Tensor, now: Round) -> State:
-        """The state with what this codec derives from the round's aggregate for the next round."""
+    def decode(self, total: Tensor, state: State, now: Round) -> tuple[Tensor, State]:
+        """An aggregate as a vector of the model, and the state with what this codec keeps of it for later rounds."""
         ...
 
 
@@ -114,27 +131,10 @@ class Mechanism(Protocol):
 
     @property
     def requires(self) -> Visibility:
-        """What its server side must see: every message, or only their sum."""
-        ...
+        """What the party that sums must see: all messages of a round together, every message, or nothing in particular.
 
-    @property
-    def row_wise(self) -> bool:
-        """Whether `before_sum` treats every row independently, so that waves can be summed as they arrive."""
-        ...
-
-    @property
-    def bounds_rows(self) -> bool:
-        """Whether it clips rows or adds noise at all."""
-        ...
-
-    @property
-    def needs_noise(self) -> bool:
-        """Whether the noise multiplier still has to be computed from the budget and the population."""
-        ...
-
-    @property
-    def distributed(self) -> bool:
-        """Whether every client adds only a share of the noise, so that only the sum is private."""
+        `only the sum`: clients add noise in shares, so that only their sum is private and nobody may see a message.
+        """
         ...
 
     @property
@@ -160,30 +160,30 @@ class Mechanism(Protocol):
         ...
 
     def sized(self, noise: float) -> Self:
-        """The same mechanism with this noise multiplier, if it `needs_noise`; otherwise itself."""
+        """The same mechanism with this noise multiplier, if its price is `Unsized`; otherwise itself."""
         ...
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         """The state before the first round, with what this mechanism learns from public data, if there is any."""
         ...
 
-    def broadcast_parts(self, state: State) -> Mapping[Part, Tensor]:
+    def broadcast_parts(self, state: State) -> Parts:
         """What clients need for their side, in addition to the codec's broadcast."""
         ...
 
-    def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
+    def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         """The client side: clip and add noise before sending; `data` belongs to the same clients."""
         ...
 
-    def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
         """The server side before aggregation: clip every row to the bound."""
         ...
 
-    def after_sum(self, total: Sum, now: Round) -> Sum:
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         """The server side after aggregation: add noise scaled to the bound of the sum."""
         ...
 
-    def update_state(self, state: State, total: Sum, now: Round) -> State:
+    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         """The state with what this mechanism derives from the round's sum, before noise, for the next round."""
         ...
 
@@ -212,23 +212,13 @@ class Channel(Protocol):
     """Who sees which part of the messages, and how many bytes do they take?"""
 
     @property
-    def server_sees(self) -> Visibility:
-        """What the server sees: every message, or only their sum."""
-        ...
-
-    @property
-    def aggregates(self) -> Visibility:
-        """What mechanism and aggregator receive, at whichever party they run: every message, or only their sum."""
+    def messages_seen_by(self) -> Reader:
+        """Who sees single messages: the server, an enclave, or nobody, so that there is only their sum."""
         ...
 
     @property
     def caveat(self) -> str:
         """A warning that every output of a run with this channel must carry; empty: none."""
-        ...
-
-    @property
-    def bits(self) -> int | None:
-        """It sums integers modulo 2^bits; None: any numbers."""
         ...
 
     @property
@@ -245,16 +235,18 @@ class Channel(Protocol):
         """The client side: messages converted to the numbers that this channel carries."""
         ...
 
-    def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
-        """How many bytes the client of each message sends."""
+    @property
+    def message_format(self) -> MessageFormat:
+        """How messages become bytes, before encryption."""
         ...
 
-    def download_size(self, view: View, now: Round, *, first: bool) -> int:
-        """How many bytes a client receives; `first`: whether this is its first broadcast."""
+    @property
+    def down(self) -> WireFormat | None:
+        """The wire format of whole models that the server sends, where it is shorter; None: plain numbers."""
         ...
 
     def overhead(self, now: Round) -> Mapping[str, Traffic]:
-        """What a client sends and receives in addition to row and broadcast, by phase of the channel's protocol."""
+        """What a client sends and receives in addition to message and broadcast, by phase of the channel's protocol."""
         ...
 
     def open(
@@ -280,13 +272,8 @@ class Aggregator(Protocol):
         ...
 
     @property
-    def requires(self) -> Visibility:
-        """What it must see: every message, or only sums."""
-        ...
-
-    @property
-    def uniform(self) -> bool:
-        """Whether every client has the same weight, as bounded sensitivity requires."""
+    def requires(self) -> Summation:
+        """What it must see: only sums, sums weighted by the number of samples of each client, or every message."""
         ...
 
     def combine(self, bounded: BoundedMessages, state: State) -> Sum:

@@ -1,9 +1,10 @@
 """Named streams of randomness.
 
 Every random choice has a name: `key.child("round", 3).child("client", 17)`. Equal names under equal seeds give equal
-numbers, independent of the order and the process in which they are drawn. There are two roots: `shared` (masks,
-cohorts, shuffling: may be public) and `secret` (noise: the server must not know it). In a simulation both derive from
-the seed; on a device the secret one comes from the operating system.
+numbers, independent of the order and the process in which they are drawn.
+
+Keys belong to parties (`RunKeys`): what is shared may be public (masks, sensing); the server has its own (cohorts,
+noise on sums), and every client its own (batches, noise shares, rounding).
 """
 
 import hashlib
@@ -65,3 +66,55 @@ class Key:
 
     def __repr__(self) -> str:
         return f"Key({self.value[:4].hex()}…)"  # a whole key in a log would reveal the noise
+
+
+@dataclass(frozen=True)
+class ClientKeys:
+    """The clients' streams of one purpose: of all clients in a simulation, of a single one at a site.
+
+    Attributes:
+        root: from which they derive.
+        only: the number of the site's client, which is the only one at hand there; None: all.
+
+    Example:
+        >>> batches = ClientKeys(Key.from_seed(0)).child("batches")
+        >>> batches.of(17) == batches.of(18)
+        False
+    """
+
+    root: Key
+    only: int | None = None
+
+    def child(self, name: str, index: int = 0) -> "ClientKeys":
+        """The clients' streams with this name and index below these."""
+        return ClientKeys(self.root.child(name, index), self.only)
+
+    def of(self, client: int) -> Key:
+        """The stream of one client."""
+        return self.root.child("client", client if self.only is None else self.only)
+
+
+@dataclass(frozen=True)
+class RunKeys:
+    """The keys of a run, by party.
+
+    Attributes:
+        shared: known to all parties: masks, sensing.
+        server: known to the server: cohorts, noise on sums.
+        clients: each known to one client: batches, noise shares, rounding.
+    """
+
+    shared: Key
+    server: Key
+    clients: ClientKeys
+
+    @classmethod
+    def from_seed(cls, seed: int) -> Self:
+        """The keys of a simulation, all of which derive from its seed."""
+        secret = Key.from_seed(seed, "secret")
+        return cls(Key.from_seed(seed, "shared"), secret, ClientKeys(secret))
+
+    def child(self, name: str, index: int = 0) -> "RunKeys":
+        """Every party's stream with this name and index."""
+        shared, server = self.shared.child(name, index), self.server.child(name, index)
+        return RunKeys(shared, server, self.clients.child(name, index))

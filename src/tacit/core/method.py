@@ -1,8 +1,8 @@
 """A method is a record of seven named pieces.
 
 A round is not a chain of hooks: many rows become one vector, and the order of clipping, adding noise and summing
-decides about privacy. The order is therefore fixed in `tacit.core.round`, and a method only names the piece in each
-slot. An ablation is `dataclasses.replace`.
+decides about privacy. The order is therefore fixed, in `tacit.core.client_half` and `server_half`, and a
+method only names the piece in each slot. An ablation is `dataclasses.replace`.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tacit.core.interfaces import (
     Trainer,
 )
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.prices import Leakage, Release, accounted
+from tacit.core.prices import Leakage, Release, Unproved, Unsized, accounted
 from tacit.core.stopping import Budget
 from tacit.errors import CompositionError, expect
 
@@ -70,17 +70,34 @@ class Method:
     @property
     def accounted(self) -> bool:
         """Whether an accountant can compute ε of its rounds; not before the noise multiplier is known."""
-        return not self.mechanism.needs_noise and isinstance(accounted(self.mechanism.price(0)), Release)
+        return isinstance(accounted(self.mechanism.price(0)), Release)
 
     @property
     def metric(self) -> bool:
         """Whether its rounds are accounted as d-privacy."""
-        return not self.mechanism.needs_noise and isinstance(accounted(self.mechanism.price(0)), Leakage)
+        return isinstance(accounted(self.mechanism.price(0)), Leakage)
+
+    @property
+    def unsized(self) -> bool:
+        """Whether the noise multiplier still has to be computed from the budget and the population."""
+        return isinstance(self.mechanism.price(0), Unsized)
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether its mechanism clips rows or adds noise at all."""
+        price = self.mechanism.price(0)
+        return self.mechanism.requires != "anything" or not isinstance(price, Unproved) or price.noisy
+
+    @property
+    def weighted(self) -> bool:
+        """Whether clients send their number of samples, as the weight of their row."""
+        return self.aggregator.requires == "weighted sum"
 
     @property
     def streams(self) -> bool:
         """Whether waves can be summed as they arrive, so that memory does not grow with the cohort."""
-        return self.mechanism.row_wise and self.aggregator.requires == "sum" and self.channel.streams
+        together = self.mechanism.requires == "all messages" or self.aggregator.requires == "messages"
+        return self.channel.streams and not together
 
 
 def check_composition(method: Method) -> None:
@@ -133,18 +150,19 @@ def _mechanism_and_codec(m: Method) -> str:
 
 
 def _mechanism_and_channel(m: Method) -> str:
-    if m.mechanism.distributed and m.channel.server_sees == "messages":
+    bits, shares = m.channel.message_format.bits, m.mechanism.requires == "only the sum"
+    if shares and m.channel.messages_seen_by == "server":
         return (
             f"{_name(m.mechanism)} adds only a share of the noise at each client, but {_name(m.channel)} shows the "
             "server every message. Use a channel that reveals only the sum, such as SecureSum."
         )
-    if m.mechanism.distributed and m.channel.bits is not None and m.mechanism.bits != m.channel.bits:
+    if shares and bits is not None and m.mechanism.bits != bits:
         noise = "real-valued noise" if m.mechanism.bits is None else f"noise modulo 2^{m.mechanism.bits}"
         return (
-            f"{_name(m.mechanism)} adds {noise}, but {_name(m.channel)} sums integers modulo 2^{m.channel.bits}. "
-            f"Use arithmetic=Grid(bits={m.channel.bits})."
+            f"{_name(m.mechanism)} adds {noise}, but {_name(m.channel)} sums integers modulo 2^{bits}. "
+            f"Use arithmetic=Grid(bits={bits})."
         )
-    if m.mechanism.requires == "sum" or m.channel.aggregates == "messages":
+    if m.mechanism.requires in ("anything", "only the sum") or m.channel.messages_seen_by != "nobody":
         return ""
     return (
         f"{_name(m.mechanism)} processes every message at the server, but {_name(m.channel)} reveals only their sum. "
@@ -153,9 +171,9 @@ def _mechanism_and_channel(m: Method) -> str:
 
 
 def _aggregator_and_channel(m: Method) -> str:
-    if m.channel.aggregates == "messages":
+    if m.channel.messages_seen_by != "nobody":
         return ""
-    if not m.aggregator.uniform:
+    if m.weighted:
         return (
             f"{_name(m.aggregator)} needs the number of samples of every client, but {_name(m.channel)} hides it. "
             "Use Mean."
@@ -169,7 +187,7 @@ def _aggregator_and_channel(m: Method) -> str:
 
 
 def _mechanism_and_aggregator(m: Method) -> str:
-    if m.aggregator.uniform or not m.mechanism.bounds_rows:
+    if not m.weighted or not m.changes_rows:
         return ""
     return (
         f"{_name(m.mechanism)} bounds the contribution of every client equally, but {_name(m.aggregator)} gives some "
@@ -196,7 +214,7 @@ def _hypotheses(m: Method) -> str:
 
 
 def _mechanism_and_hypotheses(m: Method) -> str:
-    if m.aggregator.models == 1 or not m.mechanism.bounds_rows or m.metric:
+    if m.aggregator.models == 1 or not m.changes_rows or m.metric:
         return ""
     return (
         f"{_name(m.mechanism)} protects a single sum of all messages, but {_name(m.aggregator)} produces several. "
@@ -205,7 +223,7 @@ def _mechanism_and_hypotheses(m: Method) -> str:
 
 
 def _budget(m: Method) -> str:
-    if m.mechanism.needs_noise:
+    if m.unsized:
         missing = (
             f"{_name(m.mechanism)} has no noise multiplier, and there is no budget to compute it from. "
             "Set the budget or the noise."

@@ -7,13 +7,27 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch import Tensor
 
-from tacit.core.interfaces import AddNoise, Coordinates, DryRun, Payload, SumMessages, Visibility
+from tacit.core.interfaces import AddNoise, Coordinates, DryRun, Payload, Reader, Summation, SumMessages, Visibility
 from tacit.core.prices import Price, Unproved
 from tacit.core.rows import Rows
-from tacit.core.state import BoundedMessages, Messages, Round, State, Sum, Traffic, Turnout, View
+from tacit.core.state import (
+    BoundedMessages,
+    Broadcast,
+    ClientMemory,
+    ClientRound,
+    FrameFormat,
+    Messages,
+    Round,
+    ServerRound,
+    State,
+    Sum,
+    Traffic,
+    Turnout,
+    View,
+)
 from tacit.core.wave import Wave
-from tacit.errors import expect
-from tacit.wire import frames
+from tacit.errors import WireError, expect
+from tacit.wire.frames import Part, Parts
 from tacit.wire.sparse import WireFormat
 
 if TYPE_CHECKING:
@@ -30,17 +44,26 @@ class Identity:
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         return state
 
-    def view(self, state: State, now: Round) -> View:
-        return View(state.weights, {frames.Part.WEIGHTS: state.weights})
+    def broadcast(self, state: State, now: Round) -> Broadcast:
+        return Broadcast({Part.WEIGHTS: state.weights})
+
+    def read(self, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
+        return View(received_weights(parts, memory), parts), memory
 
     def encode(self, rows: Rows, view: View, now: Round) -> Rows:
         return rows
 
-    def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
-        return total
+    def decode(self, total: Tensor, state: State, now: Round) -> tuple[Tensor, State]:
+        return total, state
 
-    def update_state(self, state: State, total: Tensor, now: Round) -> State:
-        return state
+
+def received_weights(parts: Parts, memory: ClientMemory) -> Tensor:
+    """The whole model of a broadcast; raises `WireError` if it is not one of this client's task."""
+    weights, known = parts.get(Part.WEIGHTS), memory.weights
+    if weights is None or weights.numel() != known.numel() or weights.dtype != known.dtype:
+        found = "none" if weights is None else f"{weights.numel()} numbers of {weights.dtype}"
+        raise WireError(f"Expected a model of {known.numel()} numbers of {known.dtype}, got {found}.")
+    return weights.view_as(known)
 
 
 class StatelessMechanism:
@@ -49,20 +72,20 @@ class StatelessMechanism:
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         return state
 
-    def broadcast_parts(self, state: State) -> Mapping[frames.Part, Tensor]:
+    def broadcast_parts(self, state: State) -> Parts:
         return {}
 
-    def update_state(self, state: State, total: Sum, now: Round) -> State:
+    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         return state
 
 
 class ClientSideMechanism:
     """Mixin for mechanisms that act only at the client: the server neither clips rows nor adds noise."""
 
-    def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
         return BoundedMessages(messages)
 
-    def after_sum(self, total: Sum, now: Round) -> Sum:
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         return total
 
 
@@ -70,22 +93,18 @@ class ClientSideMechanism:
 class NoNoise(StatelessMechanism, ClientSideMechanism):
     """No clipping and no noise. There is no privacy guarantee: updates can reveal training data."""
 
-    requires: ClassVar[Visibility] = "sum"
-    row_wise: ClassVar[bool] = True
-    bounds_rows: ClassVar[bool] = False
-    needs_noise: ClassVar[bool] = False
-    distributed: ClassVar[bool] = False
+    requires: ClassVar[Visibility] = "anything"
     per_layer: ClassVar[bool] = False
     bits: ClassVar[int | None] = None
     expects: ClassVar[Payload | None] = None
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
-        return Unproved("no noise is added, so updates can reveal training data")
+        return Unproved("no noise is added, so updates can reveal training data", noisy=False)
 
     def sized(self, noise: float) -> Self:
         return self
 
-    def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
+    def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         return messages
 
 
@@ -116,21 +135,17 @@ class Plain:
 
     wire: WireFormat | None = None
     down: WireFormat | None = None
-    server_sees: ClassVar[Visibility] = "messages"
-    aggregates: ClassVar[Visibility] = "messages"
+    messages_seen_by: ClassVar[Reader] = "server"
     caveat: ClassVar[str] = ""
-    bits: ClassVar[int | None] = None
     tolerates: ClassVar[str] = ""
     streams: ClassVar[bool] = True
 
     def send(self, messages: Messages, now: Round) -> Messages:
         return messages
 
-    def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
-        return messages.sizes(self.wire)
-
-    def download_size(self, view: View, now: Round, *, first: bool) -> int:
-        return view.size(first=first, wire_format=self.down)
+    @property
+    def message_format(self) -> FrameFormat:
+        return FrameFormat(self.wire)
 
     def overhead(self, now: Round) -> Mapping[str, Traffic]:
         return {}
@@ -146,8 +161,7 @@ class Mean:
     """The mean of the messages, with the same weight for every client."""
 
     models: ClassVar[int] = 1
-    requires: ClassVar[Visibility] = "sum"
-    uniform: ClassVar[bool] = True
+    requires: ClassVar[Summation] = "sum"
 
     def combine(self, bounded: BoundedMessages, state: State) -> Sum:
         rows = bounded.messages.rows

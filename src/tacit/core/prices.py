@@ -1,7 +1,7 @@
 """What a round costs its participants, as plain values: only `tacit.privacy` computes ε from them.
 
-A mechanism returns a price: a `Release` (a bounded sum with noise), `Leakage` (d-privacy), or `Unproved`, and why. A
-sampler returns a `Sampling`, which amplifies a release.
+A mechanism returns a price: a `Release` (a bounded sum with noise), `Leakage` (d-privacy), `Unproved`, and why, or
+`Unsized` as long as its noise multiplier is not known. A sampler returns a `Sampling`, which amplifies a release.
 """
 
 import math
@@ -44,6 +44,10 @@ class Sampling:
     def at(cls, rate: float, kind: Literal["poisson", "fixed"]) -> Self:
         """Sampling at this rate, which is that of everyone if the rate is 1."""
         return cls() if rate == 1 else cls(kind, rate)
+
+    def mean_cohort(self, population: int) -> float:
+        """The mean size of a cohort, to nine decimals: what is given as a whole number stays one."""
+        return round(self.rate * population, 9)
 
 
 @dataclass(frozen=True)
@@ -148,19 +152,32 @@ class Unproved:
         reason: why, in words.
         nominal: the price if the reason did not apply; None: there is none.
         figures: privacy figures of the mechanism's paper that are not a guarantee, by name.
+        noisy: whether noise is added at all.
     """
 
     reason: str
     nominal: Release | Leakage | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
+    noisy: bool = True
 
 
-Price = Release | Leakage | Unproved
+@dataclass(frozen=True)
+class Unsized:
+    """The noise multiplier follows from the budget and the population, and is not known yet."""
+
+
+Price = Release | Leakage | Unproved | Unsized
 
 
 def accounted(price: Price) -> Release | Leakage | None:
-    """What is accounted for: the price itself, or its nominal part if nothing is proved."""
-    return price.nominal if isinstance(price, Unproved) else price
+    """What is accounted for: the price itself, or its nominal part if nothing is proved; None before it is known."""
+    match price:
+        case Unproved(nominal=nominal):
+            return nominal
+        case Unsized():
+            return None
+        case _:
+            return price
 
 
 def reason_unproved(price: Price) -> str:

@@ -3,17 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, hypot, sqrt
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from tacit.core.keys import Key
-from tacit.core.rows import Rows
-from tacit.wire import frames
-from tacit.wire.frames import Part, Parts
+from tacit.core.keys import ClientKeys, Key
+from tacit.core.rows import DenseRows, Rows
+from tacit.errors import WireError
+from tacit.wire import frames, indices
+from tacit.wire.frames import FrameKind, Part, Parts
 from tacit.wire.sparse import WireFormat
 
 SERVER = "server/"  # memory under this prefix never leaves the server's process
+MASK = "codec/mask"  # the name of a fixed mask in a state's memory
+MAX_SAMPLES = 10_000_000  # of one client: limits its influence on a weighted mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +50,7 @@ class State:
 
 @dataclass(frozen=True)
 class Round:
-    """The current round (`now`) and its two kinds of randomness.
+    """The current round (`now`), as every party knows it.
 
     The size of the cohort is not the number of clients at hand: a site is one client of a cohort of, say, 100.
 
@@ -55,8 +59,7 @@ class Round:
         population: how many clients can be sampled.
         expected_cohort: the mean size of the cohort under the sampler, by which private sums are divided.
         cohort: how many clients were sampled.
-        shared: randomness that all parties may know: cohorts, masks, shuffling.
-        secret: randomness that the other parties must not know: noise.
+        shared: randomness that all parties may know: masks, sensing.
     """
 
     index: int
@@ -64,7 +67,6 @@ class Round:
     expected_cohort: float
     cohort: int
     shared: Key
-    secret: Key
 
     @property
     def max_cohort(self) -> int:
@@ -72,23 +74,43 @@ class Round:
         return min(self.population, ceil(self.expected_cohort + 12 * sqrt(self.expected_cohort) + 12))
 
 
+@dataclass(frozen=True)
+class ServerRound(Round):
+    """The round as the server knows it: with its own key, for noise on sums."""
+
+    server: Key
+
+
+@dataclass(frozen=True)
+class ClientRound(Round):
+    """The round as a client knows it: with its own key, for batches, noise shares and rounding."""
+
+    clients: ClientKeys
+
+
+@dataclass(frozen=True)
+class SimulatedRound(ClientRound, ServerRound):
+    """The round as a simulation knows it, which plays all parties."""
+
+    @classmethod
+    def of(
+        cls, index: int, population: int, expected_cohort: float, cohort: int, shared: Key, secret: Key
+    ) -> "SimulatedRound":
+        """The round of server and clients whose keys all derive from one secret."""
+        return cls(index, population, expected_cohort, cohort, shared, secret, ClientKeys(secret))
+
+
 @dataclass(frozen=True, eq=False)
-class View:
-    """What the server broadcasts.
+class Broadcast:
+    """What the server sends to every client at the start of a round.
 
     Attributes:
-        weights: the model that clients start from, as they reconstruct it; with k hypotheses, (k, dim).
-        parts: what is sent in every round; packed to bytes and counted.
+        parts: what is sent in every round.
         first_parts: what is sent in addition with a client's first broadcast.
-        mask: the coordinates that are sent in this round, ascending; None: all of them.
-        layers: the number of elements of every parameter, which clients know.
     """
 
-    weights: Tensor
-    parts: Mapping[Part, Tensor]
-    first_parts: Mapping[Part, Tensor] = field(default_factory=dict)
-    mask: Tensor | None = None
-    layers: tuple[int, ...] = ()
+    parts: Parts
+    first_parts: Parts = field(default_factory=dict)
 
     def sent(self, *, first: bool, wire_format: WireFormat | None = None) -> Parts:
         """All parts that a client receives.
@@ -100,9 +122,60 @@ class View:
         parts = {**self.parts, **self.first_parts} if first else self.parts
         return compressed_part(parts, Part.WEIGHTS, wire_format) if Part.WEIGHTS in parts else parts
 
-    def size(self, *, first: bool, wire_format: WireFormat | None = None) -> int:
-        """The size of `sent` as one frame, in bytes."""
-        return frames.size(self.sent(first=first, wire_format=wire_format))
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What a client knows of a round after reading the broadcast.
+
+    Attributes:
+        weights: the model that it starts from; with k hypotheses, (k, dim).
+        parts: all that was sent in this round.
+        mask: the coordinates that are sent in this round, ascending; None: all of them.
+    """
+
+    weights: Tensor
+    parts: Parts = field(default_factory=dict)
+    mask: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ClientMemory:
+    """What a client keeps from round to round, beside its data. It never reaches the server.
+
+    Attributes:
+        weights: the model's initial weights, which every client derives from the task; with k hypotheses, (k, dim).
+        before: the shared key from before the first round.
+        mask: the coordinates of a fixed mask, once the client has received or derived it.
+    """
+
+    weights: Tensor
+    before: Key
+    mask: Tensor | None = None
+
+    @classmethod
+    def of(cls, state: State) -> "ClientMemory":
+        """The memory of a client that took part in all rounds so far, as the server knows it."""
+        return cls(state.weights, Key(bytes(32)), state.memory.get(MASK))
+
+    def pack(self) -> bytes:
+        """The memory as bytes."""
+        parts = {
+            Part.WEIGHTS: self.weights,
+            Part.KEY: torch.frombuffer(bytearray(self.before.value), dtype=torch.uint8),
+        }
+        if self.mask is not None:
+            parts[Part.MASK] = indices.pack(self.mask, self.weights.shape[-1])
+        return frames.pack(FrameKind.MEMORY, 0, parts)
+
+    @classmethod
+    def read(cls, data: bytes, models: int = 1) -> "ClientMemory":
+        """The memory of a client of `models` hypotheses; raises `WireError` for other bytes."""
+        parts = frames.unpack(data, FrameKind.MEMORY).parts
+        if not {Part.WEIGHTS, Part.KEY} <= parts.keys():
+            raise WireError("Expected the memory of a client, with its initial weights and the shared key.")
+        weights = parts[Part.WEIGHTS] if models == 1 else parts[Part.WEIGHTS].view(models, -1)
+        mask = indices.unpack(parts[Part.MASK], weights.shape[-1]) if Part.MASK in parts else None
+        return cls(weights, Key(parts[Part.KEY].numpy().tobytes()), mask)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,19 +199,61 @@ class Messages:
         samples = None if self.samples is None else self.samples[which]
         return Messages(self.clients[which], self.rows.keep(which), samples, self.grid_step)
 
-    def sizes(self, wire_format: WireFormat | None = None) -> tuple[int, ...]:
-        """The size of every message as a frame, in bytes."""
-        if wire_format is not None:
-            return tuple(frames.size(self.parts(i, wire_format)) for i in range(self.rows.count))
-        parts = {Part.ROW: torch.empty(self.rows.dim, dtype=self.rows.dtype, device="meta")}
-        if self.samples is not None:
-            parts[Part.SAMPLES] = self.samples[0]
-        return (frames.size(parts),) * self.rows.count if self.rows.count else ()
 
-    def parts(self, i: int, wire_format: WireFormat | None = None) -> Parts:
-        """The parts of message i, its row in the wire format where that is shorter than its numbers."""
-        parts = compressed_part({Part.ROW: self.rows.dense()[i]}, Part.ROW, wire_format)
-        return parts if self.samples is None else {**parts, Part.SAMPLES: self.samples[i]}
+class MessageFormat(Protocol):
+    """How messages become bytes."""
+
+    @property
+    def bits(self) -> int | None:
+        """Rows are integers modulo 2^bits; None: any numbers."""
+        ...
+
+    def pack(self, messages: Messages, i: int, now: Round) -> bytes:
+        """Message i."""
+        ...
+
+    def read(self, data: bytes, client: int, like: Messages, now: Round) -> Messages:
+        """The message of one client; raises `WireError` or `ProtocolError` unless it has the form of `like`."""
+        ...
+
+    def sizes(self, messages: Messages) -> tuple[int, ...]:
+        """The length of every message in bytes, without packing it."""
+        ...
+
+
+@dataclass(frozen=True)
+class FrameFormat:
+    """Messages as frames, with rows in a wire format where that is shorter than their numbers."""
+
+    wire: WireFormat | None = None
+    bits: ClassVar[int | None] = None
+
+    def pack(self, messages: Messages, i: int, now: Round) -> bytes:
+        return frames.pack(FrameKind.MESSAGE, now.index, self._parts(messages, i), now.cohort)
+
+    def read(self, data: bytes, client: int, like: Messages, now: Round) -> Messages:
+        frame = frames.unpack(data, FrameKind.MESSAGE)
+        expected = {Part.ROW} if like.samples is None else {Part.ROW, Part.SAMPLES}
+        if frame.parts.keys() != expected or frame.round != now.index:
+            raise WireError("The message has other parts than expected, or is of another round.")
+        row = decoded_part(frame.parts[Part.ROW], self.wire, like.rows.dim)
+        if row.dtype != like.rows.dtype or row.shape != (like.rows.dim,):
+            raise WireError(f"Expected {like.rows.dim} numbers of {like.rows.dtype}, got {row.numel()} of {row.dtype}.")
+        samples = None if like.samples is None else _checked_samples(frame.parts[Part.SAMPLES])
+        return Messages(torch.tensor([client]), DenseRows(row[None]), samples, like.grid_step)
+
+    def sizes(self, messages: Messages) -> tuple[int, ...]:
+        count = messages.rows.count
+        if self.wire is not None:
+            return tuple(frames.size(self._parts(messages, i)) for i in range(count))
+        parts = {Part.ROW: torch.empty(messages.rows.dim, dtype=messages.rows.dtype, device="meta")}
+        if messages.samples is not None and count:
+            parts[Part.SAMPLES] = messages.samples[0]
+        return (frames.size(parts),) * count
+
+    def _parts(self, messages: Messages, i: int) -> Parts:
+        parts = compressed_part({Part.ROW: messages.rows.dense()[i]}, Part.ROW, self.wire)
+        return parts if messages.samples is None else {**parts, Part.SAMPLES: messages.samples[i]}
 
 
 def compressed_part(parts: Parts, which: Part, wire_format: WireFormat | None) -> Parts:
@@ -149,6 +264,19 @@ def compressed_part(parts: Parts, which: Part, wire_format: WireFormat | None) -
     if len(data) >= parts[which].numel() * parts[which].element_size():
         return parts
     return {**parts, which: torch.frombuffer(bytearray(data), dtype=torch.uint8)}
+
+
+def decoded_part(values: Tensor, wire_format: WireFormat | None, count: int) -> Tensor:
+    """The `count` numbers of a part that may be encoded in a wire format."""
+    if wire_format is None or values.dtype != torch.uint8:
+        return values
+    return wire_format.decode(values.numpy().tobytes(), count)
+
+
+def _checked_samples(values: Tensor) -> Tensor:
+    if values.dtype != torch.int64 or values.numel() != 1 or not 1 <= int(values) <= MAX_SAMPLES:
+        raise WireError(f"Expected a number of samples from 1 to {MAX_SAMPLES}.")
+    return values.view(1)
 
 
 @dataclass(frozen=True)
@@ -300,9 +428,10 @@ class Report:
         rejected: clients whose message was not finite; the others' messages count.
         up: bytes that each client of the cohort sent.
         down: bytes that each client of the cohort received.
-        norm: mean L2 norm of the delivered messages.
-        variance: variance between clients of the summed rows, per coordinate (V_c of Geyer et al.).
-        scale: mean square of their mean, per coordinate (U_s of Geyer et al.); like norm and variance, not private.
+        norm: mean L2 norm of the delivered messages; None if the server does not see messages.
+        variance: variance between clients of the summed rows, per coordinate (V_c of Geyer et al.); None likewise.
+        scale: mean square of their mean, per coordinate (U_s of Geyer et al.); None likewise. These three are not
+            private.
         metrics: metrics on held-out data; empty if this round was not evaluated.
         seconds: wall-clock time of the round.
         epsilon: ε of all rounds so far together, at the method's δ; None if there is no privacy accounting.
@@ -318,9 +447,9 @@ class Report:
     rejected: tuple[int, ...]
     up: tuple[int, ...]
     down: tuple[int, ...]
-    norm: float
-    variance: float
-    scale: float
+    norm: float | None
+    variance: float | None
+    scale: float | None
     metrics: Mapping[str, float]
     seconds: float
     epsilon: float | None = None

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from tacit.core.keys import Key
-from tacit.core.rows import Rows
+from tacit.core.keys import ClientKeys
+from tacit.core.rows import DenseRows, Rows
 
 Shapes = tuple[tuple[int, ...], ...]  # of a model's parameters, in the order in which they make up a row
 
@@ -32,7 +33,7 @@ class Descent:
     takes full-batch steps.
 
     Attributes:
-        key: for shuffling; client i uses `key.child("client", i)`.
+        keys: for shuffling.
         mask: the coordinates that are trained, ascending; None: all of them.
         clip: gradients are clipped to this L2 norm, as a whole; None: never.
         proximal: a proximal term with one target per client.
@@ -45,7 +46,7 @@ class Descent:
     batch_size: int | None
     momentum: float
     weight_decay: float
-    key: Key
+    keys: ClientKeys
     mask: Tensor | None = None
     clip: float | None = None
     proximal: ProximalTerm | None = None
@@ -64,6 +65,33 @@ class Perturbation:
     groups: Tensor
     count: int
     amount: float
+
+
+@dataclass(frozen=True)
+class EmptyWave:
+    """A wave of no clients, for a model with parameters of these shapes."""
+
+    shapes: Shapes
+
+    @property
+    def clients(self) -> Tensor:
+        return torch.zeros(0, dtype=torch.int64)
+
+    @property
+    def samples(self) -> Tensor:
+        return torch.zeros(0, dtype=torch.int64)
+
+    def descend(self, weights: Tensor, how: Descent) -> Rows:
+        return DenseRows(weights.new_zeros(0, weights.shape[-1]))
+
+    def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
+        return weights.new_zeros(0, 1 + perturbation.count, dtype=torch.float64)
+
+    def losses(self, hypotheses: Tensor) -> Tensor:
+        return hypotheses.new_zeros(0, len(hypotheses))
+
+    def keep(self, which: Tensor) -> "EmptyWave":
+        return self
 
 
 class Wave(Protocol):

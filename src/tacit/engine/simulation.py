@@ -17,13 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core import (
+    Broadcast,
     DenseRows,
-    Key,
     Messages,
     Method,
     Population,
     Report,
     Round,
+    RunKeys,
+    SimulatedRound,
     State,
     Sum,
     Task,
@@ -32,7 +34,7 @@ from tacit.core import (
 )
 from tacit.core.interfaces import Conversation
 from tacit.core.prices import max_participations
-from tacit.core.round import aggregate_messages, finish_round, prepare
+from tacit.core.server_half import aggregate_messages, download_size, finish_round, no_messages, prepare
 from tacit.core.state import SERVER
 from tacit.core.stopping import out_of_patience, track_best
 from tacit.engine.layout import Layout, initial_weights, make_model
@@ -94,13 +96,15 @@ def module_at(task: Task, seed: int, weights: Tensor) -> nn.Module:
     return _at(make_model(task, seed), weights)
 
 
-def draw(method: Method, population: int, seed: int, index: int) -> tuple[Tensor, Round]:
+def draw(method: Method, population: int, keys: RunKeys, index: int) -> tuple[Tensor, SimulatedRound]:
     """The cohort of round `index`, and the round itself."""
-    shared, secret = Key.from_seed(seed, "shared"), Key.from_seed(seed, "secret")
-    cohort = method.sampler.cohort(population, index, secret.child("cohort", index))
-    expected = method.sampler.expected_cohort(population, index)
-    keys = (key.child("round", index) for key in (shared, secret))
-    return cohort, Round(index, population, expected, len(cohort), *keys)
+    cohort = method.sampler.cohort(population, index, keys.server.child("cohort", index))
+    return cohort, _round(method, population, keys.child("round", index), index, len(cohort))
+
+
+def _round(method: Method, population: int, keys: RunKeys, index: int, cohort: int) -> SimulatedRound:
+    expected = method.sampler.sampling(population, index).mean_cohort(population)
+    return SimulatedRound(index, population, expected, cohort, keys.shared, keys.server, keys.clients)
 
 
 class Simulation:
@@ -112,8 +116,8 @@ class Simulation:
 
     def __init__(self, method: Method, task: Task, *, seed: int = 0, device: str = "cpu") -> None:
         for index in range(method.rounds):
-            method.sampler.expected_cohort(len(task.population), index)
-        self.method, self.seed, self.device = method, seed, device
+            method.sampler.sampling(len(task.population), index)
+        self.method, self.seed, self.device, self.keys = method, seed, device, RunKeys.from_seed(seed)
         self.task = _on_device(task, device)
         self._untrained = make_model(task, seed)
         self.model = copy.deepcopy(self._untrained).to(device)
@@ -129,9 +133,7 @@ class Simulation:
         """The state before the first round, with what the method's pieces learn from public data."""
         weights = initial_weights(self._untrained, self.task, self.seed, self.method.aggregator.models)
         state = self._with_layers(State(0, weights.to(self.device)))
-        population = len(self.task.population)
-        keys = (Key.from_seed(self.seed, name).child("before") for name in ("shared", "secret"))
-        now = Round(0, population, self.method.sampler.expected_cohort(population, 0), 1, *keys)
+        now = _round(self.method, len(self.task.population), self.keys.child("before"), 0, 1)
         with single_thread():
             return prepare(self.method, state, self._public_wave(), now)
 
@@ -151,7 +153,8 @@ class Simulation:
         expect(evaluate_every >= 1, f"evaluate_every={evaluate_every} >= 1")
         processes = count_workers(workers, self.device)
         state = self._with_layers(self.initial_state if state is None else state)
-        worker = Worker(self.method, self.task, self.model, self.learner, 2 * processes, state)
+        before = self.keys.shared.child("before")
+        worker = Worker(self.method, self.task, self.model, self.learner, 2 * processes, state, before)
         return self._play(worker, processes, state, evaluate_every, self.method.rounds if last is None else last)
 
     def _play(
@@ -162,7 +165,7 @@ class Simulation:
             closing(make_pool(worker, processes)) as pool,
             self.method.channel.open(self.method, population, self.seed) as conversation,
         ):
-            runner = RoundRunner(worker, pool, conversation, self.seed)
+            runner = RoundRunner(worker, pool, conversation, self.keys)
             while state.round < last and not out_of_patience(patience, state):
                 began = time.perf_counter()
                 state, report = runner.round(state)
@@ -184,36 +187,35 @@ class Simulation:
 class RoundRunner:
     """Plays the rounds of one run: hands waves to the workers, folds their sums, and closes the round."""
 
-    def __init__(self, worker: Worker, pool: Pool, conversation: Conversation, seed: int) -> None:
-        self.worker, self.task, self.pool, self.seed = worker, worker.task, pool, seed
+    def __init__(self, worker: Worker, pool: Pool, conversation: Conversation, keys: RunKeys) -> None:
+        self.worker, self.task, self.pool, self.keys = worker, worker.task, pool, keys
         self.method, self.conversation = worker.method, conversation
         self.slots = len(worker.slots)
         self.evaluations = 0  # workers recognise loaded weights by this number
 
     def round(self, state: State) -> tuple[State, Report]:
         """The next state, and the report without metrics."""
-        sampled, now = draw(self.method, len(self.task.population), self.seed, state.round)
+        sampled, now = draw(self.method, len(self.task.population), self.keys, state.round)
         cohort, declined = self._willing(sampled, state)
         now = replace(now, cohort=len(cohort))
-        view = self.worker.start(state, now)
+        sent, view = self.worker.start(state, now)
         waves = self._waves(cohort, view)
         began = time.perf_counter()
         total, results = self._fold(self._jobs(state, waves, now), state, now)
         folded = time.perf_counter() - began
-        total = total or self._empty_sum(view, state, now)
+        total = total or self._empty_sum(sent, state, now)
         with single_thread():
-            variance, scale = _diagnostics(total)
             after = finish_round(self.method, self.conversation, state, total, now)
         clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
-        down, received = self._download(state, clients, view, now)
-        norms = [norm for result in results for norm in result.wave_report.norms]
+        down, received = self._download(state, clients, sent, now)
+        norm, variance, scale = self._diagnostics(total, results)
         report = Report(
             round=after.round,
             clients=clients,
             rejected=tuple(chain.from_iterable(result.wave_report.rejected for result in results)),
             up=tuple(chain.from_iterable(result.up for result in results)),
             down=down,
-            norm=float(np.mean(norms)) if norms else 0.0,
+            norm=norm,
             variance=variance,
             scale=scale,
             metrics={},
@@ -265,12 +267,19 @@ class RoundRunner:
         measured = self.conversation.timings()
         return {"train": folded - sum(measured.values()), **measured} if measured else {}
 
+    def _diagnostics(self, total: Sum, results: list[Trained]) -> tuple[float | None, float | None, float | None]:
+        """Norm of the messages, variance between clients and scale of their mean, if the server sees messages."""
+        if self.method.channel.messages_seen_by != "server":
+            return None, None, None
+        norms = [norm for result in results for norm in result.wave_report.norms]
+        return float(np.mean(norms)) if norms else 0.0, *_variance_and_scale(total)
+
     def _download(
-        self, state: State, clients: tuple[int, ...], view: View, now: Round
+        self, state: State, clients: tuple[int, ...], sent: Broadcast, now: Round
     ) -> tuple[tuple[int, ...], Tensor | None]:
         """How many bytes each client received, and who has by now received what is sent only once."""
-        download = partial(self.method.channel.download_size, view, now)
-        if not view.first_parts or not clients:
+        download = partial(download_size, self.method.channel, sent, now)
+        if not sent.first_parts or not clients:
             return tuple(download(first=False) for _ in clients[:1]) * len(clients), None
         received = state.memory.get(RECEIVED, torch.zeros(len(self.task.population), dtype=torch.bool)).clone()
         sizes = {first: download(first=first) for first in (True, False)}
@@ -297,7 +306,7 @@ class RoundRunner:
         """In how many rounds each client took part before this one."""
         return state.memory.get(PARTICIPATIONS, torch.zeros(len(self.task.population), dtype=torch.int64))
 
-    def _jobs(self, state: State, waves: list[Tensor], now: Round) -> list[TrainJob]:
+    def _jobs(self, state: State, waves: list[Tensor], now: SimulatedRound) -> list[TrainJob]:
         known = self.worker.initial_memory
         changed = {name: value for name, value in state.memory.items() if known.get(name) is not value}
         memory = {name: value.cpu().numpy() for name, value in changed.items() if not name.startswith(SERVER)}
@@ -318,18 +327,16 @@ class RoundRunner:
             total = self._sum_of_all(rows, results, state, now)
         return total, results
 
-    def _empty_sum(self, view: View, state: State, now: Round) -> Sum:
-        rows = self.method.codec.encode(DenseRows(state.weights.new_zeros(0, state.dim)), view, now)
-        nobody = torch.zeros(0, dtype=torch.int64)
-        samples = None if self.method.aggregator.uniform else nobody
-        return aggregate_messages(self.method, self.conversation, state, Messages(nobody, rows, samples), now)
+    def _empty_sum(self, sent: Broadcast, state: State, now: Round) -> Sum:
+        nothing = no_messages(self.method, sent, state, now)
+        return aggregate_messages(self.method, self.conversation, state, nothing, now)
 
     def _sum_of_all(self, rows: "_Rows", results: list[Trained], state: State, now: Round) -> Sum | None:
         """The sum of a method that needs all messages of a round at once."""
         clients = torch.tensor([client for result in results for client in result.wave_report.delivered])
         if len(clients) == 0:
             return None
-        samples = None if self.method.aggregator.uniform else self.task.population.sizes[clients]
+        samples = self.task.population.sizes[clients] if self.method.weighted else None
         messages = Messages(clients, DenseRows(rows.all()), samples, results[0].part.grid_step)
         with single_thread():
             return aggregate_messages(self.method, self.conversation, state, messages, now)
@@ -353,7 +360,7 @@ class _Rows:
         return self.values[: self.count]
 
 
-def _diagnostics(total: Sum) -> tuple[float, float]:
+def _variance_and_scale(total: Sum) -> tuple[float, float]:
     """Variance between clients and scale of their mean, from the folded squares alone: no row is kept.
 
     (1/d)·Σ_j (1/m)·Σ_k (Δ_kj − μ_j)² = (Σ_k ‖Δ_k‖²/m − ‖μ‖²)/d.

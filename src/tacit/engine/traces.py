@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tacit.core import Messages, Method, Round, Task, View
-from tacit.core.round import broadcast
+from tacit.core import Messages, Method, RunKeys, SimulatedRound, Task, View
+from tacit.core.server_half import broadcast, client_view
 from tacit.engine.layout import make_model
 from tacit.engine.learners import AutoLearner
 from tacit.engine.simulation import draw, initial_state, rounds
@@ -33,7 +33,7 @@ class ClientTrace:
     messages: Messages
     view: View
     data: StackedClients
-    now: Round
+    now: SimulatedRound
 
 
 def client_traces(
@@ -68,8 +68,8 @@ def client_traces(
         if state.round < number - 1:
             until = replace(method, rounds=number - 1)
             *_, (state, _) = rounds(until, task, seed=seed, workers=workers, state=state, evaluate_every=number)
-        _, now = draw(method, len(task.population), seed, number - 1)
-        view = broadcast(method, replace(state, shapes=learner.layout.shapes), now)
+        _, now = draw(method, len(task.population), RunKeys.from_seed(seed), number - 1)
+        view = client_view(method, broadcast(method, state, now), state, now)
         with single_thread():
             rows = method.codec.encode(method.trainer.train(view, wave, now), view, now)
         yield ClientTrace(Messages(wave.clients, rows), view, wave, now)

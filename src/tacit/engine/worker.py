@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.core import Method, Round, State, Sum, Task, View, WaveReport
-from tacit.core.round import broadcast, client_side, reject_non_finite, sum_messages
+from tacit.core import Broadcast, ClientMemory, ClientRound, Key, Method, Round, State, Sum, Task, View, WaveReport
+from tacit.core.client_half import make_messages, read_broadcast
+from tacit.core.server_half import broadcast, reject_non_finite, sum_messages, upload_sizes
 from tacit.engine.layout import Layout
 from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.kernels import evaluation_module
@@ -28,8 +29,10 @@ WIDEST = 8  # bytes of a number: sums on a grid are in float64, whatever the mod
 class TrainJob:
     """One wave of a round; its sum (or its rows, if the method needs them) goes to a slot."""
 
-    now: Round
-    memory: Mapping[str, NDArray[np.generic]]  # what pieces remember that changed since the workers started
+    now: ClientRound
+    memory: Mapping[
+        str, NDArray[np.generic]
+    ]  # what the server's pieces remember that changed since the workers started
     clients: NDArray[np.int64]
     slot: int
 
@@ -60,7 +63,7 @@ class Worker:
     """Everything a job needs; large tensors are in memory shared with the worker processes."""
 
     def __init__(
-        self, method: Method, task: Task, model: nn.Module, learner: AutoLearner, slots: int, state: State
+        self, method: Method, task: Task, model: nn.Module, learner: AutoLearner, slots: int, state: State, before: Key
     ) -> None:
         self.method, self.task, self.model, self.learner = method, task, model, learner
         self.initial_memory = dict(state.memory)  # known to every worker process when it starts
@@ -71,7 +74,8 @@ class Worker:
         octets = torch.empty(0, dtype=torch.uint8, device=state.weights.device)
         self.slots = [shared(room, octets) for _ in range(slots)]
         self._memory = dict(state.memory)
-        self._view: tuple[int, View] | None = None  # the broadcast of a round, by the round's index
+        self._client = ClientMemory(state.weights.clone(), before)  # all clients that this process plays keep the same
+        self._view: tuple[int, Broadcast, View] | None = None  # of a round, by the round's index
         self._loaded = (-1, 0)  # the evaluation and the hypothesis whose weights the model holds
 
     @cached_property
@@ -79,8 +83,8 @@ class Worker:
         """The model as it is evaluated; built when there is something to evaluate."""
         return evaluation_module(self.model)
 
-    def start(self, state: State, now: Round) -> View:
-        """Start a round: give its weights to all workers, and return its broadcast."""
+    def start(self, state: State, now: Round) -> tuple[Broadcast, View]:
+        """Start a round: give its weights to all workers, and return its broadcast and what clients make of it."""
         self.weights.copy_(state.weights)
         return self._broadcast(replace(state, weights=self.weights), now)
 
@@ -99,22 +103,26 @@ class Worker:
         self._update_memory(job.memory)
         state = State(now.index, self.weights, self._memory, self.layout.sizes, self.layout.shapes)
         wave = StackedClients(torch.from_numpy(job.clients), self.task.population, self.learner)
-        messages = client_side(method, self._broadcast(state, now), wave, now)
-        up = method.channel.upload_sizes(messages, now)
+        _, view = self._broadcast(state, now)
+        messages = make_messages(method, view, wave, now)
+        up = upload_sizes(method.channel, messages, now)
         kept, wave_report = reject_non_finite(messages)
         part = (
-            sum_messages(method, state, kept, now)
+            sum_messages(method, state, kept)
             if method.streams
             else Sum(kept.rows.dense(), 0.0, grid_step=kept.grid_step)
         )
         self.slots[job.slot].view(part.total.dtype)[: part.total.numel()].copy_(part.total.reshape(-1))
         return Trained(wave_report, up, replace(part, total=part.total.to("meta")))
 
-    def _broadcast(self, state: State, now: Round) -> View:
-        """The round's broadcast, made once per process."""
+    def _broadcast(self, state: State, now: Round) -> tuple[Broadcast, View]:
+        """The round's broadcast and what clients make of it, once per process."""
         if self._view is None or self._view[0] != now.index:
-            self._view = now.index, broadcast(self.method, state, now)
-        return self._view[1]
+            sent = broadcast(self.method, state, now)
+            parts = sent.sent(first=self._client.mask is None, wire_format=self.method.channel.down)
+            view, self._client = read_broadcast(self.method, parts, self._client, now)
+            self._view = now.index, sent, view
+        return self._view[1:]
 
     def _update_memory(self, changed: Mapping[str, NDArray[np.generic]]) -> None:
         """Take over what changed; what did not stays the same tensor, by which kernels recognise a mask."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.core import Method, Report, State, Task
+from tacit.core.state import MASK
 from tacit.engine import ClientTrace, client_traces
 from tacit.errors import BudgetError, RunError
 from tacit.papers.comparison import Comparison, ComparisonRow, Curves, RowTrial
@@ -21,7 +22,6 @@ from tacit.papers.figure_specs import HistogramPanel, HistogramPlot, ImportanceM
 from tacit.papers.jobs import AttackJob, Job
 from tacit.papers.quantities import AT_BEST, FinishedRun, derived
 from tacit.papers.study import Study
-from tacit.pieces.codecs.select import MASK
 from tacit.pieces.mechanisms import InputFeatures
 from tacit.pieces.mechanisms.importance import MEASURES, Importance
 from tacit.privacy.leakage import LeakageAccounting

@@ -127,7 +127,9 @@ def _cost(values: Callable[[FinishedRun], int]) -> Callable[[FinishedRun], float
         rounds = len(run.until_best())
         if not rounds or not any(report.clients for report in run.reports):
             return None
-        expected = sum(run.method.sampler.expected_cohort(run.clients, index) for index in range(rounds))
+        expected = sum(
+            run.method.sampler.sampling(run.clients, index).mean_cohort(run.clients) for index in range(rounds)
+        )
         return cost(values(run), rounds, expected / rounds / run.clients)
 
     return quantity
@@ -162,7 +164,7 @@ def _epsilon_classic(run: FinishedRun) -> float | None:
     from tacit.privacy.accountants import Accounting, RdpClassic
     from tacit.privacy.releases import release_of
 
-    sizes = [method.sampler.expected_cohort(run.clients, index) for index in range(rounds)]
+    sizes = [method.sampler.sampling(run.clients, index).mean_cohort(run.clients) for index in range(rounds)]
     as_poisson = {size: replace(method, sampler=Poisson(size)) for size in set(sizes)}
     releases = [release_of(as_poisson[size], run.clients, index) for index, size in enumerate(sizes)]
     return Accounting.of(RdpClassic(), [release for release in releases if release is not None]).epsilon(method.delta)

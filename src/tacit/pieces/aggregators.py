@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import BoundedMessages, Mean, State, Sum
-from tacit.core.interfaces import Visibility
+from tacit.core.interfaces import Summation
 from tacit.errors import expect
 
 __all__ = ["KMeans", "Mean", "WeightedMean"]
@@ -19,12 +19,11 @@ class WeightedMean:
     """The mean weighted by each client's number of samples, which the server therefore learns."""
 
     models: ClassVar[int] = 1
-    requires: ClassVar[Visibility] = "sum"
-    uniform: ClassVar[bool] = False
+    requires: ClassVar[Summation] = "weighted sum"
 
     def combine(self, bounded: BoundedMessages, state: State) -> Sum:
         samples, rows = bounded.messages.samples, bounded.messages.rows
-        assert samples is not None  # client_side attaches them for every aggregator that is not uniform
+        assert samples is not None  # `make_messages` attaches them
         squared_norms = float((rows.norms().double().square() * samples).sum())
         return bounded.summed(rows.scaled(samples).sum(), float(samples.sum()), squared_norms)
 
@@ -52,8 +51,7 @@ class KMeans:
 
     models: int = 2
     warm_up: int = 0
-    requires: ClassVar[Visibility] = "messages"
-    uniform: ClassVar[bool] = True
+    requires: ClassVar[Summation] = "messages"
 
     def __post_init__(self) -> None:
         expect(self.models >= 1, f"models={self.models} >= 1")

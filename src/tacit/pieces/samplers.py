@@ -23,9 +23,6 @@ class Everyone:
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
         return torch.arange(population)
 
-    def expected_cohort(self, population: int, index: int) -> float:
-        return float(population)
-
     def sampling(self, population: int, index: int) -> Sampling:
         return Sampling()
 
@@ -40,14 +37,12 @@ class FixedSize:
         expect(self.size >= 1, f"size={self.size} >= 1")
 
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
-        return _subset(population, int(self.expected_cohort(population, index)), key)
-
-    def expected_cohort(self, population: int, index: int) -> float:
         _check_fits(self.size, population)
-        return float(self.size)
+        return _subset(population, self.size, key)
 
     def sampling(self, population: int, index: int) -> Sampling:
-        return Sampling.at(int(self.expected_cohort(population, index)) / population, "fixed")
+        _check_fits(self.size, population)
+        return Sampling.at(self.size / population, "fixed")
 
 
 @dataclass(frozen=True)
@@ -63,16 +58,12 @@ class Poisson:
         expect(self.size > 0, f"size={self.size} > 0")
 
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
-        rate = self.expected_cohort(population, index) / population
         coins = torch.rand(population, generator=key.torch(), dtype=torch.float64)
-        return (coins < rate).nonzero().flatten()
-
-    def expected_cohort(self, population: int, index: int) -> float:
-        _check_fits(self.size, population)
-        return float(self.size)
+        return (coins < self.sampling(population, index).rate).nonzero().flatten()
 
     def sampling(self, population: int, index: int) -> Sampling:
-        return Sampling.at(self.expected_cohort(population, index) / population, "poisson")
+        _check_fits(self.size, population)
+        return Sampling.at(self.size / population, "poisson")
 
 
 @dataclass(frozen=True)
@@ -81,8 +72,8 @@ class Growing:
 
     Example:
         >>> growing = Growing(stages=((3, Poisson(20)), (1, Poisson(40))))
-        >>> [growing.expected_cohort(100, index) for index in range(6)]
-        [20.0, 20.0, 20.0, 40.0, 40.0, 40.0]
+        >>> [growing.sampling(100, index).rate for index in range(6)]
+        [0.2, 0.2, 0.2, 0.4, 0.4, 0.4]
     """
 
     stages: tuple[tuple[int, Sampler], ...]
@@ -94,9 +85,6 @@ class Growing:
 
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
         return self._at(index).cohort(population, index, key)
-
-    def expected_cohort(self, population: int, index: int) -> float:
-        return self._at(index).expected_cohort(population, index)
 
     def sampling(self, population: int, index: int) -> Sampling:
         return self._at(index).sampling(population, index)

@@ -143,7 +143,7 @@ class Charges:
             return Guarantee.none(price.reason, rounds=rounds).excluding(nominal, *exclusions)
         releases = [_release(self.method, self.population, index) for index in range(max(rounds, 1))]
         proved = self.accounting.guarantee(self.delta, releases, releases[0].adversary).excluding(*exclusions)
-        return self._against_server(proved, history) if mechanism.distributed else proved
+        return self._against_server(proved, history) if mechanism.requires == "only the sum" else proved
 
     def _against_server(self, proved: Guarantee, history: Sequence[Report]) -> Guarantee:
         """The guarantee of noise that clients add, with the ε against a server, which knows who took part."""
@@ -162,7 +162,7 @@ class Charges:
 
     @property
     def _trusts_sum(self) -> bool:
-        return self.method.channel.bits is None
+        return self.method.channel.message_format.bits is None
 
 
 @cache

@@ -1,7 +1,7 @@
 """Cards: a method's pieces, who sees what, what is guaranteed and what is not, how to run it and how to cite it.
 
-Who sees what follows from what the pieces declare (`channel.server_sees`, `aggregator.uniform`,
-`mechanism.bounds_rows`), the same declarations by which wrong compositions are refused. Details come from the sections
+Who sees what follows from what the pieces declare (`channel.messages_seen_by`, `method.weighted`,
+`method.changes_rows`), the same declarations by which wrong compositions are refused. Details come from the sections
 *Sees* and *Formal guarantees* of the pieces' docstrings.
 """
 
@@ -95,7 +95,7 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _sees(method: Method) -> dict[str, str]:
-    noise = "with noise" if method.mechanism.bounds_rows else "without noise"
+    noise = "with noise" if method.changes_rows else "without noise"
     pieces = {type(piece).__name__: section(type(piece), "Sees") for piece in (method.mechanism, method.channel)}
     details = {f"with {name}": text for name, text in pieces.items() if text}
     tolerated = {"tolerated": f"{method.channel.tolerates}."} if method.channel.tolerates else {}
@@ -109,15 +109,15 @@ def _sees(method: Method) -> dict[str, str]:
 
 def _server_sees(method: Method) -> str:
     channel = method.channel
-    if channel.server_sees == "sum" and channel.aggregates == "messages":  # aggregated outside the server
+    if channel.messages_seen_by == "enclave":
         return "only what the enclave releases: the sum of a round's messages, with the mechanism's noise if any"
-    seen = {"messages": "every client's message", "sum": "only the sum of a round's messages"}[channel.server_sees]
-    return seen if method.aggregator.uniform else f"{seen}, and how many samples each client has"
+    seen = "every client's message" if channel.messages_seen_by == "server" else "only the sum of a round's messages"
+    return f"{seen}, and how many samples each client has" if method.weighted else seen
 
 
 def _event(method: Method) -> str:
     cohorts = f"; cohorts: {method.sampler}"
-    if method.mechanism.needs_noise:
+    if method.unsized:
         return f"a sum with Gaussian noise, sized for the budget{cohorts}"
     found = accounted(_price(method))
     if isinstance(found, Leakage):
@@ -135,29 +135,31 @@ def _describe(release: Release) -> str:
 def _price(method: Method) -> Price:
     """The price of a round; for noise that the budget decides, that of noise multiplier 1."""
     mechanism = method.mechanism
-    return (mechanism.sized(1.0) if mechanism.needs_noise else mechanism).price(0)
+    return (mechanism.sized(1.0) if method.unsized else mechanism).price(0)
 
 
 def _guarantee(method: Method) -> str:
-    price = _price(method)
-    if isinstance(price, Unproved):
-        return f"none: {price.reason}."
-    if isinstance(price, Leakage):
-        return _metric_guarantee(price)
-    if method.budget is None:
-        proved = "(ε, δ)-differential privacy for every client; ε grows with every round, and a run reports it."
-        return proved + _secrecy(method)
-    return (
-        f"at most {method.budget} for every client (add-or-remove), against {price.adversary}. "
-        f"Training stops before the round that would exceed it.{_secrecy(method)}"
-    )
+    match _price(method):
+        case Unproved(reason=reason):
+            return f"none: {reason}."
+        case Leakage() as leakage:
+            return _metric_guarantee(leakage)
+        case Release(adversary=adversary) if method.budget is not None:
+            return (
+                f"at most {method.budget} for every client (add-or-remove), against {adversary}. "
+                f"Training stops before the round that would exceed it.{_secrecy(method)}"
+            )
+        case _:
+            proved = "(ε, δ)-differential privacy for every client; ε grows with every round, and a run reports it."
+            return proved + _secrecy(method)
 
 
 def _secrecy(method: Method) -> str:
     """What amplification by sampling assumes; empty if every client takes part."""
-    if method.sampler.expected_cohort(LARGE, 0) == LARGE:
+    if method.sampler.sampling(LARGE, 0).kind == "everyone":
         return ""
-    known = "; the server knows it, and a run reports the ε against the server" * method.mechanism.distributed
+    in_shares = method.mechanism.requires == "only the sum"
+    known = "; the server knows it, and a run reports the ε against the server" * in_shares
     return f" ε assumes that who took part is secret{known}."
 
 
@@ -176,7 +178,7 @@ def _metric_guarantee(price: Leakage) -> str:
 def _uncovered(method: Method) -> tuple[str, ...]:
     formal = {name: section(type(getattr(method, name)), "Formal guarantees") for name in ("mechanism", "channel")}
     sentences = tuple(f"{name.capitalize()}: {text}" for name, text in formal.items() if text)
-    if not method.mechanism.bounds_rows:
+    if not method.changes_rows:
         return sentences
     return (
         *sentences,

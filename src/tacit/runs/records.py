@@ -205,7 +205,7 @@ class Run:
 
 def size_noise(method: Method, population: int) -> Method:
     """The method for a population: noise that depends on the budget gets its noise multiplier."""
-    if not method.mechanism.needs_noise:
+    if not method.unsized:
         return method
     from tacit.privacy.charging import calibrate
 

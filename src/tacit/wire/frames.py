@@ -2,12 +2,13 @@
 
 A frame is a header and, for every part, a part header and its values, little-endian and without padding::
 
-    magic 4s | version u8 | kind u8 | parts u8 | zero u8 | round u32 | checksum u32 | length u64      24 bytes
+    magic 4s | version u8 | kind u8 | parts u8 | zero u8                                              24 bytes
+    round u32 | cohort u32 | checksum u32 | length u32
     tag u8 | type u8 | zero u16 | count u64                                                           12 bytes
     values                                                                                   count × width bytes
 
 Tags and types are numbers from the tables below; frames never name classes or modules. The length is checked before
-anything is allocated, and the checksum (CRC-32 of everything after the header) before anything is used.
+anything is allocated, and the checksum (CRC-32 of the whole frame, with a checksum of zero) before anything is used.
 """
 
 import struct
@@ -23,18 +24,20 @@ from torch import Tensor
 from tacit.errors import WireError
 
 MAGIC = b"TACT"
-VERSION = 1
-_HEADER = struct.Struct("<4sBBBBIIQ")
+VERSION = 2
+LIMIT = (1 << 32) - 1  # bytes
+_HEADER = struct.Struct("<4sBBBBIIII")
 _PART = struct.Struct("<BBHQ")
 _TYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
 _NUMPY = tuple(np.dtype(name) for name in ("<f4", "<f8", "<i4", "<i8", "u1"))
 
 
 class FrameKind(IntEnum):
-    """The direction of a frame."""
+    """What a frame is."""
 
     VIEW = 1  # from the server to a client
     MESSAGE = 2  # from a client to the server
+    MEMORY = 3  # what a client keeps between rounds; never sent
 
 
 class Part(IntEnum):
@@ -46,6 +49,7 @@ class Part(IntEnum):
     VALUES = 4  # the model's weights at the coordinates of the mask
     MASK = 5  # these coordinates, packed by `tacit.wire.indices`
     BOUND = 6  # the L2 clipping bound of rows
+    KEY = 7  # a shared key, 32 bytes
 
 
 Parts = Mapping[Part, Tensor]
@@ -53,10 +57,11 @@ Parts = Mapping[Part, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A parsed frame: its direction, the index of its round, its parts."""
+    """A parsed frame: what it is, the index of its round, the size of the round's cohort (0 if not said), its parts."""
 
     kind: FrameKind
     round: int
+    cohort: int
     parts: dict[Part, Tensor]
 
 
@@ -65,7 +70,7 @@ def size(parts: Parts) -> int:
     return _HEADER.size + sum(_PART.size + t.numel() * t.element_size() for t in parts.values())
 
 
-def pack(kind: FrameKind, round_index: int, parts: Parts) -> bytes:
+def pack(kind: FrameKind, round_index: int, parts: Parts, cohort: int = 0) -> bytes:
     """Serialise parts as one frame.
 
     Example:
@@ -74,18 +79,21 @@ def pack(kind: FrameKind, round_index: int, parts: Parts) -> bytes:
         (3, [0.0, 1.0, 2.0, 3.0])
     """
     body = b"".join(_pack_part(part, values) for part, values in parts.items())
-    checksum = zlib.crc32(body)
-    header = _HEADER.pack(MAGIC, VERSION, kind, len(parts), 0, round_index, checksum, _HEADER.size + len(body))
-    return header + body
+    length = _HEADER.size + len(body)
+    if length > LIMIT:
+        raise WireError(f"Expected a frame of at most {LIMIT} bytes, got {length}.")
+    fields = (MAGIC, VERSION, kind, len(parts), 0, round_index, cohort)
+    checksum = zlib.crc32(body, zlib.crc32(_HEADER.pack(*fields, 0, length)))
+    return _HEADER.pack(*fields, checksum, length) + body
 
 
-def unpack(data: bytes, kind: FrameKind, limit: int = 1 << 32) -> Frame:
+def unpack(data: bytes, kind: FrameKind, limit: int = LIMIT) -> Frame:
     """Parse a frame of the expected kind; raises `WireError` unless it is well-formed."""
     if len(data) > limit:
         raise WireError(f"Expected a frame of at most {limit} bytes, got {len(data)}.")
     if len(data) < _HEADER.size:
         raise WireError(f"Expected a frame of at least {_HEADER.size} bytes, got {len(data)}.")
-    magic, version, found, count, zero, round_index, checksum, length = _HEADER.unpack_from(data)
+    magic, version, found, count, zero, round_index, cohort, checksum, length = _HEADER.unpack_from(data)
     if magic != MAGIC or zero != 0:
         raise WireError("Expected a Tacit frame, got other bytes.")
     if version != VERSION:
@@ -94,9 +102,10 @@ def unpack(data: bytes, kind: FrameKind, limit: int = 1 << 32) -> Frame:
         raise WireError(f"Expected a {kind.name.lower()}, got kind {found}.")
     if length != len(data):
         raise WireError(f"Expected a frame of {length} bytes, got {len(data)}: it was truncated or extended.")
-    if zlib.crc32(memoryview(data)[_HEADER.size :]) != checksum:
+    header = _HEADER.pack(magic, version, found, count, zero, round_index, cohort, 0, length)
+    if zlib.crc32(memoryview(data)[_HEADER.size :], zlib.crc32(header)) != checksum:
         raise WireError("Expected the checksum of the frame to match its content: it was corrupted in transit.")
-    return Frame(kind, round_index, _unpack_parts(data, count))
+    return Frame(kind, round_index, cohort, _unpack_parts(data, count))
 
 
 def _pack_part(part: Part, values: Tensor) -> bytes:

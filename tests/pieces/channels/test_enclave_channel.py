@@ -72,7 +72,7 @@ def test_figures_carry_the_warning() -> None:
 def test_central_noise_is_added_inside() -> None:
     """Central noise needs every message, which the enclave sees and the server outside does not."""
     used = method()
-    assert (used.channel.server_sees, used.channel.aggregates) == ("sum", "messages")
+    assert used.channel.messages_seen_by == "enclave"
     seen = _sees(used)
     assert "only what the enclave releases" in seen["the server"]
     assert "ciphertext" in seen["with Enclave"]
@@ -82,7 +82,7 @@ def test_central_noise_is_added_inside() -> None:
 
 def test_distributed_noise_may_be_summed_in_an_enclave() -> None:
     shares = DistributedGaussian(clip=FixedClip(0.3), noise_multiplier=0.5)
-    assert replace(method(), mechanism=shares).channel.server_sees == "sum"
+    assert replace(method(), mechanism=shares).channel.messages_seen_by == "enclave"
 
 
 @pytest.mark.parametrize("wire", [None, Compact()], ids=["dense", "compact"])

@@ -11,7 +11,22 @@ import torch
 import tacit
 import zoo
 from tacit import methods
-from tacit.core import DenseRows, GridStep, Key, Messages, Method, Report, Round, State, Sum, Task, Traffic, View
+from tacit.core import (
+    Broadcast,
+    DenseRows,
+    GridStep,
+    Key,
+    Messages,
+    Method,
+    Report,
+    Round,
+    SimulatedRound,
+    State,
+    Sum,
+    Task,
+    Traffic,
+)
+from tacit.core.server_half import download_size, upload_sizes
 from tacit.errors import ProtocolError, TooFewClientsError, UserError
 from tacit.pieces.channels import IdealSum, Plain, SecureSum
 from tacit.pieces.channels.secure_sum import SecureSumConversation
@@ -25,8 +40,8 @@ from tacit.wire.frames import Part
 STATE = State(0, torch.zeros(6))
 
 
-def now(cohort: int = 5, expected: float = 5.0, population: int = 40) -> Round:
-    return Round(0, population, expected, cohort, Key.from_seed(0), Key.from_seed(0, "secret"))
+def now(cohort: int = 5, expected: float = 5.0, population: int = 40) -> SimulatedRound:
+    return SimulatedRound.of(0, population, expected, cohort, Key.from_seed(0), Key.from_seed(0, "secret"))
 
 
 def messages(rows: torch.Tensor, step: GridStep | None = None) -> Messages:
@@ -111,16 +126,17 @@ def test_bytes_are_payload_and_overhead() -> None:
     assert list(phases) == ["announce", "share", "upload", "agree", "open"]
     overhead = sum(phases.values(), Traffic())
     rows = messages(torch.empty(2, 8316, device="meta"))
-    assert channel.upload_sizes(rows, here) == (4 * 8316 + overhead.up,) * 2
-    view = View(torch.zeros(8316), {Part.WEIGHTS: torch.zeros(8316)})
+    assert upload_sizes(channel, rows, here) == (4 * 8316 + overhead.up,) * 2
+    sent = Broadcast({Part.WEIGHTS: torch.zeros(8316)})
     assert (
-        channel.download_size(view, here, first=False) == Plain().download_size(view, here, first=False) + overhead.down
+        download_size(channel, sent, here, first=False)
+        == download_size(Plain(), sent, here, first=False) + overhead.down
     )
     whole = 4 * 8316 + overhead.up + overhead.down
     assert whole < 1.6 * 4 * 8316  # both directions together, relative to the payload
     assert "agree" not in SecureSum(level="semi_honest").overhead(here)
-    assert channel.upload_sizes(messages(torch.empty(1, 80, device="meta")), here)[0] - overhead.up == 320
-    assert SecureSum(bits=20).upload_sizes(messages(torch.empty(1, 80, device="meta")), here)[0] - overhead.up == 200
+    assert upload_sizes(channel, messages(torch.empty(1, 80, device="meta")), here)[0] - overhead.up == 320
+    assert upload_sizes(SecureSum(bits=20), messages(torch.empty(1, 80, device="meta")), here)[0] - overhead.up == 200
 
 
 def test_the_card_declares_what_is_tolerated() -> None:

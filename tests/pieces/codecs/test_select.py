@@ -9,17 +9,19 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import CrossEntropy, DenseRows, Key, Method, Population, Round, State, Task, View
-from tacit.core.round import broadcast
+from tacit.core import ClientMemory, CrossEntropy, DenseRows, Key, Method, Population, SimulatedRound, State, Task, View
+from tacit.core.client_half import read_broadcast
+from tacit.core.server_half import broadcast
+from tacit.core.state import MASK
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout
 from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.waves import StackedClients
-from tacit.errors import TrainingError, UserError
+from tacit.errors import TrainingError, UserError, WireError
 from tacit.pieces.channels import IdealSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote
-from tacit.pieces.codecs.select import MASK, Selection, largest
+from tacit.pieces.codecs.select import Selection, largest
 from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, PublicClip
 from tacit.pieces.samplers import Everyone, FixedSize
 from tacit.pieces.trainers import Masked, Sgd
@@ -27,7 +29,7 @@ from tacit.privacy.guarantee import Guarantee
 from tacit.runs.records import Plan
 from tacit.runs.training import follow
 from tacit.wire import indices
-from tacit.wire.frames import Part
+from tacit.wire.frames import Part, Parts
 
 FIVE = Size(number=5)
 SGD = Sgd(lr=0.1, steps=2)
@@ -35,8 +37,8 @@ TOP_K = TopK(size=FIVE, lr=0.1)
 SELECTIONS: list[Selection] = [TOP_K, Vote(size=FIVE), FixedRandom(size=FIVE), RandomK(size=FIVE)]
 
 
-def now(index: int = 0, seed: int = 0) -> Round:
-    return Round(index, 8, 8.0, 8, Key.from_seed(seed).child("round", index), Key.from_seed(seed, "secret"))
+def now(index: int = 0, seed: int = 0) -> SimulatedRound:
+    return SimulatedRound.of(index, 8, 8.0, 8, Key.from_seed(seed).child("round", index), Key.from_seed(seed, "secret"))
 
 
 def task(**changes: Any) -> Task:
@@ -144,13 +146,18 @@ def test_top_k_refuses_public_training_that_diverges() -> None:
 
 def test_random_coordinates_are_redrawn_every_round_and_the_same_for_client_and_server() -> None:
     codec, state = Select(RandomK(size=FIVE)), State(0, torch.arange(650.0))
-    masks = [mask_of(codec.view(state, now(index))) for index in range(20)]
+    memory = ClientMemory(torch.zeros(650), Key(bytes(32)))
+
+    def mask_at(index: int) -> Tensor:
+        return mask_of(codec.read(codec.broadcast(state, now(index)).parts, memory, now(index))[0])
+
+    masks = [mask_at(index) for index in range(20)]
     assert len({tuple(mask.tolist()) for mask in masks}) == 20
     for index, mask in enumerate(masks):
         assert mask.tolist() == sorted(set(mask.tolist()))
-        spread = codec.decode(torch.ones(5), state, now(index))  # on the server
+        spread, _ = codec.decode(torch.ones(5), state, now(index))  # on the server
         assert torch.equal(spread.nonzero().flatten(), mask)
-    counts = torch.bincount(torch.cat([mask_of(codec.view(state, now(i))) for i in range(2000)]), minlength=650)
+    counts = torch.bincount(torch.cat([mask_at(index) for index in range(2000)]), minlength=650)
     assert float(((counts - 10_000 / 650) ** 2 / (10_000 / 650)).sum()) < 650 + 5 * (2 * 650) ** 0.5
 
 
@@ -165,21 +172,52 @@ def test_fixed_random_coordinates_follow_from_the_seed() -> None:
 @pytest.mark.parametrize("selection", SELECTIONS, ids=lambda selection: type(selection).__name__)
 def test_what_is_broadcast(selection: Selection) -> None:
     state = replace(State(3, torch.arange(650.0)), memory={MASK: torch.tensor([1, 2, 64, 300, 649])})
-    view = Select(selection).view(state, now(3))
+    sent = Select(selection).broadcast(state, now(3))
     if isinstance(selection, RandomK):
-        assert set(view.sent(first=True)) == {Part.WEIGHTS}
+        assert set(sent.sent(first=True)) == {Part.WEIGHTS}
         return
-    assert view.parts[Part.VALUES].tolist() == [1.0, 2.0, 64.0, 300.0, 649.0]
-    assert set(view.sent(first=False)) == {Part.VALUES}
-    first = view.sent(first=True)
+    assert sent.parts[Part.VALUES].tolist() == [1.0, 2.0, 64.0, 300.0, 649.0]
+    assert set(sent.sent(first=False)) == {Part.VALUES}
+    first = sent.sent(first=True)
     assert (Part.MASK in first) == (not isinstance(selection, FixedRandom))
     if Part.MASK in first:
-        assert torch.equal(indices.unpack(first[Part.MASK], 650), mask_of(view))
+        assert torch.equal(indices.unpack(first[Part.MASK], 650), state.memory[MASK])
+
+
+VOTE = Select(Vote(size=FIVE))
+SENT = {Part.VALUES: torch.arange(5.0) + 10, Part.MASK: indices.pack(torch.tensor([1, 2, 64, 300, 649]), 650)}
+
+
+def test_a_client_keeps_its_first_weights_and_the_mask() -> None:
+    """Weights outside a fixed mask are never sent: the client has them, and puts the received ones in their places."""
+    memory = ClientMemory(torch.arange(650.0), Key(bytes(32)))
+    view, kept = VOTE.read({}, memory, now(0))
+    assert view.mask is None
+    assert view.weights is memory.weights
+    view, kept = VOTE.read(SENT, kept, now(1))
+    again, _ = VOTE.read({Part.VALUES: torch.zeros(5)}, ClientMemory.read(kept.pack()), now(2))
+    for each, values in ((view, SENT[Part.VALUES]), (again, torch.zeros(5))):
+        assert torch.equal(each.weights, memory.weights.index_copy(0, mask_of(view), values))
+        assert mask_of(each).tolist() == [1, 2, 64, 300, 649]
+
+
+@pytest.mark.parametrize(
+    ("parts", "mask", "sentence"),
+    [
+        (SENT, torch.tensor([1, 2, 64, 300, 649]), "the mask once"),
+        ({Part.VALUES: torch.zeros(4)}, torch.tensor([1, 2, 64, 300, 649]), "weights at the 5 coordinates"),
+        ({}, torch.tensor([1, 2, 64, 300, 649]), "weights at the 5 coordinates"),
+        ({**SENT, Part.MASK: indices.pack(torch.tensor([1, 2]), 650)}, None, "mask of 5 coordinates, got 2"),
+    ],
+)
+def test_a_client_refuses_a_broadcast_that_does_not_fit(parts: Parts, mask: Tensor | None, sentence: str) -> None:
+    with pytest.raises(WireError, match=sentence):
+        VOTE.read(parts, ClientMemory(torch.arange(650.0), Key(bytes(32)), mask), now(1))
 
 
 def test_decoding_changes_no_weight_outside_the_mask() -> None:
     state = State(0, torch.tensor([0.0, -0.0, 1.0, -0.0]), {MASK: torch.tensor([2])})
-    after = state.weights + Select(Vote(size=Size(number=1))).decode(torch.tensor([0.5]), state, now())
+    after = state.weights + Select(Vote(size=Size(number=1))).decode(torch.tensor([0.5]), state, now())[0]
     assert torch.equal(after, torch.tensor([0.0, -0.0, 1.5, -0.0]))
     assert after.signbit().tolist() == [False, True, False, True]
 
@@ -241,8 +279,11 @@ def test_clients_and_server_use_the_same_mask() -> None:
     for selection in SELECTIONS:
         selecting = method(selection)
         state = initial_state(selecting, task())
-        sent, decoded = broadcast(selecting, state, now(2)).mask, selection.mask(state, now(2))
-        if sent is None or decoded is None:
-            assert sent is decoded
+        memory = ClientMemory(state.weights, Key.from_seed(0, "shared").child("before"))
+        parts = broadcast(selecting, state, now(2)).sent(first=True)
+        read, _ = read_broadcast(selecting, parts, memory, now(2))
+        decoded = selection.mask(state.memory.get(MASK), state.dim, now(2))
+        if read.mask is None or decoded is None:
+            assert read.mask is decoded
         else:
-            assert torch.equal(sent, decoded)
+            assert torch.equal(read.mask, decoded)

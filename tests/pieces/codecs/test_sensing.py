@@ -10,7 +10,20 @@ import torch
 from scipy import fft
 from torch import Tensor
 
-from tacit.core import DenseRows, Descent, Key, Perturbation, Round, Rows, State, View, Wave
+from tacit.core import (
+    ClientKeys,
+    ClientMemory,
+    DenseRows,
+    Descent,
+    Key,
+    Perturbation,
+    Round,
+    Rows,
+    SimulatedRound,
+    State,
+    View,
+    Wave,
+)
 from tacit.core.wave import Shapes
 from tacit.errors import TrainingError, UserError
 from tacit.pieces.codecs import Size, sensing
@@ -18,7 +31,7 @@ from tacit.pieces.codecs.sensing import THRESHOLD, Sense, measure, reconstruct
 
 DIM = 1_663_370  # the Fashion-MNIST model of the FL-TOP paper
 ROOT = Key.from_seed(0)
-NOW = Round(0, 1, 1.0, 1, ROOT.child("shared"), ROOT.child("secret"))
+NOW = SimulatedRound.of(0, 1, 1.0, 1, ROOT.child("shared"), ROOT.child("secret"))
 LOWEST = (0.0, 0.5, 1.0)  # shares of the lowest coefficients
 
 
@@ -35,7 +48,7 @@ def sparse(count: int, length: int, name: str, dtype: torch.dtype = torch.float6
 
 def encode(codec: Sense, rows: Tensor, now: Round = NOW) -> Tensor:
     state = State(0, rows.new_zeros(rows.shape[1]))
-    return codec.encode(DenseRows(rows), codec.view(state, now), now).dense()
+    return codec.encode(DenseRows(rows), View(state.weights), now).dense()
 
 
 def random_kept(count: int, length: int, draw: int = 0) -> Tensor:
@@ -79,7 +92,7 @@ def test_any_number_of_chunks_and_values(dim: int, chunks: int, ratio: float, lo
     codec = Sense(size=Size(ratio=ratio), chunks=chunks, lowest=lowest)
     coded = encode(codec, normal(3, dim))
     assert coded.shape == (3, {0.29: 29, 0.02: 2, 1.0: 5, 0.5: 32}[ratio])
-    assert codec.decode(coded[0], State(0, torch.zeros(dim)), NOW).shape == (dim,)
+    assert codec.decode(coded[0], State(0, torch.zeros(dim)), NOW)[0].shape == (dim,)
 
 
 @pytest.mark.parametrize("lowest", LOWEST)
@@ -139,14 +152,14 @@ def test_coefficients_are_linear_and_increase_no_norm(ratio: float, lowest: floa
     a, b = normal(4, 1000, name="a"), normal(4, 1000, name="b")
     torch.testing.assert_close(encode(codec, a + b), encode(codec, a) + encode(codec, b))
     assert bool((encode(codec, a).norm(dim=1) <= a.norm(dim=1) * (1 + 1e-12)).all())
-    back = codec.decode(encode(codec, a)[0], State(0, a[0], {THRESHOLD: torch.tensor(0.0)}), NOW)
+    back, _ = codec.decode(encode(codec, a)[0], State(0, a[0], {THRESHOLD: torch.tensor(0.0)}), NOW)
     if ratio == 1.0:  # 3 chunks of 336 numbers; all but 8 coefficients are sent
         assert torch.dist(back, a[0]) < 0.25 * a[0].norm()
 
 
 def test_an_isometry_on_the_span() -> None:
     codec = Sense(size=Size(ratio=0.25), chunks=5, threshold=0.0)
-    span = codec.decode(normal(50), State(0, torch.zeros(200)), NOW)
+    span, _ = codec.decode(normal(50), State(0, torch.zeros(200)), NOW)
     torch.testing.assert_close(encode(codec, span[None]).norm(), span.norm())
 
 
@@ -161,7 +174,7 @@ def test_rows_do_not_mix_and_there_may_be_none() -> None:
 
 def test_random_coefficients_are_drawn_from_the_shared_key_with_the_lowest_among_them() -> None:
     codec, row = Sense(size=Size(ratio=0.05), chunks=2, lowest=0.0), normal(1, 1000)
-    again = replace(NOW, secret=ROOT.child("another"))
+    again = replace(NOW, server=ROOT.child("another"), clients=ClientKeys(ROOT.child("another")))
     other = replace(NOW, shared=ROOT.child("another"))
     assert torch.equal(encode(codec, row), encode(codec, row, again))
     assert not torch.allclose(encode(codec, row), encode(codec, row, other))
@@ -215,10 +228,10 @@ def test_the_threshold_is_tuned_on_public_data() -> None:
     tuned = codec.prepare(state, Public(peaks), NOW)
     assert 0 < float(tuned.memory[THRESHOLD]) < 0.1
     coded = encode(codec, peaks[None])[0]
-    errors = [torch.dist(codec.decode(coded, replace(state, memory=m), NOW), peaks) for m in ({}, tuned.memory)]
+    errors = [torch.dist(codec.decode(coded, replace(state, memory=m), NOW)[0], peaks) for m in ({}, tuned.memory)]
     assert errors[1] <= errors[0]
     smooth = Sense(size=Size(ratio=0.3), chunks=2, lr=0.5, steps=3, batch_size=7)
-    span = smooth.decode(normal(600), replace(state, memory={THRESHOLD: torch.tensor(0.0)}), NOW)
+    span, _ = smooth.decode(normal(600), replace(state, memory={THRESHOLD: torch.tensor(0.0)}), NOW)
     assert float(smooth.prepare(state, Public(span), NOW).memory[THRESHOLD]) == 0
 
 
@@ -227,8 +240,9 @@ def test_without_public_data_the_given_threshold_is_used() -> None:
     codec = Sense(size=Size(ratio=0.1), chunks=5, threshold=0.2)
     assert codec.prepare(state, None, NOW) is state
     tuned = replace(state, memory={THRESHOLD: torch.tensor(0.2, dtype=torch.float64)})
-    assert torch.equal(codec.decode(coded, state, NOW), replace(codec, threshold=0.5).decode(coded, tuned, NOW))
-    assert not torch.equal(codec.decode(coded, state, NOW), replace(codec, threshold=0.5).decode(coded, state, NOW))
+    assert torch.equal(codec.decode(coded, state, NOW)[0], replace(codec, threshold=0.5).decode(coded, tuned, NOW)[0])
+    other, _ = replace(codec, threshold=0.5).decode(coded, state, NOW)
+    assert not torch.equal(codec.decode(coded, state, NOW)[0], other)
 
 
 def test_public_training_that_diverges_is_refused() -> None:
@@ -239,10 +253,13 @@ def test_public_training_that_diverges_is_refused() -> None:
 
 def test_the_whole_model_is_broadcast_and_the_state_does_not_change() -> None:
     state, codec = State(0, normal(10)), Sense(size=Size(ratio=0.5))
-    view: View = codec.view(state, NOW)
-    assert view.weights is state.weights
-    assert [part.name for part in view.parts] == ["WEIGHTS"]
-    assert codec.update_state(state, normal(5), NOW) is state
+    sent = codec.broadcast(state, NOW)
+    assert [part.name for part in sent.sent(first=True)] == ["WEIGHTS"]
+    memory = ClientMemory(torch.zeros(10, dtype=torch.float64), ROOT)
+    view, kept = codec.read(sent.parts, memory, NOW)
+    assert torch.equal(view.weights, state.weights)
+    assert kept is memory
+    assert codec.decode(normal(5), state, NOW)[1] is state
     assert codec.coordinates == "other"
 
 
@@ -250,7 +267,7 @@ def test_a_large_model_is_decoded_within_seconds() -> None:
     """About 0.7 s for 40 iterations; only this test catches a transform that is far too slow for large models."""
     codec, total = Sense(size=Size(ratio=0.1), tolerance=0.0), normal(166_337, dtype=torch.float32)
     start = time.perf_counter()
-    update = codec.decode(total, State(0, torch.zeros(DIM)), NOW)
+    update, _ = codec.decode(total, State(0, torch.zeros(DIM)), NOW)
     assert time.perf_counter() - start < 10
     assert update.shape == (DIM,)
     assert update.dtype == torch.float32

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tacit.core import Bound, DenseRows, Key, Messages, Round
+from tacit.core import Bound, DenseRows, Key, Messages, SimulatedRound
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import Grid
 from tacit.pieces.mechanisms.arithmetic import DISTANCE, SharedNoise
@@ -26,8 +26,8 @@ HOSTILE = {
 }
 
 
-def now(cohort: int) -> Round:
-    return Round(0, 100, 20.0, cohort, Key.from_seed(0), Key.from_seed(0, "secret"))
+def now(cohort: int) -> SimulatedRound:
+    return SimulatedRound.of(0, 100, 20.0, cohort, Key.from_seed(0), Key.from_seed(0, "secret"))
 
 
 def messages(rows: Tensor) -> Messages:

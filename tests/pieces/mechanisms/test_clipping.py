@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from tacit.core import Bound, DenseRows, Key, Round, State, Sum
+from tacit.core import Bound, DenseRows, Key, SimulatedRound, State, Sum
 from tacit.errors import PublicDataError, UserError
 from tacit.pieces.mechanisms import FixedClip, MedianClip, PublicClip, QuantileClip
 from tacit.pieces.mechanisms.clipping import BOUND
@@ -16,8 +16,8 @@ LAYERS = (3000, 1000, 2000)
 STATE = State(0, torch.zeros(6000), layers=LAYERS)
 
 
-def now(seed: int = 0, *, expected: float = 5.0) -> Round:
-    return Round(0, 10, expected, 4, Key.from_seed(seed), Key.from_seed(seed, "secret").child("round", 0))
+def now(seed: int = 0, *, expected: float = 5.0) -> SimulatedRound:
+    return SimulatedRound.of(0, 10, expected, 4, Key.from_seed(seed), Key.from_seed(seed, "secret").child("round", 0))
 
 
 def test_a_public_bound_is_the_median_norm_of_the_dry_runs() -> None:

@@ -10,11 +10,11 @@ from scipy import stats
 from torch import Tensor
 
 import zoo
-from tacit.core import Bound, DenseRows, Key, MaskedRows, Messages, Method, Round, State, Sum, View
+from tacit.core import Bound, ClientKeys, DenseRows, Key, MaskedRows, Messages, Method, SimulatedRound, State, Sum, View
 from tacit.core.interfaces import Mechanism
 from tacit.core.neutral import DirectConversation
-from tacit.core.prices import Gaussian, Price, Release, Unproved
-from tacit.core.round import broadcast, finish_round, reject_non_finite, sum_messages
+from tacit.core.prices import Gaussian, Price, Release, Unproved, Unsized
+from tacit.core.server_half import finish_round, reject_non_finite, sum_messages
 from tacit.core.state import Turnout
 from tacit.errors import UserError
 from tacit.pieces.channels import IdealSum
@@ -53,8 +53,8 @@ def method(mechanism: DistributedGaussian) -> Method:
     return Method(name="x", rounds=1, sampler=Everyone(), trainer=trainer, mechanism=mechanism, channel=IdealSum())
 
 
-def now(cohort: int, *, seed: int = 0) -> Round:
-    return Round(0, 100, 20.0, cohort, Key.from_seed(seed), Key.from_seed(seed, "secret"))
+def now(cohort: int, *, seed: int = 0) -> SimulatedRound:
+    return SimulatedRound.of(0, 100, 20.0, cohort, Key.from_seed(seed), Key.from_seed(seed, "secret"))
 
 
 def messages(rows: Tensor) -> Messages:
@@ -64,9 +64,9 @@ def messages(rows: Tensor) -> Messages:
 def released(mechanism: DistributedGaussian, cohort: int, delivered: int) -> Tensor:
     """The noise of a round: the sum of zero rows if only the first `delivered` clients of a cohort deliver."""
     distributed, here = method(mechanism), now(cohort)
-    sent = mechanism.at_client(messages(torch.zeros(cohort, DIM)), broadcast(distributed, STATE, here), DATA, here)
+    sent = mechanism.at_client(messages(torch.zeros(cohort, DIM)), zoo.view_of(distributed, STATE, here), DATA, here)
     survivors = sent.keep(torch.arange(cohort) < delivered)
-    return mechanism.after_sum(sum_messages(distributed, STATE, survivors, here), here).total
+    return mechanism.after_sum(sum_messages(distributed, STATE, survivors), here).total
 
 
 def fits(noise: Tensor, scale: float) -> bool:
@@ -101,7 +101,7 @@ def test_the_shares_of_honest_survivors_are_the_declared_noise(
     delivered, honest = round(cohort * (1 - dropouts)), round(cohort * mechanism.honest)
     here = now(cohort)
     shares = mechanism.at_client(
-        messages(torch.zeros(cohort, DIM)), broadcast(method(mechanism), STATE, here), DATA, here
+        messages(torch.zeros(cohort, DIM)), zoo.view_of(method(mechanism), STATE, here), DATA, here
     )
     seen = shares.rows.dense()[:delivered].sum(0) - shares.rows.dense()[honest:delivered].sum(0)
     declared = mechanism.price(0)
@@ -116,7 +116,9 @@ def test_the_shares_of_honest_survivors_are_the_declared_noise(
 def test_the_price_of_a_turnout_is_that_of_the_remaining_noise(delivered: int, colluding: float) -> None:
     mechanism = gaussian(dropouts=0.1, colluding=colluding, at_once=False)
     here, colluders = now(20), round(20 * colluding)
-    shares = mechanism.at_client(messages(torch.zeros(20, DIM)), broadcast(method(mechanism), STATE, here), DATA, here)
+    shares = mechanism.at_client(
+        messages(torch.zeros(20, DIM)), zoo.view_of(method(mechanism), STATE, here), DATA, here
+    )
     remaining = shares.rows.dense()[colluders:delivered].sum(0)
     assert fits_only(remaining, CLIP * multiplier(mechanism.price(0, Turnout(20, delivered))))
 
@@ -124,8 +126,8 @@ def test_the_price_of_a_turnout_is_that_of_the_remaining_noise(delivered: int, c
 def test_more_shares_than_assumed_count_and_without_honest_shares_nothing_is_proved() -> None:
     mechanism = gaussian(dropouts=0.3, colluding=0.2)
     assert multiplier(mechanism.price(0, Turnout(20, 20))) == pytest.approx(DECLARED * sqrt(0.8 / 0.5))
-    assert mechanism.price(0, Turnout(20, 4)) == Unproved("no noise is added")
-    assert mechanism.price(0, Turnout(20, 0)) == Unproved("no noise is added")
+    assert mechanism.price(0, Turnout(20, 4)) == Unproved("no noise is added", noisy=False)
+    assert mechanism.price(0, Turnout(20, 0)) == Unproved("no noise is added", noisy=False)
 
 
 @pytest.mark.parametrize(("dropouts", "colluding"), [(0.3, 0.1), (0.1, 0.3), (0.2, 0.1), (0.3, 0.3)])
@@ -156,18 +158,20 @@ def test_the_noise_does_not_reveal_the_cohort_s_size(at_once: bool) -> None:
 def test_a_share_is_its_part_of_the_noise_and_independent_of_others(dropouts: float, colluding: float) -> None:
     mechanism = gaussian(dropouts=dropouts, colluding=colluding, at_once=False)
     here = now(20)
-    view = broadcast(method(mechanism), STATE, here)
+    view = zoo.view_of(method(mechanism), STATE, here)
     shares = mechanism.at_client(messages(torch.zeros(20, DIM)), view, DATA, here).rows.dense()
     one = CLIP * DECLARED / sqrt(mechanism.honest * 20)
     assert all(fits_only(share, one) for share in shares[:5])
     assert float(torch.corrcoef(shares).fill_diagonal_(0).abs().max()) < 5 / sqrt(DIM)
-    again = mechanism.at_client(messages(torch.zeros(20, DIM)), view, DATA, replace(here, secret=Key.from_seed(9)))
+    again = mechanism.at_client(
+        messages(torch.zeros(20, DIM)), view, DATA, replace(here, clients=ClientKeys(Key.from_seed(9)))
+    )
     assert not torch.equal(shares, again.rows.dense())
 
 
 def test_if_noise_is_drawn_at_once_clients_add_none() -> None:
     mechanism, rows = gaussian(), torch.full((2, DIM), 1e-4)
-    sent = mechanism.at_client(messages(rows), broadcast(method(mechanism), STATE, now(2)), DATA, now(2))
+    sent = mechanism.at_client(messages(rows), zoo.view_of(method(mechanism), STATE, now(2)), DATA, now(2))
     assert torch.equal(sent.rows.dense(), rows)
 
 
@@ -178,14 +182,14 @@ def test_no_row_exceeds_its_bound(clip: type, value: float) -> None:
     public = clip is PublicClip
     mechanism = gaussian(clip=PublicClip() if public else FixedClip(value))
     state = replace(STATE, memory={BOUND: torch.tensor(value, dtype=torch.float64)} if public else {})
-    view = broadcast(method(mechanism), state, now(8))
+    view = zoo.view_of(method(mechanism), state, now(8))
     assert float(view.parts[Part.BOUND]) == value
     kept, wave_report = reject_non_finite(mechanism.at_client(messages(_hostile()), view, DATA, now(8)))
     assert wave_report.rejected == (6, 7)
     assert float(kept.rows.dense().double().norm(dim=1).max()) <= value * (1 + 1e-6)
     if value >= 1e-3:
         assert torch.equal(kept.rows.dense()[:3], _hostile()[:3])
-    assert mechanism.before_sum(kept, state, now(8)).bound == Bound((value,))
+    assert mechanism.before_sum(kept, state).bound == Bound((value,))
 
 
 def _hostile() -> Tensor:
@@ -237,9 +241,7 @@ def test_clients_can_only_clip_to_a_public_bound_for_whole_rows(clip: Clip) -> N
 def test_without_a_noise_multiplier_there_is_neither_price_nor_noise() -> None:
     mechanisms: list[Mechanism] = [gaussian(noise_multiplier=None), CentralGaussian(clip=FixedClip(1.0))]
     for mechanism in mechanisms:
-        assert mechanism.needs_noise
-        with pytest.raises(UserError, match="Expected a noise multiplier"):
-            mechanism.price(0)
+        assert mechanism.price(0) == Unsized()
         with pytest.raises(UserError, match="Expected a noise multiplier"):
             mechanism.after_sum(Sum(torch.zeros(1), 1.0, Bound((1.0,))), now(1))
 

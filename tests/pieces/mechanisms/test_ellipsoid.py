@@ -9,9 +9,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from tacit.core import Bound, DenseRows, Key, Messages, Method, Round, State, Sum
+from tacit.core import Bound, DenseRows, Key, Messages, Method, SimulatedRound, State, Sum
 from tacit.core.prices import Gaussian, Release
-from tacit.core.round import reject_non_finite, sum_messages
+from tacit.core.server_half import reject_non_finite, sum_messages
 from tacit.errors import CompositionError, UserError
 from tacit.pieces.codecs import FixedRandom, Select, Size
 from tacit.pieces.mechanisms import (
@@ -34,8 +34,8 @@ every_power = pytest.mark.parametrize("power", POWERS)
 each_shape = pytest.mark.parametrize("ball", [False, True], ids=["ellipsoid", "ball"])
 
 
-def now(expected: float = 5.0) -> Round:
-    return Round(0, 10, expected, 4, Key.from_seed(0), Key.from_seed(0, "secret"))
+def now(expected: float = 5.0) -> SimulatedRound:
+    return SimulatedRound.of(0, 10, expected, 4, Key.from_seed(0), Key.from_seed(0, "secret"))
 
 
 def moved(seed: int = 0) -> Tensor:
@@ -68,7 +68,7 @@ def test_no_row_exceeds_the_ellipsoid(power: float, ball: bool) -> None:
     clip = replace(RELEASED, power=power, ball=ball)
     kept, wave_report = reject_non_finite(messages(hostile()))
     assert wave_report.rejected == (4, 5)
-    bounded = CentralGaussian(clip=clip, noise_multiplier=1.0).before_sum(kept, state(clip), now())
+    bounded = CentralGaussian(clip=clip, noise_multiplier=1.0).before_sum(kept, state(clip))
     out, bound = bounded.messages.rows.dense().double(), bounded.bound
     assert bound.axes is not None
     assert float((out / bound.axes.double()).norm(dim=1).max()) <= 0.5 * (1 + 1e-5)
@@ -85,7 +85,7 @@ def test_the_noise_is_as_declared_along_every_axis(power: float, ball: bool, fac
     """Divided by axes and bound, it is a Gaussian of the declared multiplier, for long and for short axes."""
     clip, declared = replace(RELEASED, power=power, ball=ball), 1.2
     mechanism = CentralGaussian(clip=clip, noise_multiplier=declared * factor)
-    total = sum_messages(method(mechanism), state(clip), messages(0.01 * torch.randn(4, DIM)), now())
+    total = sum_messages(method(mechanism), state(clip), messages(0.01 * torch.randn(4, DIM)))
     noise = mechanism.after_sum(total, now()).total - total.total
     axes = total.bound.axes
     assert axes is not None

@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from tacit.core import Bound, DenseRows, Key, Messages, Round, State, Sum
+from tacit.core import Bound, DenseRows, Key, Messages, SimulatedRound, State, Sum
 from tacit.core.method import Method
 from tacit.core.prices import Gaussian, Release, Unproved
-from tacit.core.round import reject_non_finite, server_side, sum_messages
+from tacit.core.server_half import reject_non_finite, server_side, sum_messages
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
 from tacit.pieces.mechanisms.clipping import BOUND, Clip
@@ -29,9 +29,9 @@ CLIPS: list[Clip] = [
 every_clip = pytest.mark.parametrize("clip", CLIPS, ids=repr)
 
 
-def now(seed: int = 0, *, index: int = 0, expected: float = 5.0) -> Round:
+def now(seed: int = 0, *, index: int = 0, expected: float = 5.0) -> SimulatedRound:
     secret = Key.from_seed(seed, "secret").child("round", index)
-    return Round(index, 10, expected, 4, Key.from_seed(seed), secret)
+    return SimulatedRound.of(index, 10, expected, 4, Key.from_seed(seed), secret)
 
 
 def messages(rows: torch.Tensor) -> Messages:
@@ -56,7 +56,7 @@ def test_no_row_exceeds_the_bound_and_short_rows_do_not_change() -> None:
     hostile[6, :2] = torch.tensor([0.1, 0.2])
     kept, wave_report = reject_non_finite(messages(hostile))
     assert wave_report.rejected == (4, 5)
-    bounded = CentralGaussian(clip=FixedClip(2.0), noise_multiplier=1.0).before_sum(kept, STATE, now())
+    bounded = CentralGaussian(clip=FixedClip(2.0), noise_multiplier=1.0).before_sum(kept, STATE)
     assert bounded.bound.whole == 2.0
     out = bounded.messages.rows.dense()
     assert float(out.double().norm(dim=1).max()) <= 2.0 * (1 + 1e-6)
@@ -66,7 +66,7 @@ def test_no_row_exceeds_the_bound_and_short_rows_do_not_change() -> None:
 
 @every_clip
 def test_rows_respect_the_bound_that_travels_with_them(clip: Clip) -> None:
-    bounded = CentralGaussian(clip=clip, noise_multiplier=1.0).before_sum(messages(rows()), STATE, now())
+    bounded = CentralGaussian(clip=clip, noise_multiplier=1.0).before_sum(messages(rows()), STATE)
     out, bound = bounded.messages.rows, bounded.bound
     assert float(out.norms().max()) <= bound.whole * (1 + 1e-6)
     if bound.layers:
@@ -78,7 +78,7 @@ def test_an_update_below_the_median_is_not_scaled_up() -> None:
     """The code published with the method scales short rows up and does not clip long ones."""
     given = torch.diag(torch.tensor([0.5, 1.0, 2.0, 4.0]))
     state = State(0, torch.zeros(4))
-    out = CentralGaussian(clip=MedianClip(), noise_multiplier=1.0).before_sum(messages(given), state, now())
+    out = CentralGaussian(clip=MedianClip(), noise_multiplier=1.0).before_sum(messages(given), state)
     assert out.messages.rows.norms().tolist() == pytest.approx([0.5, 1.0, 1.5, 1.5])
 
 
@@ -91,7 +91,7 @@ def test_the_noise_is_as_declared(clip: Clip, factor: float, fits: bool) -> None
     """
     declared = 1.2
     mechanism = CentralGaussian(clip=clip, noise_multiplier=declared * factor)
-    total = sum_messages(method(mechanism), STATE, messages(rows()), now())
+    total = sum_messages(method(mechanism), STATE, messages(rows()))
     noise = mechanism.after_sum(total, now()).total - total.total
     per_unit = (noise / total.bound.per_coordinate(noise)).numpy() / sqrt(len(total.bound.values))
     z_sum = (declared**-2 - (2 * 3.0) ** -2) ** -0.5 if isinstance(clip, QuantileClip) else declared
@@ -152,7 +152,9 @@ def test_the_reason_for_no_guarantee() -> None:
     assert isinstance(median, Unproved)
     assert "median" in median.reason
     assert median.nominal == release
-    assert CentralGaussian(clip=FixedClip(1.0), noise_multiplier=0.0).price(0) == Unproved("no noise is added")
+    assert CentralGaussian(clip=FixedClip(1.0), noise_multiplier=0.0).price(0) == Unproved(
+        "no noise is added", noisy=False
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from scipy import stats
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import CrossEntropy, DenseRows, Key, Messages, Method, Population, Round, State, View
+from tacit.core import CrossEntropy, DenseRows, Key, Messages, Method, Population, SimulatedRound, State, View
 from tacit.core.interfaces import Mechanism
 from tacit.core.prices import Unproved, accounted, nominal_figures, reason_unproved
-from tacit.core.round import broadcast
+from tacit.core.server_half import broadcast, client_view
 from tacit.engine.layout import Layout
 from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.reference import ReferenceLearner
@@ -46,8 +46,8 @@ DATA = zoo.wave([5, 8, 3])
 MODEL = DATA.learner.layout
 
 
-def now(cohort: int = 3, seed: int = 0) -> Round:
-    return Round(0, cohort, float(cohort), cohort, Key.from_seed(seed), Key.from_seed(seed, "secret"))
+def now(cohort: int = 3, seed: int = 0) -> SimulatedRound:
+    return SimulatedRound.of(0, cohort, float(cohort), cohort, Key.from_seed(seed), Key.from_seed(seed, "secret"))
 
 
 def weights(seed: int = 1, scale: float = 0.1) -> Tensor:
@@ -191,12 +191,13 @@ def test_a_base_with_distributed_noise() -> None:
     base = DistributedGaussian(clip=FixedClip(1e6), noise_multiplier=1e-6, at_once=False)
     mechanism = ByImportance(base=base, importance=WeightVariance(), allocation=TwoLevel(3.0), expects="updates")
     distributed = method(mechanism, trainer=Sgd(lr=1.0, steps=1), server=Add(), channel=IdealSum())
-    sent = broadcast(distributed, State(0, view().weights, shapes=DATA.shapes), now())
+    state = State(0, view().weights, shapes=DATA.shapes)
+    sent = client_view(distributed, broadcast(distributed, state, now()), state, now())
     deviations = mechanism.deviations(messages(), sent, DATA, now())
     assert float(deviations.min()) == pytest.approx(1 / sqrt(3))
     noise = mechanism.at_client(messages(), sent, DATA, now()).rows.dense() - weights()
     assert stats.kstest((noise / deviations).flatten().numpy(), "norm").pvalue > 1e-3
-    assert mechanism.distributed
+    assert mechanism.requires == "only the sum"
     price = mechanism.price(0)
     assert accounted(price) is None
     assert nominal_figures(price) == {}

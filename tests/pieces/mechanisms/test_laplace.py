@@ -11,9 +11,10 @@ import torch
 from scipy import stats
 
 import zoo
-from tacit.core import DenseRows, Key, Messages, Round
+from tacit.core import DenseRows, Key, Messages, SimulatedRound
 from tacit.core.prices import Leakage, Unproved
 from tacit.core.state import View
+from tacit.core.wave import EmptyWave
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import MetricLaplace
 from tacit.pieces.mechanisms.laplace import laplace
@@ -112,14 +113,15 @@ def test_the_inequality_on_histograms(dim: int) -> None:
     assert not holds(samples(dim) / 2)
 
 
-def now() -> Round:
-    return Round(0, 5, 3.0, 3, Key.from_seed(0, "shared"), Key.from_seed(0, "secret"))
+def now() -> SimulatedRound:
+    return SimulatedRound.of(0, 5, 3.0, 3, Key.from_seed(0, "shared"), Key.from_seed(0, "secret"))
 
 
 def added(mechanism: MetricLaplace, rows: torch.Tensor, weights: torch.Tensor, layers: tuple[int, ...]) -> torch.Tensor:
     """The noise that the mechanism adds to these rows."""
     messages = Messages(torch.arange(len(rows)), DenseRows(rows))
-    return mechanism.at_client(messages, View(weights, {}, layers=layers), DATA, now()).rows.dense() - rows
+    data = EmptyWave(tuple((size,) for size in layers))
+    return mechanism.at_client(messages, View(weights), data, now()).rows.dense() - rows
 
 
 def test_with_a_public_radius_the_noise_does_not_depend_on_the_rows() -> None:

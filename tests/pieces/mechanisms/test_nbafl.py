@@ -10,11 +10,11 @@ from scipy import stats
 from torch import Tensor
 
 import zoo
-from tacit.core import DenseRows, Key, Messages, Method, Round, State, Sum
+from tacit.core import DenseRows, Key, Messages, Method, SimulatedRound, State, Sum
 from tacit.core.interfaces import Mechanism
 from tacit.core.neutral import DirectConversation
 from tacit.core.prices import Gaussian, Release, Unproved, nominal_figures, reason_unproved
-from tacit.core.round import broadcast, finish_round, reject_non_finite, server_side
+from tacit.core.server_half import finish_round, reject_non_finite, server_side
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, NbaflGaussian
 from tacit.pieces.mechanisms.nbafl import NOMINAL, exact_epsilon
@@ -30,8 +30,8 @@ STATE = State(0, torch.zeros(DIM), layers=(DIM,))
 DATA = zoo.wave([3, 5, 4, 7])
 
 
-def now(cohort: int = 4, seed: int = 0) -> Round:
-    return Round(0, cohort, float(cohort), cohort, Key.from_seed(seed), Key.from_seed(seed, "secret"))
+def now(cohort: int = 4, seed: int = 0) -> SimulatedRound:
+    return SimulatedRound.of(0, cohort, float(cohort), cohort, Key.from_seed(seed), Key.from_seed(seed, "secret"))
 
 
 def method(mechanism: NbaflGaussian) -> Method:
@@ -40,7 +40,7 @@ def method(mechanism: NbaflGaussian) -> Method:
 
 
 def sent(mechanism: NbaflGaussian, rows: Tensor) -> Tensor:
-    messages, view = Messages(DATA.clients, DenseRows(rows)), broadcast(method(mechanism), STATE, now())
+    messages, view = Messages(DATA.clients, DenseRows(rows)), zoo.view_of(method(mechanism), STATE, now())
     return mechanism.at_client(messages, view, DATA, now()).rows.dense()
 
 
@@ -104,7 +104,7 @@ def test_every_client_s_noise_follows_the_formula() -> None:
     noise = sent(SMALL, torch.zeros(4, DIM))
     assert all(fits_only(row, SMALL.upload) for row in noise)
     assert fits_only(noise.sum(0), SMALL.upload * 2)  # independent
-    assert SMALL.deviation(broadcast(method(SMALL), STATE, now()), now()) == SMALL.upload
+    assert SMALL.deviation(zoo.view_of(method(SMALL), STATE, now()), now()) == SMALL.upload
 
 
 def test_the_server_s_noise_follows_the_formula() -> None:

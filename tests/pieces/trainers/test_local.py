@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 import zoo
 from tacit import methods
-from tacit.core import CrossEntropy, Key, Method, Population, Round, State, Task, View
-from tacit.core.round import client_side
+from tacit.core import CrossEntropy, Key, Method, Population, SimulatedRound, State, Task, View
+from tacit.core.client_half import make_messages
+from tacit.core.state import FrameFormat
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout
 from tacit.engine.learners import AutoLearner
@@ -19,6 +20,7 @@ from tacit.engine.waves import StackedClients
 from tacit.errors import UserError
 from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import BestOf, Masked, Sgd
+from tacit.wire import frames
 from tacit.wire.frames import Part
 
 SGD = Sgd(lr=0.1, steps=2)
@@ -27,8 +29,8 @@ RATIO = 0.03
 WRONG: Any = "gradients"
 
 
-def now(index: int = 0) -> Round:
-    return Round(index, 3, 3.0, 3, Key.from_seed(0), Key.from_seed(1))
+def now(index: int = 0) -> SimulatedRound:
+    return SimulatedRound.of(index, 3, 3.0, 3, Key.from_seed(0), Key.from_seed(1))
 
 
 def wave_of(clients: Population) -> tuple[StackedClients, Tensor]:
@@ -186,7 +188,8 @@ def test_only_the_best_of_several_is_a_choice_and_no_local_training_prunes() -> 
 
 def test_the_choice_is_never_sent() -> None:
     data, weights = hypotheses()
-    messages = client_side(methods.ifca(models=3, batch_size=None), View(weights, {}), data, now())
+    messages = make_messages(methods.ifca(models=3, batch_size=None), View(weights, {}), data, now())
     assert messages.samples is None
-    assert messages.parts(0).keys() == {Part.ROW}
+    sent = frames.unpack(FrameFormat().pack(messages, 0, now()), frames.FrameKind.MESSAGE)
+    assert sent.parts.keys() == {Part.ROW}
     assert messages.rows.dim == weights.shape[1]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import CrossEntropy, Descent, Key, Population, ProximalTerm, Round, State, View
+from tacit.core import CrossEntropy, Descent, Key, Population, ProximalTerm, SimulatedRound, State, View
 from tacit.core.wave import Shapes
 from tacit.engine.batches import plan_batches
 from tacit.engine.layout import Layout
@@ -28,8 +28,8 @@ LENET = Layout.of(lenet()).shapes
 WRONG: Any = "wrong"
 
 
-def now(index: int = 0) -> Round:
-    return Round(index, 3, 3.0, 3, Key.from_seed(0), Key.from_seed(1))
+def now(index: int = 0) -> SimulatedRound:
+    return SimulatedRound.of(index, 3, 3.0, 3, Key.from_seed(0), Key.from_seed(1))
 
 
 def wave_of(net: nn.Module, clients: Population) -> StackedClients:
@@ -137,9 +137,9 @@ def admm_by_hand(trainer: AdmmPrune, net: nn.Module, clients: Population, client
     z, u = KEEP.project(w, layout.shapes), torch.zeros_like(w)
     strengths = tuple(rho if len(shape) > 1 else 0.0 for shape in layout.shapes)
     for epoch in range(trainer.sgd.epochs or 0):
-        key = now().secret.child("batches").child("update", epoch)
+        keys = now().clients.child("batches").child("update", epoch)
         proximal = ProximalTerm((z - u)[None], strengths)
-        descent = Descent(trainer.sgd.lr, None, 1, 4, trainer.sgd.momentum, 0.0, key, proximal=proximal)
+        descent = Descent(trainer.sgd.lr, None, 1, 4, trainer.sgd.momentum, 0.0, keys, proximal=proximal)
         w = w + learner.descend(w, plan_batches(clients, index, descent, w.dtype), descent, index).dense()[0]
         z = KEEP.project(w + u, layout.shapes)
         u = u + w - z

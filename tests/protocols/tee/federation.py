@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Key, Messages, Method, NoNoise, Round
+from tacit.core import DenseRows, Key, Messages, Method, NoNoise, SimulatedRound
 from tacit.core.interfaces import Aggregator, Mechanism
 from tacit.core.neutral import Mean
 from tacit.pieces.channels import Enclave, enclave_service
@@ -76,9 +76,9 @@ def messages(values: Tensor, cohort: tuple[int, ...] = COHORT, weighted: bool = 
     return Messages(clients, DenseRows(values), clients + 1 if weighted else None)
 
 
-def now(index: int = 0, cohort: int = len(COHORT)) -> Round:
+def now(index: int = 0, cohort: int = len(COHORT)) -> SimulatedRound:
     keys = (Key.from_seed(SEED, name).child("round", index) for name in ("shared", "secret"))
-    return Round(index, POPULATION, float(len(COHORT)), cohort, *keys)
+    return SimulatedRound.of(index, POPULATION, float(len(COHORT)), cohort, *keys)
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Federation:
 
     def encode(self, sent: Messages, index: int, model: bytes = MODEL) -> None:
         for place, client in enumerate(sent.clients.tolist()):
-            plaintext = self.channel.upload_format.pack(sent, place, index)
+            plaintext = self.channel.message_format.pack(sent, place, now(index))
             pending = PendingUpload(index, model, sent.rows.dim, sent.samples is not None, plaintext)
             self.states[client] = set_upload(self.state(client), pending).to_bytes()
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.tee.federation import COHORT, SEED, Federation, messages, method, rows
+from protocols.tee.federation import COHORT, SEED, Federation, messages, method, now, rows
 from tacit.errors import UserError
 from tacit.pieces.channels import Enclave
 from tacit.protocols import attestation, tee
@@ -60,14 +60,14 @@ def test_any_bytes_as_an_upload(channel: Enclave) -> None:
         assert forward(federation, data) != UploadStatus.ACCEPTED
 
     check()
-    assert not current(federation).rows
+    assert not current(federation).received
 
 
 @pytest.mark.parametrize("channel", CHANNELS.values(), ids=CHANNELS)
 def test_any_bytes_as_a_plaintext_that_is_encrypted_and_signed_correctly(channel: Enclave) -> None:
     """The strongest malicious client: its upload is valid except for the content."""
     federation = opened(channel)
-    honest = channel.upload_format.pack(messages(rows(0)), 0, 0)
+    honest = channel.message_format.pack(messages(rows(0)), 0, now())
 
     @settings(max_examples=TRIES, deadline=None)
     @given(st.data())
@@ -84,7 +84,7 @@ def test_any_bytes_as_a_plaintext_that_is_encrypted_and_signed_correctly(channel
         assert forward(federation, upload) == UploadStatus.MALFORMED
 
     check()
-    assert not current(federation).rows
+    assert not current(federation).received
 
 
 def test_any_frame_for_the_enclave() -> None:

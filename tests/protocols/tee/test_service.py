@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from protocols.tee.federation import COHORT, DIM, LAYERS, MODEL, POPULATION, Federation, messages, method, now, rows
-from tacit.core import Plain, State, View
+from tacit.core import Broadcast, Plain, State
+from tacit.core.server_half import download_size, upload_sizes
 from tacit.errors import EnclaveRefusedError, UserError
 from tacit.pieces.aggregators import WeightedMean
 from tacit.pieces.channels import Enclave, enclave_service
@@ -23,6 +24,7 @@ from tacit.protocols.tee import (
     simulated_configuration,
 )
 from tacit.runs.expressions import build
+from tacit.wire import frames
 from tacit.wire.packing import pack_number
 from tacit.wire.sparse import Compact, Csr
 
@@ -73,9 +75,9 @@ def test_a_weighted_mean_is_computed_inside() -> None:
 def test_reported_sizes_are_those_of_the_packed_messages(channel: Enclave) -> None:
     sent = messages(rows(0))
     transcript = Federation(method(channel)).run_round(sent).transcript
-    assert channel.upload_sizes(sent, now()) == tuple(transcript.up[MessageType.UPLOAD][client] for client in COHORT)
-    empty = View(torch.zeros(0), {})
-    request = channel.download_size(empty, now(), first=False) - empty.size(first=False)
+    assert upload_sizes(channel, sent, now()) == tuple(transcript.up[MessageType.UPLOAD][client] for client in COHORT)
+    empty = Broadcast({})
+    request = download_size(channel, empty, now(), first=False) - frames.size(empty.parts)
     assert set(transcript.down[MessageType.REQUEST_UPLOAD].values()) == {request}
 
 
@@ -83,7 +85,7 @@ def test_padding_hides_how_sparse_rows_are() -> None:
     values = torch.zeros(6, DIM)
     for i in range(6):
         values[i, : 7 * i] = 1.0 + torch.arange(7 * i)
-    sizes = {pad: set(Enclave(wire=Compact(), padding=pad).upload_sizes(messages(values), now())) for pad in (1, 1024)}
+    sizes = {pad: set(upload_sizes(Enclave(wire=Compact(), padding=pad), messages(values), now())) for pad in (1, 1024)}
     assert len(sizes[1]) == 6
     assert len(sizes[1024]) == 1
 
@@ -95,7 +97,7 @@ def test_a_wire_format_is_used_where_it_is_shorter() -> None:
     dense, sparse = Enclave(), Enclave(wire=Csr())
     for values, shorter in ((full, False), (few, True)):
         sent = messages(values, COHORT[:2])
-        assert (sum(sparse.upload_sizes(sent, now())) < sum(dense.upload_sizes(sent, now()))) is shorter
+        assert (sum(upload_sizes(sparse, sent, now())) < sum(upload_sizes(dense, sent, now()))) is shorter
         outcome = Federation(method(sparse)).run_round(sent)
         assert torch.equal(outcome.result.release.total.total, values.sum(0))
 

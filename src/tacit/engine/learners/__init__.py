@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Descent, Key, Loss, Perturbation, Population, Rows, Samples
+from tacit.core import ClientKeys, Descent, Key, Loss, Perturbation, Population, Rows, Samples
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout, has_batch_statistics, has_dropout, is_slow_under_vmap
 from tacit.engine.learners.functional import FunctionalLearner
@@ -15,7 +15,7 @@ from tacit.engine.learners.kernels import KernelLearner, kernel_learner
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.scoring import HypothesisScorer
 
-_ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, Key.from_seed(0))
+_ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, ClientKeys(Key.from_seed(0)))
 
 
 class Learner(Protocol):

@@ -91,4 +91,4 @@ class ReferenceLearner:
 
 def dropout_key(descent: Descent, client: int) -> Key:
     """The random stream of a client's dropout in this round."""
-    return descent.key.child("dropout").child("client", client)
+    return descent.keys.child("dropout").of(client)

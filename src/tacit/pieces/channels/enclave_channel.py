@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from tacit.core import DenseRows, Messages, Method, Round, State, Sum, Traffic, View
-from tacit.core.interfaces import AddNoise, SumMessages, Visibility
+from tacit.core import DenseRows, Messages, Method, Round, State, Sum, Traffic
+from tacit.core.interfaces import AddNoise, Reader, SumMessages
 from tacit.errors import UserError, expect
 from tacit.protocols.attestation import SIMULATED, Attestor
 from tacit.protocols.tee import (
@@ -51,10 +51,8 @@ class Enclave:
     padding: int = 1
     least: int = 2
     conversation: bool = False
-    server_sees: ClassVar[Visibility] = "sum"
-    aggregates: ClassVar[Visibility] = "messages"
+    messages_seen_by: ClassVar[Reader] = "enclave"
     caveat: ClassVar[str] = SIMULATED
-    bits: ClassVar[int | None] = None
     tolerates: ClassVar[str] = ""
     streams: ClassVar[bool] = False  # rows are summed in the order of the clients' numbers, whenever they arrive
 
@@ -63,18 +61,12 @@ class Enclave:
         expect(self.least >= 1, f"least={self.least} >= 1")
 
     @cached_property
-    def upload_format(self) -> UploadFormat:
+    def message_format(self) -> UploadFormat:
         """How rows become plaintexts of uploads."""
         return UploadFormat(self.wire, self.padding)
 
     def send(self, messages: Messages, now: Round) -> Messages:
         return messages  # encryption changes no number
-
-    def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
-        return self.upload_format.sizes(messages)
-
-    def download_size(self, view: View, now: Round, *, first: bool) -> int:
-        return view.size(first=first, wire_format=self.down) + UPLOAD_REQUEST
 
     def overhead(self, now: Round) -> Mapping[str, Traffic]:
         """Headers, keys, signature and authentication tag of an upload, and the request for it.
@@ -91,7 +83,7 @@ class Enclave:
             return
         if method.aggregator.models != 1:
             raise UserError(f"Expected an aggregator of one model for conversation=True, got {method.aggregator}.")
-        with SimulatedEnclave(method, self.upload_format, population, seed) as process:
+        with SimulatedEnclave(method, self.message_format, population, seed) as process:
             yield EnclaveConversation(self.least, process)
 
 
@@ -136,7 +128,7 @@ def enclave_service(
     """The service that aggregates inside the enclave, for a method whose channel is `Enclave`."""
     if not isinstance(method.channel, Enclave):
         raise UserError(f"Expected a method with the channel Enclave, got {method.channel}.")
-    return EnclaveService(configuration, method, method.channel.upload_format, attestor, journal)
+    return EnclaveService(configuration, method, method.channel.message_format, attestor, journal)
 
 
 def _ordered(messages: Messages) -> Messages:

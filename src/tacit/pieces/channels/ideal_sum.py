@@ -5,9 +5,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tacit.core import Messages, Method, Round, Traffic, View
-from tacit.core.interfaces import Visibility
+from tacit.core import Messages, Method, Round, Traffic
+from tacit.core.interfaces import Reader
 from tacit.core.neutral import DirectConversation
+from tacit.core.state import FrameFormat
+from tacit.wire.sparse import WireFormat
 
 
 @dataclass(frozen=True)
@@ -19,21 +21,15 @@ class IdealSum:
     Sees: the server, the sum of a round's messages and who took part; nobody, a single message.
     """
 
-    server_sees: ClassVar[Visibility] = "sum"
-    aggregates: ClassVar[Visibility] = "sum"
+    messages_seen_by: ClassVar[Reader] = "nobody"
+    message_format: ClassVar[FrameFormat] = FrameFormat()
+    down: ClassVar[WireFormat | None] = None
     caveat: ClassVar[str] = ""
-    bits: ClassVar[int | None] = None
     tolerates: ClassVar[str] = ""
     streams: ClassVar[bool] = True
 
     def send(self, messages: Messages, now: Round) -> Messages:
         return messages
-
-    def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
-        return messages.sizes()
-
-    def download_size(self, view: View, now: Round, *, first: bool) -> int:
-        return view.size(first=first)
 
     def overhead(self, now: Round) -> Mapping[str, Traffic]:
         return {}

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, GridStep, Messages, Method, Round, State, Sum, Traffic, View
-from tacit.core.interfaces import AddNoise, SumMessages, Visibility
+from tacit.core import DenseRows, GridStep, Messages, Method, Round, State, Sum, Traffic
+from tacit.core.interfaces import AddNoise, Reader, SumMessages
 from tacit.core.schema import choose
 from tacit.errors import TooFewClientsError, expect
 from tacit.protocols.secagg import (
@@ -24,10 +24,14 @@ from tacit.protocols.secagg import (
     Phase,
     SecaggSession,
     ThreatModel,
+    Vector,
+    pack_vector,
     packed_size,
     phase_bytes,
     run_locally,
+    unpack_vector,
 )
+from tacit.wire.sparse import WireFormat
 
 THREAT_MODELS = {"semi_honest": ThreatModel.SEMI_HONEST, "active_server": ThreatModel.ACTIVE_SERVER}
 
@@ -64,8 +68,8 @@ class SecureSum:
     bits: int = 32
     reach: float = 16.0
     conversation: bool = False
-    server_sees: ClassVar[Visibility] = "sum"
-    aggregates: ClassVar[Visibility] = "sum"
+    messages_seen_by: ClassVar[Reader] = "nobody"
+    down: ClassVar[WireFormat | None] = None
     caveat: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
@@ -96,16 +100,12 @@ class SecureSum:
         rounded = (rows / step).round().mul_(step).masked_fill_(out_of_range[:, None], torch.nan)
         return replace(messages, rows=DenseRows(rounded), grid_step=GridStep(step))
 
-    def upload_sizes(self, messages: Messages, now: Round) -> tuple[int, ...]:
-        """Bytes of all phases if nobody drops out."""
-        overhead = sum(self.overhead(now).values(), Traffic())
-        return (packed_size(messages.rows.dim, self.bits) + overhead.up,) * messages.rows.count
-
-    def download_size(self, view: View, now: Round, *, first: bool) -> int:
-        return view.size(first=first) + sum(self.overhead(now).values(), Traffic()).down
+    @property
+    def message_format(self) -> "RingFormat":
+        return RingFormat(self.bits)
 
     def overhead(self, now: Round) -> Mapping[str, Traffic]:
-        """Keys, shares, signatures and headers; a pad does not lengthen a vector."""
+        """Keys, shares, signatures and headers of all phases if nobody drops out; a pad does not lengthen a vector."""
         if now.cohort == 0:
             return {}
         return _overhead(self.parameters(1, now))
@@ -147,16 +147,15 @@ class SecureSumConversation:
     channel: SecureSum
 
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
-        simulated, channel = add(messages), self.channel
+        channel, steps = self.channel, self.channel.message_format
         if not channel.conversation or messages.rows.count == 0:
-            return simulated
-        assert messages.grid_step is not None  # `send` rounds every message
+            return add(messages)
         session = self._session(channel.parameters(messages.rows.dim, now), state, now)
-        vectors = _integers(messages, channel.bits)
+        vectors = {client: steps.integers(messages, i) for i, client in enumerate(messages.clients.tolist())}
         others = (client for client in count() if client not in vectors)  # stand for clients that dropped out
         outcome = run_locally(session, vectors, dropouts=islice(others, now.cohort - len(vectors)))
-        total = torch.from_numpy(outcome.result.astype(np.float64)).mul_(messages.grid_step.size)
-        return replace(simulated, total=total, weight=float(len(outcome.clients)))
+        nobody = messages.keep(torch.zeros(messages.rows.count, dtype=torch.bool))
+        return replace(add(nobody), total=steps.numbers(outcome.result, nobody), weight=float(len(outcome.clients)))
 
     def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
         """The sum modulo 2^bits, centred at zero; raises `TooFewClientsError` if too few clients uploaded."""
@@ -196,11 +195,35 @@ def _overhead(parameters: Parameters) -> Mapping[str, Traffic]:
     }
 
 
-def _integers(messages: Messages, bits: int) -> dict[int, "np.ndarray[tuple[int, ...], np.dtype[np.uint32]]"]:
-    """Each client's row in grid steps, modulo 2^bits."""
-    assert messages.grid_step is not None
-    steps = (messages.rows.dense() / messages.grid_step.size).to(torch.int64).cpu().numpy() & (1 << bits) - 1
-    return dict(zip(messages.clients.tolist(), steps.astype(np.uint32), strict=True))
+@dataclass(frozen=True)
+class RingFormat:
+    """Rows in steps of their grid, as integers modulo 2^bits; a pad, added in the protocol, does not lengthen them."""
+
+    bits: int
+
+    def integers(self, messages: Messages, i: int) -> Vector:
+        """Row i in steps of its grid, modulo 2^bits."""
+        assert messages.grid_step is not None  # `SecureSum.send` rounds every message
+        steps = (messages.rows.dense()[i] / messages.grid_step.size).to(torch.int64).cpu().numpy()
+        return (steps & (1 << self.bits) - 1).astype(np.uint32)
+
+    def numbers(self, integers: Vector, like: Messages) -> Tensor:
+        """Integers in steps of the grid as numbers, in [0, 2^bits) steps."""
+        assert like.grid_step is not None
+        return torch.from_numpy(integers.astype(np.float64)).mul_(like.grid_step.size)
+
+    def pack(self, messages: Messages, i: int, now: Round) -> bytes:
+        return pack_vector(self.integers(messages, i), self.bits)
+
+    def read(self, data: bytes, client: int, like: Messages, now: Round) -> Messages:
+        """The row whose numbers are nearest to zero; it exists only before a pad is added."""
+        row = self.numbers(unpack_vector(data, like.rows.dim, self.bits), like)
+        assert like.grid_step is not None
+        centred = _centred(row, like.grid_step.size, self.bits)
+        return Messages(torch.tensor([client]), DenseRows(centred[None]), grid_step=like.grid_step)
+
+    def sizes(self, messages: Messages) -> tuple[int, ...]:
+        return (packed_size(messages.rows.dim, self.bits),) * messages.rows.count
 
 
 def _centred(total: Tensor, step: float, bits: int) -> Tensor:

@@ -21,13 +21,25 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Descent, Key, Round, Rows, State, View, Wave
+from tacit.core import (
+    Broadcast,
+    ClientKeys,
+    ClientMemory,
+    DenseRows,
+    Descent,
+    Key,
+    Round,
+    Rows,
+    State,
+    View,
+    Wave,
+)
 from tacit.core.interfaces import Coordinates
-from tacit.errors import PublicDataError, TrainingError, expect
+from tacit.core.neutral import received_weights
+from tacit.core.state import MASK
+from tacit.errors import PublicDataError, TrainingError, WireError, expect
 from tacit.wire import indices
-from tacit.wire.frames import Part
-
-MASK = "codec/mask"
+from tacit.wire.frames import Part, Parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +92,14 @@ class Selection(Protocol):
         """The state before the first round, with the mask if it is known by then."""
         ...
 
-    def mask(self, state: State, now: Round) -> Tensor | None:
-        """The coordinates of this round, ascending; None before the vote that decides them."""
+    def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor | None:
+        """The coordinates of this round, ascending; None before the vote that decides them.
+
+        Args:
+            known: the fixed mask, if server or client have one.
+            dim: the number of the model's weights.
+            now: the round.
+        """
         ...
 
 
@@ -103,16 +121,28 @@ class Select:
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         return self.selection.prepare(state, public, now)
 
-    def view(self, state: State, now: Round) -> View:
+    def broadcast(self, state: State, now: Round) -> Broadcast:
         """The weights under a fixed mask, otherwise all; before a vote none, since clients have the initial weights."""
-        mask = self.selection.mask(state, now)
-        if mask is None:
-            return View(state.weights, {})
         if not self.fixed:
-            return View(state.weights, {Part.WEIGHTS: state.weights}, mask=mask)
-        values = {Part.VALUES: state.weights[mask]}
+            return Broadcast({Part.WEIGHTS: state.weights})
+        mask = self._mask(state, now)
+        if mask is None:
+            return Broadcast({})
         first_parts = {Part.MASK: _packed(mask, state.dim)} if self.selection.sends_mask else {}
-        return View(state.weights, values, first_parts, mask)
+        return Broadcast({Part.VALUES: state.weights[mask]}, first_parts)
+
+    def read(self, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
+        """The model of this round; under a fixed mask, the initial weights with the received ones in their places."""
+        if not self.fixed:
+            mask = self.selection.mask(None, memory.weights.numel(), now)
+            return View(received_weights(parts, memory), parts, mask), memory
+        mask = self._received_mask(parts, memory)
+        if mask is None:
+            return View(memory.weights, parts), memory
+        values = parts.get(Part.VALUES)
+        if values is None or values.shape != mask.shape or values.dtype != memory.weights.dtype:
+            raise WireError(f"Expected the weights at the {len(mask)} coordinates of the mask, got other numbers.")
+        return View(memory.weights.index_copy(0, mask, values), parts, mask), replace(memory, mask=mask)
 
     def encode(self, rows: Rows, view: View, now: Round) -> Rows:
         """The values under the mask; in the round of a vote, every client's ballot."""
@@ -121,17 +151,35 @@ class Select:
         count = self.selection.size.count(rows.dim)
         return DenseRows(torch.stack([_ballot(row, count) for row in rows.dense()]) if rows.count else rows.dense())
 
-    def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
-        """The values at their coordinates, and −0 elsewhere: adding −0 changes no number, not even the sign of 0."""
-        spread = torch.full_like(state.weights, -0.0)
-        mask = self.selection.mask(state, now)
-        return spread if mask is None else spread.index_copy_(0, mask, total)
+    def decode(self, total: Tensor, state: State, now: Round) -> tuple[Tensor, State]:
+        """The values at their coordinates, and −0 elsewhere: adding −0 changes no number, not even the sign of 0.
 
-    def update_state(self, state: State, total: Tensor, now: Round) -> State:
-        """After the round of a vote, the coordinates with the most votes."""
-        if self.selection.mask(state, now) is not None:
-            return state
-        return _with_mask(state, largest(total, self.selection.size.count(state.dim)))
+        After the round of a vote, all is −0, and the state has the coordinates with the most votes.
+        """
+        spread = torch.full_like(state.weights, -0.0)
+        mask = self._mask(state, now)
+        if mask is None:
+            return spread, _with_mask(state, largest(total, self.selection.size.count(state.dim)))
+        return spread.index_copy_(0, mask, total), state
+
+    def _mask(self, state: State, now: Round) -> Tensor | None:
+        return self.selection.mask(state.memory.get(MASK), state.dim, now)
+
+    def _received_mask(self, parts: Parts, memory: ClientMemory) -> Tensor | None:
+        """The fixed mask that the client has, receives or derives; None before a vote."""
+        dim = memory.weights.numel()
+        if memory.mask is not None:
+            if Part.MASK in parts:
+                raise WireError("Expected the mask once, with the first broadcast, got another.")
+            return memory.mask
+        if not self.selection.sends_mask:
+            return _random_mask(memory.before.child("mask"), dim, self.selection.size.count(dim))
+        if Part.MASK not in parts:
+            return None
+        mask = indices.unpack(parts[Part.MASK], dim)
+        if len(mask) != self.selection.size.count(dim):
+            raise WireError(f"Expected a mask of {self.selection.size.count(dim)} coordinates, got {len(mask)}.")
+        return mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,15 +214,15 @@ class TopK:
             raise PublicDataError("TopK", "add `--task-set public=50`, or `--set select=vote`.")
         return _with_mask(state, largest(self._scores(state.weights, public, now), self.size.count(state.dim)))
 
-    def mask(self, state: State, now: Round) -> Tensor:
-        return state.memory[MASK]
+    def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor | None:
+        return known
 
     def _scores(self, weights: Tensor, public: Wave, now: Round) -> Tensor:
         """Σ |gradient|, times the learning rate."""
         scores = torch.zeros_like(weights)
         for step in range(self.steps):
-            key = now.shared.child("top-k", step)
-            update = public.descend(weights, Descent(self.lr, 1, None, self.batch_size, 0.0, 0.0, key)).sum()
+            keys = ClientKeys(now.shared.child("top-k", step))
+            update = public.descend(weights, Descent(self.lr, 1, None, self.batch_size, 0.0, 0.0, keys)).sum()
             scores += update.abs()
             weights = weights + update
         if not bool(torch.isfinite(scores).all()):
@@ -202,8 +250,8 @@ class Vote:
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         return state
 
-    def mask(self, state: State, now: Round) -> Tensor | None:
-        return state.memory.get(MASK)
+    def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor | None:
+        return known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +265,8 @@ class FixedRandom:
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         return _with_mask(state, _random_mask(now.shared.child("mask"), state.dim, self.size.count(state.dim)))
 
-    def mask(self, state: State, now: Round) -> Tensor:
-        return state.memory[MASK]
+    def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor | None:
+        return known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,8 +280,8 @@ class RandomK:
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         return state
 
-    def mask(self, state: State, now: Round) -> Tensor:
-        return _random_mask(now.shared.child("mask"), state.dim, self.size.count(state.dim))
+    def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor:
+        return _random_mask(now.shared.child("mask"), dim, self.size.count(dim))
 
 
 def largest(scores: Tensor, count: int) -> Tensor:

@@ -24,10 +24,11 @@ import torch
 from scipy import fft
 from torch import Tensor
 
-from tacit.core import DenseRows, Descent, Identity, Round, Rows, State, View, Wave
+from tacit.core import Broadcast, ClientKeys, ClientMemory, DenseRows, Descent, Identity, Round, Rows, State, View, Wave
 from tacit.core.interfaces import Coordinates
 from tacit.errors import TrainingError, expect
 from tacit.pieces.codecs.select import Size
+from tacit.wire.frames import Parts
 
 THRESHOLD = "codec/threshold"
 
@@ -99,8 +100,11 @@ class Sense:
         best = torch.tensor(min(self.thresholds, key=error), dtype=torch.float64)
         return replace(state, memory=state.memory_with(THRESHOLD, best))
 
-    def view(self, state: State, now: Round) -> View:
-        return Identity().view(state, now)
+    def broadcast(self, state: State, now: Round) -> Broadcast:
+        return Identity().broadcast(state, now)
+
+    def read(self, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
+        return Identity().read(parts, memory, now)
 
     def encode(self, rows: Rows, view: View, now: Round) -> DenseRows:
         """Every row's coefficients; row by row, so that only one copy in chunks is in memory."""
@@ -109,13 +113,10 @@ class Sense:
         coded = [frame.encode(row, kept) for row in values]
         return DenseRows(torch.stack(coded) if coded else values.new_empty(0, frame.count))
 
-    def decode(self, total: Tensor, state: State, now: Round) -> Tensor:
+    def decode(self, total: Tensor, state: State, now: Round) -> tuple[Tensor, State]:
         """The sparse vector that approximately has these coefficients."""
         threshold, frame = float(state.memory.get(THRESHOLD, self.threshold)), self._frame(state.dim)
-        return self._decode(total, frame, self._kept(frame, now), threshold)
-
-    def update_state(self, state: State, total: Tensor, now: Round) -> State:
-        return state
+        return self._decode(total, frame, self._kept(frame, now), threshold), state
 
     def _frame(self, dim: int) -> "_Frame":
         count = self.size.count(dim)
@@ -137,7 +138,7 @@ class Sense:
         return torch.cat(solved).flatten()[: frame.dim]
 
     def _public_update(self, weights: Tensor, public: Wave, now: Round) -> Tensor:
-        descent = Descent(self.lr, self.steps, None, self.batch_size, 0.0, 0.0, now.shared.child("sensing"))
+        descent = Descent(self.lr, self.steps, None, self.batch_size, 0.0, 0.0, ClientKeys(now.shared.child("sensing")))
         update = public.descend(weights, descent).sum()
         if not bool(torch.isfinite(update).all()):
             raise TrainingError("Training on the public data diverged, so no threshold can be tuned on it. Lower lr.")

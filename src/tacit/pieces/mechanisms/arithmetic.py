@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Bound, DenseRows, GridStep, Key, Messages, Round
+from tacit.core import Bound, ClientRound, DenseRows, GridStep, Key, Messages, Round
 from tacit.core.prices import Gaussian, Release
 from tacit.core.schema import choose
 from tacit.errors import expect
@@ -52,7 +52,7 @@ class Arithmetic(Protocol):
         """Sums are modulo 2^bits; None: sums of real numbers."""
         ...
 
-    def encode(self, messages: Messages, noise: SharedNoise, now: Round) -> Messages:
+    def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
         """The rows, clipped to the bound and encoded."""
         ...
 
@@ -71,7 +71,7 @@ class Reals:
 
     bits: ClassVar[int | None] = None
 
-    def encode(self, messages: Messages, noise: SharedNoise, now: Round) -> Messages:
+    def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
         return replace(messages, rows=clip_rows(messages.rows, noise.bound))
 
     def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
@@ -114,7 +114,7 @@ class Grid:
         """The least number of steps of the bound."""
         return self.steps or (MIN_STEPS if self.bits >= WIDE_BITS else MIN_STEPS_NARROW)
 
-    def encode(self, messages: Messages, noise: SharedNoise, now: Round) -> Messages:
+    def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
         """Rows on the grid; a row that is not finite becomes zeros, since omitting it would reveal that."""
         lattice = self.lattice(noise, messages.rows.dim, now)
         rows = messages.rows.dense()
@@ -170,10 +170,10 @@ def _fitted(grid: Grid, clip: float, dim: int, max_cohort: int, honest: float, m
     return lattice
 
 
-def _rounding_sources(messages: Messages, now: Round) -> list[Callable[[int], bytes]]:
+def _rounding_sources(messages: Messages, now: ClientRound) -> list[Callable[[int], bytes]]:
     """Each client's randomness for rounding; no guarantee depends on it, so a fast generator suffices."""
-    key = now.secret.child("rounding")
-    return [key.child("client", client).numpy().bytes for client in messages.clients.tolist()]
+    keys = now.clients.child("rounding")
+    return [keys.of(client).numpy().bytes for client in messages.clients.tolist()]
 
 
 def _to_numbers(values: Integers, lattice: Lattice, like: Tensor) -> Tensor:

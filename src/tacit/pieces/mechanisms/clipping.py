@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from tacit.core import Bound, DenseRows, Round, Rows, State, Sum
+from tacit.core import Bound, DenseRows, Rows, ServerRound, State, Sum
 from tacit.core.interfaces import DryRun
 from tacit.errors import PublicDataError, expect
 
@@ -55,7 +55,7 @@ class Clip(Protocol):
         """The noise multiplier for the sum of the rows, if all releases of a round together have `noise_multiplier`."""
         ...
 
-    def update_state(self, state: State, total: Sum, now: Round) -> State:
+    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         """The state with the next bound."""
         ...
 
@@ -80,7 +80,7 @@ class NonAdaptive:
     def sum_multiplier(self, noise_multiplier: float) -> float:
         return noise_multiplier
 
-    def update_state(self, state: State, total: Sum, now: Round) -> State:
+    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         return state
 
 
@@ -215,8 +215,8 @@ class QuantileClip(WithoutPublicData):
         )
         return (noise_multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5 if noise_multiplier else 0.0
 
-    def update_state(self, state: State, total: Sum, now: Round) -> State:
-        noise = torch.randn((), generator=now.secret.child("count noise").torch(), dtype=torch.float64)
+    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
+        noise = torch.randn((), generator=now.server.child("count noise").torch(), dtype=torch.float64)
         fraction = (total.statistic + self.count_noise * float(noise)) / now.expected_cohort + 0.5
         moved = total.bound.whole * exp(-self.rate * (fraction - self.quantile))
         return replace(state, memory=state.memory_with(BOUND, torch.tensor(moved, dtype=torch.float64)))

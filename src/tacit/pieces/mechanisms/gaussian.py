@@ -4,7 +4,6 @@ References: Geyer et al. 2017 and McMahan et al. 2018 (central); Ács and Castel
 (distributed).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isclose, sqrt
 from typing import ClassVar, Self
@@ -12,13 +11,27 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from tacit.core import Bound, BoundedMessages, DenseRows, Key, Messages, Round, State, Sum, Turnout, View, Wave
+from tacit.core import (
+    Bound,
+    BoundedMessages,
+    ClientRound,
+    DenseRows,
+    Key,
+    Messages,
+    Round,
+    ServerRound,
+    State,
+    Sum,
+    Turnout,
+    View,
+    Wave,
+)
 from tacit.core.interfaces import DryRun, Payload, Visibility
-from tacit.core.prices import Price, Release, Unproved
-from tacit.errors import UserError, expect
+from tacit.core.prices import Price, Release, Unproved, Unsized
+from tacit.errors import UserError, WireError, expect
 from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
 from tacit.pieces.mechanisms.clipping import Clip, FixedClip, PublicClip, clip_rows
-from tacit.wire.frames import Part
+from tacit.wire.frames import Part, Parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +56,6 @@ class CentralGaussian:
 
     clip: Clip
     noise_multiplier: float | None = None
-    requires: ClassVar[Visibility] = "messages"
-    bounds_rows: ClassVar[bool] = True  # even if the noise is zero
-    distributed: ClassVar[bool] = False
     bits: ClassVar[int | None] = None
     expects: ClassVar[Payload | None] = None
 
@@ -55,12 +65,8 @@ class CentralGaussian:
             self.clip.sum_multiplier(self.noise_multiplier)  # raises if the clip alone releases more than declared
 
     @property
-    def needs_noise(self) -> bool:
-        return self.noise_multiplier is None
-
-    @property
-    def row_wise(self) -> bool:
-        return self.clip.row_wise
+    def requires(self) -> Visibility:
+        return "messages" if self.clip.row_wise else "all messages"
 
     @property
     def per_layer(self) -> bool:
@@ -68,7 +74,9 @@ class CentralGaussian:
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         """The Gaussian mechanism of this multiplier."""
-        return _price(self.clip, Reals().release(_given(self.noise_multiplier), 1.0))
+        if self.noise_multiplier is None:
+            return Unsized()
+        return _price(self.clip, Reals().release(self.noise_multiplier, 1.0))
 
     def sized(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise)
@@ -76,26 +84,26 @@ class CentralGaussian:
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         return self.clip.prepare(state, dry_run)
 
-    def broadcast_parts(self, state: State) -> Mapping[Part, Tensor]:
+    def broadcast_parts(self, state: State) -> Parts:
         return {}
 
-    def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
+    def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         return messages
 
-    def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
         bound = self.clip.bound(messages.rows, state)
         statistic = self.clip.statistic(messages.rows, bound)
         return BoundedMessages(replace(messages, rows=clip_rows(messages.rows, bound)), bound, statistic)
 
-    def after_sum(self, total: Sum, now: Round) -> Sum:
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         """Add noise scaled by the sum's bound; also if the cohort is empty, since its size is private."""
         multiplier = self.clip.sum_multiplier(_given(self.noise_multiplier)) * sqrt(len(total.bound.values))
-        noise = _standard_normal(total.total, now.secret.child("central noise")).mul_(
+        noise = _standard_normal(total.total, now.server.child("central noise")).mul_(
             total.bound.per_coordinate(total.total)
         )
         return replace(total, total=total.total + noise.mul_(multiplier), weight=now.expected_cohort)
 
-    def update_state(self, state: State, total: Sum, now: Round) -> State:
+    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         return self.clip.update_state(state, total, now)
 
 
@@ -132,10 +140,7 @@ class DistributedGaussian:
     colluding: float = 0.0
     arithmetic: Arithmetic = Reals()
     at_once: bool = True
-    requires: ClassVar[Visibility] = "sum"
-    row_wise: ClassVar[bool] = True
-    bounds_rows: ClassVar[bool] = True
-    distributed: ClassVar[bool] = True
+    requires: ClassVar[Visibility] = "only the sum"
     per_layer: ClassVar[bool] = False
     expects: ClassVar[Payload | None] = None
 
@@ -151,10 +156,6 @@ class DistributedGaussian:
         expect(self.honest > 0, f"dropouts + colluding = {self.dropouts + self.colluding} < 1")
 
     @property
-    def needs_noise(self) -> bool:
-        return self.noise_multiplier is None
-
-    @property
     def bits(self) -> int | None:
         return self.arithmetic.bits
 
@@ -165,15 +166,17 @@ class DistributedGaussian:
 
     def deviation(self, view: View, now: Round) -> float:
         """The standard deviation of one client's share of the noise."""
-        noise = self._noise(Bound((float(view.parts[Part.BOUND]),)))
+        noise = self._noise(_received_bound(view))
         return noise.bound.whole * noise.multiplier / sqrt(noise.shares(now))
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         """A Gaussian mechanism with the honest noise that is assumed, or that was delivered."""
+        if self.noise_multiplier is None:
+            return Unsized()
         delivered = self.honest if turnout is None else max(turnout.fraction - self.colluding, 0.0)
         if isclose(delivered, self.honest):  # 0.7 − 0.1 is not quite 1 − 0.3 − 0.1
             delivered = self.honest
-        release = self.arithmetic.release(_given(self.noise_multiplier), delivered / self.honest)
+        release = self.arithmetic.release(self.noise_multiplier, delivered / self.honest)
         seen = (
             None if release is None else replace(release, adversary="anyone who receives the models or sees the sums")
         )
@@ -185,33 +188,33 @@ class DistributedGaussian:
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         return self.clip.prepare(state, dry_run)
 
-    def broadcast_parts(self, state: State) -> Mapping[Part, Tensor]:
+    def broadcast_parts(self, state: State) -> Parts:
         return {Part.BOUND: torch.tensor([self._bound(state).whole], dtype=torch.float64)}
 
-    def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
+    def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         """Clip to the bound in the broadcast, and add each client's share of the noise unless all are drawn at once."""
-        noise = self._noise(Bound((float(view.parts[Part.BOUND]),)))
+        noise = self._noise(_received_bound(view))
         encoded = self.arithmetic.encode(messages, noise, now)
         if self.at_once or not encoded.rows.count:
             return encoded
-        key, rows = now.secret.child("noise share"), encoded.rows.dense()
+        keys, rows = now.clients.child("noise share"), encoded.rows.dense()
         pairs = zip(rows, messages.clients.tolist(), strict=True)
-        shares = [self.arithmetic.draw(row, noise, 1, key.child("client", client), now) for row, client in pairs]
+        shares = [self.arithmetic.draw(row, noise, 1, keys.of(client), now) for row, client in pairs]
         return replace(encoded, rows=DenseRows(rows + torch.stack(shares)))
 
-    def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
         return BoundedMessages(messages, self._bound(state))
 
-    def after_sum(self, total: Sum, now: Round) -> Sum:
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         """Add the sum of the clients' shares, if they are drawn at once; the noise of an empty cohort in any case."""
         if not self.at_once and now.cohort:
             return replace(total, weight=now.expected_cohort)
         delivered = total.weight if now.cohort else 1.0
-        key = now.secret.child("noise shares")
+        key = now.server.child("noise shares")
         noise = self.arithmetic.draw(total.total, self._noise(total.bound), delivered, key, now)
         return replace(total, total=total.total + noise, weight=now.expected_cohort)
 
-    def update_state(self, state: State, total: Sum, now: Round) -> State:
+    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         return state
 
     def _bound(self, state: State) -> Bound:
@@ -224,6 +227,14 @@ class DistributedGaussian:
 _NO_ROWS = DenseRows(torch.empty(0, 0))  # a public bound does not depend on rows
 
 
+def _received_bound(view: View) -> Bound:
+    """The bound in a broadcast; raises `WireError` if there is none."""
+    values = view.parts.get(Part.BOUND)
+    if values is None or values.numel() != 1 or not 0 < float(values) < float("inf"):
+        raise WireError("Expected a positive clipping bound in the broadcast, got none.")
+    return Bound((float(values),))
+
+
 def _check(clip: Clip, noise_multiplier: float | None) -> None:
     if isinstance(clip, int | float):
         raise UserError(f"Expected clip to be a clipping rule, got a number. Use FixedClip({clip}).")
@@ -232,7 +243,7 @@ def _check(clip: Clip, noise_multiplier: float | None) -> None:
 
 def _price(clip: Clip, release: Release | None) -> Price:
     if release is None:
-        return Unproved("no noise is added")
+        return Unproved("no noise is added", noisy=False)
     return Unproved(clip.unproved, release) if clip.unproved else release
 
 

@@ -17,13 +17,26 @@ from typing import ClassVar, Literal, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
-from tacit.core import BoundedMessages, Key, Messages, Perturbation, Round, State, Sum, Turnout, View, Wave
+from tacit.core import (
+    BoundedMessages,
+    ClientRound,
+    Key,
+    Messages,
+    Perturbation,
+    Round,
+    ServerRound,
+    State,
+    Sum,
+    Turnout,
+    View,
+    Wave,
+)
 from tacit.core.interfaces import DryRun, Mechanism, Payload, Visibility
-from tacit.core.prices import Price, Unproved, nominal_figures, reason_unproved
+from tacit.core.prices import Price, Unproved, Unsized, nominal_figures, reason_unproved
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.groups import Grouping, Groups, InputFeatures, SingleWeights
 from tacit.pieces.mechanisms.nbafl import NOISE, NOMINAL, add_gaussian
-from tacit.wire.frames import Part
+from tacit.wire.frames import Parts
 
 Which = Literal["least", "most"]
 _TIES = Key.from_seed(0, "ties")
@@ -194,9 +207,6 @@ class ByImportance:
     allocation: Allocation
     groups: Grouping = InputFeatures()
     expects: Payload = "weights"
-    row_wise: ClassVar[bool] = True
-    bounds_rows: ClassVar[bool] = True
-    needs_noise: ClassVar[bool] = False
     per_layer: ClassVar[bool] = True
     bits: ClassVar[int | None] = None
 
@@ -208,7 +218,7 @@ class ByImportance:
             )
         expect(self.base.bits is None, f"a base with real-valued noise, got {self.base}", "Use Reals().")
         expect(
-            not self.base.needs_noise,
+            not isinstance(self.base.price(0), Unsized),
             "a base with a given noise multiplier: no budget can determine it, as nothing is proved",
         )
         if isinstance(self.importance, AccuracySensitivity) and isinstance(self.groups, SingleWeights):
@@ -220,10 +230,6 @@ class ByImportance:
     @property
     def requires(self) -> Visibility:
         return self.base.requires
-
-    @property
-    def distributed(self) -> bool:
-        return self.base.distributed
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         own = (
@@ -248,7 +254,7 @@ class ByImportance:
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         return self.base.prepare(state, dry_run)
 
-    def broadcast_parts(self, state: State) -> Mapping[Part, Tensor]:
+    def broadcast_parts(self, state: State) -> Parts:
         return self.base.broadcast_parts(state)
 
     def importances(self, messages: Messages, view: View, data: Wave, now: Round) -> Tensor:
@@ -262,21 +268,21 @@ class ByImportance:
         factors = self.allocation.factors(self.importances(messages, view, data, now))
         return self.groups.of(data.shapes).spread(factors, 1.0) * self._deviation(view, now)
 
-    def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
+    def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         """The base's messages, with additional noise up to `deviations`."""
         base = self._deviation(view, now)
         added = (self.deviations(messages, view, data, now).square() - base**2).clamp(min=0).sqrt()
         sent = self.base.at_client(messages, view, data, now)
-        key = now.secret.child("noise by importance")
-        return replace(sent, rows=add_gaussian(sent.rows, sent.clients, added, key))
+        keys = now.clients.child("noise by importance")
+        return replace(sent, rows=add_gaussian(sent.rows, sent.clients, added, keys))
 
-    def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
-        return self.base.before_sum(messages, state, now)
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
+        return self.base.before_sum(messages, state)
 
-    def after_sum(self, total: Sum, now: Round) -> Sum:
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         return self.base.after_sum(total, now)
 
-    def update_state(self, state: State, total: Sum, now: Round) -> State:
+    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         return self.base.update_state(state, total, now)
 
     def _deviation(self, view: View, now: Round) -> float:

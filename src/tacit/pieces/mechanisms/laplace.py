@@ -6,12 +6,13 @@ ones are not, and the server can still recognise which group a client belongs to
 """
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Key, Messages, Round, Turnout, View, Wave
+from tacit.core import ClientRound, DenseRows, Key, Messages, Turnout, View, Wave
 from tacit.core.interfaces import Payload, Visibility
 from tacit.core.neutral import ClientSideMechanism, StatelessMechanism
 from tacit.core.prices import Leakage, Price, Unproved
@@ -52,11 +53,7 @@ class MetricLaplace(StatelessMechanism, ClientSideMechanism):
     per_layer: bool = False
     limit: float | None = None
     expects: Payload = "weights"
-    requires: ClassVar[Visibility] = "sum"
-    row_wise: ClassVar[bool] = True
-    bounds_rows: ClassVar[bool] = True
-    needs_noise: ClassVar[bool] = False
-    distributed: ClassVar[bool] = False
+    requires: ClassVar[Visibility] = "anything"
     bits: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
@@ -79,11 +76,11 @@ class MetricLaplace(StatelessMechanism, ClientSideMechanism):
     def sized(self, noise: float) -> Self:
         return self
 
-    def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
+    def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         rows = messages.rows.dense()
-        layers = list(view.layers) if self.per_layer else [rows.shape[1]]
+        layers = [prod(shape) for shape in data.shapes] if self.per_layer else [rows.shape[1]]
         radii = self._radii(rows, view, layers)
-        keys = [now.secret.child("laplace").child("client", client) for client in messages.clients.tolist()]
+        keys = [now.clients.child("laplace").of(client) for client in messages.clients.tolist()]
         noise = [self._noise(layers, own, key) for own, key in zip(radii, keys, strict=True)]
         return replace(messages, rows=DenseRows(rows + torch.stack(noise).to(rows))) if noise else messages
 

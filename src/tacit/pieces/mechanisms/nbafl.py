@@ -12,7 +12,22 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from tacit.core import Bound, BoundedMessages, DenseRows, Key, Messages, Round, Rows, State, Sum, Turnout, View, Wave
+from tacit.core import (
+    Bound,
+    BoundedMessages,
+    ClientKeys,
+    ClientRound,
+    DenseRows,
+    Messages,
+    Round,
+    Rows,
+    ServerRound,
+    State,
+    Sum,
+    Turnout,
+    View,
+    Wave,
+)
 from tacit.core.interfaces import Payload, Visibility
 from tacit.core.neutral import StatelessMechanism
 from tacit.core.prices import Price, Unproved
@@ -62,11 +77,7 @@ class NbaflGaussian(StatelessMechanism):
     exposures: int
     clip: float = 5.0
     clips: bool = True
-    requires: ClassVar[Visibility] = "sum"
-    row_wise: ClassVar[bool] = True
-    bounds_rows: ClassVar[bool] = True
-    needs_noise: ClassVar[bool] = False
-    distributed: ClassVar[bool] = False
+    requires: ClassVar[Visibility] = "anything"
     bits: ClassVar[int | None] = None
     per_layer: ClassVar[bool] = False
     expects: ClassVar[Payload | None] = None
@@ -125,22 +136,22 @@ class NbaflGaussian(StatelessMechanism):
     def sized(self, noise: float) -> Self:
         return self
 
-    def at_client(self, messages: Messages, view: View, data: Wave, now: Round) -> Messages:
+    def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         self._check_samples(data)
         rows = clip_rows(messages.rows, Bound((self.clip,))) if self.clips else messages.rows
-        key = now.secret.child("nbafl noise")
-        return replace(messages, rows=add_gaussian(rows, messages.clients, self.upload, key))
+        keys = now.clients.child("nbafl noise")
+        return replace(messages, rows=add_gaussian(rows, messages.clients, self.upload, keys))
 
-    def before_sum(self, messages: Messages, state: State, now: Round) -> BoundedMessages:
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
         return BoundedMessages(messages)
 
-    def after_sum(self, total: Sum, now: Round) -> Sum:
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         """Add σ_D to the mean, if the formula requires more noise for a broadcast than the clients have added."""
         deviation = self.broadcast(now.cohort) if now.cohort else 0.0
         if deviation == 0:
             return total
         noise = torch.randn(
-            total.total.shape, generator=now.secret.child("nbafl broadcast").torch(), dtype=total.total.dtype
+            total.total.shape, generator=now.server.child("nbafl broadcast").torch(), dtype=total.total.dtype
         )
         return replace(total, total=total.total + noise.mul_(deviation * total.weight))
 
@@ -158,11 +169,11 @@ class NbaflGaussian(StatelessMechanism):
             )
 
 
-def add_gaussian(rows: Rows, clients: Tensor, deviation: float | Tensor, key: Key) -> DenseRows:
+def add_gaussian(rows: Rows, clients: Tensor, deviation: float | Tensor, keys: ClientKeys) -> DenseRows:
     """The rows with independent Gaussian noise from each client's key; `deviation` may differ by row and coordinate."""
     values = rows.dense()
     noise = [
-        torch.randn(values.shape[1], generator=key.child("client", client).torch(values.device), dtype=values.dtype)
+        torch.randn(values.shape[1], generator=keys.of(client).torch(values.device), dtype=values.dtype)
         for client in clients.tolist()
     ]
     return DenseRows(values + torch.stack(noise).mul_(deviation)) if noise else DenseRows(values)

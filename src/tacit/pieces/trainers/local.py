@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Descent, Round, Rows, State, View, Wave
+from tacit.core import ClientRound, DenseRows, Descent, Rows, State, View, Wave
 from tacit.core.interfaces import Payload, Trainer
 from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
@@ -57,7 +57,7 @@ class Sgd:
         expect(self.clip is None or self.clip > 0, f"clip={self.clip} > 0")
         expect(self.sends in ("updates", "weights"), f"sends={self.sends!r} to be 'updates' or 'weights'")
 
-    def train(self, view: View, data: Wave, now: Round) -> Rows:
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
         rows = data.descend(view.weights, self.descent(now))
         return rows if self.sends == "updates" else DenseRows(rows.dense() + view.weights)
 
@@ -67,7 +67,7 @@ class Sgd:
     def variants(self, state: State) -> Mapping[str, Tensor]:
         return {}
 
-    def descent(self, now: Round) -> Descent:
+    def descent(self, now: ClientRound) -> Descent:
         """The local training of this round, for the engine."""
         return Descent(
             lr=self.lr * self.decay**now.index,
@@ -76,7 +76,7 @@ class Sgd:
             batch_size=self.batch_size,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
-            key=now.secret.child("batches"),
+            keys=now.clients.child("batches"),
             clip=self.clip,
         )
 
@@ -100,7 +100,7 @@ class Masked:
         if self.sgd.sends != "updates":
             raise UserError("Expected Masked to send updates: weights outside the mask are not sent at all.")
 
-    def train(self, view: View, data: Wave, now: Round) -> Rows:
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
         """One row per client; as long as there is no mask, all weights are trained."""
         return data.descend(view.weights, replace(self.sgd.descent(now), mask=view.mask))
 
@@ -141,7 +141,7 @@ class BestOf:
             return torch.zeros(len(data.clients), dtype=torch.int64)
         return data.losses(hypotheses).argmin(1).cpu()
 
-    def train(self, view: View, data: Wave, now: Round) -> Rows:
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
         """One row per client, trained from the hypothesis that it chose."""
         hypotheses, choice = _hypotheses(view), self.choose(view, data)
         if len(hypotheses) == 1:

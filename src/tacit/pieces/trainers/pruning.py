@@ -33,7 +33,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Descent, ProximalTerm, Round, Rows, State, View, Wave
+from tacit.core import ClientRound, DenseRows, Descent, ProximalTerm, Rows, State, View, Wave
 from tacit.core.interfaces import Payload
 from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
@@ -153,7 +153,7 @@ class MagnitudePrune:
     def __post_init__(self) -> None:
         _check_pruning(self.sgd, self.warm_up, self.ramp)
 
-    def train(self, view: View, data: Wave, now: Round) -> Rows:
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
         rows = self.sgd.train(view, data, now)
         keep = self.keep.at_round(now.index, warm_up=self.warm_up, ramp=self.ramp)
         return rows if keep is None else DenseRows(keep.project(rows.dense(), data.shapes))
@@ -210,7 +210,7 @@ class AdmmPrune:
             fits = updates >= 1 and length % updates == 0
             expect(fits, f"updates={updates} to divide the {length} steps or epochs of a round")
 
-    def train(self, view: View, data: Wave, now: Round) -> Rows:
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
         """One pruned row per client; before the ramp, whole models."""
         keep = self.keep.at_round(now.index, warm_up=self.warm_up, ramp=self.ramp)
         if keep is None:
@@ -219,14 +219,14 @@ class AdmmPrune:
             return self._train_masked(view, data, now)
         return DenseRows(keep.project(self.solve(view, data, now, keep), data.shapes))
 
-    def solve(self, view: View, data: Wave, now: Round, keep: Keep) -> Tensor:
+    def solve(self, view: View, data: Wave, now: ClientRound, keep: Keep) -> Tensor:
         """Every client's W after the last update, close to a pruned model but not yet pruned, (clients, dim)."""
         descent, shapes, rows = self._part(now), data.shapes, view.weights
         strengths = tuple(0.0 if count is None else self.rho(descent.lr) for count in keep.layer_counts(shapes))
         target = keep.project(rows, shapes).expand(len(data.clients), -1)
         dual = torch.zeros_like(target)
         for update in range(self._updates):
-            step = replace(descent, key=descent.key.child("update", update), proximal=ProximalTerm(target, strengths))
+            step = replace(descent, keys=descent.keys.child("update", update), proximal=ProximalTerm(target, strengths))
             rows = data.descend(rows, step).dense().add(rows)
             dual = dual + rows
             copies = keep.project(dual, shapes)
@@ -251,7 +251,7 @@ class AdmmPrune:
         """After the warm-up, the model pruned to as many weights as a client sends."""
         return {"pruned": self.keep.project(state.weights, state.shapes)} if state.round > self.warm_up else {}
 
-    def _train_masked(self, view: View, data: Wave, now: Round) -> Rows:
+    def _train_masked(self, view: View, data: Wave, now: ClientRound) -> Rows:
         """One row per client, trained under the frozen mask."""
         start = self.keep.project(view.weights, data.shapes)
         mask = self.keep.mask(start, data.shapes)
@@ -261,7 +261,7 @@ class AdmmPrune:
     def _updates(self) -> int:
         return self.updates or self.sgd.epochs or 0
 
-    def _part(self, now: Round) -> Descent:
+    def _part(self, now: ClientRound) -> Descent:
         """The local training between two updates of Z and U."""
         descent = self.sgd.descent(now)
         steps, epochs = (None if n is None else n // self._updates for n in (descent.steps, descent.epochs))

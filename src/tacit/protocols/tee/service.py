@@ -10,10 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
-from tacit.core import DenseRows, Key, Messages, Method, Round, State, Sum
-from tacit.core.round import aggregate_messages, released_sum
+from tacit.core import DenseRows, Key, Messages, Method, ServerRound, State, Sum
+from tacit.core.server_half import aggregate_messages, join_messages, released_sum
 from tacit.errors import ProtocolError, TacitError, WireError
 from tacit.protocols import crypto
 from tacit.protocols.attestation import Attestor, Binding, Evidence, ReleaseLog
@@ -25,7 +24,7 @@ from tacit.protocols.tee.uploads import Upload, UploadFormat, unseal
 from tacit.wire.packing import Reader, pack_number
 
 
-def aggregate(method: Method, state: State, messages: Messages, now: Round) -> EnclaveRelease:
+def aggregate(method: Method, state: State, messages: Messages, now: ServerRound) -> EnclaveRelease:
     """Clip, sum and add noise, by the method's own pieces; releases nothing if there are too few contributors.
 
     Rows are summed in the order of the clients' numbers, so the order of arrival does not change a single bit.
@@ -47,16 +46,19 @@ class _OpenRound:
 
     request: RoundRequest
     session: EnclaveSession
-    rows: dict[int, tuple[Tensor, int | None]] = field(default_factory=dict)
+    received: dict[int, Messages] = field(default_factory=dict)
     load_seconds: float = 0.0
 
     def messages(self) -> Messages:
         """The updates, in the order of the clients' numbers."""
-        clients = sorted(self.rows)
-        rows = [self.rows[client][0] for client in clients]
-        values = torch.stack(rows) if rows else torch.zeros(0, self.request.dim)
-        samples = torch.tensor([self.rows[client][1] for client in clients]) if self.session.weighted else None
-        return Messages(torch.tensor(clients, dtype=torch.int64), DenseRows(values), samples)
+        return join_messages([self.received[client] for client in sorted(self.received)], self.like)
+
+    @property
+    def like(self) -> Messages:
+        """The form of an update."""
+        nobody = torch.zeros(0, dtype=torch.int64)
+        samples = nobody if self.session.weighted else None
+        return Messages(nobody, DenseRows(torch.zeros(0, self.request.dim)), samples)
 
 
 class EnclaveService:
@@ -134,7 +136,7 @@ class EnclaveService:
             round=request.round,
             model=request.model,
             dim=request.dim,
-            weighted=not self.method.aggregator.uniform,
+            weighted=self.method.weighted,
             config=self._config,
             head=self.release_log.head,
             key=self._key,
@@ -173,7 +175,7 @@ class EnclaveService:
             return UploadStatus.LATE
         if (upload.round, upload.context) != (current.request.round, current.session.context):
             return UploadStatus.WRONG_SESSION
-        return UploadStatus.DUPLICATE if sender in current.rows else UploadStatus.ACCEPTED
+        return UploadStatus.DUPLICATE if sender in current.received else UploadStatus.ACCEPTED
 
     def _store(self, current: _OpenRound, upload: Upload) -> UploadStatus:
         identity = self.configuration.directory[upload.client]
@@ -182,12 +184,12 @@ class EnclaveService:
         except ProtocolError:
             return UploadStatus.FORGED
         try:
-            row, samples = self._upload_format.read(plaintext, current.session)
+            message = self._upload_format.read(plaintext, upload.client, current.like, self._now(current))
         except (WireError, ProtocolError):
             return UploadStatus.MALFORMED
-        if not bool(torch.isfinite(row).all()):
+        if not bool(torch.isfinite(message.rows.dense()).all()):
             return UploadStatus.NOT_FINITE
-        current.rows[upload.client] = row, samples
+        current.received[upload.client] = message
         return UploadStatus.ACCEPTED
 
     def _close_round(self, reader: Reader) -> bytes:
@@ -213,11 +215,11 @@ class EnclaveService:
         self._last_released, self.release_log = index, self.release_log.append(log_entry)
         return log_entry
 
-    def _now(self, current: _OpenRound) -> Round:
+    def _now(self, current: _OpenRound) -> ServerRound:
         index, population = current.request.round, self.configuration.population
-        expected = self.method.sampler.expected_cohort(population, index)
-        keys = (key.child("round", index) for key in self._keys)
-        return Round(index, population, expected, current.request.invited, *keys)
+        expected = self.method.sampler.sampling(population, index).mean_cohort(population)
+        shared, secret = (key.child("round", index) for key in self._keys)
+        return ServerRound(index, population, expected, current.request.invited, shared, secret)
 
 
 def _random_keys(configuration: Configuration) -> tuple[Key, Key]:

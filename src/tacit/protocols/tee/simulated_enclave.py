@@ -90,7 +90,7 @@ class SimulatedEnclave:
         """What the enclave releases of a round; raises `EnclaveUnavailableError` if its process ends."""
         cohort, model = tuple(sorted(messages.clients.tolist())), _digest(state.weights)
         self.seconds = defaultdict(float)
-        self._encode(messages, now.index, model)
+        self._encode(messages, now, model)
         dim, memory = messages.rows.dim, shared_memory(state)
         request = RoundRequest(now.index, model, dim, cohort, now.cohort, state.layers, memory)
         outcome = play(converse(request, self._attested), self._answer)
@@ -124,11 +124,12 @@ class SimulatedEnclave:
         identity = simulated_identity(self.seed, client)
         return join_run(self.configuration.run, client, self._config, self._policy, identity)
 
-    def _encode(self, messages: Messages, index: int, model: bytes) -> None:
+    def _encode(self, messages: Messages, now: Round, model: bytes) -> None:
         """Every client encodes its update, and keeps it until the host requests the upload."""
         began, dim, weighted = time.perf_counter(), messages.rows.dim, messages.samples is not None
         for i, client in enumerate(messages.clients.tolist()):
-            pending = PendingUpload(index, model, dim, weighted, self.upload_format.pack(messages, i, index))
+            plaintext = self.upload_format.pack(messages, i, now)
+            pending = PendingUpload(now.index, model, dim, weighted, plaintext)
             self._states.store(client, set_upload(self._states.load(client), pending))
         self.seconds["encryption"] = time.perf_counter() - began
 

@@ -11,17 +11,16 @@ key with the enclave's, by HKDF over the context, both public keys and the clien
 
 import struct
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from tacit.core import Messages
-from tacit.errors import ProtocolError, WireError, expect
+from tacit.core import Messages, Round
+from tacit.core.state import FrameFormat
+from tacit.errors import ProtocolError, expect
 from tacit.protocols import crypto, kit
 from tacit.protocols.crypto import TAG
 from tacit.protocols.tee.configuration import EnclaveSession
-from tacit.wire import frames
-from tacit.wire.frames import FrameKind, Part
 from tacit.wire.packing import LENGTH, Reader, pack_chunk
 from tacit.wire.sparse import WireFormat
 
@@ -29,7 +28,6 @@ MAGIC, VERSION = b"TUPL", 1
 _HEADER = struct.Struct("<4sB3sIIQ32s32s64s")
 HEADER = _HEADER.size
 OVERHEAD = kit.HEADER + HEADER + TAG  # bytes of an upload in addition to its plaintext
-MAX_SAMPLES = 10_000_000  # of one client: limits its influence on a weighted mean
 
 
 @dataclass(frozen=True)
@@ -44,43 +42,34 @@ class UploadFormat:
 
     wire: WireFormat | None = None
     padding: int = 1
+    bits: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         expect(self.padding >= 1, f"padding={self.padding} >= 1")
 
-    def pack(self, messages: Messages, i: int, index: int) -> bytes:
-        """Message i of round `index` as a plaintext."""
+    def pack(self, messages: Messages, i: int, now: Round) -> bytes:
+        """Message i as a plaintext."""
         dtype = messages.rows.dtype
         expect(dtype == torch.float32, f"rows of torch.float32, got {dtype}", "An enclave sums float32 numbers.")
-        chunk = pack_chunk(frames.pack(FrameKind.MESSAGE, index, messages.parts(i, self.wire)))
+        chunk = pack_chunk(FrameFormat(self.wire).pack(messages, i, now))
         return chunk + bytes(self._padded(len(chunk)) - len(chunk))
 
     def sizes(self, messages: Messages) -> tuple[int, ...]:
-        """Bytes of each message as an upload, including header and encryption."""
-        return tuple(OVERHEAD + self._padded(LENGTH + size) for size in messages.sizes(self.wire))
+        """Bytes of each plaintext."""
+        return tuple(self._padded(LENGTH + size) for size in FrameFormat(self.wire).sizes(messages))
 
-    def read(self, plaintext: bytes, session: EnclaveSession) -> tuple[Tensor, int | None]:
-        """The update and its number of samples; raises `WireError` or `ProtocolError` for any other plaintext."""
-        reader = Reader(plaintext)
-        frame = frames.unpack(reader.chunk(len(plaintext)), FrameKind.MESSAGE)
+    def read(self, data: bytes, client: int, like: Messages, now: Round) -> Messages:
+        """The message in a plaintext; raises `WireError` or `ProtocolError` for any other plaintext."""
+        reader = Reader(data)
+        messages = FrameFormat(self.wire).read(reader.chunk(len(data)), client, like, now)
         rest = bytes(reader.rest())
-        if any(rest) or len(plaintext) != self._padded(len(plaintext) - len(rest)):
+        if any(rest) or len(data) != self._padded(len(data) - len(rest)):
             raise ProtocolError("The padding does not match the configuration.")
-        expected = {Part.ROW, Part.SAMPLES} if session.weighted else {Part.ROW}
-        if frame.parts.keys() != expected or frame.round != session.round:
-            raise WireError("The message has other parts than the schema, or is of another round.")
-        return self._row(frame.parts[Part.ROW], session.dim), _samples(frame.parts.get(Part.SAMPLES))
+        return messages
 
     def max_size(self, dim: int) -> int:
         """The longest valid upload of an update of this length."""
         return HEADER + TAG + self._padded(LENGTH + 64 + 4 * dim)
-
-    def _row(self, values: Tensor, dim: int) -> Tensor:
-        if self.wire is not None and values.dtype == torch.uint8:
-            values = self.wire.decode(values.numpy().tobytes(), dim)
-        if values.dtype != torch.float32 or values.shape != (dim,):
-            raise WireError(f"Expected {dim} numbers of torch.float32, got {values.numel()} of {values.dtype}.")
-        return values
 
     def _padded(self, length: int) -> int:
         return -(-length // self.padding) * self.padding
@@ -146,11 +135,3 @@ def upload_statement(context: bytes, client: int, ephemeral: bytes, sealed: byte
 
 def _key(shared: bytes, session: EnclaveSession, ephemeral: bytes, client: int) -> bytes:
     return crypto.derive(shared, "upload", crypto.digest("keys", session.context, ephemeral, session.key), client)
-
-
-def _samples(values: Tensor | None) -> int | None:
-    if values is None:
-        return None
-    if values.dtype != torch.int64 or values.numel() != 1 or not 1 <= int(values) <= MAX_SAMPLES:
-        raise WireError(f"Expected a number of samples from 1 to {MAX_SAMPLES}.")
-    return int(values)

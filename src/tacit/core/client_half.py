@@ -1,0 +1,81 @@
+"""The client's half of a round: bytes from the server, the client's own data and its memory become bytes.
+
+::
+
+    channel.down ─► codec.read ──► view, and what the client keeps
+    trainer.train ─► codec.encode ─► mechanism.at_client ─► channel.send ──► messages
+    channel.message_format ──► bytes
+
+A simulation calls `read_broadcast` once and `make_messages` for every wave, on tensors in memory; a site calls
+`ClientHalf.answer`, on bytes. Neither sees the server's state.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tacit.core.keys import ClientKeys, Key
+from tacit.core.method import Method
+from tacit.core.state import ClientMemory, ClientRound, Messages, Round, View, decoded_part
+from tacit.core.wave import Wave
+from tacit.errors import WireError
+from tacit.wire import frames
+from tacit.wire.frames import FrameKind, Part, Parts
+
+
+def read_broadcast(method: Method, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
+    """What a client makes of a broadcast, and what it keeps of it; raises `WireError` for parts that do not fit."""
+    if Part.WEIGHTS in parts:
+        weights = decoded_part(parts[Part.WEIGHTS], method.channel.down, memory.weights.numel())
+        parts = {**parts, Part.WEIGHTS: weights}
+    return method.codec.read(parts, memory, now)
+
+
+def make_messages(method: Method, view: View, data: Wave, now: ClientRound) -> Messages:
+    """What these clients send, given what they read and their own data."""
+    rows = method.codec.encode(method.trainer.train(view, data, now), view, now)
+    samples = data.samples if method.weighted else None
+    messages = method.mechanism.at_client(Messages(data.clients, rows, samples), view, data, now)
+    return method.channel.send(messages, now)
+
+
+@dataclass(frozen=True)
+class ClientHalf:
+    """One client of a run, as a function of bytes: all it knows before its first round.
+
+    Attributes:
+        method: what is trained, and how.
+        population: how many clients can be sampled.
+        shared: the run's shared key.
+        keys: the client's own.
+    """
+
+    method: Method
+    population: int
+    shared: Key
+    keys: ClientKeys
+
+    def join(self, weights: Tensor) -> ClientMemory:
+        """The memory before the first round; `weights` are the model's initial ones."""
+        return ClientMemory(weights, self.shared.child("before"))
+
+    def answer(self, request: bytes, data: Wave, memory: ClientMemory) -> tuple[bytes, ClientMemory]:
+        """The client's message for this broadcast, and what it keeps.
+
+        Args:
+            request: the broadcast.
+            data: the client, as a wave of one.
+            memory: what it kept from earlier rounds.
+        """
+        if len(data.clients) != 1:
+            raise WireError(f"Expected a single client, got {len(data.clients)}.")
+        frame = frames.unpack(request, FrameKind.VIEW)
+        now = self._round(frame.round, frame.cohort)
+        view, memory = read_broadcast(self.method, frame.parts, memory, now)
+        messages = make_messages(self.method, view, data, now)
+        return self.method.channel.message_format.pack(messages, 0, now), memory
+
+    def _round(self, index: int, cohort: int) -> ClientRound:
+        expected = self.method.sampler.sampling(self.population, index).mean_cohort(self.population)
+        shared, keys = self.shared.child("round", index), self.keys.child("round", index)
+        return ClientRound(index, self.population, expected, cohort, shared, keys)

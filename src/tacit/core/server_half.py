@@ -1,0 +1,199 @@
+"""The server's half of a round: state to bytes for the clients, and their bytes to the next state.
+
+::
+
+    before   codec.prepare ─► mechanism.prepare ──► what pieces learn from public data
+    out      codec.broadcast ─► mechanism.broadcast_parts ──► broadcast
+    in       message_format.read ─► reject non-finite rows ──► messages
+             conversation.aggregate: mechanism.before_sum ─► aggregator.combine ──► sum
+             conversation.release: mechanism.after_sum ──► what the server learns
+             aggregator.finish ─► codec.decode ─► server.apply ──► next state
+             mechanism.update_state ──► bound of the next round
+
+Where the channel permits it, `sum_messages` is called once per wave, so that sums can be accumulated as waves arrive;
+elsewhere `aggregate_messages` once per round. Where nobody sees a message, `sum_of_total` starts from the total that
+secure aggregation revealed. `finish_round` is called once per round. A simulation and a federation call these same
+functions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tacit.core.client_half import read_broadcast
+from tacit.core.interfaces import Channel, Conversation
+from tacit.core.keys import ClientKeys, Key
+from tacit.core.method import Method
+from tacit.core.rows import DenseRows, Rows
+from tacit.core.state import (
+    Broadcast,
+    ClientMemory,
+    ClientRound,
+    Messages,
+    Round,
+    ServerRound,
+    SimulatedRound,
+    State,
+    Sum,
+    Traffic,
+    View,
+    WaveReport,
+)
+from tacit.core.wave import EmptyWave, Wave
+from tacit.errors import ProtocolError, PublicDataError, UserError, WireError
+from tacit.wire import frames
+from tacit.wire.frames import FrameKind
+
+
+def prepare(method: Method, state: State, public: Wave | None, now: SimulatedRound) -> State:
+    """The state before the first round; `public` is a wave of one client that holds the public data."""
+    if public is None:
+        try:
+            return method.mechanism.prepare(method.codec.prepare(state, None, now), None)
+        except PublicDataError as error:
+            raise PublicDataError(method.name, error.remedy) from None
+    state = method.codec.prepare(state, public, now)
+
+    def dry_run(draw: int) -> Rows:
+        drawn = replace(now, shared=now.shared.child("rehearsal", draw))
+        view = client_view(method, method.codec.broadcast(state, drawn), state, drawn)
+        if method.codec.coordinates == "mask" and view.mask is None:
+            raise UserError(
+                f"{method.name}: the clipping bound cannot be estimated from public data, because its coordinates are "
+                "not chosen before the first round (Vote). Set the bound (FixedClip; clip=...)."
+            )
+        return method.codec.encode(method.trainer.train(view, public, drawn), view, drawn)
+
+    return method.mechanism.prepare(state, dry_run)
+
+
+def broadcast(method: Method, state: State, now: Round) -> Broadcast:
+    """What the server sends to clients at the start of a round."""
+    sent = method.codec.broadcast(state, now)
+    return replace(sent, parts={**sent.parts, **method.mechanism.broadcast_parts(state)})
+
+
+def pack_broadcast(method: Method, sent: Broadcast, now: Round, *, first: bool) -> bytes:
+    """A broadcast as bytes; `first`: for a client that has received none before."""
+    parts = sent.sent(first=first, wire_format=method.channel.down)
+    return frames.pack(FrameKind.VIEW, now.index, parts, now.cohort)
+
+
+def download_size(channel: Channel, sent: Broadcast, now: Round, *, first: bool) -> int:
+    """How many bytes a client receives in a round; `first`: whether this is its first broadcast."""
+    overhead = sum(channel.overhead(now).values(), Traffic())
+    return frames.size(sent.sent(first=first, wire_format=channel.down)) + overhead.down
+
+
+def upload_sizes(channel: Channel, messages: Messages, now: Round) -> tuple[int, ...]:
+    """How many bytes the client of each message sends in a round."""
+    overhead = sum(channel.overhead(now).values(), Traffic())
+    return tuple(size + overhead.up for size in channel.message_format.sizes(messages))
+
+
+def client_view(method: Method, sent: Broadcast, state: State, now: Round) -> View:
+    """What a client that took part in all earlier rounds makes of a broadcast."""
+    parts = sent.sent(first=False, wire_format=method.channel.down)
+    return read_broadcast(method, parts, ClientMemory.of(state), now)[0]
+
+
+def no_messages(method: Method, sent: Broadcast, state: State, now: Round) -> Messages:
+    """The form of this round's messages, without any: length, number type and grid follow from the broadcast."""
+    view, data = client_view(method, sent, state, now), EmptyWave(state.shapes)
+    rows = method.codec.encode(DenseRows(state.weights.new_zeros(0, state.dim)), view, now)
+    samples = data.samples if method.weighted else None
+    at_client = ClientRound(now.index, now.population, now.expected_cohort, now.cohort, now.shared, _NO_KEYS)
+    messages = method.mechanism.at_client(Messages(data.clients, rows, samples), view, data, at_client)
+    return method.channel.send(messages, at_client)
+
+
+def read_messages(
+    method: Method, replies: Mapping[int, bytes], like: Messages, now: Round
+) -> tuple[Messages, Mapping[int, str]]:
+    """The messages in these replies, in the order of the clients' numbers, and why others were rejected.
+
+    Args:
+        method: whose messages these are.
+        replies: by client; what a client sends concerns only its own message.
+        like: their form, from `no_messages`.
+        now: the round.
+    """
+    found, rejected = [], {}
+    for client in sorted(replies):
+        try:
+            found.append(method.channel.message_format.read(replies[client], client, like, now))
+        except (WireError, ProtocolError) as error:
+            rejected[client] = str(error)
+    return join_messages(found, like), rejected
+
+
+def join_messages(messages: Sequence[Messages], like: Messages) -> Messages:
+    """All these messages in one stack; `like` itself if there are none."""
+    if not messages:
+        return like
+    clients, rows = torch.cat([each.clients for each in messages]), torch.cat([each.rows.dense() for each in messages])
+    samples = (
+        None if like.samples is None else torch.cat([each.samples for each in messages if each.samples is not None])
+    )
+    return Messages(clients, DenseRows(rows), samples, like.grid_step)
+
+
+def reject_non_finite(messages: Messages) -> tuple[Messages, WaveReport]:
+    """The messages whose rows are finite, and a report of the wave. A faulty client loses only its own update."""
+    norms = messages.rows.norms()
+    finite = torch.isfinite(norms)
+    accepted = messages if bool(finite.all()) else messages.keep(finite)
+    return accepted, WaveReport(
+        delivered=tuple(messages.clients[finite].tolist()),
+        rejected=tuple(messages.clients[~finite].tolist()),
+        norms=tuple(norms[finite].tolist()),
+    )
+
+
+def sum_messages(method: Method, state: State, messages: Messages) -> Sum:
+    """The contribution of messages that a party sees in the clear, or whose sums a simulation may add."""
+    return method.aggregator.combine(method.mechanism.before_sum(messages, state), state)
+
+
+def sum_of_total(method: Method, state: State, total: Tensor, delivered: int, like: Messages) -> Sum:
+    """The sum where nobody sees a message: its total, which secure aggregation revealed, and how many delivered.
+
+    Bound and grid follow from the broadcast, through `like`; the norms of rows do not exist here.
+    """
+    empty = sum_messages(method, state, like)
+    return replace(empty, total=total, weight=float(delivered))
+
+
+def aggregate_messages(method: Method, conversation: Conversation, state: State, messages: Messages, now: Round) -> Sum:
+    """The sum of a round's messages, all at once, through the channel's conversation."""
+    return conversation.aggregate(messages, state, now, lambda visible: sum_messages(method, state, visible))
+
+
+def finish_round(method: Method, conversation: Conversation, state: State, total: Sum, now: ServerRound) -> State:
+    """The state after the round. Without contributions, the model is unchanged."""
+    noisy = released_sum(method, conversation, total, now)
+    after = state
+    if noisy.weight > 0:
+        after = method.mechanism.update_state(state, total, now)
+        aggregate = method.aggregator.finish(noisy).to(state.weights.dtype)
+        vector, after = method.codec.decode(aggregate, after, now)
+        after = method.server.apply(after, vector)
+    return replace(after, round=state.round + 1)
+
+
+def released_sum(method: Method, conversation: Conversation, total: Sum, now: ServerRound) -> Sum:
+    """The round's sum as the channel releases it to the server, with the mechanism's noise added."""
+    return conversation.release(total, now, lambda opened: method.mechanism.after_sum(opened, now))
+
+
+def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> State:
+    """The state after a round whose messages are all at hand, in a conversation of this round alone."""
+    accepted, _ = reject_non_finite(messages)
+    with method.channel.open(method, now.population) as conversation:
+        total = aggregate_messages(method, conversation, state, accepted, now)
+        return finish_round(method, conversation, state, total, now)
+
+
+_NO_KEYS = ClientKeys(Key(bytes(32)))  # where no client draws
