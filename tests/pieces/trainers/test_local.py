@@ -186,7 +186,7 @@ def test_only_the_best_of_several_is_a_choice_and_no_local_training_prunes() -> 
 
 def test_the_choice_is_never_sent() -> None:
     data, weights = hypotheses()
-    messages = client_side(methods.ifca(models=3, batch_size=None), View(weights, {}), data, now())
+    messages = client_side(methods.make("ifca", {"models": 3, "batch_size": None}), View(weights, {}), data, now())
     assert messages.samples is None
     assert messages.parts(0).keys() == {Part.ROW}
     assert messages.rows.dim == weights.shape[1]
