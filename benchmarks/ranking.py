@@ -48,7 +48,8 @@ def measure(rounds: int, clients: int, samples: int, perturbation: str) -> Itera
     task = tasks.make_task("mnist", clients=clients, samples=samples, model="mlp")
     given = {"rounds": rounds, "samples": samples, "exposures": 1, "clipping": "none"}
     plain = methods.make("nbafl", {"epsilon": 10.0, **given})
-    ranking = methods.make("priority", {"method": "sensitivity", "perturbation": perturbation, **given})
+    size = {"low": {}, "high": {"mechanism.importance.noise_factor": 1}}[perturbation]
+    ranking = methods.make("priority", {"method": "sensitivity", **size, **given})
     runs = [tacit.rounds(method, task, seed=0, workers=1) for method in (plain, ranking)]
     for number in range(1, rounds + 1):
         epoch, ranked = (_seconds(run) for run in runs)

@@ -125,7 +125,7 @@ def test_a_pruning_method_reports_every_layer(capsys):
     assert guarantee.startswith("No privacy guarantee: ")
     assert any(line.startswith("  Simulated enclave (insecure): ") for line in others)
     assert any(re.fullmatch(r"Time: train .* attestation .* aggregate .*", line) for line in others)
-    assert main(["run", "esmfl", "masked-pruning", *options, "--set", "enclave=false", "--json"]) == 0
+    assert main(["run", "esmfl", "masked-pruning", *options, "--set", "channel=Plain(wire=Compact())", "--json"]) == 0
     for document in json.loads(capsys.readouterr().out)["runs"]:
         layers = document["sparsity"]
         assert [layer["sent"] for layer in layers.values()] == [340, 134]

@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from tacit.core.schema import annotation_of, call, choose, suggestion
+from tacit.core.schema import annotation_of, call, changed, choose, instead_of, suggestion
 from tacit.errors import UserError
 
 
@@ -96,3 +96,16 @@ def test_choose_and_suggestion() -> None:
     assert choose({"a": 1}, "a", "letter") == 1
     assert suggestion("fl_top", ["fl-top", "geyer"]) == " Did you mean 'fl-top'?"
     assert suggestion("zzz", ["fl-top"]) == ""
+
+
+@dataclass(frozen=True)
+class Length:
+    steps: int | None = instead_of("epochs")
+    epochs: int | None = instead_of("steps")
+
+
+def test_a_field_that_is_given_instead_of_another_resets_it():
+    assert changed(Length(epochs=5), {"steps": "3"}, "length") == Length(steps=3)
+    assert changed(Length(steps=3), {"epochs": 2}, "length") == Length(epochs=2)
+    assert changed(Length(epochs=5), {"steps": "none"}, "length") == Length(epochs=5)
+    assert changed(Length(), {"steps": 3, "epochs": 2}, "length") == Length(steps=3, epochs=2)

@@ -44,8 +44,7 @@ SMALL = {
     "samples": 3,
     "warm_up": 1,
     "epochs": 2,
-    "wire": "csr",
-    "enclave": False,
+    "channel": "Plain(wire=Csr())",
 }
 NOISE = {"noise": 0.5, "epsilon": None}
 TOP = TopK(size=SIZE, lr=0.1, steps=2, batch_size=4)
@@ -264,6 +263,8 @@ def _with_few_draws(method: Method) -> Method:
 
 
 def _small(name: str) -> dict[str, object]:
-    accepted = inspect.signature(methods.find(name)).parameters
-    from_budget = "noise" in accepted and accepted["noise"].default is None  # here the noise is given instead
+    parameters = inspect.signature(methods.find(name)).parameters
+    from_budget = "noise" in parameters and parameters["noise"].default is None  # here the noise is given instead
+    in_steps = "descent" in parameters and parameters["descent"].default.steps is not None
+    accepted = {*parameters, *methods.short_names(name)} - ({"epochs"} if in_steps else set())
     return {key: value for key, value in {**SMALL, **(NOISE if from_budget else {})}.items() if key in accepted}

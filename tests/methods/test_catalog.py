@@ -33,7 +33,7 @@ def test_a_method_has_its_factory_s_name(name, factory):
 @each_method
 def test_docstrings_agree_with_signatures(name, factory):
     doc, given = inspect.getdoc(factory) or "", list(inspect.signature(factory).parameters)
-    parent = re.search(r"Args: those of (FL-TOP(?:-DP)?)\b", doc)
+    parent = re.search(r"Args: those of ([A-Z-]+)\b", doc)
     inherited = documented(methods.find(parent[1].lower())) if parent else []
     assert [name for name in inherited if name in given] + documented(factory) == given
     assert summary(factory).endswith(".")
@@ -122,10 +122,35 @@ def test_the_median_has_no_guarantee():
     assert card("geyer", {"clipping": "median"}).guarantee.startswith("none: the clipping bound is the median")
 
 
-def test_short_names_reach_into_the_descent() -> None:
-    fields = [field.name for field in dataclasses.fields(tacit.Sgd)]
-    assert set(methods.DESCENT) < set(fields)
+@each_method
+def test_a_factory_has_at_most_eight_parameters(name, factory):
+    assert len(inspect.signature(factory).parameters) <= 8
+
+
+@each_method
+def test_a_short_name_is_that_of_a_field(name, factory):
+    for short, path in methods.short_names(name).items():
+        value = inspect.signature(factory).parameters[path.partition(".")[0]].default
+        for field in path.split(".")[1:]:
+            assert field in [known.name for known in dataclasses.fields(value)]
+            value = getattr(value, field)
+        assert methods.make(name, {short: value}) == factory()
+        assert short in methods.options(name)
+
+
+def test_short_names_are_written_out() -> None:
     assert methods.make("fl-top-dp", {"lr": "0.1"}) == methods.make("fl-top-dp", {"descent.lr": 0.1})
     assert methods.expand("fedavg", {"lr": 0.1}) == {"lr": 0.1}
+    assert methods.expand("nbafl", {"clip": 1, "rounds": 2}) == {"formula.clip": 1, "rounds": 2}
+    assert methods.expand("priority-dp", {"clip": 1, "rounds": 2}) == {"ellipsoid.value": 1, "rounds": 2}
+    assert "noise" not in methods.short_names("ifca")
     with pytest.raises(tacit.UserError, match="got 'learning_rate'"):
         methods.check("fl-std", {"learning_rate": 0.1})
+
+
+def test_steps_are_given_instead_of_epochs() -> None:
+    trainer = methods.make("geyer", {"steps": 3}).trainer
+    assert trainer == tacit.Sgd(lr=0.1, steps=3, batch_size=10)
+    assert methods.make("fl-std", {"epochs": 2}).trainer == tacit.Sgd(lr=0.215, epochs=2, batch_size=10)
+    with pytest.raises(tacit.UserError, match="either steps or epochs, and not both"):
+        methods.make("geyer", {"steps": 3, "epochs": 2})

@@ -1,6 +1,5 @@
 """ESMFL and its baseline: the phases of a run, the bytes that are sent, and the metrics."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,11 +28,10 @@ SMALL: dict[str, Any] = {
     "compression": 10,
     "epochs": 2,
     "batch_size": 4,
-    "enclave": False,
+    "channel": Plain(wire=Compact()),
 }
 NOW = SimulatedRound.of(0, 3, 3.0, 3, Key.from_seed(0), Key.from_seed(1))
-Factory = Callable[..., Method]
-both = pytest.mark.parametrize("factory", [methods.esmfl, methods.masked_pruning], ids=["esmfl", "masked-pruning"])
+both = pytest.mark.parametrize("name", ["esmfl", "masked-pruning"])
 
 
 def task() -> Task:
@@ -41,9 +39,9 @@ def task() -> Task:
 
 
 @both
-def test_two_phases(factory: Factory) -> None:
+def test_two_phases(name: str) -> None:
     """Clients upload whole models in the warm-up, then a tenth of the weights and all biases; downloads are whole."""
-    run = train(factory(**SMALL, wire="csr"), task(), workers=1)
+    run = train(methods.make(name, {**SMALL, "wire": Csr()}), task(), workers=1)
     dense = frames.size({Part.ROW: run.state.weights})
     sent = 272 + 60  # a tenth of 2720 weights, and 60 biases
     sparse = dense - 4 * run.state.dim + 19 + 2 * 4 + 8 * sent
@@ -52,12 +50,14 @@ def test_two_phases(factory: Factory) -> None:
 
 
 @both
-def test_with_an_enclave_the_run_is_the_same_with_encrypted_uploads_and_timings(factory: Factory) -> None:
+def test_with_an_enclave_the_run_is_the_same_with_encrypted_uploads_and_timings(name: str) -> None:
     """Only the order of summation differs.
 
     The only test that runs a method by name through the enclave's process and compares it with a run without.
     """
-    sealed, plain = (train(factory(**{**SMALL, "enclave": enclave}), task(), workers=1) for enclave in (True, False))
+    channels = (Enclave(wire=Compact(), conversation=True), Plain(wire=Compact()))
+    made = [methods.make(name, {**SMALL, "channel": channel}) for channel in channels]
+    sealed, plain = (train(method, task(), workers=1) for method in made)
     torch.testing.assert_close(sealed.state.weights, plain.state.weights, rtol=1e-4, atol=1e-6)
     assert sealed.bytes.up > plain.bytes.up
     assert sealed.timings.keys() >= {"attestation", "encryption", "transfer", "load", "train", "aggregate", "publish"}
@@ -65,8 +65,8 @@ def test_with_an_enclave_the_run_is_the_same_with_encrypted_uploads_and_timings(
 
 
 @both
-def test_the_metrics(factory: Factory) -> None:
-    run = train(factory(**SMALL), task(), workers=1)
+def test_the_metrics(name: str) -> None:
+    run = train(methods.make(name, SMALL), task(), workers=1)
     warm, *_, last = (report.metrics for report in run.history)
     assert list(warm) == ["accuracy", "loss", "density"]
     assert warm["density"] == 1.0
@@ -85,7 +85,7 @@ def test_without_pruning_there_are_no_metrics_of_it() -> None:
 
 
 def test_pruned_metrics_are_those_of_the_pruned_model() -> None:
-    method = methods.masked_pruning(**SMALL)
+    method = methods.make("masked-pruning", SMALL)
     run = train(method, task(), workers=1)
     pruned = method.trainer.variants(run.state)["pruned"]
     pruned_model = replace(run, state=replace(run.state, weights=pruned)).model
@@ -95,8 +95,9 @@ def test_pruned_metrics_are_those_of_the_pruned_model() -> None:
 
 
 def test_wire_formats_change_only_the_bytes() -> None:
-    formats = ("dense", "csr", "compact")
-    runs = {name: train(methods.esmfl(**SMALL, wire=name, down=name), task(), workers=1) for name in formats}
+    formats: dict[str, WireFormat | None] = {"dense": None, "csr": Csr(), "compact": Compact()}
+    made = {name: methods.make("esmfl", {**SMALL, "wire": form, "down": form}) for name, form in formats.items()}
+    runs = {name: train(method, task(), workers=1) for name, method in made.items()}
     assert torch.equal(runs["dense"].state.weights, runs["csr"].state.weights)
     assert torch.equal(runs["dense"].state.weights, runs["compact"].state.weights)
     for direction in ("up", "down"):
@@ -123,14 +124,14 @@ def test_the_channel_packs_as_many_bytes_as_it_counts() -> None:
 
 
 @both
-def test_defaults(factory: Factory) -> None:
-    method, trainer = factory(), pruning(factory())
+def test_defaults(name: str) -> None:
+    method, trainer = methods.make(name), pruning(methods.make(name))
     assert (method.rounds, trainer.warm_up, trainer.ramp, method.sampler) == (60, 20, 10, FixedSize(10))
     assert trainer.keep == Keep(compression=10.0)
     assert method.channel == Enclave(wire=Compact(), conversation=True)
-    assert factory(enclave=False, down="csr").channel == Plain(wire=Compact(), down=Csr())
-    assert pruning(factory(rounds=150)).warm_up == 50
-    assert pruning(factory(keep=(1, 2))).keep.counts == (1, 2)
+    assert methods.make(name, {"channel": "Plain()", "down": "Csr()"}).channel == Plain(down=Csr())
+    assert pruning(methods.make(name, {"rounds": 150})).warm_up == 50
+    assert pruning(methods.make(name, {"keep": (1, 2)})).keep == Keep(counts=(1, 2))
 
 
 def pruning(method: Method) -> AdmmPrune | MagnitudePrune:
@@ -140,13 +141,13 @@ def pruning(method: Method) -> AdmmPrune | MagnitudePrune:
 
 def test_the_mask_is_frozen_halfway_but_not_before_the_end_of_the_warm_up() -> None:
     arguments: list[dict[str, Any]] = [{}, {"warm_up": 15}, {"freeze_after": 20}]
-    trainers = [methods.esmfl(rounds=20, **given).trainer for given in arguments]
+    trainers = [methods.make("esmfl", {"rounds": 20, **given}).trainer for given in arguments]
     assert [trainer.freeze_after for trainer in trainers if isinstance(trainer, AdmmPrune)] == [10, 15, 20]
 
 
 @both
-def test_gradual_pruning_sends_less_in_every_round(factory: Factory) -> None:
-    run = train(factory(**{**SMALL, "rounds": 6, "warm_up": 4, "ramp": 3}), task(), workers=1)
+def test_gradual_pruning_sends_less_in_every_round(name: str) -> None:
+    run = train(methods.make(name, {**SMALL, "rounds": 6, "warm_up": 4, "ramp": 3}), task(), workers=1)
     up = [max(report.up) for report in run.history]
     assert up[0] > 1.3 * up[1] > 1.3 * 1.3 * up[2]
     assert up[2] > 1.3 * up[3] > 1.3 * 1.3 * up[4] > 1.2 * up[5]
@@ -164,12 +165,12 @@ def test_esmfl_differs_from_its_baseline_only_in_the_trainer() -> None:
     [
         ({"warm_up": 60}, "warm_up=60 < rounds=60"),
         ({"compression": 0.5}, "compression=0.5 >= 1"),
-        ({"wire": "cs"}, "Did you mean 'csr'?"),
-        ({"down": "sparse"}, "Expected down of method"),
+        ({"wire": "Cs()"}, "Did you mean 'Csr'?"),
+        ({"down": "sparse"}, "Expected down of channel of method"),
+        ({"compression": 10, "keep": (1, 2)}, "either compression or counts, and not both"),
     ],
 )
-def test_bad_arguments(factory: Factory, args: dict[str, object], message: str) -> None:
-    name = factory.__name__.replace("_", "-")
+def test_bad_arguments(name: str, args: dict[str, object], message: str) -> None:
     with pytest.raises(UserError) as caught:
         methods.make(name, args)
     assert message in str(caught.value)

@@ -109,7 +109,7 @@ def test_the_bound_is_a_median_only_if_coordinates_are_redrawn() -> None:
         ({"sampler": "Mean()"}, UserError, "sampler of method fl-top-dp to be Sampler"),
         ({"descent": "Mean()"}, UserError, "descent of method fl-top-dp to be Sgd"),
         ({"descent": 3}, UserError, "descent of method fl-top-dp to be Sgd"),
-        ({"select": "votes"}, UserError, "Did you mean 'vote'"),
+        ({"codec.selection": "Votes(size=Size(ratio=0.1))"}, UserError, "Did you mean 'Vote'"),
         ({"ratio": 0.0}, UserError, "ratio=0.0"),
         ({"mechanism.dropouts": 0.6, "mechanism.colluding": 0.4}, UserError, "dropouts . colluding"),
     ],

@@ -75,7 +75,7 @@ def test_one_hypothesis_ends_between_the_groups() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tacit.Run:
-    method = methods.ifca_dp(rounds=8, noise=5.0, limit=0.8)
+    method = methods.ifca_dp(rounds=8, mechanism=tacit.MetricLaplace(noise_multiplier=5.0, radius=0.05, limit=0.8))
     return tacit.train(method, TASK, seed=3, workers=1, out=tmp_path_factory.mktemp("runs") / "run")
 
 
@@ -119,7 +119,7 @@ def test_clients_decline_above_the_limit(run: tacit.Run) -> None:
 
 
 def test_a_run_ends_when_all_clients_would_decline() -> None:
-    run = tacit.train(methods.ifca_dp(rounds=50, limit=0.4), TASK, workers=1)
+    run = tacit.train(methods.make("ifca-dp", {"rounds": 50, "limit": 0.4}), TASK, workers=1)
     assert run.leakage is not None
     assert run.leakage.exhausted
     assert run.state.round < 50
@@ -193,5 +193,5 @@ def test_a_card_states_the_leakage_within_the_radius() -> None:
     leakage = "within the public radius 0.05, the leakage is at most n·0.2 for n weights (0.4 for 2, 2.2 for 11"
     assert leakage in card.guarantee
     assert "A client declines before it would leak more than 2.4." in card.guarantee
-    assert tacit.card("ifca-dp", {"scale": "paper"}).guarantee.startswith("none: ")
+    assert tacit.card("ifca-dp", {"radius": None}).guarantee.startswith("none: ")
     assert card.sees["the server"] == "every client's message"

@@ -14,6 +14,7 @@ from tacit.core import DenseRows, Messages
 from tacit.core.interfaces import Mechanism
 from tacit.core.server_half import server_side
 from tacit.errors import UserError
+from tacit.methods.priority import Formula, priority
 from tacit.pieces.mechanisms.nbafl import NOMINAL
 from tacit.privacy.guarantee import Guarantee
 from tacit.report.cards import card
@@ -24,7 +25,7 @@ SMALL = ["--rounds", "2", "--set", "samples=15", "--task", "digits", "--workers"
 
 
 def by_importance(**args: Any) -> tacit.ByImportance:
-    mechanism = methods.priority(**args).mechanism
+    mechanism = methods.make("priority", args).mechanism
     assert isinstance(mechanism, tacit.ByImportance)
     return mechanism
 
@@ -41,7 +42,7 @@ def epsilon_of(run: tacit.Run) -> float:
 
 
 def test_the_paper_s_figures_are_the_defaults():
-    method = methods.priority()
+    method = priority()
     assert (method.rounds, method.sampler) == (25, tacit.Everyone())
     assert method.trainer == tacit.Sgd(lr=0.02, epochs=1, batch_size=32, sends="weights")
     assert by_importance().allocation == tacit.TwoLevel(20.0, 0.2, "least")
@@ -78,19 +79,21 @@ def test_the_default_task_has_the_paper_s_sizes(data_folder):
     ("clipping", "gradients", "weights"), [("weights", None, True), ("gradients", 5.0, False), ("none", None, False)]
 )
 def test_what_is_clipped(clipping, gradients, weights):
-    method = methods.nbafl(clipping=clipping)
+    method = methods.make("nbafl", {"clipping": clipping})
     assert isinstance(method.trainer, tacit.Sgd)
     assert (method.trainer.clip, nbafl(method.mechanism).clips) == (gradients, weights)
 
 
 def test_variants():
     assert by_importance(share=None).allocation == tacit.Graded(20.0, "least")
-    assert by_importance(groups="weights").groups == tacit.SingleWeights()
+    assert by_importance(**{"mechanism.groups": "SingleWeights()"}).groups == tacit.SingleWeights()
     assert by_importance(method="sensitivity").importance == tacit.AccuracySensitivity(20.0)
-    high = by_importance(method="sensitivity", perturbation="high")
+    high = by_importance(method="sensitivity", **{"mechanism.importance.noise_factor": 1})
     assert high.importance == tacit.AccuracySensitivity(1.0)
     with pytest.raises(UserError, match="epsilon_low=2 <= epsilon_high=1"):
-        methods.priority(epsilon_low=2.0, epsilon_high=1.0)
+        priority(epsilon_low=2.0, epsilon_high=1.0)
+    with pytest.raises(UserError, match="clipping='both' in weights, gradients, none"):
+        Formula(clipping="both")  # type: ignore[arg-type]
 
 
 def test_cards_show_nominal_figures_and_why_there_is_no_guarantee():
@@ -124,13 +127,14 @@ def test_an_error_names_the_number_of_samples_to_set(capsys, tmp_path, monkeypat
     assert not Path("runs/nbafl-digits-0").exists()
 
 
-@pytest.mark.parametrize("shape", ["ellipsoid", "ball"])
-@pytest.mark.parametrize("importance", ["released", "public"])
-def test_with_a_guarantee_epsilon_does_not_depend_on_the_axes(importance, shape):
+@pytest.mark.parametrize("ball", [False, True])
+@pytest.mark.parametrize("importance", [tacit.ReleasedMovement(), tacit.PublicMovement()])
+def test_with_a_guarantee_epsilon_does_not_depend_on_the_axes(importance, ball):
     task = tacit.tasks.make_task("digits")
     epsilons = []
     for power in (0.0, 0.5, -0.5):
-        method = methods.priority_dp(importance, power, shape, epsilon=None, noise=1.0, rounds=2, cohort=20)
+        ellipsoid = tacit.EllipsoidClip(value=0.4, importance=importance, power=power, ball=ball)
+        method = methods.priority_dp(ellipsoid, epsilon=None, noise=1.0, rounds=2, cohort=20)
         run = tacit.train(method, task, workers=1)
         epsilons.append(epsilon_of(run))
         assert not torch.isnan(run.state.weights).any()
@@ -146,7 +150,7 @@ def test_with_a_guarantee_the_noise_fits_the_budget():
 def test_client_traces_are_what_the_run_sends():
     """With the noise of the client's mechanism, a trace is the message of its round."""
     task = tacit.tasks.make_task("digits", clients=5)
-    method = methods.priority(rounds=3, samples=300, exposures=1)
+    method = priority(rounds=3, formula=Formula(samples=300, exposures=1))
     traces = [*tacit.client_traces(method, task, client=2, at=[3, 1], seed=4, workers=1)]
     assert [trace.now.index for trace in traces] == [0, 2]
     states = {state.round: state for state, _ in tacit.rounds(method, task, seed=4, workers=1)}

@@ -155,7 +155,7 @@ columns = ["accuracy", "pruned_accuracy", "density", "volume", "volume_up", "vol
 [[rows]]
 name = "pruned"
 method = "esmfl"
-args = { cohort = 5, rounds = 3, warm_up = 1, epochs = 1, compression = 20, enclave = false }
+args = { cohort = 5, rounds = 3, warm_up = 1, epochs = 1, compression = 20, channel = "Plain(wire=Compact())" }
 task-args = { clients = 20 }
 [[rows]]
 from = "table-1"
@@ -249,7 +249,7 @@ def test_groups_found_and_leakage_of_clients(tmp_path):
     folder = tmp_path / "tiny"
     folder.mkdir()
     columns = ("rmse", "leakage", "miss", "found", "right")
-    args = "rounds = 5, cohort = 4, scale = 'paper', patience = 3"
+    args = "rounds = 5, cohort = 4, radius = 'none', patience = 3"
     (folder / "figure-1.toml").write_text(
         f'title = "Tiny"\ncolumns = [{", ".join(map(repr, columns))}]\n[[rows]]\nname = "groups"\n'
         f'method = "ifca-dp"\ntask = "synthetic"\nargs = {{ {args} }}\ntask-args = {{ clients = 10 }}\n'

@@ -69,8 +69,11 @@ def test_the_privacy_law() -> None:
 
 
 def test_growing_cohorts_are_charged_at_their_own_rates() -> None:
-    schedules = ((), ((2, 5), (2, 15)))
-    small, grown = (tacit.train(geyer(rounds=4, growth=growth), task(), workers=1) for growth in schedules)
+    growing = tacit.Growing(((2, tacit.Poisson(5)), (2, tacit.Poisson(15))))
+    small, grown = (
+        tacit.train(replace(geyer(rounds=4), sampler=sampler), task(), workers=1)
+        for sampler in (tacit.Poisson(5), growing)
+    )
     assert small.history[1].epsilon == pytest.approx(grown.history[1].epsilon)
     assert epsilon_of(grown) > 1.5 * epsilon_of(small)
 

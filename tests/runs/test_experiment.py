@@ -71,6 +71,22 @@ def test_arguments_of_private_variants_are_typed():
     assert experiment.typed_args() == {"epsilon": 8.0, "clip": None, "ratio": 0.1}
 
 
+def test_records_stay_texts_and_fields_have_their_types():
+    args = {"channel": "Plain(wire=Compact())", "keep": [3, 4], "steps": "6", "updates": "2", "lr": "1/4"}
+    experiment = Experiment(method="esmfl", args={**args, "descent": "Sgd(lr=1.0, epochs=2, sends='weights')"})
+    assert experiment.typed_args() == {
+        "channel": "Plain(wire=Compact())",
+        "pruning.counts": (3, 4),
+        "descent.steps": 6,
+        "admm.updates": 2,
+        "descent.lr": 0.25,
+        "descent": "Sgd(lr=1.0, epochs=2, sends='weights')",
+    }
+    again = Experiment(method="esmfl", args=experiment.typed_args())
+    assert again.build_method() == experiment.build_method()
+    assert again.typed_args() == experiment.typed_args()
+
+
 def test_strings_are_converted_to_the_declared_types():
     experiment = Experiment(method="fedavg", args={"lr": "1/4", "weighted": "no"}, task_args={"clients": "50"})
     assert experiment.typed_args() == {"lr": 0.25, "weighted": False}

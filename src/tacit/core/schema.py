@@ -125,7 +125,19 @@ def changed(record: T, changes: Mapping[str, object], label: str) -> T:
         else changed(getattr(record, name), inner, f"{name} of {label}")
         for name, inner in nested.items()
     }
-    return dataclasses.replace(record, **new)  # type: ignore[type-var]
+    return dataclasses.replace(record, **_replaced(record, new), **new)  # type: ignore[type-var]
+
+
+def instead_of(other: str, default: Any = None) -> Any:
+    """A field of a record that is given instead of another; `changed` resets the other one to its default.
+
+    Example:
+        >>> either = [("steps", int | None, instead_of("epochs")), ("epochs", int | None, instead_of("steps"))]
+        >>> Length = dataclasses.make_dataclass("Length", either, frozen=True)
+        >>> changed(Length(epochs=5), {"steps": 3}, "length")
+        Length(steps=3, epochs=None)
+    """
+    return dataclasses.field(default=default, metadata={"instead_of": other})
 
 
 def convert(value: object, annotation: Any, key: str, label: str) -> object:
@@ -164,6 +176,14 @@ def suggestion(word: str, choices: Iterable[str]) -> str:
 def listed(names: Iterable[str]) -> str:
     """The names, separated by commas; `none` if there are none."""
     return ", ".join(names) or "none"
+
+
+def _replaced(record: Any, new: Mapping[str, object]) -> dict[str, object]:
+    """Fields that others are given instead of, with their defaults."""
+    fields = {field.name: field for field in dataclasses.fields(record)}
+    given = [fields[name] for name, value in new.items() if value != fields[name].default]
+    others = [field.metadata["instead_of"] for field in given if "instead_of" in field.metadata]
+    return {other: fields[other].default for other in others if other not in new}
 
 
 def _literal(value: object, choices: tuple[object, ...], key: str, label: str) -> object:

@@ -2,8 +2,9 @@
 
 A file in this package lists its factories in a tuple `METHODS`. A factory is a function that returns a `Method`: its
 name with dashes is the method's name, its signature is the schema of the method's arguments, and the first line of its
-docstring is the method's summary. A method whose default task is not the embedded digits has an entry in a table of
-literals, `DEFAULT_TASKS`. Adding a method is adding a file.
+docstring is the method's summary. Two tables of literals may follow: `DEFAULT_TASKS` has the methods whose default task
+is not the embedded digits, and `SHORT_NAMES` the fields of records that also have a short name as arguments
+(`{"pruning.counts": "keep"}`). Adding a method is adding a file.
 
 Names, summaries and parameters are read from the source. A file is imported when one of its methods is used.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from tacit.core.discovery import Definition, Outline, read_outline
 from tacit.core.schema import call, changed, check_names, choose, suggestion
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 Factory = Callable[..., "Method"]
 SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")
-DESCENT = ("lr", "steps", "epochs", "batch_size", "decay", "momentum", "weight_decay")  # fields of `Sgd`
+DESCENT = ("lr", "steps", "epochs", "batch_size", "decay", "momentum", "weight_decay")  # short names of all methods
 _RECORD = re.compile(r"[A-Z]\w*\(.*\)", re.DOTALL)
 
 
@@ -82,20 +83,29 @@ def check(name: str, args: Mapping[str, object]) -> None:
 def options(name: str) -> Sequence[str]:
     """The names that the method with this name can be given: its factory's parameters, its pieces, short names."""
     known = choose(definitions(), name, "method").parameters
-    short = DESCENT if "descent" in known else ()
-    return [*known, *(other for other in (*SLOTS, *short) if other not in known)]
+    return list(dict.fromkeys([*known, *SLOTS, *short_names(name)]))
 
 
 def expand(name: str, args: Mapping[str, object]) -> dict[str, object]:
-    """The arguments with short names written out: `lr` is `descent.lr`, where a factory has a `descent` and no `lr`.
+    """The arguments with short names written out.
 
     Example:
         >>> expand("fl-std", {"lr": 0.1, "rounds": 3}), expand("fedavg", {"lr": 0.1})
         ({'descent.lr': 0.1, 'rounds': 3}, {'lr': 0.1})
     """
-    known = choose(definitions(), name, "method").parameters
-    short = set(DESCENT) - set(known) if "descent" in known else set()
-    return {f"descent.{key}" if key in short else key: value for key, value in args.items()}
+    paths = short_names(name)
+    return {paths.get(key, key): value for key, value in args.items()}
+
+
+@cache
+def short_names(name: str) -> Mapping[str, str]:
+    """The field that each short name of a method stands for: `lr` is `descent.lr`, where a factory has no `lr`."""
+    definition = choose(definitions(), name, "method")
+    file = next(file for file in _outlines() if file.factories.get(definition.name) is definition)
+    names = {**{f"descent.{field}": field for field in DESCENT}, **file.tables.get("SHORT_NAMES", {})}
+    known = definition.parameters
+    found = {short: path for path, short in names.items() if path.partition(".")[0] in known and short not in known}
+    return MappingProxyType(found)
 
 
 def plain_names(args: Mapping[str, object]) -> list[str]:
@@ -153,9 +163,14 @@ def _outlines() -> tuple[Outline, ...]:
     return tuple(read_outline(path, module) for path, module in files)
 
 
+def is_record(value: object) -> TypeGuard[str]:
+    """Whether a value is the text of a record, such as `FixedSize(100)`."""
+    return isinstance(value, str) and _RECORD.fullmatch(value) is not None
+
+
 def _piece(value: object) -> object:
-    """The record that a text such as `FixedSize(100)` describes; any other value is unchanged."""
-    if not isinstance(value, str) or not _RECORD.fullmatch(value):
+    """The record that a text describes; any other value is unchanged."""
+    if not is_record(value):
         return value
     from tacit import core, pieces, wire  # imports all pieces
     from tacit.core.record_text import parse, records_of

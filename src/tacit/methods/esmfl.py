@@ -9,47 +9,55 @@ paper:
   value.
 - The average of models with different masks has more weights than each of them. Its density is measured in every
   round, and so is its accuracy after it has been pruned like a client's model (`pruned_accuracy`).
-- The default wire format, `compact`, is our own; the paper's, compressed sparse rows, is `csr`.
+- The default wire format, `Compact()`, is our own; the paper's, compressed sparse rows, is `Csr()`.
 - The enclave is a separate process that clients reach through attestation only. It is simulated, not hardware.
 - The server sends dense models, as in the paper's volumes, unless `down` is set.
 """
 
-from collections.abc import Callable
-from typing import Literal
+from dataclasses import dataclass
 
-from tacit.core import Method, Plain
+from tacit.core import Method
 from tacit.core.interfaces import Channel
-from tacit.core.schema import choose
 from tacit.errors import expect
 from tacit.pieces.channels import Enclave
 from tacit.pieces.samplers import FixedSize
 from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import AdmmPrune, Keep, MagnitudePrune, Sgd
-from tacit.wire.sparse import Compact, Csr, WireFormat
+from tacit.wire.sparse import Compact
 
-Format = Literal["dense", "csr", "compact"]
-_FORMATS: dict[str, Callable[[], WireFormat | None]] = {"dense": lambda: None, "csr": Csr, "compact": Compact}
+
+@dataclass(frozen=True)
+class Admm:
+    """What ADMM adds to pruning by magnitude.
+
+    Args:
+        penalty: strength of the ADMM penalty: the fraction of the distance to the pruned model that weights move per
+            step.
+        updates: how often in a round that pruned model is updated; None: after every epoch.
+        freeze_after: number of rounds, warm-up included, after which the mask of the aggregated model is frozen; None:
+            half of all rounds. As many as there are rounds: never.
+    """
+
+    penalty: float = 0.01
+    updates: int | None = None
+    freeze_after: int | None = None
+
+
+ADMM = Admm()
+PRUNING = Keep(compression=10.0)
+DESCENT = Sgd(lr=0.05, epochs=5, batch_size=10, sends="weights")
+ENCLAVE = Enclave(wire=Compact(), conversation=True)
 
 
 def esmfl(
     rounds: int = 60,
     warm_up: int | None = None,
     ramp: int | None = None,
-    freeze_after: int | None = None,
     cohort: int = 10,
-    compression: float = 10.0,
-    keep: tuple[int, ...] = (),
-    penalty: float = 0.01,
-    updates: int | None = None,
-    lr: float = 0.05,
-    decay: float = 1.0,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch_size: int | None = 10,
-    weight_decay: float = 0.0,
-    wire: Format = "compact",
-    down: Format = "dense",
-    enclave: bool = True,
+    pruning: Keep = PRUNING,
+    admm: Admm = ADMM,
+    descent: Sgd = DESCENT,
+    channel: Channel = ENCLAVE,
 ) -> Method:
     """ADMM pruning: after a warm-up, clients train towards sparse models and send only the remaining weights.
 
@@ -58,39 +66,30 @@ def esmfl(
         warm_up: number of rounds before full pruning; none: a third of all rounds.
         ramp: how many of the last rounds of the warm-up already prune, each keeping fewer weights than the one before;
             none: half of the warm-up. In the rounds before, clients send whole models.
-        freeze_after: number of rounds, warm-up included, after which the mask of the aggregated model is frozen; none:
-            half of all rounds. As many as `rounds`: never.
         cohort: clients per round.
-        compression: compression ratio of the weights, without biases and normalisation parameters.
-        keep: instead, the number of weights that a client sends of each layer, in the model's order.
-        penalty: strength of the ADMM penalty: the fraction of the distance to the pruned model that weights move per
-            step.
-        updates: how often in a round that pruned model is updated; none: after every epoch.
-        lr: the clients' learning rate.
-        decay: the learning rate of round t is lr·decay^t.
-        epochs: passes over a client's data per round.
-        steps: instead, gradient steps per round.
-        batch_size: samples per gradient step; none: all samples of the client.
-        weight_decay: coefficient of the L2 penalty; it shrinks weights that are not needed.
-        wire: wire format of uploads: `compact`, `csr` (compressed sparse rows) or `dense`; all are lossless.
-        down: wire format of downloads, by the same names.
-        enclave: aggregate in an enclave, a separate process that clients reach through attestation only (simulated,
-            which all output states); otherwise the server sees every model.
+        pruning: the compression ratio of the weights, without biases and normalisation parameters (`compression`), or
+            the number of weights that a client sends of each layer, in the model's order (`keep`).
+        admm: the penalty, how often the pruned model is updated, and when the mask is frozen (`penalty`, `updates`,
+            `freeze_after`).
+        descent: the clients' training in a round; it sends the trained weights.
+        channel: an enclave, a separate process that clients reach through attestation only (simulated, which all
+            output states); with `Plain(wire=Compact())` the server sees every model. Wire formats of uploads (`wire`)
+            and downloads (`down`) are `Compact()`, `Csr()` (compressed sparse rows) or none; all are lossless.
 
     Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
     workshop, arXiv 2009.01867.
     """
     warm_up, ramp = _phases(rounds, warm_up, ramp)
     trainer = AdmmPrune(
-        sgd=_sgd(lr, decay, epochs, steps, batch_size, weight_decay),
-        keep=_keep(compression, keep),
+        sgd=descent,
+        keep=pruning,
         warm_up=warm_up,
         ramp=ramp,
-        freeze_after=max(rounds // 2, warm_up) if freeze_after is None else freeze_after,
-        penalty=penalty,
-        updates=updates,
+        freeze_after=max(rounds // 2, warm_up) if admm.freeze_after is None else admm.freeze_after,
+        penalty=admm.penalty,
+        updates=admm.updates,
     )
-    return _method("esmfl", trainer, rounds, cohort, _channel(wire, down, enclave))
+    return _method("esmfl", trainer, rounds, cohort, channel)
 
 
 def masked_pruning(
@@ -98,50 +97,20 @@ def masked_pruning(
     warm_up: int | None = None,
     ramp: int | None = None,
     cohort: int = 10,
-    compression: float = 10.0,
-    keep: tuple[int, ...] = (),
-    lr: float = 0.05,
-    decay: float = 1.0,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch_size: int | None = 10,
-    weight_decay: float = 0.0,
-    wire: Format = "compact",
-    down: Format = "dense",
-    enclave: bool = True,
+    pruning: Keep = PRUNING,
+    descent: Sgd = DESCENT,
+    channel: Channel = ENCLAVE,
 ) -> Method:
     """Magnitude pruning, the baseline of ESMFL: clients train all weights and send the largest of each layer.
 
-    Args:
-        rounds: number of rounds, warm-up included.
-        warm_up: number of rounds before full pruning; none: a third of all rounds.
-        ramp: how many of the last rounds of the warm-up already prune, each keeping fewer weights than the one before;
-            none: half of the warm-up. In the rounds before, clients send whole models.
-        cohort: clients per round.
-        compression: compression ratio of the weights, without biases and normalisation parameters.
-        keep: instead, the number of weights that a client sends of each layer, in the model's order.
-        lr: the clients' learning rate.
-        decay: the learning rate of round t is lr·decay^t.
-        epochs: passes over a client's data per round.
-        steps: instead, gradient steps per round.
-        batch_size: samples per gradient step; none: all samples of the client.
-        weight_decay: coefficient of the L2 penalty; it shrinks weights that are not needed.
-        wire: wire format of uploads: `compact`, `csr` (compressed sparse rows) or `dense`; all are lossless.
-        down: wire format of downloads, by the same names.
-        enclave: aggregate in an enclave, a separate process that clients reach through attestation only (simulated,
-            which all output states); otherwise the server sees every model.
+    Args: those of ESMFL, as far as they apply.
 
     Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
     workshop, Section 2.3.
     """
     warm_up, ramp = _phases(rounds, warm_up, ramp)
-    trainer = MagnitudePrune(
-        sgd=_sgd(lr, decay, epochs, steps, batch_size, weight_decay),
-        keep=_keep(compression, keep),
-        warm_up=warm_up,
-        ramp=ramp,
-    )
-    return _method("masked-pruning", trainer, rounds, cohort, _channel(wire, down, enclave))
+    trainer = MagnitudePrune(sgd=descent, keep=pruning, warm_up=warm_up, ramp=ramp)
+    return _method("masked-pruning", trainer, rounds, cohort, channel)
 
 
 def _method(name: str, trainer: AdmmPrune | MagnitudePrune, rounds: int, cohort: int, channel: Channel) -> Method:
@@ -155,11 +124,6 @@ def _method(name: str, trainer: AdmmPrune | MagnitudePrune, rounds: int, cohort:
     )
 
 
-def _sgd(lr: float, decay: float, epochs: int, steps: int | None, batch_size: int | None, weight_decay: float) -> Sgd:
-    length = {"epochs": epochs} if steps is None else {"steps": steps}
-    return Sgd(lr=lr, decay=decay, batch_size=batch_size, weight_decay=weight_decay, sends="weights", **length)
-
-
 def _phases(rounds: int, warm_up: int | None, ramp: int | None) -> tuple[int, int]:
     """The rounds of the warm-up, and how many of the last of them prune gradually."""
     warm_up = rounds // 3 if warm_up is None else warm_up
@@ -167,15 +131,13 @@ def _phases(rounds: int, warm_up: int | None, ramp: int | None) -> tuple[int, in
     return warm_up, warm_up // 2 if ramp is None else ramp
 
 
-def _keep(compression: float, counts: tuple[int, ...]) -> Keep:
-    return Keep(counts=counts) if counts else Keep(compression=compression)
-
-
-def _channel(wire: Format, down: Format, enclave: bool) -> Channel:
-    uplink, downlink = (choose(_FORMATS, name, "wire")() for name in (wire, down))
-    if enclave:
-        return Enclave(wire=uplink, down=downlink, conversation=True)
-    return Plain(wire=uplink, down=downlink)
-
-
+SHORT_NAMES = {
+    "pruning.compression": "compression",
+    "pruning.counts": "keep",
+    "admm.penalty": "penalty",
+    "admm.updates": "updates",
+    "admm.freeze_after": "freeze_after",
+    "channel.wire": "wire",
+    "channel.down": "down",
+}
 METHODS = (esmfl, masked_pruning)

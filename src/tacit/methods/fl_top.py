@@ -25,20 +25,17 @@ the noise that may be missing, or known to the adversary, are `mechanism.dropout
 """
 
 from dataclasses import replace
-from typing import Literal
 
 from tacit.core import Budget, Method
-from tacit.core.schema import choose
 from tacit.errors import expect
 from tacit.pieces.channels import SecureSum
-from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
+from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK
 from tacit.pieces.codecs.select import Selection
 from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, Grid, PublicClip
 from tacit.pieces.samplers import FixedSize, Poisson
 from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import Masked, Sgd
 
-Choice = Literal["public", "vote"]
 DESCENT = Sgd(lr=0.215, steps=5, batch_size=10)  # for Fashion-MNIST (Table 3)
 DRAWS = 100  # of random coordinates; the median of their updates' norms is the clipping bound (Section 4)
 
@@ -59,40 +56,33 @@ def fl_std(rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Meth
     return Method(name="fl-std", rounds=rounds, sampler=FixedSize(cohort), trainer=descent)
 
 
-def fl_top(
-    ratio: float = 0.005, select: Choice = "public", rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT
-) -> Method:
+def fl_top(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
     """Clients train and send only the weights with the largest gradients on public data.
 
-    All other weights keep their initial values.
+    The gradients are those of T_init steps (`codec.selection.steps`). All other weights keep their initial values.
+    Without public data, the clients of the first round may vote: `codec.selection=Vote(size=Size(ratio=0.01))`.
 
     Args:
         ratio: the fraction of the weights that is trained and sent.
-        select: `public`: by gradients on the task's public data, over T_init steps (`codec.selection.steps`);
-            `vote`: by a vote of the clients in the first round.
-        rounds: number of rounds, T_cl, including that of a vote.
+        rounds: number of rounds, T_cl.
         cohort: clients per round, |K|.
         descent: the clients' gradient steps per round, T_gd; its learning rate and batch size also select the weights.
 
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
     Low-bandwidth Devices. UAI 2021, Algorithms 1 and 2.
     """
-    size = Size(ratio=ratio)
-    top = TopK(size=size, lr=descent.lr, batch_size=descent.batch_size)
-    choices: dict[str, Selection] = {"public": top, "vote": Vote(size=size)}
-    return _masked(fl_std(rounds, cohort, descent), "fl-top", choose(choices, select, "select"))
+    top = TopK(size=Size(ratio=ratio), lr=descent.lr, batch_size=descent.batch_size)
+    return _masked("fl-top", top, rounds, cohort, descent)
 
 
-def fl_top_bis(
-    ratio: float = 0.005, select: Choice = "public", rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT
-) -> Method:
+def fl_top_bis(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
     """Like FL-TOP, but clients train all weights and send only the selected ones.
 
     Args: those of FL-TOP.
 
     Reference: Kerkouche et al. 2021, Appendix D, FL-TOP-BIS.
     """
-    return replace(fl_top(ratio, select, rounds, cohort, descent), name="fl-top-bis", trainer=descent)
+    return replace(fl_top(ratio, rounds, cohort, descent), name="fl-top-bis", trainer=descent)
 
 
 def fl_basic(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
@@ -102,7 +92,7 @@ def fl_basic(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent
 
     Reference: Kerkouche et al. 2021, Section 4, FL-BASIC.
     """
-    return _masked(fl_std(rounds, cohort, descent), "fl-basic", RandomK(size=Size(ratio=ratio)))
+    return _masked("fl-basic", RandomK(size=Size(ratio=ratio)), rounds, cohort, descent)
 
 
 def fl_bas_2(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
@@ -122,7 +112,7 @@ def fl_bas_3(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent
 
     Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-3.
     """
-    return _masked(fl_std(rounds, cohort, descent), "fl-bas-3", FixedRandom(size=Size(ratio=ratio)))
+    return _masked("fl-bas-3", FixedRandom(size=Size(ratio=ratio)), rounds, cohort, descent)
 
 
 def fl_bas_4(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
@@ -169,7 +159,7 @@ def fl_std_dp(
 
     Reference: Kerkouche et al. 2021, Section 2.1.
     """
-    return _with_noise(fl_std(rounds, cohort, descent), epsilon, delta, noise, clip)
+    return _with_noise(fl_std(rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
 
 
 def fl_basic_dp(
@@ -188,7 +178,7 @@ def fl_basic_dp(
 
     Reference: Kerkouche et al. 2021, Section 4, FL-BASIC.
     """
-    return _with_noise(fl_basic(ratio, rounds, cohort, descent), epsilon, delta, noise, clip)
+    return _with_noise(fl_basic(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
 
 
 def fl_bas_2_dp(
@@ -207,7 +197,7 @@ def fl_bas_2_dp(
 
     Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-2.
     """
-    return _with_noise(fl_bas_2(ratio, rounds, cohort, descent), epsilon, delta, noise, clip)
+    return _with_noise(fl_bas_2(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
 
 
 def fl_bas_3_dp(
@@ -226,7 +216,7 @@ def fl_bas_3_dp(
 
     Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-3.
     """
-    return _with_noise(fl_bas_3(ratio, rounds, cohort, descent), epsilon, delta, noise, clip)
+    return _with_noise(fl_bas_3(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
 
 
 def fl_bas_4_dp(
@@ -245,7 +235,7 @@ def fl_bas_4_dp(
 
     Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-4.
     """
-    return _with_noise(fl_bas_4(ratio, rounds, cohort, descent), epsilon, delta, noise, clip)
+    return _with_noise(fl_bas_4(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
 
 
 def fl_cs_dp(
@@ -265,12 +255,11 @@ def fl_cs_dp(
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
     EuroS&P 2021; as a baseline in Kerkouche et al. (UAI) 2021.
     """
-    return _with_noise(fl_cs(ratio, rounds, cohort, descent), epsilon, delta, noise, clip)
+    return _with_noise(fl_cs(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
 
 
 def fl_top_bis_dp(
     ratio: float = 0.005,
-    select: Choice = "public",
     rounds: int = 200,
     cohort: int = 100,
     descent: Sgd = DESCENT,
@@ -285,12 +274,11 @@ def fl_top_bis_dp(
 
     Reference: Kerkouche et al. 2021, Appendix D, FL-TOP-BIS.
     """
-    return _with_noise(fl_top_bis(ratio, select, rounds, cohort, descent), epsilon, delta, noise, clip)
+    return _with_noise(fl_top_bis(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
 
 
 def fl_top_dp(
     ratio: float = 0.005,
-    select: Choice = "public",
     rounds: int = 200,
     cohort: int = 100,
     descent: Sgd = DESCENT,
@@ -303,8 +291,7 @@ def fl_top_dp(
 
     Args:
         ratio: the fraction of the weights that is trained and sent.
-        select: `public`: by gradients on the task's public data; `vote`: by a vote of the clients in the first round.
-        rounds: number of rounds, T_cl, including that of a vote.
+        rounds: number of rounds, T_cl.
         cohort: expected number of clients per round, |K|.
         descent: the clients' gradient steps per round, T_gd; its learning rate and batch size also select the weights.
         epsilon: privacy budget ε for all rounds; none: no budget, and `noise` must be given.
@@ -316,28 +303,28 @@ def fl_top_dp(
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
     Low-bandwidth Devices. UAI 2021, Algorithms 1 and 2.
     """
-    return _with_noise(fl_top(ratio, select, rounds, cohort, descent), epsilon, delta, noise, clip)
+    return _with_noise(fl_top(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
 
 
-def _with_noise(method: Method, epsilon: float | None, delta: float, noise: float | None, clip: float | None) -> Method:
+def _with_noise(
+    method: Method, cohort: int, epsilon: float | None, delta: float, noise: float | None, clip: float | None
+) -> Method:
     """A scheme with distributed noise: clients clip and add their shares of the noise, and only the sum is revealed."""
     expect(noise is None or noise > 0, f"noise={noise} > 0", "Without noise nothing is proved.")
-    assert isinstance(method.sampler, FixedSize)  # true of all schemes
     bound = PublicClip(draws=1 if method.codec.fixed else DRAWS) if clip is None else FixedClip(clip)
     return replace(
         method,
         name=f"{method.name}-dp",
-        sampler=Poisson(float(method.sampler.size)),
+        sampler=Poisson(float(cohort)),
         mechanism=DistributedGaussian(clip=bound, noise_multiplier=noise, arithmetic=Grid()),
         channel=SecureSum(),
         budget=None if epsilon is None else Budget(epsilon, delta),
     )
 
 
-def _masked(base: Method, name: str, selection: Selection) -> Method:
+def _masked(name: str, selection: Selection, rounds: int, cohort: int, descent: Sgd) -> Method:
     """The scheme in which clients train and send only the selected weights."""
-    assert isinstance(base.trainer, Sgd)
-    return replace(base, name=name, trainer=Masked(base.trainer), codec=Select(selection))
+    return replace(fl_std(rounds, cohort, descent), name=name, trainer=Masked(descent), codec=Select(selection))
 
 
 METHODS = (

@@ -6,33 +6,31 @@ hypotheses, and averages each. A client's final model is the hypothesis that fit
 
 Differences from the paper:
 
-- The radius that scales the noise is public and fixed (`scale=public`). The paper uses the norm of each client's own
-  update (`scale=paper`), so the noise depends on the data and there is no guarantee.
+- The radius that scales the noise is public and fixed. The paper uses the norm of each client's own update
+  (`radius=none`), so the noise depends on the data and there is no guarantee.
 - With patience, the final models are the best on held-out clients, not those of the last round.
 - `warm_up` initialises the hypotheses from clusters, so that it does not depend on chance whether each group gets one.
 """
 
 from dataclasses import replace
-from typing import Literal
 
 from tacit.core import Method
-from tacit.core.schema import choose
+from tacit.core.interfaces import Mechanism
 from tacit.pieces.aggregators import KMeans
 from tacit.pieces.mechanisms import MetricLaplace
 from tacit.pieces.samplers import FixedSize
 from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import BestOf, Sgd
 
-Scale = Literal["public", "paper"]
+DESCENT = Sgd(lr=0.1, epochs=1, batch_size=10, sends="weights")  # s, E and B of the paper
+NOISE = MetricLaplace(noise_multiplier=5.0, radius=0.05)
 
 
 def ifca(
     models: int = 2,
     rounds: int = 200,
     cohort: int = 7,
-    lr: float = 0.1,
-    epochs: int = 1,
-    batch_size: int | None = 10,
+    descent: Sgd = DESCENT,
     warm_up: int = 0,
     patience: int | None = None,
 ) -> Method:
@@ -44,9 +42,7 @@ def ifca(
         models: number of hypotheses, k.
         rounds: number of rounds, at most, T.
         cohort: clients per round, U.
-        lr: the clients' learning rate, s.
-        epochs: passes over a client's data per round, E.
-        batch_size: samples per gradient step, B; none: all samples of the client.
+        descent: the clients' training in a round; it sends the trained weights.
         warm_up: rounds in which all clients train one model; the last of them initialises the hypotheses from its
             clusters. 0: random initial hypotheses.
         patience: stop after this many evaluations without a smaller loss on held-out clients, and keep the best
@@ -60,7 +56,7 @@ def ifca(
         name="ifca",
         rounds=rounds,
         sampler=FixedSize(cohort),
-        trainer=BestOf(Sgd(lr=lr, epochs=epochs, batch_size=batch_size, sends="weights")),
+        trainer=BestOf(descent),
         aggregator=KMeans(models=models, warm_up=warm_up),
         server=Replace(),
         patience=patience,
@@ -69,16 +65,10 @@ def ifca(
 
 def ifca_dp(
     models: int = 2,
-    noise: float = 5.0,
-    radius: float = 0.05,
-    scale: Scale = "public",
-    per_layer: bool = False,
-    limit: float | None = None,
+    mechanism: Mechanism = NOISE,
     rounds: int = 200,
     cohort: int = 7,
-    lr: float = 0.1,
-    epochs: int = 1,
-    batch_size: int | None = 10,
+    descent: Sgd = DESCENT,
     warm_up: int = 0,
     patience: int | None = None,
 ) -> Method:
@@ -88,16 +78,13 @@ def ifca_dp(
 
     Args:
         models: number of hypotheses, k.
-        noise: noise multiplier (ν): the mean norm of the noise over the radius.
-        radius: distance within which two models cost n/ν per round; another distance d costs (n/ν)·(d/radius).
-        scale: `public`: noise scaled by the radius; `paper`: by the client's own update, without a guarantee.
-        per_layer: add noise to every parameter tensor separately.
-        limit: leakage within the radius, over all rounds, after which a client declines to take part; none: no limit.
+        mechanism: the noise, by `mechanism.noise_multiplier` (ν, also `noise`): its mean norm over `radius`, the
+            distance within which two models cost n/ν per round; another distance d costs (n/ν)·(d/radius). Without
+            a radius, noise is scaled by the client's own update as in the paper, without a guarantee. `limit` is the
+            leakage within the radius, over all rounds, after which a client declines to take part.
         rounds: number of rounds, at most, T.
         cohort: clients per round, U.
-        lr: the clients' learning rate, s.
-        epochs: passes over a client's data per round, E.
-        batch_size: samples per gradient step, B; none: all samples of the client.
+        descent: the clients' training in a round; it sends the trained weights.
         warm_up: rounds in which all clients train one model; the last of them initialises the hypotheses from its
             clusters. 0: random initial hypotheses.
         patience: stop after this many evaluations without a smaller loss on held-out clients, and keep the best
@@ -106,11 +93,14 @@ def ifca_dp(
     Reference: Galli, Biswas, Jung, Palamidessi, Cucinotta. Group privacy for personalized federated learning. ICISSP
     2023, Algorithms 1 and 2.
     """
-    radii = {"public": radius, "paper": None}
-    chosen = choose(radii, scale, "scale")
-    mechanism = MetricLaplace(noise_multiplier=noise, radius=chosen, per_layer=per_layer, limit=limit)
-    base = ifca(models, rounds, cohort, lr, epochs, batch_size, warm_up, patience)
+    base = ifca(models, rounds, cohort, descent, warm_up, patience)
     return replace(base, name="ifca-dp", mechanism=mechanism)
 
 
+SHORT_NAMES = {
+    "mechanism.noise_multiplier": "noise",
+    "mechanism.radius": "radius",
+    "mechanism.per_layer": "per_layer",
+    "mechanism.limit": "limit",
+}
 METHODS = (ifca, ifca_dp)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit import methods
 from tacit.errors import UserError
 from tacit.papers.comparison import Comparison, ComparisonRow, Curves
 from tacit.papers.figure_specs import (
@@ -113,7 +114,7 @@ def error_bars(rows: Sequence[ComparisonRow], plot: ScatterPlot) -> Iterator[Err
 
 
 def _argument(row: ComparisonRow, name: str) -> float:
-    value = row.args.get(name, 0.0)
+    value = row.args.get(methods.short_names(row.method).get(name, name), 0.0)
     return float(value) if isinstance(value, int | float) else 0.0
 
 

@@ -198,4 +198,8 @@ def _seeds(given: _ExperimentTable, label: str) -> tuple[int, ...]:
 
 
 def _typed(factory: Callable[..., object], options: Options) -> dict[str, object]:
-    return {key: convert(value, annotation_of(factory, key), key, factory.__name__) for key, value in options.items()}
+    """Each option in the type that the factory declares; records stay texts, as files hold them."""
+    return {
+        key: value if methods.is_record(value) else convert(value, annotation_of(factory, key), key, factory.__name__)
+        for key, value in options.items()
+    }

@@ -136,7 +136,8 @@ def test_top_k_without_gradients_takes_the_lower_coordinates() -> None:
 def test_top_k_needs_public_data() -> None:
     with pytest.raises(UserError) as error:
         initial_state(replace(method(TOP_K), name="fl-top"), task(public=None))
-    assert str(error.value) == "fl-top needs public data: add `--task-set public=50`, or `--set select=vote`."
+    vote = f"codec.selection=Vote(size={FIVE})"
+    assert str(error.value) == f"fl-top needs public data: add `--task-set public=50`, or `--set '{vote}'`."
 
 
 def test_top_k_refuses_public_training_that_diverges() -> None:

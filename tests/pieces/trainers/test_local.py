@@ -188,7 +188,7 @@ def test_only_the_best_of_several_is_a_choice_and_no_local_training_prunes() -> 
 
 def test_the_choice_is_never_sent() -> None:
     data, weights = hypotheses()
-    messages = make_messages(methods.ifca(models=3, batch_size=None), View(weights, {}), data, now())
+    messages = make_messages(methods.make("ifca", {"models": 3, "batch_size": None}), View(weights, {}), data, now())
     assert messages.samples is None
     sent = frames.unpack(FrameFormat().pack(messages, 0, now()), frames.FrameKind.MESSAGE)
     assert sent.parts.keys() == {Part.ROW}

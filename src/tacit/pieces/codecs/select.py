@@ -211,7 +211,8 @@ class TopK:
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         if public is None:
-            raise PublicDataError("TopK", "add `--task-set public=50`, or `--set select=vote`.")
+            vote = f"codec.selection={Vote(size=self.size)}"
+            raise PublicDataError("TopK", f"add `--task-set public=50`, or `--set '{vote}'`.")
         return _with_mask(state, largest(self._scores(state.weights, public, now), self.size.count(state.dim)))
 
     def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tacit.core import ClientRound, DenseRows, Descent, Rows, State, View, Wave
 from tacit.core.interfaces import Payload, Trainer
+from tacit.core.schema import instead_of
 from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
 
@@ -35,8 +36,8 @@ class Sgd:
     """
 
     lr: float
-    steps: int | None = None
-    epochs: int | None = None
+    steps: int | None = instead_of("epochs")
+    epochs: int | None = instead_of("steps")
     batch_size: int | None = None
     decay: float = 1.0
     momentum: float = 0.0

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from tacit.core import ClientRound, DenseRows, Descent, ProximalTerm, Rows, State, View, Wave
 from tacit.core.interfaces import Payload
+from tacit.core.schema import instead_of
 from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
 from tacit.pieces.trainers.local import Sgd
@@ -69,8 +70,8 @@ class Keep:
         (224, None, 6614, None, 33466, None, 1225, None)
     """
 
-    compression: float | None = None
-    counts: tuple[int, ...] = ()
+    compression: float | None = instead_of("counts")
+    counts: tuple[int, ...] = instead_of("compression", default=())
     across_layers: AcrossLayers = "balanced"
     progress: float = 1.0
 
