@@ -1,4 +1,4 @@
-"""The conversation kit: strict frames, sessions, stored states, and the loop that plays a server against clients."""
+"""The conversation kit: strict frames, sessions, stored states, exchanges, and the loop that connects both sides."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,17 +9,20 @@ from tacit.errors import ProtocolError, UserError
 from tacit.protocols import kit
 from tacit.protocols.kit import (
     HEADER,
+    Exchange,
+    LocalClients,
+    ProtocolFrame,
     ProtocolId,
+    ReplyStatus,
     Requests,
     ServerSide,
     Session,
-    StoredStates,
     Transcript,
     frame_length,
     pack_frame,
     pack_state,
     play,
-    state_reader,
+    read_state,
     unpack_frame,
 )
 from tacit.wire.packing import pack_number
@@ -77,15 +80,17 @@ class Counting:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Counting":
-        return cls(state_reader(ProtocolId.SECAGG, data).number())
+        return read_state(ProtocolId.SECAGG, data, lambda reader: cls(reader.number()))
 
 
-def count(state: Counting) -> tuple[Counting, bytes]:
+def count(state: Counting, request: bytes) -> tuple[Counting, bytes]:
+    assert request == b"next"
     return Counting(state.answered + 1), pack_number(state.answered)
 
 
 def test_a_server_is_played_against_clients_whose_states_are_bytes_between_messages() -> None:
-    states, transcript = StoredStates(lambda _: Counting(), Counting.from_bytes), Transcript[str, str]()
+    clients = LocalClients(Counting, lambda _: Counting(), lambda state: state, count)
+    transcript = Transcript[str]()
 
     def server() -> ServerSide[list[int]]:
         received = []
@@ -96,13 +101,67 @@ def test_a_server_is_played_against_clients_whose_states_are_bytes_between_messa
             received += [int.from_bytes(reply, "little") for _, reply in replies]
         return received
 
-    def answer(requests: Requests) -> list[tuple[int, bytes]]:
-        return [(client, states.answer(client, count)) for client in requests]
-
-    assert play(server(), answer) == [0, 0, 1, 1, 2, 2]
-    assert states.stored == dict.fromkeys((4, 9), Counting(3).to_bytes())
+    assert play(server(), clients.replies) == [0, 0, 1, 1, 2, 2]
+    assert clients.stored == dict.fromkeys((4, 9), Counting(3).to_bytes())
     assert transcript.down == {"count": Counter({4: 12, 9: 12})}
     assert not transcript.rejected
+
+
+def test_a_client_that_drops_out_sends_no_reply_and_keeps_its_state() -> None:
+    def prepare(state: Counting) -> Counting | None:
+        return state if state.answered < 2 else None
+
+    clients = LocalClients(Counting, lambda client: Counting(client), prepare, count)
+    assert [client for client, _ in clients.replies(dict.fromkeys((1, 2), b"next"))] == [1]
+    assert list(clients.replies({1: b"next"})) == []
+    assert clients.stored == {1: Counting(2).to_bytes()}
+
+
+REPLY = pack_frame(ProtocolId.SECAGG, 7, b"fine")
+
+
+def exchange(*clients: int) -> Exchange[int, ProtocolFrame[int], bytes]:
+    """A request to these clients; replies of kind 5 are late, and those of kind 6 of another session."""
+    statuses = {5: ReplyStatus.LATE, 6: ReplyStatus.WRONG_SESSION, 7: ReplyStatus.ACCEPTED}
+    return Exchange(
+        3,
+        dict.fromkeys(clients, b"ask"),
+        lambda data: unpack_frame(ProtocolId.SECAGG, data, limit=100),
+        lambda _, frame: statuses[frame.kind],
+        lambda _, reader: reader.take(4),
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (REPLY[:-1], ReplyStatus.MALFORMED),
+        (pack_frame(ProtocolId.SECAGG, 7, b"bad"), ReplyStatus.MALFORMED),
+        (pack_frame(ProtocolId.ENCLAVE, 7, b"fine"), ReplyStatus.MALFORMED),
+        (pack_frame(ProtocolId.SECAGG, 5, b"fine"), ReplyStatus.LATE),
+        (pack_frame(ProtocolId.SECAGG, 6, b"fine"), ReplyStatus.WRONG_SESSION),
+    ],
+)
+def test_an_invalid_reply_is_counted_and_a_valid_one_still_accepted(data: bytes, status: ReplyStatus) -> None:
+    transcript = Transcript[int]()
+    assert play(exchange(1, 2).run(transcript), lambda _: [(1, data), (1, REPLY)]) == {1: b"fine"}
+    assert transcript.rejected == {status: 1}
+    assert transcript.unresponsive == {2}
+    assert (transcript.down, transcript.up) == ({3: Counter({1: 3, 2: 3})}, {7: Counter({1: len(REPLY)})})
+
+
+def test_the_first_reply_counts_and_only_of_clients_that_were_asked() -> None:
+    second, transcript = pack_frame(ProtocolId.SECAGG, 7, b"more"), Transcript[int]()
+    replies = [(9, REPLY), (2, REPLY), (1, second), (2, second)]
+    assert play(exchange(1, 2).run(transcript), lambda _: replies) == {1: b"more", 2: b"fine"}
+    assert transcript.rejected == {ReplyStatus.UNEXPECTED_SENDER: 1, ReplyStatus.DUPLICATE: 1}
+    assert not transcript.unresponsive
+
+
+def test_without_clients_nothing_is_asked() -> None:
+    transcript = Transcript[int]()
+    assert list(exchange().run(transcript)) == []
+    assert not transcript.down
 
 
 def test_a_failure_of_a_client_ends_the_conversation() -> None:
@@ -119,5 +178,5 @@ def test_a_failure_of_a_client_ends_the_conversation() -> None:
 def test_a_stored_state_of_another_protocol_is_refused() -> None:
     for data in (b"", b"TACS", pack_state(ProtocolId.ENCLAVE, pack_number(1)), bytes(20)):
         with pytest.raises(ProtocolError):
-            state_reader(ProtocolId.SECAGG, data)
+            read_state(ProtocolId.SECAGG, data, lambda reader: Counting(reader.number()))
     assert kit.MAGIC not in pack_state(ProtocolId.SECAGG)

@@ -34,6 +34,7 @@ from tacit.protocols.tee import (
     enclave_messages,
     join_run,
     serve,
+    set_time,
     set_upload,
     simulated_configuration,
     simulated_identity,
@@ -107,12 +108,12 @@ class Federation:
 
     def state(self, client: int) -> EnclaveClientState:
         if client in self.states:
-            return EnclaveClientState.from_bytes(self.states[client])
+            return set_time(EnclaveClientState.from_bytes(self.states[client]), NOW)
         run, config = self.configuration.run, self.configuration.digest
-        return join_run(run, client, config, POLICY, simulated_identity(SEED, client))
+        return set_time(join_run(run, client, config, POLICY, simulated_identity(SEED, client)), NOW)
 
     def answer(self, client: int, request: bytes) -> bytes:
-        state, reply = answer(self.state(client), request, NOW)
+        state, reply = answer(self.state(client), request)
         self.states[client] = state.to_bytes()
         return reply
 
@@ -135,7 +136,7 @@ class Federation:
             if ENCLAVE in requests:
                 return [(ENCLAVE, self.service.answer(requests[ENCLAVE]))]
             answers = [(client, self.answer(client, request)) for client, request in requests.items()]
-            uploads = answers and enclave_messages.unpack(answers[0][1]).type is MessageType.UPLOAD
+            uploads = answers and enclave_messages.unpack(answers[0][1]).kind is MessageType.UPLOAD
             return list(tamper(answers)) if uploads else answers
 
         outcome = play(converse(self.request(sent, index), self.attested), replies)

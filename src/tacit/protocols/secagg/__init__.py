@@ -15,7 +15,7 @@ from tacit.protocols.secagg.pads import packed_size
 from tacit.protocols.secagg.parameters import MIN_COHORT, Parameters, SecaggPolicy, SecaggSession
 from tacit.protocols.secagg.secagg_client import SecaggClientState, answer, join_round, set_vector
 from tacit.protocols.secagg.secagg_messages import Phase, PhaseBytes, phase_bytes
-from tacit.protocols.secagg.secagg_server import ReplyRejection, SecaggOutcome, SecaggTranscript, converse
+from tacit.protocols.secagg.secagg_server import SecaggOutcome, SecaggTranscript, converse
 
 __all__ = [
     "MIN_COHORT",
@@ -24,7 +24,6 @@ __all__ = [
     "Phase",
     "PhaseBytes",
     "ProtocolError",
-    "ReplyRejection",
     "SecaggClientState",
     "SecaggOutcome",
     "SecaggPolicy",

@@ -23,9 +23,10 @@ from tacit.protocols.tee.enclave_client import (
     PendingUpload,
     answer,
     join_run,
+    set_time,
     set_upload,
 )
-from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, RoundResult, UploadStatus
+from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, RoundResult
 from tacit.protocols.tee.host import ENCLAVE, EnclaveOutcome, EnclaveTranscript, converse
 from tacit.protocols.tee.service import EnclaveService, aggregate
 from tacit.protocols.tee.simulated_enclave import (
@@ -56,7 +57,6 @@ __all__ = [
     "SimulatedEnclave",
     "Upload",
     "UploadFormat",
-    "UploadStatus",
     "aggregate",
     "answer",
     "converse",
@@ -64,6 +64,7 @@ __all__ = [
     "launch",
     "seal",
     "serve",
+    "set_time",
     "set_upload",
     "simulated_configuration",
     "simulated_identity",

@@ -19,13 +19,13 @@ from tacit.core import Messages
 from tacit.errors import ProtocolError, WireError, expect
 from tacit.protocols import crypto, kit
 from tacit.protocols.crypto import TAG
+from tacit.protocols.kit import MAGIC, VERSION
 from tacit.protocols.tee.configuration import EnclaveSession
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind, Part
 from tacit.wire.packing import LENGTH, Reader, pack_chunk
 from tacit.wire.sparse import WireFormat
 
-MAGIC, VERSION = b"TUPL", 1
 _HEADER = struct.Struct("<4sB3sIIQ32s32s64s")
 HEADER = _HEADER.size
 OVERHEAD = kit.HEADER + HEADER + TAG  # bytes of an upload in addition to its plaintext
