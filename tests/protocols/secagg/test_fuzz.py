@@ -24,10 +24,10 @@ from protocols.secagg.federation import (
     session,
     small_vectors,
 )
+from tacit.errors import ProtocolError
 from tacit.protocols.kit import ReplyStatus
 from tacit.protocols.secagg import (
     Phase,
-    ProtocolError,
     SecaggClientState,
     ThreatModel,
     answer,

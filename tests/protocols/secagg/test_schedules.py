@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from protocols.secagg.federation import Answers, Federation, exact_sum, parameters, session
+from tacit.errors import TooFewClientsError
 from tacit.protocols.kit import ReplyStatus
-from tacit.protocols.secagg import Parameters, Phase, ThreatModel, TooFewClientsError, graph
+from tacit.protocols.secagg import Parameters, Phase, ThreatModel, graph
 from tacit.protocols.secagg.pads import Vector
 
 SCHEDULES = int(os.environ.get("TACIT_SCHEDULES", "120"))

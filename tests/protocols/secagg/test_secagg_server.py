@@ -16,12 +16,11 @@ from protocols.secagg.federation import (
     session,
     small_vectors,
 )
-from tacit.errors import UserError
+from tacit.errors import TooFewClientsError, UserError
 from tacit.protocols.kit import ReplyStatus
 from tacit.protocols.secagg import (
     Phase,
     ThreatModel,
-    TooFewClientsError,
     converse,
     phase_bytes,
     secagg_messages,

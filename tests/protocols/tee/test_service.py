@@ -125,10 +125,10 @@ def test_a_failed_round_may_be_repeated_and_a_released_one_may_not() -> None:
     federation = Federation(method(Enclave(least=3)))
     failed = federation.run_round(messages(rows(0)), 0, lambda replies: replies[:2])
     assert failed.result.release.contributors == ()
-    federation.states.clear()
+    federation.clients.stored.clear()
     federation.attested = frozenset()
     assert federation.run_round(messages(rows(0)), 0).result.release.contributors == COHORT
-    federation.states.clear()
+    federation.clients.stored.clear()
     federation.attested = frozenset()
     with pytest.raises(EnclaveRefusedError, match="one aggregate is released per round"):
         federation.run_round(messages(rows(0)), 0)

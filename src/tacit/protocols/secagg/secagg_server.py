@@ -36,7 +36,6 @@ from tacit.wire.packing import Reader, pack_subset, pack_table
 T = TypeVar("T")
 
 
-SecaggTranscript = Transcript[Phase]
 SecaggOutcome = Outcome[Vector, Phase]  # the sum modulo 2^bits, and the survivors
 
 
@@ -65,7 +64,7 @@ class _Server:
 
     session: SecaggSession
     directory: Mapping[int, bytes]
-    transcript: SecaggTranscript = field(default_factory=SecaggTranscript)
+    transcript: Transcript[Phase] = field(default_factory=Transcript)
 
     @property
     def _p(self) -> Parameters:

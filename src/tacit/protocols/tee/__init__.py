@@ -26,8 +26,8 @@ from tacit.protocols.tee.enclave_client import (
     set_time,
     set_upload,
 )
-from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, RoundResult
-from tacit.protocols.tee.host import ENCLAVE, EnclaveOutcome, EnclaveTranscript, converse
+from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest
+from tacit.protocols.tee.host import ENCLAVE, EnclaveOutcome, converse
 from tacit.protocols.tee.service import EnclaveService, aggregate
 from tacit.protocols.tee.simulated_enclave import (
     SimulatedEnclave,
@@ -48,12 +48,10 @@ __all__ = [
     "EnclaveRelease",
     "EnclaveService",
     "EnclaveSession",
-    "EnclaveTranscript",
     "Journal",
     "MessageType",
     "PendingUpload",
     "RoundRequest",
-    "RoundResult",
     "SimulatedEnclave",
     "Upload",
     "UploadFormat",

@@ -48,10 +48,7 @@ class PendingUpload:
         return head + self.plaintext
 
     @classmethod
-    def read(cls, data: bytes) -> "PendingUpload | None":
-        """The inverse of `pack`; None for no bytes."""
-        if not data:
-            return None
+    def read(cls, data: bytes) -> "PendingUpload":
         reader = Reader(data)
         index, model, dim, weighted = reader.number(), reader.take(KEY), reader.number(LENGTH), reader.number(1)
         return cls(index, model, dim, bool(weighted), bytes(reader.rest()))
@@ -121,7 +118,7 @@ class EnclaveClientState:
             policy=read_json(reader.chunk(_MAX_POLICY), AttestationPolicy, Source(label="the policy")),
             nonce=read_optional_key(reader),
             key=read_optional_key(reader),
-            pending=PendingUpload.read(reader.chunk(_MAX_PENDING)),
+            pending=PendingUpload.read(data) if (data := reader.chunk(_MAX_PENDING)) else None,
         )
 
 

@@ -15,7 +15,6 @@ from tacit.protocols.tee.enclave_messages import MessageType, RoundRequest, Roun
 from tacit.wire.packing import Reader, pack_number
 
 ENCLAVE = -1  # requests to the enclave; clients have numbers from 0
-EnclaveTranscript = Transcript[MessageType]
 EnclaveOutcome = Outcome[RoundResult, MessageType]  # with the clients that have accepted the enclave
 
 
@@ -38,7 +37,7 @@ class _Host:
     """One method per step."""
 
     request: RoundRequest
-    transcript: EnclaveTranscript = field(default_factory=EnclaveTranscript)
+    transcript: Transcript[MessageType] = field(default_factory=Transcript)
 
     def run(self, attested: frozenset[int]) -> ServerSide[EnclaveOutcome]:
         fresh = yield from self._attest([i for i in self.request.cohort if i not in attested])

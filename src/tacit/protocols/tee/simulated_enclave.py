@@ -21,13 +21,13 @@ from torch import Tensor
 from tacit.core import Key, Messages, Method, Round, State, Sum
 from tacit.protocols import crypto
 from tacit.protocols.attestation import AttestationPolicy, code_measurement
-from tacit.protocols.kit import LocalClients, Requests, play
+from tacit.protocols.kit import LocalClients, Requests, Transcript, play
 from tacit.protocols.tee import enclave_messages
 from tacit.protocols.tee.configuration import Configuration
 from tacit.protocols.tee.connection import EnclaveConnection
 from tacit.protocols.tee.enclave_client import EnclaveClientState, PendingUpload, answer, join_run, set_time, set_upload
 from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, shared_memory
-from tacit.protocols.tee.host import ENCLAVE, EnclaveTranscript, converse
+from tacit.protocols.tee.host import ENCLAVE, converse
 from tacit.protocols.tee.uploads import UploadFormat
 
 _PARTS: dict[MessageType, str] = {
@@ -69,7 +69,7 @@ class SimulatedEnclave:
         self.released = Sum(torch.empty(0), 0.0)
         self.configuration = simulated_configuration(method, population, seed)
         self.process, self.connection = launch(self.configuration)
-        self.transcript, self.seconds = EnclaveTranscript(), defaultdict[str, float](float)
+        self.transcript, self.seconds = Transcript[MessageType](), defaultdict[str, float](float)
         self._config = self.configuration.digest
         self._policy = AttestationPolicy(measurements=(code_measurement(),), simulation=True)
         self._clients = LocalClients(EnclaveClientState, self._join, _at_this_time, answer)

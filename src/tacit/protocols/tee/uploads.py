@@ -23,7 +23,7 @@ from tacit.protocols.kit import MAGIC, VERSION
 from tacit.protocols.tee.configuration import EnclaveSession
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind, Part
-from tacit.wire.packing import LENGTH, Reader, pack_chunk
+from tacit.wire.packing import LENGTH, Reader, pack_chunk, pack_number
 from tacit.wire.sparse import WireFormat
 
 _HEADER = struct.Struct("<4sB3sIIQ32s32s64s")
@@ -141,7 +141,7 @@ def unseal(upload: Upload, session: EnclaveSession, secret: crypto.PrivateKey, i
 
 def upload_statement(context: bytes, client: int, ephemeral: bytes, sealed: bytes) -> bytes:
     """What a client signs about its upload."""
-    return crypto.digest("uploaded", context, client.to_bytes(4, "little"), ephemeral, sealed)
+    return crypto.digest("uploaded", context, pack_number(client), ephemeral, sealed)
 
 
 def _key(shared: bytes, session: EnclaveSession, ephemeral: bytes, client: int) -> bytes:
