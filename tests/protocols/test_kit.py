@@ -1,23 +1,30 @@
 """The conversation kit: strict frames, sessions, stored states, exchanges, and the loop that connects both sides."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from protocols.secagg import federation as secagg_federation
+from protocols.tee import federation as tee_federation
 from tacit.errors import ProtocolError, UserError
-from tacit.protocols import kit
+from tacit.protocols import kit, secagg, tee
 from tacit.protocols.kit import (
     HEADER,
     Exchange,
     LocalClients,
+    Outcome,
     ProtocolFrame,
     ProtocolId,
+    Replies,
     ReplyStatus,
     Requests,
     ServerSide,
     Session,
     Transcript,
+    Transport,
     frame_length,
     pack_frame,
     pack_state,
@@ -25,6 +32,8 @@ from tacit.protocols.kit import (
     read_state,
     unpack_frame,
 )
+from tacit.protocols.secagg import Phase, SecaggClientState
+from tacit.protocols.tee import ENCLAVE, MessageType
 from tacit.wire.packing import pack_number
 
 
@@ -162,6 +171,51 @@ def test_without_clients_nothing_is_asked() -> None:
     transcript = Transcript[int]()
     assert list(exchange().run(transcript)) == []
     assert not transcript.down
+
+
+def secure_sum() -> tuple[ServerSide[Outcome[Any, Phase]], Transport]:
+    vectors = secagg_federation.small_vectors()
+    session, cohort = secagg_federation.session(secagg_federation.parameters(5, 4)), secagg_federation.COHORT
+
+    def join(client: int) -> SecaggClientState:
+        return secagg_federation.joined(session, client, cohort, vectors[client])
+
+    clients = LocalClients(SecaggClientState, join, lambda state: state, secagg.answer)
+    server = secagg.converse(session, cohort, secagg_federation.DIRECTORY)
+    return server, clients.replies
+
+
+def enclave_round() -> tuple[ServerSide[Outcome[Any, MessageType]], Transport]:
+    sent = tee_federation.messages(tee_federation.rows())
+    federation = tee_federation.Federation(tee_federation.method())
+    federation.encode(sent, 0)
+
+    def transport(requests: Requests) -> Replies:
+        if ENCLAVE in requests:
+            return [(ENCLAVE, federation.service.answer(requests[ENCLAVE]))]
+        return federation.clients.replies(requests)
+
+    return tee.converse(federation.request(sent, 0)), transport
+
+
+@pytest.mark.parametrize(
+    ("conversation", "cohort"),
+    [(secure_sum, secagg_federation.COHORT), (enclave_round, tee_federation.COHORT)],
+    ids=["secagg", "tee"],
+)
+def test_one_loop_drives_every_protocol(
+    conversation: Callable[[], tuple[ServerSide[Outcome[Any, Any]], Transport]], cohort: tuple[int, ...]
+) -> None:
+    """Replies may be computed when they are read, or arrive together and in another order."""
+    server, transport = conversation()
+    lazy = play(server, transport)
+    server, again = conversation()
+    reordered = play(server, lambda requests: sorted(again(requests), reverse=True))
+    assert lazy.clients == reordered.clients == cohort
+    assert lazy.transcript.up == reordered.transcript.up
+    for end in (lazy, reordered):
+        assert not end.transcript.rejected
+        assert not end.transcript.unresponsive
 
 
 def test_a_failure_of_a_client_ends_the_conversation() -> None:

@@ -178,7 +178,7 @@ def read_optional_key(reader: Reader) -> bytes:
 
 # The server's side
 
-Requests = Mapping[int, bytes]  # by client
+Requests = Mapping[int, bytes]  # by recipient: a client's number, or a negative one for an enclave
 Replies = Iterable[tuple[int, bytes]]  # the sender as the transport knows it, and its message; in any order
 Transport = Callable[[Requests], Replies]  # sends requests to clients, and returns their replies
 ServerSide = Generator[Requests, Replies, T]

@@ -5,6 +5,7 @@ The suite tries 150 inputs per test. A campaign tries more:
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -13,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.tee.federation import COHORT, SEED, Federation, messages, method, rows
-from tacit.errors import UserError
+from tacit.errors import ProtocolError, UserError
 from tacit.pieces.channels import Enclave
 from tacit.protocols import attestation, tee
 from tacit.protocols.kit import ReplyStatus
 from tacit.protocols.tee import (
     Configuration,
+    EnclaveClientState,
     MessageType,
     enclave_messages,
     seal,
@@ -101,6 +103,23 @@ def test_any_frame_for_the_enclave() -> None:
             MessageType.EVIDENCE,
             MessageType.ROUND_OPENED,
         }
+
+    check()
+
+
+def test_any_change_of_a_stored_state() -> None:
+    """A state is read as it was stored, or refused with `ProtocolError`."""
+    federation = Federation(method())
+    federation.run_round(messages(rows(0)))
+    federation.encode(messages(rows(1)), 1)
+    stored = federation.clients.stored[COHORT[0]]
+    assert EnclaveClientState.from_bytes(stored).to_bytes() == stored
+
+    @settings(max_examples=TRIES, deadline=None)
+    @given(st.integers(0, len(stored) - 1), st.integers(0, len(stored)), st.binary(max_size=20))
+    def check(start: int, end: int, put: bytes) -> None:
+        with suppress(ProtocolError):
+            EnclaveClientState.from_bytes(stored[:start] + put + stored[end:])
 
     check()
 
