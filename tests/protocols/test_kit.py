@@ -29,12 +29,13 @@ from tacit.protocols.kit import (
     pack_frame,
     pack_state,
     play,
+    read_optional_key,
     read_state,
     unpack_frame,
 )
 from tacit.protocols.secagg import Phase, SecaggClientState
 from tacit.protocols.tee import ENCLAVE, MessageType
-from tacit.wire.packing import pack_number
+from tacit.wire.packing import Reader, pack_chunk, pack_number
 
 
 @pytest.mark.parametrize("protocol", ProtocolId)
@@ -234,3 +235,21 @@ def test_a_stored_state_of_another_protocol_is_refused() -> None:
         with pytest.raises(ProtocolError):
             read_state(ProtocolId.SECAGG, data, lambda reader: Counting(reader.number()))
     assert kit.MAGIC not in pack_state(ProtocolId.SECAGG)
+
+
+def test_a_stored_state_is_read_to_its_end() -> None:
+    stored = Counting(3).to_bytes()
+    assert Counting.from_bytes(stored) == Counting(3)
+    for data in (stored[:-1], stored + b"x"):
+        with pytest.raises(ProtocolError):
+            Counting.from_bytes(data)
+
+
+@pytest.mark.parametrize(("length", "valid"), [(0, True), (1, False), (31, False), (32, True), (33, False)])
+def test_a_stored_key_is_whole_or_absent(length: int, valid: bool) -> None:
+    data = pack_chunk(bytes(length))
+    if valid:
+        assert read_optional_key(Reader(data)) == bytes(length)
+    else:
+        with pytest.raises(ProtocolError):
+            read_optional_key(Reader(data))
