@@ -5,7 +5,8 @@
     magic 4s | version u8 | zero 3s | round u32 | client u32 | length u64 | context 32s | ephemeral 32s | signature 64s
     sealed: AES-256-GCM over   length u64 | a frame of `tacit.wire.frames` | zeros
 
-The context is the digest of the upload's `EnclaveSession`. The encryption key comes from an X25519 agreement of a fresh
+Magic and version are those of `tacit.protocols.kit`; a signature takes the place of the checksum. The
+context is the digest of the upload's `EnclaveSession`. The encryption key comes from an X25519 agreement of a fresh
 key with the enclave's, by HKDF over the context, both public keys and the client's number, and is used once.
 """
 
