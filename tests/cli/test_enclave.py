@@ -158,9 +158,9 @@ def test_an_enclave_is_served_on_a_socket_and_attests_itself(tmp_path: Path, cap
     wait_for(address)
     connection = EnclaveConnection(connected(address))
     nonce = bytes(range(32))
-    reply = enclave_messages.unpack(connection.ask(enclave_messages.pack(MessageType.ATTEST, nonce + bytes(32))))
+    reply = connection.ask(enclave_messages.pack(MessageType.ATTEST, nonce + bytes(32)))
     assert os.stat(address).st_mode & 0o777 == 0o600
-    evidence = Evidence.read(reply.reader(MessageType.EVIDENCE))
+    evidence = Evidence.read(enclave_messages.read_reply(reply, MessageType.EVIDENCE))
     policy = AttestationPolicy(measurements=(code_measurement(),), simulation=True)
     assert verify_evidence(evidence, nonce, policy, int(time.time())).accepted
     assert evidence.config == configuration.digest

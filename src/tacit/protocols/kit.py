@@ -1,8 +1,9 @@
-"""What the conversations of all protocols share: frame, session, stored client states, transcript, driver loop.
+"""One kit for the conversations of all protocols: what a client and a server are, and what their messages share.
 
-A client is a function `answer(state, request) -> (state, reply)` of a small state that can be stored as bytes. The
-server is a generator that yields requests and is sent replies. Neither does I/O: `play` connects them in one process,
-and a federation puts a network between them.
+A client is a step, `answer(state, request) -> (state, reply)`, of a small state that can be stored as bytes
+(`ClientStep`, `ClientState`). A server is a generator that yields requests and is sent replies (`ServerSide`). Neither
+does I/O, reads a clock or draws randomness in between, so one loop drives every protocol: `play` connects a server with
+`LocalClients` in one process, and a federation puts a network between them.
 
 Every frame begins with 16 bytes::
 
@@ -15,10 +16,10 @@ detects damage, not forgery. Nothing in a frame names a class or a module.
 import struct
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tacit.errors import ProtocolError, expect
 from tacit.protocols.crypto import KEY
@@ -32,10 +33,6 @@ _STATE = b"TACS"
 
 T = TypeVar("T")
 Kind = TypeVar("Kind")
-Reason = TypeVar("Reason")
-Requests = Mapping[int, bytes]  # by client
-Replies = Iterable[tuple[int, bytes]]  # the sender as the transport knows it, and its message; in any order
-ServerSide = Generator[Requests, Replies, T]
 
 
 class ProtocolId(IntEnum):
@@ -49,11 +46,14 @@ class ProtocolId(IntEnum):
 
 
 @dataclass(frozen=True)
-class ProtocolFrame:
-    """A parsed frame."""
+class ProtocolFrame(Generic[Kind]):
+    """A parsed frame: what it requests or answers, and its fields."""
 
-    kind: int
+    kind: Kind
     body: memoryview
+
+
+AnyFrame = TypeVar("AnyFrame", bound=ProtocolFrame[Any])
 
 
 def pack_frame(protocol: ProtocolId, kind: int, body: bytes = b"") -> bytes:
@@ -62,7 +62,7 @@ def pack_frame(protocol: ProtocolId, kind: int, body: bytes = b"") -> bytes:
     return _HEADER.pack(*head, _checksum(head, body)) + body
 
 
-def unpack_frame(protocol: ProtocolId, data: bytes, limit: int) -> ProtocolFrame:
+def unpack_frame(protocol: ProtocolId, data: bytes, limit: int) -> ProtocolFrame[int]:
     """Parse a frame; raises `ProtocolError` for anything but one whole, well-formed frame of this protocol."""
     if not HEADER <= len(data) <= limit:
         raise ProtocolError(f"Expected a frame of {HEADER} to {limit} bytes, got {len(data)}.")
@@ -120,7 +120,7 @@ class Session:
         return (self.model, self.config)
 
 
-# Client states
+# The client's side
 
 
 class ClientState(Protocol):
@@ -130,52 +130,77 @@ class ClientState(Protocol):
         """For storage between two messages."""
         ...
 
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The inverse of `to_bytes`; raises `ProtocolError` for other bytes."""
+        ...
+
 
 State = TypeVar("State", bound=ClientState)
 
 
+class ClientStep(Protocol[State]):
+    """How a client answers: a pure function.
+
+    What a client knows itself (its vector, its upload, the time) is set in its state before the step. A request that is
+    not safe to answer raises `ProtocolError`; the client then leaves the round. The new state is stored before the
+    reply is sent: an old state must not answer a second time.
+    """
+
+    def __call__(self, state: State, request: bytes, /) -> tuple[State, bytes]: ...
+
+
 def pack_state(protocol: ProtocolId, *fields: bytes) -> bytes:
-    """The fields of a client state, so that `state_reader` recognises them."""
+    """The fields of a client state, as `read_state` reads them."""
     return b"".join((_STATE, bytes((VERSION, protocol)), *fields))
 
 
-def state_reader(protocol: ProtocolId, data: bytes) -> Reader:
-    """The fields of a stored client state; raises `ProtocolError` for other bytes."""
+def read_state(protocol: ProtocolId, data: bytes, read: Callable[[Reader], State]) -> State:
+    """A client state from its bytes; raises `ProtocolError` for other bytes."""
     reader = Reader(data)
     if reader.take(len(_STATE) + 2) != pack_state(protocol):
         raise ProtocolError("Expected a client state, got other bytes.")
-    return reader
+    try:
+        state = read(reader)
+    except (ValueError, ZeroDivisionError) as error:  # numbers outside their ranges
+        raise ProtocolError("Expected a client state, got other bytes.") from error
+    reader.expect_end()
+    return state
 
 
-@dataclass(frozen=True, eq=False)
-class StoredStates(Generic[State]):
-    """The states of clients in one process, as bytes between messages.
-
-    Attributes:
-        join: a client's first state.
-        read: the inverse of `to_bytes`.
-    """
-
-    join: Callable[[int], State]
-    read: Callable[[bytes], State]
-    stored: dict[int, bytes] = field(default_factory=dict)
-
-    def load(self, client: int) -> State:
-        """The client's state."""
-        return self.read(self.stored[client]) if client in self.stored else self.join(client)
-
-    def store(self, client: int, state: State) -> None:
-        """Replace the client's state."""
-        self.stored[client] = state.to_bytes()
-
-    def answer(self, client: int, step: Callable[[State], tuple[State, bytes]]) -> bytes:
-        """The reply of one step; the new state is stored before it is sent."""
-        state, reply = step(self.load(client))
-        self.store(client, state)
-        return reply
+def read_optional_key(reader: Reader) -> bytes:
+    """The next key of a client state, prefixed with its length; empty if the client has none, or no longer."""
+    key = reader.chunk(KEY)
+    if len(key) not in {0, KEY}:
+        raise ProtocolError(f"Expected a client state with keys of {KEY} bytes, got {len(key)}.")
+    return key
 
 
 # The server's side
+
+Requests = Mapping[int, bytes]  # by recipient: a client's number, or a negative one for an enclave
+Replies = Iterable[tuple[int, bytes]]  # the sender as the transport knows it, and its message; in any order
+Transport = Callable[[Requests], Replies]  # sends requests to clients, and returns their replies
+ServerSide = Generator[Requests, Replies, T]
+"""A server: it yields requests, is sent the replies to them, and returns its result.
+
+Replies may be lazy. While a server reads them it may yield further requests: the host of an enclave forwards each
+upload as it arrives.
+"""
+
+
+class ReplyStatus(IntEnum):
+    """What a receiver did with a reply."""
+
+    ACCEPTED = 0
+    OVERSIZE = 1  # longer than any valid reply
+    MALFORMED = 2  # violates the schema, or has no valid signature
+    UNEXPECTED_SENDER = 3  # was not asked, or used another client's number
+    LATE = 4  # for an earlier phase or round
+    WRONG_SESSION = 5  # for another run, round, model, configuration, roster or enclave
+    DUPLICATE = 6  # the first reply counts
+    FORGED = 7  # not signed by its sender, or altered in transit
+    NOT_FINITE = 8  # contains NaN or infinity
 
 
 def _counters() -> "defaultdict[Kind, Counter[int]]":
@@ -183,7 +208,7 @@ def _counters() -> "defaultdict[Kind, Counter[int]]":
 
 
 @dataclass(frozen=True, eq=False)
-class Transcript(Generic[Kind, Reason]):
+class Transcript(Generic[Kind]):
     """What a server observes of a conversation.
 
     Attributes:
@@ -195,7 +220,7 @@ class Transcript(Generic[Kind, Reason]):
 
     down: defaultdict[Kind, Counter[int]] = field(default_factory=_counters)
     up: defaultdict[Kind, Counter[int]] = field(default_factory=_counters)
-    rejected: Counter[Reason] = field(default_factory=Counter)
+    rejected: Counter[ReplyStatus] = field(default_factory=Counter)
     unresponsive: set[int] = field(default_factory=set)
 
     def count_requests(self, kind: Kind, requests: Requests) -> None:
@@ -204,7 +229,7 @@ class Transcript(Generic[Kind, Reason]):
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome(Generic[T, Kind, Reason]):
+class Outcome(Generic[T, Kind]):
     """The end of a conversation.
 
     Attributes:
@@ -215,14 +240,100 @@ class Outcome(Generic[T, Kind, Reason]):
 
     result: T
     clients: tuple[int, ...]
-    transcript: Transcript[Kind, Reason]
+    transcript: Transcript[Kind]
 
 
-def play(server: ServerSide[T], answer: Callable[[Requests], Replies]) -> T:
-    """Run a conversation to its end: `answer` gives the replies to the server's requests, also one by one."""
+@dataclass(frozen=True, eq=False)
+class Exchange(Generic[Kind, AnyFrame, T]):
+    """One request to each of several clients, and the first valid reply of each.
+
+    Attributes:
+        kind: of the requests.
+        requests: by client.
+        unpack: parses a reply; raises `ProtocolError` if it is not a frame.
+        check: whether a frame is of this sender and for this exchange.
+        read: the content of a reply; raises `ProtocolError` if it is malformed.
+    """
+
+    kind: Kind
+    requests: Requests
+    unpack: Callable[[bytes], AnyFrame]
+    check: Callable[[int, AnyFrame], ReplyStatus]
+    read: Callable[[int, Reader], T]
+
+    def run(self, transcript: Transcript[Kind]) -> ServerSide[dict[int, T]]:
+        """Send the requests and read the replies, one at a time."""
+        accepted: dict[int, T] = {}
+        if not self.requests:
+            return accepted
+        transcript.count_requests(self.kind, self.requests)
+        for sender, data in (yield self.requests):
+            status = self._read(sender, data, accepted, transcript)
+            if status is not ReplyStatus.ACCEPTED:
+                transcript.rejected[status] += 1
+        transcript.unresponsive.update(self.requests.keys() - accepted.keys())
+        return accepted
+
+    def _read(self, sender: int, data: bytes, accepted: dict[int, T], transcript: Transcript[Kind]) -> ReplyStatus:
+        """Read one reply into `accepted`, or return why it is rejected."""
+        try:
+            frame = self.unpack(data)
+            status = self.check(sender, frame)
+            if status is not ReplyStatus.ACCEPTED:
+                return status
+            if sender not in self.requests or sender in accepted:
+                return ReplyStatus.DUPLICATE if sender in accepted else ReplyStatus.UNEXPECTED_SENDER
+            accepted[sender] = self.read(sender, Reader(frame.body))
+        except ProtocolError:
+            return ReplyStatus.MALFORMED
+        transcript.up[frame.kind][sender] = len(data)
+        return ReplyStatus.ACCEPTED
+
+
+# Both sides in one process
+
+
+@dataclass(frozen=True, eq=False)
+class LocalClients(Generic[State]):
+    """Clients in this process; their states are bytes between messages, as in a federation.
+
+    Attributes:
+        state: the type of their states.
+        join: a client's first state.
+        prepare: sets what a client knows itself, before every step; None: the client drops out.
+        answer: a client's step.
+        stored: states by client.
+    """
+
+    state: type[State]
+    join: Callable[[int], State]
+    prepare: Callable[[State], State | None]
+    answer: ClientStep[State]
+    stored: dict[int, bytes] = field(default_factory=dict)
+
+    def load(self, client: int) -> State:
+        """The client's state."""
+        return self.state.from_bytes(self.stored[client]) if client in self.stored else self.join(client)
+
+    def store(self, client: int, state: State) -> None:
+        """Replace the client's state."""
+        self.stored[client] = state.to_bytes()
+
+    def replies(self, requests: Requests) -> Iterator[tuple[int, bytes]]:
+        """The reply of every client that was asked and has not dropped out, computed when it is read."""
+        for client, request in requests.items():
+            state = self.prepare(self.load(client))
+            if state is not None:
+                after, reply = self.answer(state, request)
+                self.store(client, after)
+                yield client, reply
+
+
+def play(server: ServerSide[T], transport: Transport) -> T:
+    """Run a conversation to its end."""
     requests = next(server)
     while True:
-        replies = answer(requests)
+        replies = transport(requests)
         try:
             requests = server.send(replies)
         except StopIteration as end:

@@ -24,10 +24,10 @@ from protocols.secagg.federation import (
     session,
     small_vectors,
 )
+from tacit.errors import ProtocolError
+from tacit.protocols.kit import ReplyStatus
 from tacit.protocols.secagg import (
     Phase,
-    ProtocolError,
-    ReplyRejection,
     SecaggClientState,
     ThreatModel,
     answer,
@@ -97,7 +97,7 @@ def test_damage_in_transit_never_changes_the_sum() -> None:
         federation = garbling(seed, lambda chance, data: mutate(chance, data) + b"!")
         outcome = federation.run()
         assert np.array_equal(outcome.result, exact_sum(federation.vectors, COHORT))
-        assert outcome.transcript.rejected == {ReplyRejection.MALFORMED: 4 * 5 * 4}
+        assert outcome.transcript.rejected == {ReplyStatus.MALFORMED: 4 * 5 * 4}
 
 
 def test_garbage_sent_by_clients_ends_in_a_sum_or_a_clean_abort() -> None:

@@ -3,7 +3,8 @@ from fractions import Fraction
 import pytest
 from scipy.stats import hypergeom
 
-from tacit.protocols.secagg import GraphParameters, Parameters, ThreatModel, TooFewClientsError, graph
+from tacit.errors import TooFewClientsError
+from tacit.protocols.secagg import GraphParameters, Parameters, ThreatModel, graph
 from tacit.protocols.secagg.graph import graph_parameters
 
 PASSIVE, ACTIVE = ThreatModel.SEMI_HONEST, ThreatModel.ACTIVE_SERVER

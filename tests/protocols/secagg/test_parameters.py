@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from protocols.secagg.federation import parameters
-from tacit.errors import UserError
-from tacit.protocols.secagg import Parameters, ProtocolError, SecaggPolicy, ThreatModel
+from tacit.errors import ProtocolError, UserError
+from tacit.protocols.secagg import Parameters, SecaggPolicy, ThreatModel
 
 
 @pytest.mark.parametrize(

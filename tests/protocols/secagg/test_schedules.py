@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from protocols.secagg.federation import Answers, Federation, exact_sum, parameters, session
-from tacit.protocols.secagg import Parameters, Phase, ReplyRejection, ThreatModel, TooFewClientsError, graph
+from tacit.errors import TooFewClientsError
+from tacit.protocols.kit import ReplyStatus
+from tacit.protocols.secagg import Parameters, Phase, ThreatModel, graph
 from tacit.protocols.secagg.pads import Vector
 
 SCHEDULES = int(os.environ.get("TACIT_SCHEDULES", "120"))
@@ -27,7 +29,7 @@ class BadNetwork:
     """Reorders replies, duplicates some, repeats old ones, and adds those of an unexpected sender."""
 
     chance: random.Random
-    expected: Counter[ReplyRejection]
+    expected: Counter[ReplyStatus]
 
     def __post_init__(self) -> None:
         self.old: list[tuple[int, bytes]] = []
@@ -37,9 +39,9 @@ class BadNetwork:
         late = [reply for reply in self.old if self.chance.random() < 0.2]
         invalid = [(10**9, data) for _, data in replies[:1]] + [(j, data[:-1]) for j, data in replies[:1]]
         self.old += replies
-        self.expected += Counter({ReplyRejection.DUPLICATE: len(duplicates), ReplyRejection.LATE: len(late)})
+        self.expected += Counter({ReplyStatus.DUPLICATE: len(duplicates), ReplyStatus.LATE: len(late)})
         first = len(replies[:1])
-        self.expected += Counter({ReplyRejection.UNEXPECTED_SENDER: first, ReplyRejection.MALFORMED: first})
+        self.expected += Counter({ReplyStatus.UNEXPECTED_SENDER: first, ReplyStatus.MALFORMED: first})
         sent = replies + duplicates + late + invalid
         self.chance.shuffle(sent)
         return sent

@@ -28,13 +28,12 @@ from protocols.secagg.federation import (
     session,
     small_vectors,
 )
-from tacit.errors import UserError
+from tacit.errors import ProtocolError, UserError
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, SIGNATURE
 from tacit.protocols.secagg import (
     Parameters,
     Phase,
-    ProtocolError,
     SecaggClientState,
     SecaggPolicy,
     SecaggSession,

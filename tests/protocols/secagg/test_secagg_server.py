@@ -16,12 +16,11 @@ from protocols.secagg.federation import (
     session,
     small_vectors,
 )
-from tacit.errors import UserError
+from tacit.errors import TooFewClientsError, UserError
+from tacit.protocols.kit import ReplyStatus
 from tacit.protocols.secagg import (
     Phase,
-    ReplyRejection,
     ThreatModel,
-    TooFewClientsError,
     converse,
     phase_bytes,
     secagg_messages,
@@ -60,7 +59,7 @@ def test_a_damaged_reply_excludes_its_sender_and_nobody_else(phase: Phase, damag
     outcome = federation.run()
     assert outcome.clients == (COHORT if phase > Phase.UPLOAD else COHORT[1:])
     assert np.array_equal(outcome.result, exact_sum(federation.vectors, outcome.clients))
-    assert outcome.transcript.rejected == Counter({ReplyRejection.MALFORMED: 1})
+    assert outcome.transcript.rejected == Counter({ReplyStatus.MALFORMED: 1})
 
 
 def test_replies_of_unexpected_senders_or_of_another_session_are_rejected() -> None:
@@ -76,9 +75,9 @@ def test_replies_of_unexpected_senders_or_of_another_session_are_rejected() -> N
     outcome = federation.run()
     assert np.array_equal(outcome.result, exact_sum(federation.vectors, COHORT))
     assert outcome.transcript.rejected == {
-        ReplyRejection.UNEXPECTED_SENDER: 3,
-        ReplyRejection.WRONG_SESSION: 2,
-        ReplyRejection.DUPLICATE: 1,
+        ReplyStatus.UNEXPECTED_SENDER: 3,
+        ReplyStatus.WRONG_SESSION: 2,
+        ReplyStatus.DUPLICATE: 1,
     }
 
 
@@ -103,7 +102,7 @@ def test_signatures_of_unknown_identities_are_rejected() -> None:
         return [rewritten(Phase(frame[5] & 0x7F), client, frame[24:56], bytes(len(body_of(frame)))), *replies[1:]]
 
     for phase in (Phase.ANNOUNCE, Phase.AGREE):
-        assert tampered(phase, forge).run().transcript.rejected == {ReplyRejection.MALFORMED: 1}
+        assert tampered(phase, forge).run().transcript.rejected == {ReplyStatus.MALFORMED: 1}
 
 
 @pytest.mark.parametrize("threat_model", ThreatModel)
@@ -116,8 +115,8 @@ def test_bytes_are_known_in_advance(threat_model: ThreatModel, count: int, dim: 
         assert set(transcript.up[phase].values()) == {size.up}
         assert set(transcript.down[phase].values()) == {size.down}
         assert len(transcript.up[phase]) == count
-        assert size.up <= secagg_messages.max_size(phase, Direction.REPLY, p)
-        assert size.down <= secagg_messages.max_size(phase, Direction.REQUEST, p)
+        assert size.up <= secagg_messages.max_sizes(p)[phase].up
+        assert size.down <= secagg_messages.max_sizes(p)[phase].down
     assert not transcript.rejected
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from protocols.secagg.federation import entropy
-from tacit.protocols.secagg import ProtocolError, TooFewClientsError, shamir
+from tacit.errors import ProtocolError, TooFewClientsError
+from tacit.protocols.secagg import shamir
 from tacit.protocols.secagg.shamir import ShareSet, recover_secrets
 
 SECRET = bytes(range(224, 256))

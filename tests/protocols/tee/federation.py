@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from tacit.pieces.samplers import FixedSize
 from tacit.pieces.trainers import Sgd
 from tacit.protocols import crypto
 from tacit.protocols.attestation import AttestationPolicy, SimulatedAttestor, code_measurement
-from tacit.protocols.kit import Requests, play
+from tacit.protocols.kit import LocalClients, Requests, play
 from tacit.protocols.tee import (
     ENCLAVE,
     Configuration,
@@ -34,6 +34,7 @@ from tacit.protocols.tee import (
     enclave_messages,
     join_run,
     serve,
+    set_time,
     set_upload,
     simulated_configuration,
     simulated_identity,
@@ -88,10 +89,10 @@ class Federation:
     method: Method
     journal: Journal | None = None
     layers: tuple[int, ...] = LAYERS
-    states: dict[int, bytes] = field(default_factory=dict)
     attested: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
+        self.clients = LocalClients(EnclaveClientState, self._join, lambda state: set_time(state, NOW), answer)
         self.configuration: Configuration = simulated_configuration(self.method, POPULATION, SEED)
         self.restart()
 
@@ -105,22 +106,18 @@ class Federation:
         assert isinstance(self.method.channel, Enclave)
         return self.method.channel
 
-    def state(self, client: int) -> EnclaveClientState:
-        if client in self.states:
-            return EnclaveClientState.from_bytes(self.states[client])
+    def _join(self, client: int) -> EnclaveClientState:
         run, config = self.configuration.run, self.configuration.digest
         return join_run(run, client, config, POLICY, simulated_identity(SEED, client))
 
-    def answer(self, client: int, request: bytes) -> bytes:
-        state, reply = answer(self.state(client), request, NOW)
-        self.states[client] = state.to_bytes()
-        return reply
+    def state(self, client: int) -> EnclaveClientState:
+        return set_time(self.clients.load(client), NOW)
 
     def encode(self, sent: Messages, index: int, model: bytes = MODEL) -> None:
         for place, client in enumerate(sent.clients.tolist()):
             plaintext = self.channel.message_format.pack(sent, place, now(index))
             pending = PendingUpload(index, model, sent.rows.dim, sent.samples is not None, plaintext)
-            self.states[client] = set_upload(self.state(client), pending).to_bytes()
+            self.clients.store(client, set_upload(self.state(client), pending))
 
     def request(self, sent: Messages, index: int) -> RoundRequest:
         cohort = tuple(sorted(sent.clients.tolist()))
@@ -134,8 +131,8 @@ class Federation:
         def replies(requests: Requests) -> list[Delivery]:
             if ENCLAVE in requests:
                 return [(ENCLAVE, self.service.answer(requests[ENCLAVE]))]
-            answers = [(client, self.answer(client, request)) for client, request in requests.items()]
-            uploads = answers and enclave_messages.unpack(answers[0][1]).type is MessageType.UPLOAD
+            answers = list(self.clients.replies(requests))
+            uploads = answers and enclave_messages.unpack(answers[0][1]).kind is MessageType.UPLOAD
             return list(tamper(answers)) if uploads else answers
 
         outcome = play(converse(self.request(sent, index), self.attested), replies)

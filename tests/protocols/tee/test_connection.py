@@ -46,14 +46,14 @@ def listening() -> Iterator[Address]:
 def test_bytes_that_are_not_a_frame_end_the_connection_and_not_the_process(listening: Address, data: bytes) -> None:
     with socket.create_connection(listening, timeout=10) as connection:
         connection.sendall(data)
-        reply = enclave_messages.unpack(connection.recv(1000))
+        reply = connection.recv(1000)
         with pytest.raises(EnclaveRefusedError, match="Expected a frame"):
-            reply.reader(MessageType.ROUND_OPENED)
+            enclave_messages.read_reply(reply, MessageType.ROUND_OPENED)
     with socket.create_connection(listening, timeout=10) as connection:
         connection.sendall(b"TA")  # an incomplete frame
     with socket.create_connection(listening) as connection:
         evidence = EnclaveConnection(connection).ask(enclave_messages.pack(MessageType.ATTEST, bytes(64)))
-        assert enclave_messages.unpack(evidence).type is MessageType.EVIDENCE
+        assert enclave_messages.unpack(evidence).kind is MessageType.EVIDENCE
 
 
 def test_the_host_stops_waiting_for_a_silent_enclave() -> None:

@@ -21,6 +21,7 @@ from tacit.protocols.tee import (
     enclave_messages,
     join_run,
     seal,
+    set_time,
     set_upload,
     simulated_identity,
 )
@@ -42,14 +43,14 @@ OTHER_REQUESTS = [
 
 def challenged(federation: Federation, state: EnclaveClientState) -> tuple[EnclaveClientState, Evidence]:
     """The client's challenge and the enclave's evidence."""
-    state, reply = answer(state, enclave_messages.pack(MessageType.CHALLENGE), NOW)
-    nonce = bytes(enclave_messages.unpack(reply).reader(MessageType.NONCE).rest())
+    state, reply = answer(state, enclave_messages.pack(MessageType.CHALLENGE))
+    nonce = bytes(enclave_messages.read_reply(reply, MessageType.NONCE).rest())
     reply = federation.service.answer(enclave_messages.pack(MessageType.ATTEST, nonce))
-    return state, Evidence.read(enclave_messages.unpack(reply).reader(MessageType.EVIDENCE))
+    return state, Evidence.read(enclave_messages.read_reply(reply, MessageType.EVIDENCE))
 
 
 def accepted(state: EnclaveClientState, evidence: Evidence) -> EnclaveClientState:
-    return answer(state, enclave_messages.pack(MessageType.PRESENT_EVIDENCE, evidence.pack()), NOW)[0]
+    return answer(state, enclave_messages.pack(MessageType.PRESENT_EVIDENCE, evidence.pack()))[0]
 
 
 def test_an_enclave_that_answers_is_accepted() -> None:
@@ -73,13 +74,22 @@ def test_evidence_for_another_challenge_is_refused() -> None:
         accepted(other, evidence)
 
 
+def test_a_restored_state_verifies_no_evidence_before_the_time_is_set() -> None:
+    federation = Federation(method())
+    state, evidence = challenged(federation, federation.state(CLIENT))
+    restored = EnclaveClientState.from_bytes(state.to_bytes())
+    with pytest.raises(ProtocolError, match="does not know the time"):
+        accepted(restored, evidence)
+    assert accepted(set_time(restored, NOW), evidence).key == evidence.key
+
+
 def test_no_nonce_is_drawn_twice() -> None:
     state, nonces = Federation(method()).state(CLIENT), set()
     for _ in range(50):
         state, reply = answer(
-            EnclaveClientState.from_bytes(state.to_bytes()), enclave_messages.pack(MessageType.CHALLENGE), NOW
+            EnclaveClientState.from_bytes(state.to_bytes()), enclave_messages.pack(MessageType.CHALLENGE)
         )
-        nonces.add(enclave_messages.unpack(reply).reader(MessageType.NONCE).take(KEY))
+        nonces.add(enclave_messages.read_reply(reply, MessageType.NONCE).take(KEY))
     assert len(nonces) == 50
 
 
@@ -141,7 +151,7 @@ def test_nothing_is_sent_before_an_enclave_is_accepted() -> None:
     federation = Federation(method())
     state = set_upload(federation.state(CLIENT), PendingUpload(0, MODEL, 3, False, b"secret"))
     with pytest.raises(ProtocolError, match="accepted no enclave"):
-        answer(state, enclave_messages.pack(MessageType.REQUEST_UPLOAD, pack_number(0) + GENESIS), NOW)
+        answer(state, enclave_messages.pack(MessageType.REQUEST_UPLOAD, pack_number(0) + GENESIS))
 
 
 def test_a_client_uploads_once_per_round() -> None:
@@ -149,7 +159,7 @@ def test_a_client_uploads_once_per_round() -> None:
     federation.run_round(messages(rows(0)), 0)
     state = federation.state(CLIENT)
     with pytest.raises(ProtocolError, match="no upload for round 0"):
-        answer(state, enclave_messages.pack(MessageType.REQUEST_UPLOAD, pack_number(0) + GENESIS), NOW)
+        answer(state, enclave_messages.pack(MessageType.REQUEST_UPLOAD, pack_number(0) + GENESIS))
     with pytest.raises(UserError, match="A client uploads once per round"):
         set_upload(state, PendingUpload(0, MODEL, 3, False, b"again"))
 
@@ -160,7 +170,7 @@ def test_a_client_uploads_once_per_round() -> None:
 )
 def test_other_requests_are_refused(request_: bytes) -> None:
     with pytest.raises(ProtocolError):
-        answer(Federation(method()).state(CLIENT), request_, NOW)
+        answer(Federation(method()).state(CLIENT), request_)
 
 
 def test_states_survive_serialisation() -> None:

@@ -5,6 +5,7 @@ The suite tries 150 inputs per test. A campaign tries more:
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -13,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.tee.federation import COHORT, SEED, Federation, messages, method, now, rows
-from tacit.errors import UserError
+from tacit.errors import ProtocolError, UserError
 from tacit.pieces.channels import Enclave
 from tacit.protocols import attestation, tee
+from tacit.protocols.kit import ReplyStatus
 from tacit.protocols.tee import (
     Configuration,
+    EnclaveClientState,
     MessageType,
-    UploadStatus,
     enclave_messages,
     seal,
     simulated_identity,
@@ -39,7 +41,7 @@ def current(federation: Federation) -> _OpenRound:
 
 def forward(federation: Federation, upload: bytes) -> int:
     request = enclave_messages.pack(MessageType.FORWARD_UPLOAD, pack_number(COHORT[0]) + upload)
-    return enclave_messages.unpack(federation.service.answer(request)).reader(MessageType.RECEIPT).number(1)
+    return enclave_messages.read_reply(federation.service.answer(request), MessageType.RECEIPT).number(1)
 
 
 def opened(channel: Enclave) -> Federation:
@@ -57,7 +59,7 @@ def test_any_bytes_as_an_upload(channel: Enclave) -> None:
     @settings(max_examples=TRIES, deadline=None)
     @given(st.binary(max_size=400))
     def check(data: bytes) -> None:
-        assert forward(federation, data) != UploadStatus.ACCEPTED
+        assert forward(federation, data) != ReplyStatus.ACCEPTED
 
     check()
     assert not current(federation).received
@@ -81,7 +83,7 @@ def test_any_bytes_as_a_plaintext_that_is_encrypted_and_signed_correctly(channel
             return
         session = current(federation).session
         upload = seal(session, COHORT[0], simulated_identity(SEED, COHORT[0]), bytes(32), changed)
-        assert forward(federation, upload) == UploadStatus.MALFORMED
+        assert forward(federation, upload) == ReplyStatus.MALFORMED
 
     check()
     assert not current(federation).received
@@ -95,12 +97,29 @@ def test_any_frame_for_the_enclave() -> None:
         st.sampled_from([kind for kind in MessageType if kind is not MessageType.SHUT_DOWN]), st.binary(max_size=300)
     )
     def check(kind: MessageType, body: bytes) -> None:
-        assert enclave_messages.unpack(federation.service.answer(enclave_messages.pack(kind, body))).type in {
+        assert enclave_messages.unpack(federation.service.answer(enclave_messages.pack(kind, body))).kind in {
             MessageType.REFUSED,
             MessageType.RECEIPT,
             MessageType.EVIDENCE,
             MessageType.ROUND_OPENED,
         }
+
+    check()
+
+
+def test_any_change_of_a_stored_state() -> None:
+    """A state is read as it was stored, or refused with `ProtocolError`."""
+    federation = Federation(method())
+    federation.run_round(messages(rows(0)))
+    federation.encode(messages(rows(1)), 1)
+    stored = federation.clients.stored[COHORT[0]]
+    assert EnclaveClientState.from_bytes(stored).to_bytes() == stored
+
+    @settings(max_examples=TRIES, deadline=None)
+    @given(st.integers(0, len(stored) - 1), st.integers(0, len(stored)), st.binary(max_size=20))
+    def check(start: int, end: int, put: bytes) -> None:
+        with suppress(ProtocolError):
+            EnclaveClientState.from_bytes(stored[:start] + put + stored[end:])
 
     check()
 

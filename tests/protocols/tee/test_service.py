@@ -127,10 +127,10 @@ def test_a_failed_round_may_be_repeated_and_a_released_one_may_not() -> None:
     federation = Federation(method(Enclave(least=3)))
     failed = federation.run_round(messages(rows(0)), 0, lambda replies: replies[:2])
     assert failed.result.release.contributors == ()
-    federation.states.clear()
+    federation.clients.stored.clear()
     federation.attested = frozenset()
     assert federation.run_round(messages(rows(0)), 0).result.release.contributors == COHORT
-    federation.states.clear()
+    federation.clients.stored.clear()
     federation.attested = frozenset()
     with pytest.raises(EnclaveRefusedError, match="one aggregate is released per round"):
         federation.run_round(messages(rows(0)), 0)
@@ -139,9 +139,9 @@ def test_a_failed_round_may_be_repeated_and_a_released_one_may_not() -> None:
 def test_only_clients_of_the_directory_are_accepted() -> None:
     service = Federation(method()).service
     request = RoundRequest(0, MODEL, DIM, (0, POPULATION), 2, LAYERS, {})
-    reply = enclave_messages.unpack(service.answer(enclave_messages.pack(MessageType.OPEN_ROUND, request.pack())))
+    reply = service.answer(enclave_messages.pack(MessageType.OPEN_ROUND, request.pack()))
     with pytest.raises(EnclaveRefusedError, match="not in the directory"):
-        reply.reader(MessageType.ROUND_OPENED)
+        enclave_messages.read_reply(reply, MessageType.ROUND_OPENED)
 
 
 def test_invalid_requests_of_the_host_are_refused() -> None:
@@ -155,7 +155,7 @@ def test_invalid_requests_of_the_host_are_refused() -> None:
         enclave_messages.pack(MessageType.CLOSE_ROUND, pack_number(0)),
         enclave_messages.pack(MessageType.SHUT_DOWN),
     ):
-        assert enclave_messages.unpack(service.answer(request)).type is MessageType.REFUSED
+        assert enclave_messages.unpack(service.answer(request)).kind is MessageType.REFUSED
 
 
 def test_rows_do_not_outlive_their_round() -> None:

@@ -53,13 +53,13 @@ def _send_garbage(enclave: SimulatedEnclave) -> None:
     """The process answers each request with a refusal or a receipt."""
     for data in (b"", b"\xff" * 1000, os.urandom(5000), b"TUPL" + bytes(500)):
         request = enclave_messages.pack(MessageType.FORWARD_UPLOAD, pack_number(3) + data)
-        assert enclave_messages.unpack(enclave.connection.ask(request)).type is MessageType.RECEIPT
+        assert enclave_messages.unpack(enclave.connection.ask(request)).kind is MessageType.RECEIPT
     requests = (MessageType.OPEN_ROUND, MessageType.ATTEST, MessageType.CLOSE_ROUND, MessageType.FORWARD_UPLOAD)
     for body in (b"", os.urandom(100), bytes(10_000)):
         for kind in (*requests, MessageType.PRESENT_EVIDENCE):
             reply = enclave.connection.ask(enclave_messages.pack(kind, body))
             answers = (MessageType.REFUSED, MessageType.RECEIPT, MessageType.EVIDENCE)
-            assert enclave_messages.unpack(reply).type in answers
+            assert enclave_messages.unpack(reply).kind in answers
 
 
 def test_an_enclave_that_cannot_start_is_a_clean_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,12 @@ from tacit.core import Messages
 from tacit.pieces.aggregators import WeightedMean
 from tacit.pieces.channels import Enclave
 from tacit.protocols import crypto
-from tacit.protocols.kit import HEADER
+from tacit.protocols.kit import HEADER, ReplyStatus
 from tacit.protocols.tee import (
     EnclaveOutcome,
     EnclaveSession,
     MessageType,
     Upload,
-    UploadStatus,
     enclave_messages,
     seal,
     simulated_identity,
@@ -94,92 +93,92 @@ def other_key(a: Attacker) -> bytes:
 
 
 Make = Callable[[Attacker], bytes]
-BEFORE: dict[str, tuple[Make, UploadStatus]] = {  # with the victim's number, before its own upload
-    "of nothing": (lambda _: b"", UploadStatus.MALFORMED),
-    "of other bytes": (lambda _: bytes(range(256)), UploadStatus.MALFORMED),
-    "truncated": (lambda a: a.uploads[VICTIM][:-1], UploadStatus.MALFORMED),
-    "extended": (lambda a: a.uploads[VICTIM] + b"\0", UploadStatus.MALFORMED),
-    "cut inside its header": (lambda a: a.uploads[VICTIM][:60], UploadStatus.MALFORMED),
-    "of another version": (lambda a: flip(a.uploads[VICTIM], 4), UploadStatus.MALFORMED),
-    "with a flipped bit of ciphertext": (lambda a: flip(a.uploads[VICTIM], 200), UploadStatus.FORGED),
+BEFORE: dict[str, tuple[Make, ReplyStatus]] = {  # with the victim's number, before its own upload
+    "of nothing": (lambda _: b"", ReplyStatus.MALFORMED),
+    "of other bytes": (lambda _: bytes(range(256)), ReplyStatus.MALFORMED),
+    "truncated": (lambda a: a.uploads[VICTIM][:-1], ReplyStatus.MALFORMED),
+    "extended": (lambda a: a.uploads[VICTIM] + b"\0", ReplyStatus.MALFORMED),
+    "cut inside its header": (lambda a: a.uploads[VICTIM][:60], ReplyStatus.MALFORMED),
+    "of another version": (lambda a: flip(a.uploads[VICTIM], 4), ReplyStatus.MALFORMED),
+    "with a flipped bit of ciphertext": (lambda a: flip(a.uploads[VICTIM], 200), ReplyStatus.FORGED),
     "with a flipped bit of its fresh key": (
         lambda a: replace(a.honest, ephemeral=bytes([9]) * 32).pack(),
-        UploadStatus.FORGED,
+        ReplyStatus.FORGED,
     ),
-    "with a fresh key of low order": (lambda a: replace(a.honest, ephemeral=bytes(32)).pack(), UploadStatus.FORGED),
-    "with another signature": (lambda a: replace(a.honest, signature=bytes(64)).pack(), UploadStatus.FORGED),
-    "signed with another client's key": (lambda a: a.upload(a.plaintext(), signer=5), UploadStatus.FORGED),
+    "with a fresh key of low order": (lambda a: replace(a.honest, ephemeral=bytes(32)).pack(), ReplyStatus.FORGED),
+    "with another signature": (lambda a: replace(a.honest, signature=bytes(64)).pack(), ReplyStatus.FORGED),
+    "signed with another client's key": (lambda a: a.upload(a.plaintext(), signer=5), ReplyStatus.FORGED),
     "of another client, renamed": (
         lambda a: replace(Upload.read(a.uploads[5]), client=VICTIM).pack(),
-        UploadStatus.FORGED,
+        ReplyStatus.FORGED,
     ),
-    "of another client": (lambda a: a.uploads[5], UploadStatus.UNEXPECTED_SENDER),
-    "replayed from an earlier round": (lambda a: a.previous[VICTIM], UploadStatus.LATE),
+    "of another client": (lambda a: a.uploads[5], ReplyStatus.UNEXPECTED_SENDER),
+    "replayed from an earlier round": (lambda a: a.previous[VICTIM], ReplyStatus.LATE),
     "of an earlier round, renumbered": (
         lambda a: replace(Upload.read(a.previous[VICTIM]), round=1).pack(),
-        UploadStatus.WRONG_SESSION,
+        ReplyStatus.WRONG_SESSION,
     ),
     "for a later round": (
         lambda a: a.upload(a.plaintext(), session=replace(a.session, round=2)),
-        UploadStatus.WRONG_SESSION,
+        ReplyStatus.WRONG_SESSION,
     ),
     "for another run": (
         lambda a: a.upload(a.plaintext(), session=replace(a.session, run=bytes(16))),
-        UploadStatus.WRONG_SESSION,
+        ReplyStatus.WRONG_SESSION,
     ),
     "for another model": (
         lambda a: a.upload(a.plaintext(), session=replace(a.session, model=bytes(32))),
-        UploadStatus.WRONG_SESSION,
+        ReplyStatus.WRONG_SESSION,
     ),
     "for another schema": (
         lambda a: a.upload(a.plaintext(), session=replace(a.session, dim=DIM + 1)),
-        UploadStatus.WRONG_SESSION,
+        ReplyStatus.WRONG_SESSION,
     ),
     "for another configuration": (
         lambda a: a.upload(a.plaintext(), session=replace(a.session, config=bytes(32))),
-        UploadStatus.WRONG_SESSION,
+        ReplyStatus.WRONG_SESSION,
     ),
     "for another release-log head": (
         lambda a: a.upload(a.plaintext(), session=replace(a.session, head=bytes(32))),
-        UploadStatus.WRONG_SESSION,
+        ReplyStatus.WRONG_SESSION,
     ),
     "for another enclave's key": (
         lambda a: a.upload(a.plaintext(), session=replace(a.session, key=OTHER_KEY)),
-        UploadStatus.WRONG_SESSION,
+        ReplyStatus.WRONG_SESSION,
     ),
-    "for another key under this round's context": (other_key, UploadStatus.FORGED),
-    "oversize": (lambda a: a.upload(bytes(100_000)), UploadStatus.OVERSIZE),
-    "with a length bomb inside": (lambda a: a.upload(b"\xff" * 8 + bytes(64)), UploadStatus.MALFORMED),
-    "with an empty plaintext": (lambda a: a.upload(b""), UploadStatus.MALFORMED),
-    "padded against the configuration": (lambda a: a.upload(a.plaintext() + bytes(8)), UploadStatus.MALFORMED),
+    "for another key under this round's context": (other_key, ReplyStatus.FORGED),
+    "oversize": (lambda a: a.upload(bytes(100_000)), ReplyStatus.OVERSIZE),
+    "with a length bomb inside": (lambda a: a.upload(b"\xff" * 8 + bytes(64)), ReplyStatus.MALFORMED),
+    "with an empty plaintext": (lambda a: a.upload(b""), ReplyStatus.MALFORMED),
+    "padded against the configuration": (lambda a: a.upload(a.plaintext() + bytes(8)), ReplyStatus.MALFORMED),
     "with a frame of another round inside": (
         lambda a: a.upload(pack_chunk(frames.pack(FrameKind.MESSAGE, 0, {Part.ROW: encoded(ROW)}))),
-        UploadStatus.MALFORMED,
+        ReplyStatus.MALFORMED,
     ),
     "with a view inside": (
         lambda a: a.upload(pack_chunk(frames.pack(FrameKind.VIEW, 1, {Part.ROW: encoded(ROW)}))),
-        UploadStatus.MALFORMED,
+        ReplyStatus.MALFORMED,
     ),
-    "with integers": (lambda a: a.upload(a.plaintext({Part.ROW: ROW.int()})), UploadStatus.MALFORMED),
-    "with a number too few, dense": (lambda a: a.upload(a.plaintext({Part.ROW: ROW[1:]})), UploadStatus.MALFORMED),
-    "with NaN, dense": (lambda a: a.upload(a.plaintext({Part.ROW: ROW * torch.nan})), UploadStatus.NOT_FINITE),
-    "with float64 numbers": (lambda a: a.upload(a.plaintext({Part.ROW: ROW[::2].double()})), UploadStatus.MALFORMED),
-    "without a row": (lambda a: a.upload(a.plaintext({})), UploadStatus.MALFORMED),
+    "with integers": (lambda a: a.upload(a.plaintext({Part.ROW: ROW.int()})), ReplyStatus.MALFORMED),
+    "with a number too few, dense": (lambda a: a.upload(a.plaintext({Part.ROW: ROW[1:]})), ReplyStatus.MALFORMED),
+    "with NaN, dense": (lambda a: a.upload(a.plaintext({Part.ROW: ROW * torch.nan})), ReplyStatus.NOT_FINITE),
+    "with float64 numbers": (lambda a: a.upload(a.plaintext({Part.ROW: ROW[::2].double()})), ReplyStatus.MALFORMED),
+    "without a row": (lambda a: a.upload(a.plaintext({})), ReplyStatus.MALFORMED),
     "with a weight outside the schema": (
         lambda a: a.upload(a.plaintext({Part.ROW: encoded(ROW), Part.SAMPLES: torch.tensor(10**9)})),
-        UploadStatus.MALFORMED,
+        ReplyStatus.MALFORMED,
     ),
-    "with too few numbers": (lambda a: a.row(Csr().encode(ROW[:-1])), UploadStatus.MALFORMED),
-    "with too many numbers": (lambda a: a.row(Csr().encode(ROW.repeat(2))), UploadStatus.MALFORMED),
-    "with one number to broadcast": (lambda a: a.row(Csr().encode(ROW[:1])), UploadStatus.MALFORMED),
-    "with NaN": (lambda a: a.row(csr([1, 2], [float("nan"), 1.0])), UploadStatus.MALFORMED),
-    "with infinity": (lambda a: a.row(csr([1, 2], [float("inf"), 1.0])), UploadStatus.MALFORMED),
-    "with indices out of range": (lambda a: a.row(csr([1, DIM], [1.0, 1.0])), UploadStatus.MALFORMED),
-    "with huge indices": (lambda a: a.row(csr([1, 2**32 - 1], [1.0, 1.0])), UploadStatus.MALFORMED),
-    "with indices unsorted": (lambda a: a.row(csr([2, 1], [1.0, 1.0])), UploadStatus.MALFORMED),
-    "with indices duplicated": (lambda a: a.row(csr([2, 2], [1.0, 1.0])), UploadStatus.MALFORMED),
-    "with fewer values than indices": (lambda a: a.row(csr([1, 2], [1.0])), UploadStatus.MALFORMED),
-    "with zeros among its values": (lambda a: a.row(csr([1, 2], [1.0, 0.0])), UploadStatus.MALFORMED),
+    "with too few numbers": (lambda a: a.row(Csr().encode(ROW[:-1])), ReplyStatus.MALFORMED),
+    "with too many numbers": (lambda a: a.row(Csr().encode(ROW.repeat(2))), ReplyStatus.MALFORMED),
+    "with one number to broadcast": (lambda a: a.row(Csr().encode(ROW[:1])), ReplyStatus.MALFORMED),
+    "with NaN": (lambda a: a.row(csr([1, 2], [float("nan"), 1.0])), ReplyStatus.MALFORMED),
+    "with infinity": (lambda a: a.row(csr([1, 2], [float("inf"), 1.0])), ReplyStatus.MALFORMED),
+    "with indices out of range": (lambda a: a.row(csr([1, DIM], [1.0, 1.0])), ReplyStatus.MALFORMED),
+    "with huge indices": (lambda a: a.row(csr([1, 2**32 - 1], [1.0, 1.0])), ReplyStatus.MALFORMED),
+    "with indices unsorted": (lambda a: a.row(csr([2, 1], [1.0, 1.0])), ReplyStatus.MALFORMED),
+    "with indices duplicated": (lambda a: a.row(csr([2, 2], [1.0, 1.0])), ReplyStatus.MALFORMED),
+    "with fewer values than indices": (lambda a: a.row(csr([1, 2], [1.0])), ReplyStatus.MALFORMED),
+    "with zeros among its values": (lambda a: a.row(csr([1, 2], [1.0, 0.0])), ReplyStatus.MALFORMED),
 }
 AFTER: dict[str, Make] = {  # with the victim's number, after its own upload
     "replayed": lambda a: a.uploads[VICTIM],
@@ -219,7 +218,7 @@ def undisturbed() -> torch.Tensor:
     return outcome.result.release.total.total
 
 
-def rejected(undisturbed: torch.Tensor, tamper: Callable[[Attacker], Iterator[Delivery]]) -> Mapping[UploadStatus, int]:
+def rejected(undisturbed: torch.Tensor, tamper: Callable[[Attacker], Iterator[Delivery]]) -> Mapping[ReplyStatus, int]:
     """The reasons, after checking that the aggregate is as without the invalid uploads."""
     result = TwoRounds(tamper).run().result
     assert result.release.contributors == COHORT
@@ -244,7 +243,7 @@ def test_the_first_upload_counts(kind: str, undisturbed: torch.Tensor) -> None:
         yield from attacker.uploads.items()
         yield VICTIM, AFTER[kind](attacker)
 
-    assert rejected(undisturbed, tamper) == {UploadStatus.DUPLICATE: 1}
+    assert rejected(undisturbed, tamper) == {ReplyStatus.DUPLICATE: 1}
 
 
 def test_a_client_outside_the_cohort_is_an_unexpected_sender(undisturbed: torch.Tensor) -> None:
@@ -253,7 +252,7 @@ def test_a_client_outside_the_cohort_is_an_unexpected_sender(undisturbed: torch.
         yield 4_000_000_000, attacker.uploads[VICTIM]
         yield from attacker.uploads.items()
 
-    assert rejected(undisturbed, tamper) == {UploadStatus.UNEXPECTED_SENDER: 2}
+    assert rejected(undisturbed, tamper) == {ReplyStatus.UNEXPECTED_SENDER: 2}
 
 
 def test_after_the_end_of_the_round_every_upload_is_late() -> None:
@@ -261,7 +260,7 @@ def test_after_the_end_of_the_round_every_upload_is_late() -> None:
     over.run()
     body = VICTIM.to_bytes(4, "little") + over.rounds[1][VICTIM]
     reply = over.federation.service.answer(enclave_messages.pack(MessageType.FORWARD_UPLOAD, body))
-    assert reply == enclave_messages.pack(MessageType.RECEIPT, bytes([UploadStatus.LATE]))
+    assert reply == enclave_messages.pack(MessageType.RECEIPT, bytes([ReplyStatus.LATE]))
 
 
 def test_all_of_them_in_one_round(undisturbed: torch.Tensor) -> None:
@@ -282,7 +281,7 @@ def test_dense_rows_must_be_finite_too() -> None:
     values[2, 7] = float("nan")
     federation = Federation(method(Enclave()))
     outcome = federation.run_round(messages(values))
-    assert outcome.result.rejected == {UploadStatus.NOT_FINITE: 1}
+    assert outcome.result.rejected == {ReplyStatus.NOT_FINITE: 1}
     assert outcome.result.release.contributors == tuple(c for c in COHORT if c != COHORT[2])
     assert outcome.transcript.unresponsive == {COHORT[2]}
 
@@ -295,4 +294,4 @@ def test_weights_must_be_plausible(samples: int) -> None:
     weights = sent.samples.clone()
     weights[1] = samples
     outcome = federation.run_round(Messages(sent.clients, sent.rows, weights))
-    assert outcome.result.rejected == {UploadStatus.MALFORMED: 1}
+    assert outcome.result.rejected == {ReplyStatus.MALFORMED: 1}

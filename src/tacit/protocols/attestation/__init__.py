@@ -9,14 +9,13 @@ Not covered: physical access to the machine. A memory interposer for less than 1
 of current SGX, TDX and SEV-SNP processors (WireTap, Battering RAM, TEE.fail, 2025); vendors consider it out of scope.
 """
 
-from tacit.protocols.attestation.evidence import GENESIS, Binding, Claims, Evidence, QuoteKind, ReleaseLog, extend_head
+from tacit.protocols.attestation.evidence import GENESIS, Binding, Evidence, QuoteKind, ReleaseLog, extend_head
 from tacit.protocols.attestation.gramine import GramineAttestor, render_manifest
 from tacit.protocols.attestation.simulated_quotes import SIMULATED, SimulatedAttestor, code_measurement
 from tacit.protocols.attestation.verification import (
     AttestationPolicy,
     AttestationResult,
     Attestor,
-    Verifier,
     check_claims,
     quote_kind,
     verify_evidence,
@@ -30,13 +29,11 @@ __all__ = [
     "AttestationResult",
     "Attestor",
     "Binding",
-    "Claims",
     "Evidence",
     "GramineAttestor",
     "QuoteKind",
     "ReleaseLog",
     "SimulatedAttestor",
-    "Verifier",
     "check_claims",
     "code_measurement",
     "extend_head",

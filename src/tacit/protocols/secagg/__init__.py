@@ -8,30 +8,24 @@ Not covered: a client may send any vector (its norm is invisible), drop out, or 
 fail; it cannot reveal another client's vector.
 """
 
-from tacit.errors import ProtocolError, TooFewClientsError
 from tacit.protocols.secagg.graph import GraphParameters, ThreatModel
 from tacit.protocols.secagg.in_process import run_locally
 from tacit.protocols.secagg.pads import Vector, pack_vector, packed_size, unpack_vector
 from tacit.protocols.secagg.parameters import MIN_COHORT, Parameters, SecaggPolicy, SecaggSession
 from tacit.protocols.secagg.secagg_client import SecaggClientState, answer, join_round, set_vector
-from tacit.protocols.secagg.secagg_messages import Phase, PhaseBytes, phase_bytes
-from tacit.protocols.secagg.secagg_server import ReplyRejection, SecaggOutcome, SecaggTranscript, converse
+from tacit.protocols.secagg.secagg_messages import Phase, phase_bytes
+from tacit.protocols.secagg.secagg_server import SecaggOutcome, converse
 
 __all__ = [
     "MIN_COHORT",
     "GraphParameters",
     "Parameters",
     "Phase",
-    "PhaseBytes",
-    "ProtocolError",
-    "ReplyRejection",
     "SecaggClientState",
     "SecaggOutcome",
     "SecaggPolicy",
     "SecaggSession",
-    "SecaggTranscript",
     "ThreatModel",
-    "TooFewClientsError",
     "Vector",
     "answer",
     "converse",

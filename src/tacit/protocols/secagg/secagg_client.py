@@ -19,7 +19,7 @@ import numpy as np
 from tacit.errors import ProtocolError, UserError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, Entropy
-from tacit.protocols.kit import ProtocolId, pack_state, state_reader
+from tacit.protocols.kit import ProtocolId, pack_state, read_optional_key, read_state
 from tacit.protocols.secagg import graph, pads, secagg_messages, shamir
 from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.pads import (
@@ -27,6 +27,7 @@ from tacit.protocols.secagg.pads import (
     Vector,
     own_pad_key,
     pack_vector,
+    packed_size,
     pair_pad_key,
     reduce,
     seed_commitment,
@@ -43,7 +44,7 @@ from tacit.protocols.secagg.secagg_messages import (
     agreement_statement,
     announcement_statement,
 )
-from tacit.wire.packing import CLIENT_LIMIT, Reader, Table, pack_number, pack_subset, pack_table
+from tacit.wire.packing import CLIENT_LIMIT, Reader, Table, pack_chunk, pack_number, pack_subset, pack_table
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -92,49 +93,35 @@ class SecaggClientState:
 
     def to_bytes(self) -> bytes:
         """For storage between two messages."""
-        sizes = (len(self.root), len(self.identity), len(self.vector))
-        numbers = (self.client, self.min_announced, int(self.phase), *sizes)
-        fixed = self.session.pack() + b"".join(map(pack_number, numbers)) + self.binding + self.root + self.identity
+        numbers = map(pack_number, (self.client, self.min_announced, self.phase))
+        secrets = map(pack_chunk, (self.root, self.identity, self.vector))
         tables = (pack_table(self.directory, KEY), pack_table(self.keys, KEYS), pack_table(self.shares, SHARES))
         roster = pack_table(dict.fromkeys(self.members, b""), 0) + pack_subset(self.survivors, self.members)
-        return pack_state(ProtocolId.SECAGG, fixed, self.vector, *tables, roster)
+        return pack_state(ProtocolId.SECAGG, self.session.pack(), roster, *numbers, self.binding, *secrets, *tables)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "SecaggClientState":
         """The inverse of `to_bytes`; raises `ProtocolError` for other bytes."""
-        reader = state_reader(ProtocolId.SECAGG, data)
-        try:
-            state = _read(reader)
-        except (ValueError, ZeroDivisionError) as error:  # numbers outside their ranges
-            raise ProtocolError("Expected a client state, got other bytes.") from error
-        reader.expect_end()
-        return state
+        return read_state(ProtocolId.SECAGG, data, cls._read)
 
-
-def _read(reader: Reader) -> SecaggClientState:
-    session = SecaggSession.read(reader)
-    client, min_announced, phase, root_size, identity_size, vector_size = (reader.number() for _ in range(6))
-    if {root_size, identity_size} - {0, KEY}:
-        raise ProtocolError("Expected a client state with secrets of 32 bytes.")
-    binding, root, identity = reader.take(KEY), reader.take(root_size), reader.take(identity_size)
-    vector = reader.take(vector_size)
-    directory, keys, shares = (reader.table(width, CLIENT_LIMIT) for width in (KEY, KEYS, SHARES))
-    members = tuple(reader.table(0, CLIENT_LIMIT))
-    return SecaggClientState(
-        session=session,
-        client=client,
-        min_announced=min_announced,
-        phase=Phase(phase),
-        binding=binding,
-        root=root,
-        identity=identity,
-        directory=directory,
-        vector=vector,
-        members=members,
-        keys=keys,
-        shares=shares,
-        survivors=reader.subset(members),
-    )
+    @classmethod
+    def _read(cls, reader: Reader) -> "SecaggClientState":
+        session, members = SecaggSession.read(reader), tuple(reader.table(0, CLIENT_LIMIT))
+        return cls(
+            session=session,
+            members=members,
+            survivors=reader.subset(members),
+            client=reader.number(),
+            min_announced=reader.number(),
+            phase=Phase(reader.number()),
+            binding=reader.take(KEY),
+            root=read_optional_key(reader),
+            identity=read_optional_key(reader),
+            vector=reader.chunk(packed_size(session.parameters.dim, session.parameters.bits)),
+            directory=reader.table(KEY, CLIENT_LIMIT),
+            keys=reader.table(KEYS, CLIENT_LIMIT),
+            shares=reader.table(SHARES, CLIENT_LIMIT),
+        )
 
 
 def new_identity(entropy: Entropy = crypto.system_entropy) -> bytes:
@@ -203,10 +190,9 @@ def answer(state: SecaggClientState, request: bytes) -> tuple[SecaggClientState,
     """
     if state.phase is Phase.CLOSED:
         raise ProtocolError("The round is closed: this client has answered every request.")
-    limit = secagg_messages.max_size(state.phase, Direction.REQUEST, state.session.parameters)
-    frame = secagg_messages.unpack(request, limit)
+    frame = secagg_messages.unpack(request, secagg_messages.max_sizes(state.session.parameters)[state.phase].down)
     expected = (state.phase, Direction.REQUEST, state.session.round, state.client, state.binding)
-    if (frame.phase, frame.direction, frame.round, frame.client, frame.binding) != expected:
+    if (frame.kind, frame.direction, frame.round, frame.client, frame.binding) != expected:
         raise ProtocolError(f"Expected a request to {state.phase.name.lower()} in this round, got another message.")
     after, body = _STEPS[state.phase](state, Reader(frame.body))
     header = (state.phase, Direction.REPLY, state.session.round, state.client, after.binding)

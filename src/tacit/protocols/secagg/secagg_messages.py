@@ -10,6 +10,7 @@ or reveals, both shares of a client cannot be written.
 """
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -17,7 +18,7 @@ from functools import lru_cache
 from tacit.errors import ProtocolError
 from tacit.protocols import crypto, kit
 from tacit.protocols.crypto import KEY, SIGNATURE, TAG
-from tacit.protocols.kit import ProtocolId
+from tacit.protocols.kit import ProtocolFrame, ProtocolId
 from tacit.protocols.secagg import shamir
 from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.pads import packed_size
@@ -52,15 +53,13 @@ class Direction(IntEnum):
 
 
 @dataclass(frozen=True)
-class SecaggFrame:
-    """A parsed frame of this protocol."""
+class SecaggFrame(ProtocolFrame[Phase]):
+    """A parsed frame, whose kind is its phase, and its address."""
 
-    phase: Phase
     direction: Direction
     round: int
     client: int
     binding: bytes
-    body: memoryview
 
 
 def pack(phase: Phase, direction: Direction, index: int, client: int, binding: bytes, body: bytes) -> bytes:
@@ -78,7 +77,7 @@ def unpack(data: bytes, limit: int) -> SecaggFrame:
     if phase > Phase.OPEN:
         raise ProtocolError(f"Expected a phase of secure aggregation, got {phase}.")
     index, client, binding = _ADDRESS.unpack_from(frame.body)
-    return SecaggFrame(Phase(phase), direction, index, client, binding, frame.body[_ADDRESS.size :])
+    return SecaggFrame(Phase(phase), frame.body[_ADDRESS.size :], direction, index, client, binding)
 
 
 # Statements that clients sign
@@ -127,45 +126,37 @@ class Roster:
         return roster
 
 
-@lru_cache(maxsize=256)
-def max_size(phase: Phase, direction: Direction, p: Parameters) -> int:
-    """The longest valid frame of this kind, on a complete graph."""
-    n, bitset = p.cohort, (p.cohort + 7) // 8
-    requests = {
-        Phase.ANNOUNCE: 0,
-        Phase.SHARE: table_size(n, announcement_width(p.threat_model)) + table_size(n, KEY),
-        Phase.UPLOAD: table_size(n, SEALED),
-        Phase.AGREE: bitset,
-        Phase.OPEN: bitset + table_size(n, SIGNATURE) + table_size(n, 1),
-    }
-    replies = {
-        Phase.ANNOUNCE: announcement_width(p.threat_model),
-        Phase.SHARE: KEY + table_size(n, SEALED),
-        Phase.UPLOAD: packed_size(p.dim, p.bits),
-        Phase.AGREE: SIGNATURE,
-        Phase.OPEN: table_size(n, REVEALED),
-    }
-    return HEADER + (requests if direction is Direction.REQUEST else replies)[phase]
-
-
-def max_reply_size(p: Parameters) -> int:
-    """The longest valid reply of any phase."""
-    return max(max_size(phase, Direction.REPLY, p) for phase in Phase if phase is not Phase.CLOSED)
-
-
-def phases(threat_model: ThreatModel) -> tuple[Phase, ...]:
-    """The phases of the protocol under a threat model."""
-    every = (Phase.ANNOUNCE, Phase.SHARE, Phase.UPLOAD, Phase.AGREE, Phase.OPEN)
-    active = threat_model is ThreatModel.ACTIVE_SERVER
-    return every if active else tuple(phase for phase in every if phase is not Phase.AGREE)
-
-
 @dataclass(frozen=True)
 class PhaseBytes:
     """Bytes of one client in one phase, up-link and down-link."""
 
     up: int
     down: int
+
+
+def _frame_sizes(p: Parameters, neighbours: int, holders: int, others: int, signatures: int) -> dict[Phase, PhaseBytes]:
+    """Bytes of one client by phase, from the number of entries in its tables."""
+    width, bitset = announcement_width(p.threat_model), (p.cohort + 7) // 8
+    consent = table_size(signatures, SIGNATURE) if p.threat_model is ThreatModel.ACTIVE_SERVER else 0
+    bodies = {
+        Phase.ANNOUNCE: (width, 0),
+        Phase.SHARE: (KEY + table_size(neighbours, SEALED), table_size(holders, width) + table_size(others, KEY)),
+        Phase.UPLOAD: (packed_size(p.dim, p.bits), table_size(neighbours, SEALED)),
+        Phase.AGREE: (SIGNATURE, bitset),
+        Phase.OPEN: (table_size(holders, REVEALED), bitset + consent + table_size(holders, 1)),
+    }
+    return {phase: PhaseBytes(HEADER + up, HEADER + down) for phase, (up, down) in bodies.items()}
+
+
+@lru_cache(maxsize=64)
+def max_sizes(p: Parameters) -> Mapping[Phase, PhaseBytes]:
+    """The longest valid frames, on a complete graph."""
+    return _frame_sizes(p, p.cohort, p.cohort, p.cohort, p.cohort)
+
+
+def max_reply_size(p: Parameters) -> int:
+    """The longest valid reply of any phase."""
+    return max(size.up for size in max_sizes(p).values())
 
 
 def phase_bytes(p: Parameters) -> dict[Phase, PhaseBytes]:
@@ -176,19 +167,9 @@ def phase_bytes(p: Parameters) -> dict[Phase, PhaseBytes]:
         >>> sizes[Phase.UPLOAD].up - 4 * 8316, sum(each.up + each.down for each in sizes.values())
         (56, 56904)
     """
-    n, graph = p.cohort, p.graph(p.cohort)
-    degree, bitset = graph.degree, (n + 7) // 8
-    active = p.threat_model is ThreatModel.ACTIVE_SERVER
-    width = announcement_width(p.threat_model)
-    signatures = table_size(graph.threshold - 1, SIGNATURE) if active else 0
-    bodies = {
-        Phase.ANNOUNCE: (width, 0),
-        Phase.SHARE: (
-            KEY + table_size(degree, SEALED),
-            table_size(degree + 1, width) + table_size(n - degree - 1, KEY),
-        ),
-        Phase.UPLOAD: (packed_size(p.dim, p.bits), table_size(degree, SEALED)),
-        Phase.AGREE: (SIGNATURE, bitset),
-        Phase.OPEN: (table_size(degree + 1, REVEALED), bitset + signatures + table_size(degree + 1, 1)),
-    }
-    return {phase: PhaseBytes(*(HEADER + size for size in bodies[phase])) for phase in phases(p.threat_model)}
+    graph = p.graph(p.cohort)
+    holders = graph.degree + 1
+    sizes = _frame_sizes(p, graph.degree, holders, p.cohort - holders, graph.threshold - 1)
+    if p.threat_model is not ThreatModel.ACTIVE_SERVER:
+        del sizes[Phase.AGREE]
+    return sizes

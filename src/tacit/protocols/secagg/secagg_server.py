@@ -7,7 +7,7 @@ memory), rejects late, duplicate, misdirected and malformed ones, and ends with 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from tacit.errors import ProtocolError, TooFewClientsError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY
-from tacit.protocols.kit import Outcome, Requests, ServerSide, Transcript
+from tacit.protocols.kit import Exchange, Outcome, ReplyStatus, ServerSide, Transcript
 from tacit.protocols.secagg import graph as graphs
 from tacit.protocols.secagg import pads, secagg_messages, shamir
 from tacit.protocols.secagg.graph import ThreatModel
@@ -36,18 +36,7 @@ from tacit.wire.packing import Reader, pack_subset, pack_table
 T = TypeVar("T")
 
 
-class ReplyRejection(StrEnum):
-    """Why a reply was not used."""
-
-    UNEXPECTED_SENDER = "unexpected sender"  # was not asked, or used another client's number
-    DUPLICATE = "duplicate"  # the first reply counts
-    LATE = "late"  # for an earlier phase
-    WRONG_SESSION = "wrong session"  # of another round or roster
-    MALFORMED = "malformed"  # violates the schema, or has no valid signature
-
-
-SecaggTranscript = Transcript[Phase, ReplyRejection]
-SecaggOutcome = Outcome[Vector, Phase, ReplyRejection]  # the sum modulo 2^bits, and the survivors
+SecaggOutcome = Outcome[Vector, Phase]  # the sum modulo 2^bits, and the survivors
 
 
 def converse(
@@ -75,7 +64,7 @@ class _Server:
 
     session: SecaggSession
     directory: Mapping[int, bytes]
-    transcript: SecaggTranscript = field(default_factory=SecaggTranscript)
+    transcript: Transcript[Phase] = field(default_factory=Transcript)
 
     @property
     def _p(self) -> Parameters:
@@ -214,56 +203,24 @@ class _Server:
     def _request(
         self, phase: Phase, bindings: tuple[bytes, bytes], bodies: Mapping[int, bytes], read: Callable[[int, Reader], T]
     ) -> ServerSide[dict[int, T]]:
-        """Send requests, and read the first valid reply of every client that was asked."""
+        """Send requests with one binding, and read the first valid reply of every client, with the other binding."""
         sent, expected = bindings
         header = (phase, Direction.REQUEST, self.session.round)
         requests = {j: secagg_messages.pack(*header, j, sent, body) for j, body in bodies.items()}
-        self.transcript.count_requests(phase, requests)
-        accepted: dict[int, T] = {}
-        for sender, data in (yield requests):
-            reason = self._read(phase, expected, sender, data, requests, accepted, read)
-            if reason is not None:
-                self.transcript.rejected[reason] += 1
-        self.transcript.unresponsive.update(requests.keys() - accepted.keys())
-        return accepted
+        unpack = partial(secagg_messages.unpack, limit=secagg_messages.max_reply_size(self._p))
+        exchange = Exchange(phase, requests, unpack, partial(self._check, phase, expected), read)
+        return (yield from exchange.run(self.transcript))
 
-    def _read(
-        self,
-        phase: Phase,
-        binding: bytes,
-        sender: int,
-        data: bytes,
-        requests: Requests,
-        accepted: dict[int, T],
-        read: Callable[[int, Reader], T],
-    ) -> ReplyRejection | None:
-        """Read one reply into `accepted`, or return why it is rejected."""
-        frame = self._frame(phase, binding, sender, data)
-        if isinstance(frame, ReplyRejection):
-            return frame
-        if sender not in requests or sender in accepted:
-            return ReplyRejection.UNEXPECTED_SENDER if sender not in requests else ReplyRejection.DUPLICATE
-        try:
-            accepted[sender] = read(sender, Reader(frame.body))
-        except ProtocolError:
-            return ReplyRejection.MALFORMED
-        self.transcript.up[phase][sender] = len(data)
-        return None
-
-    def _frame(self, phase: Phase, binding: bytes, sender: int, data: bytes) -> SecaggFrame | ReplyRejection:
-        """A reply's frame, or why it is rejected."""
-        try:
-            frame = secagg_messages.unpack(data, secagg_messages.max_reply_size(self._p))
-        except ProtocolError:
-            return ReplyRejection.MALFORMED
+    def _check(self, phase: Phase, binding: bytes, sender: int, frame: SecaggFrame) -> ReplyStatus:
+        """Whether a reply is of this sender, phase and session."""
         if frame.client != sender:
-            return ReplyRejection.UNEXPECTED_SENDER
-        if frame.direction is not Direction.REPLY or frame.phase > phase:
-            return ReplyRejection.MALFORMED
-        if frame.phase < phase:
-            return ReplyRejection.LATE
-        expected = (self.session.round, binding)
-        return ReplyRejection.WRONG_SESSION if (frame.round, frame.binding) != expected else frame
+            return ReplyStatus.UNEXPECTED_SENDER
+        if frame.direction is not Direction.REPLY or frame.kind > phase:
+            return ReplyStatus.MALFORMED
+        if frame.kind < phase:
+            return ReplyStatus.LATE
+        same = (frame.round, frame.binding) == (self.session.round, binding)
+        return ReplyStatus.ACCEPTED if same else ReplyStatus.WRONG_SESSION
 
 
 def _leaves(keys: Mapping[int, bytes]) -> dict[int, bytes]:

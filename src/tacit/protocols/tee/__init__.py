@@ -23,10 +23,11 @@ from tacit.protocols.tee.enclave_client import (
     PendingUpload,
     answer,
     join_run,
+    set_time,
     set_upload,
 )
-from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, RoundResult, UploadStatus
-from tacit.protocols.tee.host import ENCLAVE, EnclaveOutcome, EnclaveTranscript, converse
+from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest
+from tacit.protocols.tee.host import ENCLAVE, EnclaveOutcome, converse
 from tacit.protocols.tee.service import EnclaveService, aggregate
 from tacit.protocols.tee.simulated_enclave import (
     SimulatedEnclave,
@@ -47,16 +48,13 @@ __all__ = [
     "EnclaveRelease",
     "EnclaveService",
     "EnclaveSession",
-    "EnclaveTranscript",
     "Journal",
     "MessageType",
     "PendingUpload",
     "RoundRequest",
-    "RoundResult",
     "SimulatedEnclave",
     "Upload",
     "UploadFormat",
-    "UploadStatus",
     "aggregate",
     "answer",
     "converse",
@@ -64,6 +62,7 @@ __all__ = [
     "launch",
     "seal",
     "serve",
+    "set_time",
     "set_upload",
     "simulated_configuration",
     "simulated_identity",

@@ -46,7 +46,7 @@ def serve(connection: socket.socket, answer: Callable[[bytes], bytes]) -> bool:
         while True:
             try:
                 request = enclave_messages.receive(lambda count: _read(connection, count), MAX_FRAME)
-                kind = enclave_messages.unpack(request).type
+                kind = enclave_messages.unpack(request).kind
             except (OSError, EOFError):
                 return False
             except ProtocolError as error:

@@ -1,4 +1,4 @@
-"""A client of an enclave: `answer(state, request, now) -> (state, reply)`, deterministic and without I/O.
+"""A client of an enclave: `answer(state, request) -> (state, reply)`, deterministic and without I/O.
 
 A client challenges the enclave with its own nonce, accepts it only by its own policy, and encrypts its update to the
 key that the accepted quote attests. A request that is not safe to answer raises `ProtocolError`; the caller then leaves
@@ -9,11 +9,11 @@ import json
 from dataclasses import asdict, dataclass, replace
 
 from tacit.core.serialization import Source, read_json
-from tacit.errors import ProtocolError, UserError, expect
+from tacit.errors import ProtocolError, expect
 from tacit.protocols import crypto
 from tacit.protocols.attestation import GENESIS, AttestationPolicy, Evidence, extend_head, verify_evidence
 from tacit.protocols.crypto import KEY, Entropy
-from tacit.protocols.kit import HEADER, RUN, ProtocolId, pack_state, state_reader
+from tacit.protocols.kit import HEADER, RUN, ProtocolId, pack_state, read_optional_key, read_state
 from tacit.protocols.tee import enclave_messages
 from tacit.protocols.tee.configuration import EnclaveSession
 from tacit.protocols.tee.enclave_messages import MessageType
@@ -22,7 +22,7 @@ from tacit.wire.packing import LENGTH, WORD, Reader, pack_chunk, pack_number
 
 MAX_REQUEST = 1 << 24  # bytes
 UPLOAD_REQUEST = HEADER + WORD + KEY  # bytes of the request that is sent with every broadcast
-_MAX_PENDING = 1 << 32
+_MAX_POLICY, _MAX_PENDING = 1 << 20, 1 << 32  # bytes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,6 +71,7 @@ class EnclaveClientState:
         key: of the accepted enclave; empty if there is none.
         last_round: the last round that it uploaded for; -1: none.
         pending: its next upload.
+        now: the time, in seconds since 1970. It is not stored: a restored state verifies no evidence before it is set.
     """
 
     run: bytes
@@ -85,6 +86,7 @@ class EnclaveClientState:
     key: bytes = b""
     last_round: int = -1
     pending: PendingUpload | None = None
+    now: int | None = None
 
     def __repr__(self) -> str:  # no secrets in logs
         return f"EnclaveClientState(client={self.client}, accepted={bool(self.key)}, last_round={self.last_round})"
@@ -100,34 +102,24 @@ class EnclaveClientState:
     @classmethod
     def from_bytes(cls, data: bytes) -> "EnclaveClientState":
         """The inverse of `to_bytes`; raises `ProtocolError` for other bytes."""
-        reader = state_reader(ProtocolId.ENCLAVE, data)
-        run, client = reader.take(RUN), reader.number()
-        config, identity, root, head = (reader.take(KEY) for _ in range(4))
-        nonces, last_round = reader.number(), reader.number() - 1
-        policy, nonce, key = reader.chunk(1 << 20), reader.chunk(KEY), reader.chunk(KEY)
-        pending = reader.chunk(_MAX_PENDING)
-        reader.expect_end()
+        return read_state(ProtocolId.ENCLAVE, data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> "EnclaveClientState":
         return cls(
-            run=run,
-            client=client,
-            config=config,
-            policy=_read_policy(policy),
-            identity=identity,
-            root=root,
-            head=head,
-            nonces=nonces,
-            nonce=nonce,
-            key=key,
-            last_round=last_round,
-            pending=PendingUpload.read(pending) if pending else None,
+            run=reader.take(RUN),
+            client=reader.number(),
+            config=reader.take(KEY),
+            identity=reader.take(KEY),
+            root=reader.take(KEY),
+            head=reader.take(KEY),
+            nonces=reader.number(),
+            last_round=reader.number() - 1,
+            policy=read_json(reader.chunk(_MAX_POLICY), AttestationPolicy, Source(label="the policy")),
+            nonce=read_optional_key(reader),
+            key=read_optional_key(reader),
+            pending=PendingUpload.read(data) if (data := reader.chunk(_MAX_PENDING)) else None,
         )
-
-
-def _read_policy(data: bytes) -> AttestationPolicy:
-    try:
-        return read_json(data, AttestationPolicy, Source(label="the policy"))
-    except UserError as error:
-        raise ProtocolError("Expected a client state, got other bytes.") from error
 
 
 def join_run(
@@ -168,13 +160,13 @@ def set_upload(state: EnclaveClientState, pending: PendingUpload) -> EnclaveClie
     return replace(state, pending=pending)
 
 
-def answer(state: EnclaveClientState, request: bytes, now: int) -> tuple[EnclaveClientState, bytes]:
-    """One step: the state to store, and the reply to send.
+def set_time(state: EnclaveClientState, now: int) -> EnclaveClientState:
+    """The state with the time by the client's own clock, against which certificates and their age are checked."""
+    return replace(state, now=now)
 
-    Args:
-        state: of this client.
-        request: from the host.
-        now: the time, in seconds since 1970, for the age of quotes.
+
+def answer(state: EnclaveClientState, request: bytes) -> tuple[EnclaveClientState, bytes]:
+    """One step: the state to store, and the reply to send.
 
     Formal guarantees: the update is sent only encrypted to a key attested by a quote that the client's policy accepted,
     in answer to the client's own nonce, with the agreed configuration and a release-log head that follows from the last
@@ -188,14 +180,14 @@ def answer(state: EnclaveClientState, request: bytes, now: int) -> tuple[Enclave
     """
     frame = enclave_messages.unpack(request, MAX_REQUEST)
     reader = Reader(frame.body)
-    match frame.type:
+    match frame.kind:
         case MessageType.CHALLENGE:
             return _challenge(state, reader)
         case MessageType.PRESENT_EVIDENCE:
-            return _check_evidence(state, reader, now)
+            return _check_evidence(state, reader)
         case MessageType.REQUEST_UPLOAD:
             return _upload(state, reader)
-    raise ProtocolError(f"Expected a request to a client, got a message of type {frame.type.label}.")
+    raise ProtocolError(f"Expected a request to a client, got a message of type {frame.kind.label}.")
 
 
 def _challenge(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveClientState, bytes]:
@@ -205,12 +197,14 @@ def _challenge(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveClient
     return replace(state, nonces=state.nonces + 1, nonce=nonce), reply
 
 
-def _check_evidence(state: EnclaveClientState, reader: Reader, now: int) -> tuple[EnclaveClientState, bytes]:
+def _check_evidence(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveClientState, bytes]:
     evidence = Evidence.read(reader)
     reader.expect_end()
     if not state.nonce:
         raise ProtocolError("Received evidence, but this client has no open challenge.")
-    result = verify_evidence(evidence, state.nonce, state.policy, now)
+    if state.now is None:
+        raise ProtocolError("Received evidence, but this client does not know the time: it cannot verify a quote.")
+    result = verify_evidence(evidence, state.nonce, state.policy, state.now)
     if not result.accepted:
         raise ProtocolError(f"The enclave is rejected: {' '.join(result.violations)}")
     if evidence.config != state.config:

@@ -17,7 +17,7 @@ from tacit.core.state import SERVER
 from tacit.errors import EnclaveRefusedError, ProtocolError
 from tacit.protocols import kit
 from tacit.protocols.crypto import KEY
-from tacit.protocols.kit import HEADER, ProtocolId
+from tacit.protocols.kit import HEADER, ProtocolFrame, ProtocolId, ReplyStatus
 from tacit.wire.packing import CLIENT_LIMIT, LENGTH, Reader, pack_chunk, pack_number, pack_table
 
 MAX_FRAME = 1 << 31  # bytes
@@ -56,53 +56,33 @@ class MessageType(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-@dataclass(frozen=True)
-class EnclaveFrame:
-    """A parsed frame of this protocol."""
-
-    type: MessageType
-    body: memoryview
-
-    def reader(self, expected: MessageType) -> Reader:
-        """The body of the expected reply; a refusal raises `EnclaveRefusedError` with the enclave's reason."""
-        if self.type is MessageType.REFUSED:
-            raise EnclaveRefusedError(bytes(self.body).decode("utf-8", "replace"))
-        if self.type is not expected:
-            raise ProtocolError(f"Expected a message of type {expected.label}, got {self.type.label}.")
-        return Reader(self.body)
-
-
 def pack(type_: MessageType, body: bytes = b"") -> bytes:
     """One frame as bytes."""
     return kit.pack_frame(ProtocolId.ENCLAVE, type_, body)
 
 
-def unpack(data: bytes, limit: int = MAX_FRAME) -> EnclaveFrame:
+def unpack(data: bytes, limit: int = MAX_FRAME) -> ProtocolFrame[MessageType]:
     """Parse a frame; raises `ProtocolError` for anything but one whole, well-formed frame."""
     frame = kit.unpack_frame(ProtocolId.ENCLAVE, data, limit)
     if frame.kind not in MessageType.__members__.values():
         raise ProtocolError(f"Expected a known type of message, got {frame.kind}.")
-    return EnclaveFrame(MessageType(frame.kind), frame.body)
+    return ProtocolFrame(MessageType(frame.kind), frame.body)
+
+
+def read_reply(data: bytes, expected: MessageType) -> Reader:
+    """The body of the expected reply; a refusal raises `EnclaveRefusedError` with the enclave's reason."""
+    frame = unpack(data)
+    if frame.kind is MessageType.REFUSED:
+        raise EnclaveRefusedError(bytes(frame.body).decode("utf-8", "replace"))
+    if frame.kind is not expected:
+        raise ProtocolError(f"Expected a message of type {expected.label}, got {frame.kind.label}.")
+    return Reader(frame.body)
 
 
 def receive(read: Callable[[int], bytes], limit: int) -> bytes:
     """One frame from a stream; `read(n)` returns exactly `n` bytes. The limit is checked before the allocation."""
     head = read(HEADER)
     return head + read(kit.frame_length(ProtocolId.ENCLAVE, head, limit) - HEADER)
-
-
-class UploadStatus(IntEnum):
-    """What the enclave did with an upload."""
-
-    ACCEPTED = 0
-    OVERSIZE = 1  # longer than any valid upload
-    MALFORMED = 2  # violates the schema
-    UNEXPECTED_SENDER = 3  # not of this round's cohort, or with another client's number
-    LATE = 4  # for an earlier round
-    WRONG_SESSION = 5  # for another run, round, model, schema, configuration, release-log head or enclave
-    DUPLICATE = 6  # the first upload counts
-    FORGED = 7  # not signed by its sender, or altered in transit
-    NOT_FINITE = 8  # contains NaN or infinity
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +161,7 @@ class RoundResult:
 
     release: EnclaveRelease
     log_entry: bytes
-    rejected: Counter[UploadStatus] = field(default_factory=Counter)
+    rejected: Counter[ReplyStatus] = field(default_factory=Counter)
     load_seconds: float = 0.0
     aggregate_seconds: float = 0.0
 
@@ -198,13 +178,13 @@ class RoundResult:
         weight, load_seconds, aggregate_seconds = _FLOATS.unpack(reader.take(_FLOATS.size))
         log_entry = reader.chunk(KEY)
         contributors = tuple(reader.table(0, CLIENT_LIMIT))
-        reasons = reader.table(4, len(UploadStatus))
+        reasons = reader.table(4, len(ReplyStatus))
         memory, values = read_memory(reader), reader.chunk(4 * dim)
         reader.expect_end()
-        if len(values) != 4 * dim or not set(reasons) <= set(UploadStatus):
+        if len(values) != 4 * dim or not set(reasons) <= set(ReplyStatus):
             raise ProtocolError(f"Expected an aggregate of {dim} values and known reasons.")
         total = torch.from_numpy(np.frombuffer(values, "<f4").astype(np.float32))
-        rejected = Counter({UploadStatus(reason): Reader(count).number() for reason, count in reasons.items()})
+        rejected = Counter({ReplyStatus(reason): Reader(count).number() for reason, count in reasons.items()})
         release = EnclaveRelease(Sum(total, weight), memory, contributors)
         return cls(release, log_entry, rejected, load_seconds, aggregate_seconds)
 

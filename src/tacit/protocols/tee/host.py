@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 
 from tacit.errors import ProtocolError
 from tacit.protocols.crypto import KEY
-from tacit.protocols.kit import Outcome, ServerSide, Transcript
+from tacit.protocols.kit import Exchange, Outcome, ProtocolFrame, ReplyStatus, ServerSide, Transcript
 from tacit.protocols.tee import enclave_messages
-from tacit.protocols.tee.enclave_messages import MessageType, RoundRequest, RoundResult, UploadStatus
+from tacit.protocols.tee.enclave_messages import MessageType, RoundRequest, RoundResult
 from tacit.wire.packing import Reader, pack_number
 
 ENCLAVE = -1  # requests to the enclave; clients have numbers from 0
-EnclaveTranscript = Transcript[MessageType, UploadStatus]
-EnclaveOutcome = Outcome[RoundResult, MessageType, UploadStatus]  # with the clients that have accepted the enclave
+EnclaveOutcome = Outcome[RoundResult, MessageType]  # with the clients that have accepted the enclave
 
 
 def converse(request: RoundRequest, attested: frozenset[int] = frozenset()) -> ServerSide[EnclaveOutcome]:
@@ -38,7 +37,7 @@ class _Host:
     """One method per step."""
 
     request: RoundRequest
-    transcript: EnclaveTranscript = field(default_factory=EnclaveTranscript)
+    transcript: Transcript[MessageType] = field(default_factory=Transcript)
 
     def run(self, attested: frozenset[int]) -> ServerSide[EnclaveOutcome]:
         fresh = yield from self._attest([i for i in self.request.cohort if i not in attested])
@@ -65,42 +64,40 @@ class _Host:
 
     def _collect(self, clients: list[int], head: bytes) -> ServerSide[None]:
         """Forward every upload to the enclave, which alone decides whether it is accepted."""
+        if not clients:
+            return
         request = enclave_messages.pack(MessageType.REQUEST_UPLOAD, pack_number(self.request.round) + head)
         requests = dict.fromkeys(clients, request)
         self.transcript.count_requests(MessageType.REQUEST_UPLOAD, requests)
         self.transcript.unresponsive.update(clients)
         for sender, data in (yield requests):
             try:
-                upload = enclave_messages.unpack(data).reader(MessageType.UPLOAD).rest()
+                upload = enclave_messages.read_reply(data, MessageType.UPLOAD).rest()
             except ProtocolError:
-                self.transcript.rejected[UploadStatus.MALFORMED] += 1
+                self.transcript.rejected[ReplyStatus.MALFORMED] += 1
                 continue
             self.transcript.up[MessageType.UPLOAD][sender] += len(data)
             body = pack_number(sender) + bytes(upload)
             receipt = yield from self._ask_enclave(MessageType.FORWARD_UPLOAD, body, MessageType.RECEIPT)
-            if receipt.number(1) == UploadStatus.ACCEPTED:
+            if receipt.number(1) == ReplyStatus.ACCEPTED:
                 self.transcript.unresponsive.discard(sender)
 
     def _ask_enclave(self, kind: MessageType, body: bytes, expected: MessageType) -> ServerSide[Reader]:
         ((_, data),) = yield {ENCLAVE: enclave_messages.pack(kind, body)}
-        return enclave_messages.unpack(data).reader(expected)
+        return enclave_messages.read_reply(data, expected)
 
     def _ask_clients(
         self, kind: MessageType, bodies: Mapping[int, bytes], expected: MessageType, length: int
     ) -> ServerSide[dict[int, bytes]]:
-        """The first valid reply of every client that was asked."""
-        if not bodies:
-            return {}
+        """The first valid reply, of this length, of every client that was asked."""
+
+        def check(_: int, frame: ProtocolFrame[MessageType]) -> ReplyStatus:
+            return ReplyStatus.ACCEPTED if frame.kind is expected else ReplyStatus.MALFORMED
+
+        def read(_: int, reader: Reader) -> bytes:
+            body = reader.take(length)
+            reader.expect_end()
+            return body
+
         requests = {client: enclave_messages.pack(kind, body) for client, body in bodies.items()}
-        self.transcript.count_requests(kind, requests)
-        accepted: dict[int, bytes] = {}
-        for sender, data in (yield requests):
-            try:
-                body = bytes(enclave_messages.unpack(data).reader(expected).rest())
-            except ProtocolError:
-                continue
-            if sender in requests and sender not in accepted and len(body) == length:
-                accepted[sender] = body
-                self.transcript.up[expected][sender] += len(data)
-        self.transcript.unresponsive.update(requests.keys() - accepted.keys())
-        return accepted
+        return (yield from Exchange(kind, requests, enclave_messages.unpack, check, read).run(self.transcript))

@@ -17,9 +17,10 @@ from tacit.errors import ProtocolError, TacitError, WireError
 from tacit.protocols import crypto
 from tacit.protocols.attestation import Attestor, Binding, Evidence, ReleaseLog
 from tacit.protocols.crypto import KEY, Entropy
+from tacit.protocols.kit import ReplyStatus
 from tacit.protocols.tee import enclave_messages
 from tacit.protocols.tee.configuration import Configuration, EnclaveSession, Journal
-from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, RoundResult, UploadStatus
+from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, RoundResult
 from tacit.protocols.tee.uploads import Upload, UploadFormat, unseal
 from tacit.wire.packing import Reader, pack_number
 
@@ -96,7 +97,7 @@ class EnclaveService:
         self._key = crypto.public_key(self._secret)
         self._keys = _random_keys(configuration)
         self._round: _OpenRound | None = None
-        self._rejected: Counter[UploadStatus] = Counter()
+        self._rejected: Counter[ReplyStatus] = Counter()
 
     def answer(self, request: bytes) -> bytes:
         """One step; the reply to an invalid request is a refusal."""
@@ -108,9 +109,9 @@ class EnclaveService:
                 MessageType.FORWARD_UPLOAD: self._take_upload,
                 MessageType.CLOSE_ROUND: self._close_round,
             }
-            if frame.type not in steps:
-                raise ProtocolError(f"Expected a request to an enclave, got a message of type {frame.type.label}.")
-            return steps[frame.type](Reader(frame.body))
+            if frame.kind not in steps:
+                raise ProtocolError(f"Expected a request to an enclave, got a message of type {frame.kind.label}.")
+            return steps[frame.kind](Reader(frame.body))
         except TacitError as error:
             return enclave_messages.pack(MessageType.REFUSED, str(error).encode())
 
@@ -150,47 +151,47 @@ class EnclaveService:
         status = self._check_upload(sender, bytes(reader.rest()))
         if self._round is not None:
             self._round.load_seconds += time.perf_counter() - began
-        if status is not UploadStatus.ACCEPTED:
+        if status is not ReplyStatus.ACCEPTED:
             self._rejected[status] += 1
         return enclave_messages.pack(MessageType.RECEIPT, pack_number(status, 1))
 
-    def _check_upload(self, sender: int, data: bytes) -> UploadStatus:
+    def _check_upload(self, sender: int, data: bytes) -> ReplyStatus:
         """Store one upload, or return why it is rejected."""
         current = self._round
         if current is None:
-            return UploadStatus.LATE
+            return ReplyStatus.LATE
         if len(data) > self._upload_format.max_size(current.request.dim):
-            return UploadStatus.OVERSIZE
+            return ReplyStatus.OVERSIZE
         try:
             upload = Upload.read(data)
         except ProtocolError:
-            return UploadStatus.MALFORMED
+            return ReplyStatus.MALFORMED
         return self._check_header(current, sender, upload) or self._store(current, upload)
 
-    def _check_header(self, current: _OpenRound, sender: int, upload: Upload) -> UploadStatus:
+    def _check_header(self, current: _OpenRound, sender: int, upload: Upload) -> ReplyStatus:
         """Whether an upload is of this sender and for this session; its header is only compared, not trusted."""
         if upload.client != sender or sender not in current.request.cohort:
-            return UploadStatus.UNEXPECTED_SENDER
+            return ReplyStatus.UNEXPECTED_SENDER
         if upload.round < current.request.round:
-            return UploadStatus.LATE
+            return ReplyStatus.LATE
         if (upload.round, upload.context) != (current.request.round, current.session.context):
-            return UploadStatus.WRONG_SESSION
-        return UploadStatus.DUPLICATE if sender in current.received else UploadStatus.ACCEPTED
+            return ReplyStatus.WRONG_SESSION
+        return ReplyStatus.DUPLICATE if sender in current.received else ReplyStatus.ACCEPTED
 
-    def _store(self, current: _OpenRound, upload: Upload) -> UploadStatus:
+    def _store(self, current: _OpenRound, upload: Upload) -> ReplyStatus:
         identity = self.configuration.directory[upload.client]
         try:
             plaintext = unseal(upload, current.session, self._secret, identity)
         except ProtocolError:
-            return UploadStatus.FORGED
+            return ReplyStatus.FORGED
         try:
             message = self._upload_format.read(plaintext, upload.client, current.like, self._now(current))
         except (WireError, ProtocolError):
-            return UploadStatus.MALFORMED
+            return ReplyStatus.MALFORMED
         if not bool(torch.isfinite(message.rows.dense()).all()):
-            return UploadStatus.NOT_FINITE
+            return ReplyStatus.NOT_FINITE
         current.received[upload.client] = message
-        return UploadStatus.ACCEPTED
+        return ReplyStatus.ACCEPTED
 
     def _close_round(self, reader: Reader) -> bytes:
         index = reader.number()

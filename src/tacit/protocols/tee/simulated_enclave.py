@@ -12,7 +12,6 @@ import sys
 import time
 from collections import defaultdict
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -22,13 +21,13 @@ from torch import Tensor
 from tacit.core import Key, Messages, Method, Round, State, Sum
 from tacit.protocols import crypto
 from tacit.protocols.attestation import AttestationPolicy, code_measurement
-from tacit.protocols.kit import Requests, StoredStates, play
+from tacit.protocols.kit import LocalClients, Requests, Transcript, play
 from tacit.protocols.tee import enclave_messages
 from tacit.protocols.tee.configuration import Configuration
 from tacit.protocols.tee.connection import EnclaveConnection
-from tacit.protocols.tee.enclave_client import EnclaveClientState, PendingUpload, answer, join_run, set_upload
+from tacit.protocols.tee.enclave_client import EnclaveClientState, PendingUpload, answer, join_run, set_time, set_upload
 from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, shared_memory
-from tacit.protocols.tee.host import ENCLAVE, EnclaveTranscript, converse
+from tacit.protocols.tee.host import ENCLAVE, converse
 from tacit.protocols.tee.uploads import UploadFormat
 
 _PARTS: dict[MessageType, str] = {
@@ -70,10 +69,10 @@ class SimulatedEnclave:
         self.released = Sum(torch.empty(0), 0.0)
         self.configuration = simulated_configuration(method, population, seed)
         self.process, self.connection = launch(self.configuration)
-        self.transcript, self.seconds = EnclaveTranscript(), defaultdict[str, float](float)
+        self.transcript, self.seconds = Transcript[MessageType](), defaultdict[str, float](float)
         self._config = self.configuration.digest
         self._policy = AttestationPolicy(measurements=(code_measurement(),), simulation=True)
-        self._states = StoredStates(self._join, EnclaveClientState.from_bytes)
+        self._clients = LocalClients(EnclaveClientState, self._join, _at_this_time, answer)
         self._attested: frozenset[int] = frozenset()
 
     def __enter__(self) -> Self:
@@ -104,21 +103,13 @@ class SimulatedEnclave:
 
     def _answer(self, requests: Requests) -> list[tuple[int, bytes]]:
         """The replies of the clients or of the enclave; the time they take is added to that of their part."""
-        began, kind = time.perf_counter(), MessageType.REQUEST_UPLOAD
-        if requests:
-            kind = enclave_messages.unpack(next(iter(requests.values()))).type
-        replies = self._replies(requests)
+        began, kind = time.perf_counter(), enclave_messages.unpack(next(iter(requests.values()))).kind
+        if ENCLAVE in requests:
+            replies = [(ENCLAVE, self.connection.ask(requests[ENCLAVE]))]
+        else:
+            replies = list(self._clients.replies(requests))
         self.seconds[_PARTS[kind]] += time.perf_counter() - began
         return replies
-
-    def _replies(self, requests: Requests) -> list[tuple[int, bytes]]:
-        if ENCLAVE in requests:
-            return [(ENCLAVE, self.connection.ask(requests[ENCLAVE]))]
-        now, states = int(time.time()), self._states
-        return [
-            (client, states.answer(client, partial(answer, request=request, now=now)))
-            for client, request in requests.items()
-        ]
 
     def _join(self, client: int) -> EnclaveClientState:
         identity = simulated_identity(self.seed, client)
@@ -130,8 +121,12 @@ class SimulatedEnclave:
         for i, client in enumerate(messages.clients.tolist()):
             plaintext = self.upload_format.pack(messages, i, now)
             pending = PendingUpload(now.index, model, dim, weighted, plaintext)
-            self._states.store(client, set_upload(self._states.load(client), pending))
+            self._clients.store(client, set_upload(self._clients.load(client), pending))
         self.seconds["encryption"] = time.perf_counter() - began
+
+
+def _at_this_time(state: EnclaveClientState) -> EnclaveClientState:
+    return set_time(state, int(time.time()))
 
 
 def launch(configuration: Configuration) -> "tuple[subprocess.Popen[bytes], EnclaveConnection]":

@@ -5,7 +5,8 @@
     magic 4s | version u8 | zero 3s | round u32 | client u32 | length u64 | context 32s | ephemeral 32s | signature 64s
     sealed: AES-256-GCM over   length u64 | a frame of `tacit.wire.frames` | zeros
 
-The context is the digest of the upload's `EnclaveSession`. The encryption key comes from an X25519 agreement of a fresh
+Magic and version are those of `tacit.protocols.kit`; a signature takes the place of the checksum. The
+context is the digest of the upload's `EnclaveSession`. The encryption key comes from an X25519 agreement of a fresh
 key with the enclave's, by HKDF over the context, both public keys and the client's number, and is used once.
 """
 
@@ -20,11 +21,11 @@ from tacit.core.state import FrameFormat
 from tacit.errors import ProtocolError, expect
 from tacit.protocols import crypto, kit
 from tacit.protocols.crypto import TAG
+from tacit.protocols.kit import MAGIC, VERSION
 from tacit.protocols.tee.configuration import EnclaveSession
-from tacit.wire.packing import LENGTH, Reader, pack_chunk
+from tacit.wire.packing import LENGTH, Reader, pack_chunk, pack_number
 from tacit.wire.sparse import WireFormat
 
-MAGIC, VERSION = b"TUPL", 1
 _HEADER = struct.Struct("<4sB3sIIQ32s32s64s")
 HEADER = _HEADER.size
 OVERHEAD = kit.HEADER + HEADER + TAG  # bytes of an upload in addition to its plaintext
@@ -130,7 +131,7 @@ def unseal(upload: Upload, session: EnclaveSession, secret: crypto.PrivateKey, i
 
 def upload_statement(context: bytes, client: int, ephemeral: bytes, sealed: bytes) -> bytes:
     """What a client signs about its upload."""
-    return crypto.digest("uploaded", context, client.to_bytes(4, "little"), ephemeral, sealed)
+    return crypto.digest("uploaded", context, pack_number(client), ephemeral, sealed)
 
 
 def _key(shared: bytes, session: EnclaveSession, ephemeral: bytes, client: int) -> bytes:
