@@ -60,13 +60,16 @@ def test_other_models_are_not_chains(make: Callable[[], nn.Module]) -> None:
 def test_a_single_layer_is_a_chain() -> None:
     chain = trace_chain(nn.Linear(4, 2))
     assert chain is not None
-    assert [layer.name for layer in chain] == [""]
+    assert [layer.parameters for layer in chain] == [("weight", "bias")]
 
 
 def test_names_are_those_of_the_parameters() -> None:
     chain = trace_chain(zoo.FunctionalCalls())
     assert chain is not None
-    assert [layer.name for layer in chain if layer.name] == ["conv", "out"]
+    assert [layer.parameters for layer in chain if layer.parameters] == [
+        ("conv.weight", "conv.bias"),
+        ("out.weight", "out.bias"),
+    ]
 
 
 def test_hooks_are_not_ignored() -> None:

@@ -42,6 +42,11 @@ class ConvWeights:
         """The number of inputs that an output depends on."""
         return self.weight.shape[-3:].numel()
 
+    @property
+    def has_small_patches(self) -> bool:
+        """Whether unfolding the inputs pays."""
+        return self.groups == 1 and self.patch_size <= PATCH_LIMIT
+
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the output."""
         sides = zip((height, width), self.weight.shape[-2:], self.stride, self.padding, self.dilation, strict=True)
@@ -163,10 +168,11 @@ class LoopConv:
 
 
 def _padding(module: nn.Conv2d) -> tuple[int, int]:
-    if module.padding == "valid":
-        return 0, 0
-    if module.padding == "same":
-        height, width = (d * (k - 1) // 2 for d, k in zip(pair(module.dilation), module.kernel_size, strict=True))
-        return height, width
-    assert not isinstance(module.padding, str)
-    return pair(module.padding)
+    match module.padding:
+        case "valid":
+            return 0, 0
+        case str():  # "same"
+            height, width = (d * (k - 1) // 2 for d, k in zip(pair(module.dilation), module.kernel_size, strict=True))
+            return height, width
+        case sides:
+            return pair(sides)

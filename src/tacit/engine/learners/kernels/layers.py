@@ -4,20 +4,20 @@ Activations are (clients, batch, ...). A layer with parameters takes its SGD ste
 gradient of its weights need not be stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
 from tacit.engine.learners.kernels.block_rows import DenseBlock, FactoredBlock
+from tacit.engine.learners.kernels.tracing import Kind, pair
 
 Span = tuple[int, int]  # the start and the end of a parameter in a row
 Blocks = Sequence[tuple[Span, DenseBlock | FactoredBlock]]
-Pair = tuple[int, int]
 _aten = torch.ops.aten
 
 
@@ -57,7 +57,7 @@ class ProximalStep:
             self.parameter[client].lerp_(self.target[client], self.rate)
 
 
-class PerClientLayer(Protocol):
+class PerClientLayer(Layer, Protocol):
     """A layer that holds a copy of its parameters for each client, so that proximal steps can be applied to them."""
 
     proximal_steps: tuple[ProximalStep, ...]
@@ -75,40 +75,18 @@ class Parameterless:
         return []
 
 
-class Relu(Parameterless):
-    """max(x, 0)."""
+class Elementwise(Parameterless):
+    """A function of every number, whose gradient follows from its outputs."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], gradient: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.function, self.gradient = function, gradient
 
     def forward(self, x: Tensor) -> Tensor:
-        self.out = torch.relu(x)
+        self.out = self.function(x)
         return self.out
 
     def backward(self, g: Tensor) -> Tensor:
-        below: Tensor = _aten.threshold_backward(g, _matching(self.out, g), 0)
-        return below
-
-
-class Sigmoid(Parameterless):
-    """1 / (1 + exp(-x))."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.out = torch.sigmoid(x)
-        return self.out
-
-    def backward(self, g: Tensor) -> Tensor:
-        below: Tensor = _aten.sigmoid_backward(g, _matching(self.out, g))
-        return below
-
-
-class Tanh(Parameterless):
-    """tanh(x)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.out = torch.tanh(x)
-        return self.out
-
-    def backward(self, g: Tensor) -> Tensor:
-        below: Tensor = _aten.tanh_backward(g, _matching(self.out, g))
-        return below
+        return self.gradient(g, _matching(self.out, g))
 
 
 class Flatten(Parameterless):
@@ -125,8 +103,9 @@ class Flatten(Parameterless):
 class MaxPool(Parameterless):
     """Max pooling in channels-last layout, for which PyTorch's kernel is many times faster."""
 
-    def __init__(self, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil: bool) -> None:
-        self.geometry = (kernel, stride, padding, dilation, ceil)
+    def __init__(self, module: nn.MaxPool2d) -> None:
+        sides = (module.kernel_size, module.stride, module.padding, module.dilation)
+        self.geometry = (*map(pair, sides), module.ceil_mode)
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs are in the default layout, which the next layer expects."""
@@ -142,10 +121,10 @@ class MaxPool(Parameterless):
 class AvgPool(Parameterless):
     """Average pooling."""
 
-    def __init__(
-        self, kernel: Pair, stride: Pair, padding: Pair, ceil: bool, include_padding: bool, divisor: int | None
-    ) -> None:
-        self.geometry = (kernel, stride, padding, ceil, include_padding, divisor)
+    def __init__(self, module: nn.AvgPool2d) -> None:
+        kernel, stride, padding = map(pair, (module.kernel_size, module.stride, module.padding))
+        options = (module.ceil_mode, module.count_include_pad, module.divisor_override)
+        self.geometry = (kernel, stride, padding, *options)
 
     def forward(self, x: Tensor) -> Tensor:
         self.x, self.shape = x.flatten(0, 1), x.shape
@@ -153,6 +132,16 @@ class AvgPool(Parameterless):
 
     def backward(self, g: Tensor) -> Tensor:
         return _per_client(_aten.avg_pool2d_backward(g.flatten(0, 1), self.x, *self.geometry), self.shape)
+
+
+PARAMETERLESS: dict[Kind, Callable[[Any], Layer]] = {  # the layer of a module of each kind without parameters
+    Kind.RELU: lambda _: Elementwise(torch.relu, lambda g, out: _aten.threshold_backward(g, out, 0)),
+    Kind.SIGMOID: lambda _: Elementwise(torch.sigmoid, _aten.sigmoid_backward),
+    Kind.TANH: lambda _: Elementwise(torch.tanh, _aten.tanh_backward),
+    Kind.MAX_POOL: MaxPool,
+    Kind.AVERAGE_POOL: AvgPool,
+    Kind.FLATTEN: lambda _: Flatten(),
+}
 
 
 def _matching(out: Tensor, g: Tensor) -> Tensor:
