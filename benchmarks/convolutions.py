@@ -16,9 +16,8 @@ from tacit import Everyone, Masked, Method, Select, Sgd, Size, Task, TopK
 from tacit.engine import initial_state
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels import evaluation_module
-from tacit.engine.learners.kernels.conv import ConvWeights
+from tacit.engine.learners.kernels.conv import ConvWeights, gradient_tiles
 from tacit.engine.learners.kernels.layer_masks import ChainMask
-from tacit.engine.learners.kernels.masked_conv import gradient_tiles
 from tacit.engine.learners.kernels.tracing import trace_chain
 from tacit.pieces.codecs.select import MASK
 from workloads import WORKLOADS

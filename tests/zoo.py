@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from tacit.core import CrossEntropy, Descent, Key, Loss, Population, ProximalTerm, Rows
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 
 
 def mlp() -> nn.Sequential:

@@ -22,9 +22,8 @@ from tacit.core.round import broadcast, client_side, prepare, server_side
 from tacit.core.state import View
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout, initial_weights, make_model
-from tacit.engine.learners import AutoLearner, Learner
 from tacit.engine.learners.reference import ReferenceLearner
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, Learner, StackedClients
 from tacit.errors import CompositionError
 from tacit.pieces.aggregators import KMeans, WeightedMean
 from tacit.pieces.channels import Enclave, IdealSum, SecureSum

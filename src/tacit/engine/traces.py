@@ -12,9 +12,8 @@ import torch
 from tacit.core import Messages, Method, Round, Task, View
 from tacit.core.round import broadcast
 from tacit.engine.layout import make_model
-from tacit.engine.learners import AutoLearner
 from tacit.engine.simulation import draw, initial_state, rounds
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.engine.worker import single_thread
 from tacit.errors import expect
 

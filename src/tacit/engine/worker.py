@@ -7,7 +7,6 @@ import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,9 +16,8 @@ from torch import Tensor, nn
 from tacit.core import Method, Round, State, Sum, Task, View, WaveReport
 from tacit.core.round import broadcast, client_side, reject_non_finite, sum_messages
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.kernels import evaluation_module
-from tacit.engine.waves import LARGEST, StackedClients
+from tacit.engine.waves import LARGEST, AutoLearner, StackedClients
 
 WIDEST = 8  # bytes of a number: sums on a grid are in float64, whatever the model's type
 
@@ -64,7 +62,7 @@ class Worker:
     ) -> None:
         self.method, self.task, self.model, self.learner = method, task, model, learner
         self.initial_memory = dict(state.memory)  # known to every worker process when it starts
-        self.layout = Layout.of(model)
+        self.layout, self.forward = Layout.of(model), evaluation_module(model)
         self.weights = shared(state.weights.numel(), state.weights).view(state.weights.shape)
         rows = 1 if method.streams else max_rows(task)
         room = rows * state.dim * WIDEST
@@ -73,11 +71,6 @@ class Worker:
         self._memory = dict(state.memory)
         self._view: tuple[int, View] | None = None  # the broadcast of a round, by the round's index
         self._loaded = (-1, 0)  # the evaluation and the hypothesis whose weights the model holds
-
-    @cached_property
-    def forward(self) -> nn.Module:
-        """The model as it is evaluated; built when there is something to evaluate."""
-        return evaluation_module(self.model)
 
     def start(self, state: State, now: Round) -> View:
         """Start a round: give its weights to all workers, and return its broadcast."""

@@ -13,9 +13,8 @@ from tacit.core import CrossEntropy, DenseRows, Key, Method, Population, Round, 
 from tacit.core.round import broadcast
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.reference import ReferenceLearner
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import TrainingError, UserError
 from tacit.pieces.channels import IdealSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote

@@ -14,8 +14,7 @@ from tacit.core import CrossEntropy, Key, Method, Population, Round, State, Task
 from tacit.core.round import client_side
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import UserError
 from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import BestOf, Masked, Sgd

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from tacit.core import Descent, Loss, MaskedRows, Perturbation, Samples
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout
-from tacit.engine.learners.kernels.block_rows import BlockRows
-from tacit.engine.learners.kernels.conv import ConvWeights, LoopConv, PatchConv
+from tacit.engine.learners.kernels.conv import ConvWeights, FrozenConv, LoopConv, MaskedConv, MaskedPatchConv, PatchConv
 from tacit.engine.learners.kernels.layer_masks import ChainMask, LayerMask
 from tacit.engine.learners.kernels.layers import (
     LOSS_GRADIENTS,
     PARAMETERLESS,
+    BlockRows,
     Layer,
     PerClientLayer,
     ProximalStep,
@@ -24,19 +24,16 @@ from tacit.engine.learners.kernels.layers import (
 )
 from tacit.engine.learners.kernels.linear import (
     WINDOW,
+    BlockLinear,
+    CorrectedLinear,
     DenseLinear,
     FactoredLinear,
     GramLinear,
     LinearWeights,
-    WindowLinear,
-)
-from tacit.engine.learners.kernels.masked_conv import FrozenConv, MaskedConv, MaskedPatchConv
-from tacit.engine.learners.kernels.masked_linear import (
-    BlockLinear,
-    CorrectedLinear,
     PerClientLinear,
     PrecomputedLinear,
     ScatteredLinear,
+    WindowLinear,
 )
 from tacit.engine.learners.kernels.perturbations import PerturbedScorer
 from tacit.engine.learners.kernels.tracing import Chain, Kind, TracedLayer, trace_chain
