@@ -160,7 +160,7 @@ def _epsilon_classic(run: FinishedRun) -> float | None:
     if not rounds or not method.accounted:
         return None
     from tacit.privacy.accountants import Accounting, RdpClassic
-    from tacit.privacy.releases import release_of
+    from tacit.privacy.charging import release_of
 
     sizes = [method.sampler.expected_cohort(run.clients, index) for index in range(rounds)]
     as_poisson = {size: replace(method, sampler=Poisson(size)) for size in set(sizes)}

@@ -15,8 +15,7 @@ from torch import Tensor
 from tacit.core import Bound, BoundedMessages, DenseRows, Key, Messages, Round, Rows, State, Sum, Turnout, View, Wave
 from tacit.core.interfaces import Payload, Visibility
 from tacit.core.neutral import StatelessMechanism
-from tacit.core.prices import Price, Unproved
-from tacit.core.stopping import check_delta
+from tacit.core.prices import Price, Unproved, check_delta
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.clipping import clip_rows
 
