@@ -306,15 +306,10 @@ def _weight_per_output(z: Tensor, weight: Tensor) -> Tensor:
     return weight.view(*weight.shape, *[1] * (z.dim() - 2)) / z[0, 0].numel()
 
 
-LOSS_GRADIENTS = {
+LOSS_GRADIENTS: dict[type[Loss], Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     CrossEntropy: cross_entropy_gradient,
     MeanSquared: mean_squared_gradient,
     BinaryCrossEntropy: binary_cross_entropy_gradient,
     RootMeanSquared: root_mean_squared_gradient,
     RootBrier: root_brier_gradient,
 }
-
-
-def has_gradient(loss: Loss) -> bool:
-    """Whether the loss has a hand-written gradient."""
-    return type(loss) in LOSS_GRADIENTS

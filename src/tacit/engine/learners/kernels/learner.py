@@ -20,7 +20,6 @@ from tacit.engine.learners.kernels.layers import (
     PerClientLayer,
     ProximalStep,
     Span,
-    has_gradient,
 )
 from tacit.engine.learners.kernels.linear import (
     WINDOW,
@@ -41,7 +40,7 @@ from tacit.engine.learners.kernels.tracing import Chain, Kind, TracedLayer, trac
 
 def kernel_learner(model: nn.Module, loss: Loss) -> "KernelLearner | None":
     """The kernels for this module and loss, or None if the module is not a chain or the loss has no kernel."""
-    chain = trace_chain(model) if has_gradient(loss) else None
+    chain = trace_chain(model) if type(loss) in LOSS_GRADIENTS else None
     return None if chain is None else KernelLearner(chain, Layout.of(model), loss)
 
 

@@ -146,10 +146,6 @@ def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module:
     return nn.Flatten(start_dim, end_dim)
 
 
-def _max_pool(*args: Any, **options: Any) -> nn.Module:
-    return nn.MaxPool2d(*args, **options)
-
-
 _FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
     F.relu: nn.ReLU,
     torch.relu: nn.ReLU,
@@ -162,7 +158,7 @@ _FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
     "tanh": nn.Tanh,
     torch.flatten: _flatten,
     "flatten": _flatten,
-    F.max_pool2d: _max_pool,
+    F.max_pool2d: nn.MaxPool2d,
     F.avg_pool2d: nn.AvgPool2d,
 }
 
