@@ -16,10 +16,9 @@ from tacit import Everyone, Masked, Method, Select, Sgd, Size, Task, TopK
 from tacit.engine import initial_state
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels import evaluation_module
-from tacit.engine.learners.kernels.conv import ConvWeights
+from tacit.engine.learners.kernels.conv import ConvWeights, gradient_tiles
 from tacit.engine.learners.kernels.layer_masks import ChainMask
-from tacit.engine.learners.kernels.masked_conv import gradient_tiles
-from tacit.engine.learners.kernels.tracing import TRAINABLE, trace_chain
+from tacit.engine.learners.kernels.tracing import trace_chain
 from tacit.pieces.codecs.select import MASK
 from workloads import WORKLOADS
 
@@ -41,12 +40,7 @@ def touched(net: nn.Module, mask: Tensor) -> tuple[int, Tiles]:
     """The number of filters of the first convolution that the mask touches, and the tiles of the second."""
     chain, layout = trace_chain(net), Layout.of(net)
     assert chain is not None
-    spans = {
-        index: tuple(layout.span(layer.parameter_name(name)) for name in ("weight", "bias"))
-        for index, layer in enumerate(chain)
-        if isinstance(layer.module, TRAINABLE)
-    }
-    first, second, *_ = ChainMask.of(mask, chain, spans).layers.values()
+    first, second, *_ = ChainMask.of(mask, chain, layout).layers.values()
     total, depth = net.get_parameter("3.weight").shape[:2]
     tiles = [(tile.outputs, tile.channels) for tile in gradient_tiles(second, depth, groups=1)]
     sizes = [(total if f is None else len(f), depth if c is None else len(c)) for f, c in tiles]

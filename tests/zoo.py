@@ -24,9 +24,8 @@ from tacit.core import (
 from tacit.core.server_half import broadcast, client_view
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 
 
 def mlp() -> nn.Sequential:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
-from tacit.core.losses import auroc
+from tacit.core.losses import auroc, best_outputs
 from tacit.errors import DataError
 
 
@@ -62,3 +62,13 @@ def test_root_losses() -> None:
 def test_invalid_targets_are_rejected(loss: Loss, y: torch.Tensor, message: str) -> None:
     with pytest.raises(DataError, match=message):
         loss.check(y, torch.zeros(2, 3))
+
+
+def test_every_owner_gets_the_outputs_of_its_best_hypothesis() -> None:
+    y, owners = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1])
+    first, second = torch.tensor([[3.0, 0.0], [0.0, 3.0]] * 2), torch.tensor([[0.0, 3.0], [3.0, 0.0]] * 2)
+    outputs = torch.stack([torch.cat([first[:2], second[2:]]), torch.cat([second[:2], first[2:]])])
+    assert torch.equal(best_outputs(CrossEntropy(), outputs, y, owners), first)
+    assert torch.equal(best_outputs(CrossEntropy(), outputs[:1], y, owners), outputs[0])
+    shared = best_outputs(CrossEntropy(), torch.stack([second, first]), y, None)  # one owner of all samples
+    assert torch.equal(shared, first)

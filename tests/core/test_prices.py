@@ -77,3 +77,9 @@ def test_one_more_participation_exceeds_the_limit(noise, limit, dim):
     most = leakage.max_participations(dim)
     assert most is not None
     assert most * leakage.per_message(dim) <= limit * TOLERANCE < (most + 1) * leakage.per_message(dim)
+
+
+def test_sensitivities_are_those_of_the_table():
+    samplings = (Sampling(), Sampling("poisson", 0.5), Sampling("fixed", 0.5))
+    table = [sampling.sensitivity(adjacency) for sampling in samplings for adjacency in Adjacency]
+    assert table == [1, 2, 1, 2, 2, 2]

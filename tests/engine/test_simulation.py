@@ -17,8 +17,7 @@ import zoo
 from tacit.core import Broadcast, Identity, Method, Population, Round, State, Task
 from tacit.engine import initial_state, module_at, rounds
 from tacit.engine.layout import Layout, make_model
-from tacit.engine.learners import AutoLearner
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import DataError, ModelError, TrainingError, UserError, WorkerError
 from tacit.pieces.aggregators import Mean, WeightedMean
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip

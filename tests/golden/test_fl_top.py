@@ -10,9 +10,8 @@ from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
 from tacit.pieces.mechanisms import DistributedGaussian
 from tacit.pieces.samplers import FixedSize, Poisson
 from tacit.privacy.accountants import Accounting, Pld, Rdp, RdpClassic
-from tacit.privacy.charging import Charges
+from tacit.privacy.charging import Charges, release_of
 from tacit.privacy.planning import CohortSampling
-from tacit.privacy.releases import release_of
 from tacit.runs.records import size_noise
 
 DELTA = 1e-5

@@ -13,8 +13,7 @@ import tacit
 import zoo
 from tacit.core import ClientKeys, ClientMemory, CrossEntropy, Key, Population
 from tacit.core.client_half import ClientHalf
-from tacit.engine.learners import AutoLearner
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 
 
 def main(folder: Path) -> None:

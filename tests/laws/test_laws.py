@@ -51,10 +51,9 @@ from tacit.core.server_half import (
 from tacit.core.state import View
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout, initial_weights, make_model
-from tacit.engine.learners import AutoLearner, Learner
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.simulation import draw
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, Learner, StackedClients
 from tacit.engine.worker import single_thread
 from tacit.errors import CompositionError
 from tacit.pieces.aggregators import KMeans, WeightedMean

@@ -14,8 +14,8 @@ from tacit.core import Method, Task
 from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.errors import CompositionError, UserError
 from tacit.pieces.mechanisms.arithmetic import DISTANCE
+from tacit.privacy.charging import release_of
 from tacit.privacy.guarantee import Guarantee
-from tacit.privacy.releases import release_of
 from tacit.report.cards import card
 from tacit.runs.records import Plan
 from tacit.runs.training import follow

@@ -16,9 +16,8 @@ from tacit.core import SimulatedRound
 from tacit.core.keys import Key
 from tacit.core.state import View
 from tacit.core.stopping import BEST, LOSS, STALE, final_weights, out_of_patience, track_best
-from tacit.engine.learners import AutoLearner
 from tacit.engine.simulation import PARTICIPATIONS
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import ModelError
 from tacit.runs.directory import CHECKPOINT, LEAKAGE, MODEL, read_rounds
 from tacit.runs.records import Plan

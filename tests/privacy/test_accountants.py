@@ -19,6 +19,7 @@ from tacit.privacy.accountants import (
     Rdp,
     RdpClassic,
     accountant_by_name,
+    describe_sampling,
     max_rounds,
 )
 
@@ -155,3 +156,9 @@ def test_the_largest_number_of_rounds_is_found_from_any_guess(last, guess):
 def test_invalid_budgets_are_refused(epsilon, delta, message):
     with pytest.raises(UserError, match=message):
         Budget(epsilon, delta)
+
+
+def test_descriptions_of_sampling():
+    fixed, poisson = Sampling("fixed", 1 / 60), Sampling("poisson", 1 / 60)
+    assert describe_sampling(fixed) == "cohorts of fixed size without replacement, 1 in 60 of the clients"
+    assert "probability 0.01667" in describe_sampling(poisson)

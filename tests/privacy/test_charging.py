@@ -12,14 +12,15 @@ import torch
 import tacit
 import zoo
 from tacit import methods
-from tacit.core import Budget, Task, Turnout
+from tacit.core import Budget, Method, Task, Turnout
 from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.errors import BudgetError, CompositionError, LedgerError, StorageError, UserError
+from tacit.pieces.samplers import Poisson
+from tacit.pieces.trainers import Sgd
 from tacit.privacy.accountants import FAST_PLD, Accounting
-from tacit.privacy.charging import Charges, calibrate
+from tacit.privacy.charging import Charges, calibrate, release_of
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.releases import release_of
 from tacit.runs.directory import LEDGER
 from tacit.runs.records import Plan
 from tacit.runs.training import follow
@@ -347,3 +348,8 @@ def test_killed_runs_without_noise_are_bitwise_equal(tmp_path: Path) -> None:
     _until_done(_without_noise(), tmp_path / "run", 30, random.Random(2))
     killed = tacit.train(_without_noise(), task(), workers=1, out=tmp_path / "run", resume=True)
     assert torch.equal(killed.state.weights, whole.state.weights)
+
+
+def test_without_noise_there_is_no_release():
+    plain = Method(name="plain", rounds=1, sampler=Poisson(3), trainer=Sgd(lr=0.1, steps=1))
+    assert release_of(plain, 10, 0) is None

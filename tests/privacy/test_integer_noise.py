@@ -19,7 +19,7 @@ from tacit.pieces.mechanisms.discrete import SMOOTHING, DiscreteGaussian, Intege
 from tacit.pieces.mechanisms.lattice import Lattice
 from tacit.privacy import renyi
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, Rdp, default_accountant
-from tacit.privacy.releases import from_json, to_json
+from tacit.privacy.ledger import from_json, to_json
 
 Array = npt.NDArray[np.float64]
 Z, RATE, ROUNDS, DELTA = 1.54, 1 / 60, 200, 1e-5  # FL-TOP-DP

@@ -193,8 +193,7 @@ def claim_of(audit: Audit, canaries: int = 1) -> Claim:
     if not isinstance(price, Release):
         return Claim(None, method.delta, reason=reason_unproved(price) or "no noise is added")
     from tacit.privacy.accountants import Accounting
-    from tacit.privacy.charging import accountant_for
-    from tacit.privacy.releases import release_of
+    from tacit.privacy.charging import accountant_for, release_of
 
     population = audit.clients + canaries
     cohort = round(method.sampler.sampling(population, 0).mean_cohort(population))

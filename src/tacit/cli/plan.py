@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Raise `UserError` unless exactly two of the three quantities are given."""
-    from tacit.core.stopping import check_delta
+    from tacit.core.prices import check_delta
     from tacit.errors import expect
 
     check_delta(args.delta)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
     from tacit.core.method import Method
     from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
+    from tacit.core.prices import Budget
     from tacit.core.rows import DenseRows, MaskedRows, Rows
     from tacit.core.state import (
         Bound,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         View,
         WaveReport,
     )
-    from tacit.core.stopping import Budget
     from tacit.core.task import Population, Samples, Task
     from tacit.core.wave import Descent, Perturbation, ProximalTerm, Wave
     from tacit.wire.sparse import Compact, Csr
@@ -83,7 +83,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # Imported when a name is first used, because `tacit.core.schema` must work without loading PyTorch.
-    _MODULES = ("interfaces", "keys", "losses", "method", "neutral", "rows", "state", "stopping", "task", "wave")
+    _MODULES = ("interfaces", "keys", "losses", "method", "neutral", "prices", "rows", "state", "task", "wave")
 
     def __getattr__(name: str) -> object:
         if name not in __all__:

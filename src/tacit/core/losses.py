@@ -152,11 +152,29 @@ def scores(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
         >>> scores(CrossEntropy(), torch.tensor([[2.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 1])).tolist()
         [1.0, 0.0]
     """
-    if isinstance(loss, CrossEntropy | RootBrier):
-        return (outputs.argmax(-1) == y).double()
-    if isinstance(loss, BinaryCrossEntropy):
-        return ((outputs > 0) == (y > 0.5)).double().flatten(1).mean(1)
-    return -loss.per_sample(outputs, y).double()
+    match loss:
+        case CrossEntropy() | RootBrier():
+            return (outputs.argmax(-1) == y).double()
+        case BinaryCrossEntropy():
+            return ((outputs > 0) == (y > 0.5)).double().flatten(1).mean(1)
+        case _:
+            return -loss.per_sample(outputs, y).double()
+
+
+def mean_losses(loss: Loss, outputs: Tensor, y: Tensor, owners: Tensor) -> Tensor:
+    """The loss over each owner's samples, (owners,)."""
+    per_sample, owners = loss.per_sample(outputs, y).double(), owners.to(outputs.device)
+    totals = per_sample.new_zeros(int(owners.max()) + 1).index_add_(0, owners, per_sample)
+    return loss.from_mean(totals / torch.bincount(owners).clamp(min=1))
+
+
+def best_outputs(loss: Loss, outputs: Tensor, y: Tensor, owners: Tensor | None) -> Tensor:
+    """Of the outputs of k hypotheses, (k, samples, ...), those of the hypothesis with the least loss for each owner."""
+    if len(outputs) == 1:
+        return outputs[0]
+    owners = torch.zeros(len(y), dtype=torch.int64) if owners is None else owners.cpu()
+    best = torch.stack([mean_losses(loss, output, y, owners) for output in outputs]).argmin(0)
+    return outputs[best[owners], torch.arange(len(y))]
 
 
 def auroc(scores: Tensor, positive: Tensor) -> float:

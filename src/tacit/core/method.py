@@ -17,8 +17,7 @@ from tacit.core.interfaces import (
     Trainer,
 )
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.prices import Leakage, Release, Unproved, Unsized, accounted
-from tacit.core.stopping import Budget
+from tacit.core.prices import Budget, Leakage, Release, Unproved, Unsized, accounted
 from tacit.errors import CompositionError, expect
 
 DELTA = 1e-5  # at which ε is reported if there is no budget

@@ -1,4 +1,4 @@
-"""What a round costs its participants, as plain values: only `tacit.privacy` computes ε from them.
+"""What a round costs its participants, and their budget, as plain values: only `tacit.privacy` computes ε from them.
 
 A mechanism returns a price: a `Release` (a bounded sum with noise), `Leakage` (d-privacy), `Unproved`, and why, or
 `Unsized` as long as its noise multiplier is not known. A sampler returns a `Sampling`, which amplifies a release.
@@ -48,6 +48,42 @@ class Sampling:
     def mean_cohort(self, population: int) -> float:
         """The mean size of a cohort, to nine decimals: what is given as a whole number stays one."""
         return round(self.rate * population, 9)
+
+    def sensitivity(self, adjacency: Adjacency) -> int:
+        """Sensitivity of a sum over cohorts that are drawn so, relative to the most that one client can add to it.
+
+        | sampling | add-or-remove | replace-one |
+        |---|---|---|
+        | everyone | 1 | 2 |
+        | Poisson | 1 | 2 |
+        | fixed size, without replacement | 2: another client takes the removed client's place in the cohort | 2 |
+
+        For fixed-size cohorts and add-or-remove, couple the cohort that contains the client with the cohort in which
+        another client takes its place: by joint convexity, the pair is dominated by the sampled Gaussian with
+        sensitivity 2. A bound with sensitivity 1 does not hold, not even for a client whose update is set to zero: the
+        other clients may lie on the opposite side.
+        """
+        return 2 if adjacency is Adjacency.REPLACE_ONE or self.kind == "fixed" else 1
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The privacy budget (ε, δ). A run stops before the round that would exceed it."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        expect(0 < self.epsilon < math.inf, f"epsilon={self.epsilon:g} > 0 and finite")
+        check_delta(self.delta)
+
+    def __str__(self) -> str:
+        return f"ε = {self.epsilon:g} at δ = {self.delta:g}"
+
+
+def check_delta(delta: float) -> None:
+    """Raise `UserError` unless δ is in (0, 1)."""
+    expect(0 < delta < 1, f"delta={delta:g} in (0, 1)", "δ bounds the probability that the guarantee fails: use 1e-5.")
 
 
 @dataclass(frozen=True)

@@ -1,40 +1,18 @@
-"""When a run stops: a privacy budget, and early stopping on held-out data.
+"""Early stopping on held-out data.
 
-Early stopping keeps the best weights, their loss and the number of evaluations since then in the state, so that an
-interrupted run resumes unchanged.
+The best weights, their loss and the number of evaluations since then are in the state, so that an interrupted run
+resumes unchanged.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from tacit.core.state import SERVER, State
-from tacit.errors import expect
 
 BEST, LOSS, STALE = SERVER + "best", SERVER + "best loss", SERVER + "stale"
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The privacy budget (ε, δ). A run stops before the round that would exceed it."""
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        expect(0 < self.epsilon < math.inf, f"epsilon={self.epsilon:g} > 0 and finite")
-        check_delta(self.delta)
-
-    def __str__(self) -> str:
-        return f"ε = {self.epsilon:g} at δ = {self.delta:g}"
-
-
-def check_delta(delta: float) -> None:
-    """Raise `UserError` unless δ is in (0, 1)."""
-    expect(0 < delta < 1, f"delta={delta:g} in (0, 1)", "δ bounds the probability that the guarantee fails: use 1e-5.")
 
 
 def track_best(patience: int | None, state: State, metrics: Mapping[str, float]) -> State:

@@ -47,6 +47,10 @@ class Layout:
         """The number of trainable parameters of the model."""
         return sum(self.sizes)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a parameter."""
+        return self.shapes[self.names.index(name)]
+
     def span(self, name: str) -> tuple[int, int]:
         """The start and the end of a parameter in the flat vector."""
         number = self.names.index(name)
@@ -171,7 +175,7 @@ def has_batch_statistics(model: nn.Module) -> bool:
 
 def has_dropout(model: nn.Module) -> bool:
     """Whether the forward pass is random."""
-    return any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules())
+    return any(module.p != 0 for _, module in modules_of(model, (_DropoutNd,)))
 
 
 def is_slow_under_vmap(model: nn.Module) -> bool:

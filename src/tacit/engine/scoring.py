@@ -1,4 +1,4 @@
-"""Several hypotheses on the same samples: the loss of each on each client's data, and the best one for each client."""
+"""The loss of several hypotheses on each client's data."""
 
 import copy
 from functools import cached_property
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core import Loss, Population
+from tacit.core.losses import mean_losses
 from tacit.engine.layout import Layout, has_batch_statistics
 from tacit.engine.learners.kernels import evaluation_module
 
@@ -38,19 +39,3 @@ class HypothesisScorer:
         self.layout.load(self.model, weights)
         outputs = [self.forward(population.x[chunk]) for chunk in chunks]
         return mean_losses(self.loss, torch.cat(outputs), population.y[torch.cat(chunks)], owners)
-
-
-def mean_losses(loss: Loss, outputs: Tensor, y: Tensor, owners: Tensor) -> Tensor:
-    """The loss over each owner's samples, (owners,)."""
-    per_sample, owners = loss.per_sample(outputs, y).double(), owners.to(outputs.device)
-    totals = per_sample.new_zeros(int(owners.max()) + 1).index_add_(0, owners, per_sample)
-    return loss.from_mean(totals / torch.bincount(owners).clamp(min=1))
-
-
-def best_outputs(loss: Loss, outputs: Tensor, y: Tensor, owners: Tensor | None) -> Tensor:
-    """Of the outputs of k hypotheses, (k, samples, ...), those of the hypothesis with the least loss for each owner."""
-    if len(outputs) == 1:
-        return outputs[0]
-    owners = torch.zeros(len(y), dtype=torch.int64) if owners is None else owners.cpu()
-    best = torch.stack([mean_losses(loss, output, y, owners) for output in outputs]).argmin(0)
-    return outputs[best[owners], torch.arange(len(y))]

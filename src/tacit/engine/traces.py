@@ -12,9 +12,8 @@ import torch
 from tacit.core import Messages, Method, RunKeys, SimulatedRound, Task, View
 from tacit.core.server_half import broadcast, client_view
 from tacit.engine.layout import make_model
-from tacit.engine.learners import AutoLearner
 from tacit.engine.simulation import draw, initial_state, rounds
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.engine.worker import single_thread
 from tacit.errors import expect
 

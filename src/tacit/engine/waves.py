@@ -1,24 +1,95 @@
-"""How a cohort is divided into waves, and what one wave computes.
+"""How a cohort is divided into waves, what one wave computes, and by which learner.
 
 A wave is a few clients stacked in one set of tensors, small enough to stay in cache. The division depends only on the
 cohort and the model, never on the number of workers, so that sums are the same to the last bit.
 """
 
+import warnings
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tacit.core import Descent, Perturbation, Population, Rows
+from tacit.core import ClientKeys, Descent, Key, Loss, Perturbation, Population, Rows, Samples
 from tacit.core.wave import Shapes
-from tacit.engine.batches import plan_batches
-from tacit.engine.learners import Learner
+from tacit.engine.batches import Batches, plan_batches
+from tacit.engine.layout import Layout, has_batch_statistics, has_dropout, is_slow_under_vmap
+from tacit.engine.learners.functional import FunctionalLearner
+from tacit.engine.learners.kernels import KernelLearner, kernel_learner
+from tacit.engine.learners.reference import ReferenceLearner
+from tacit.engine.scoring import HypothesisScorer
 
 CACHE = 8 << 20  # bytes of weights and inputs per wave; the best of 4, 8 and 12 MiB with 32 MiB of shared cache
 LARGEST = 128  # clients of a small model; more would leave too few waves for the workers
 FEWEST_WAVES = 8  # so that several workers share a small cohort
 LIGHT = 1 << 12  # products per local step below which one large wave is faster than several
 FEWEST_MASKED = 4  # a wave shares most weights, so larger waves pay: each of 25 clients costs 17 % less than of 10
+_ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, ClientKeys(Key.from_seed(0)))
+
+
+class Learner(Protocol):
+    """Trains a wave of clients."""
+
+    scorer: HypothesisScorer
+
+    @property
+    def layout(self) -> Layout:
+        """The positions of the model's parameters in a row."""
+        ...
+
+    def descend(self, weights: Tensor, batches: Batches, descent: Descent, clients: Tensor) -> Rows:
+        """The update of every client, all from one vector of weights or each from its own row."""
+        ...
+
+    def perturbed_scores(self, weights: Tensor, data: Samples, perturbation: Perturbation) -> Tensor:
+        """The scores of one client's weights on its data, (1 + groups,): unperturbed, and with each group perturbed."""
+        ...
+
+
+class AutoLearner:
+    """Kernels where the model and the descent allow them, otherwise `torch.func`, otherwise the reference.
+
+    The choice depends only on the model, the loss and the descent, never on timing or on the number of workers.
+
+    Args:
+        model: the module.
+        loss: what it minimises.
+        like: a few samples, to test whether `torch.func` can map the module over clients.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, like: Samples | None = None) -> None:
+        self.model, self.loss, self._like = model, loss, like
+        self.layout = Layout.of(model)
+        self.kernels: KernelLearner | None = kernel_learner(model, loss)
+        self.scorer = HypothesisScorer(model, loss)
+        if self.kernels is None:
+            _ = self.fallback  # chosen here, before worker processes start
+
+    @cached_property
+    def fallback(self) -> FunctionalLearner | ReferenceLearner:
+        """For what the kernels do not support; chosen at its first use, since `torch.func` takes seconds to import."""
+        if has_dropout(self.model) or has_batch_statistics(self.model) or is_slow_under_vmap(self.model):
+            return ReferenceLearner(self.model, self.loss)
+        functional = FunctionalLearner(self.model, self.loss)
+        mappable = self._like is None or _can_map(functional, self._like)
+        return functional if mappable else ReferenceLearner(self.model, self.loss)
+
+    @property
+    def min_wave_size(self) -> int:
+        """The least number of clients for which a wave is efficient: kernels share products between clients."""
+        return 10 if self.kernels is not None else 4
+
+    def descend(self, weights: Tensor, batches: Batches, descent: Descent, clients: Tensor) -> Rows:
+        kernels = self.kernels
+        if kernels is not None and kernels.supports(weights, batches, descent):
+            return kernels.descend(weights, batches, descent, clients)
+        return self.fallback.descend(weights, batches, descent, clients)
+
+    def perturbed_scores(self, weights: Tensor, data: Samples, perturbation: Perturbation) -> Tensor:
+        scores = None if self.kernels is None else self.kernels.perturbed_scores(weights, data, perturbation)
+        return self.fallback.perturbed_scores(weights, data, perturbation) if scores is None else scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,3 +146,19 @@ def _wave_size(cohort: int, population: Population, owned: int, least: int, fewe
     if owned * samples <= LIGHT:
         return fits
     return max(1, min(fits, -(-cohort // fewest)))
+
+
+def _can_map(functional: FunctionalLearner, like: Samples) -> bool:
+    """Whether `torch.func` can map the module over clients without a fallback that would be slower."""
+    x, y = like
+    two_clients = Population.of([(x[:1], y[:1]), (x[:1], y[:1])])
+    weights = functional.layout.flatten(functional.model)
+    numbers = torch.arange(2)
+    batches = plan_batches(two_clients, numbers, _ONE_STEP, weights.dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            functional.descend(weights, batches, _ONE_STEP, numbers)
+        except (RuntimeError, ValueError, TypeError, NotImplementedError, Warning):
+            return False
+    return True

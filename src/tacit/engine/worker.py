@@ -7,7 +7,6 @@ import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,9 +17,8 @@ from tacit.core import Broadcast, ClientMemory, ClientRound, Key, Method, Round,
 from tacit.core.client_half import make_messages, read_broadcast
 from tacit.core.server_half import broadcast, reject_non_finite, sum_messages, upload_sizes
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.kernels import evaluation_module
-from tacit.engine.waves import LARGEST, StackedClients
+from tacit.engine.waves import LARGEST, AutoLearner, StackedClients
 
 WIDEST = 8  # bytes of a number: sums on a grid are in float64, whatever the model's type
 
@@ -67,7 +65,7 @@ class Worker:
     ) -> None:
         self.method, self.task, self.model, self.learner = method, task, model, learner
         self.initial_memory = dict(state.memory)  # known to every worker process when it starts
-        self.layout = Layout.of(model)
+        self.layout, self.forward = Layout.of(model), evaluation_module(model)
         self.weights = shared(state.weights.numel(), state.weights).view(state.weights.shape)
         rows = 1 if method.streams else max_rows(task)
         room = rows * state.dim * WIDEST
@@ -77,11 +75,6 @@ class Worker:
         self._client = ClientMemory(state.weights.clone(), before)  # all clients that this process plays keep the same
         self._view: tuple[int, Broadcast, View] | None = None  # of a round, by the round's index
         self._loaded = (-1, 0)  # the evaluation and the hypothesis whose weights the model holds
-
-    @cached_property
-    def forward(self) -> nn.Module:
-        """The model as it is evaluated; built when there is something to evaluate."""
-        return evaluation_module(self.model)
 
     def start(self, state: State, now: Round) -> tuple[Broadcast, View]:
         """Start a round: give its weights to all workers, and return its broadcast and what clients make of it."""

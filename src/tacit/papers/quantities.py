@@ -162,7 +162,7 @@ def _epsilon_classic(run: FinishedRun) -> float | None:
     if not rounds or not method.accounted:
         return None
     from tacit.privacy.accountants import Accounting, RdpClassic
-    from tacit.privacy.releases import release_of
+    from tacit.privacy.charging import release_of
 
     sizes = [method.sampler.sampling(run.clients, index).mean_cohort(run.clients) for index in range(rounds)]
     as_poisson = {size: replace(method, sampler=Poisson(size)) for size in set(sizes)}

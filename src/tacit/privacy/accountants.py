@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import ClassVar, Protocol, Self
 
@@ -17,12 +18,10 @@ import numpy as np
 from dp_accounting import rdp as dp_rdp
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
 
-from tacit.core.prices import RECIPIENTS, Adjacency, Release, Sampling, Zcdp
+from tacit.core.prices import RECIPIENTS, Adjacency, Release, Sampling, Zcdp, check_delta
 from tacit.core.schema import choose
-from tacit.core.stopping import check_delta
 from tacit.errors import UserError, expect
 from tacit.privacy.guarantee import Guarantee
-from tacit.privacy.releases import describe_sampling, sensitivity
 from tacit.privacy.renyi import ClassicConversion, ImprovedConversion, RenyiComposition
 
 MIN_NOISE = 0.05  # below it ε is in the hundreds, and a grid of privacy losses would fill the memory
@@ -148,7 +147,7 @@ class PldComposition:
         if isinstance(release.loss, Zcdp):
             raise UserError("Expected accountant rdp: only Rényi divergences are known for this noise.")
         noise = release.loss.noise_multiplier
-        if noise < MIN_NOISE * sensitivity(release.sampling, self.adjacency):
+        if noise < MIN_NOISE * release.sampling.sensitivity(self.adjacency):
             return replace(self, unbounded=True)
         added = _distribution(_GaussianSum(noise, release.sampling, self.adjacency), self.interval, count)
         return replace(
@@ -192,7 +191,7 @@ def _truncated(release: _GaussianSum, interval: float) -> dp_pld.PrivacyLossDist
 @lru_cache(maxsize=64)
 def _single(release: _GaussianSum, interval: float) -> dp_pld.PrivacyLossDistribution:
     """One release. For Poisson cohorts, `dp_accounting` itself applies the factor 2 of replace-one."""
-    noise = release.noise / sensitivity(release.sampling, release.adjacency)
+    noise = release.noise / release.sampling.sensitivity(release.adjacency)
     relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
     if release.adjacency is Adjacency.REPLACE_ONE and release.sampling.rate < 1:
         if release.sampling.kind == "fixed":
@@ -311,3 +310,20 @@ def max_rounds(fits: Callable[[int], bool], guess: int = 1) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def describe_sampling(sampling: Sampling) -> str:
+    """How cohorts are drawn, for people.
+
+    Example:
+        >>> describe_sampling(Sampling("fixed", 1 / 60))
+        'cohorts of fixed size without replacement, 1 in 60 of the clients'
+    """
+    fraction = Fraction(sampling.rate).limit_denominator(100_000)
+    descriptions = {
+        "everyone": "every client takes part",
+        "poisson": f"Poisson cohorts, each client with probability {sampling.rate:.4g}",
+        "fixed": f"cohorts of fixed size without replacement, {fraction.numerator} in {fraction.denominator} "
+        "of the clients",
+    }
+    return descriptions[sampling.kind]

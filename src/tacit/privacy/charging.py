@@ -20,7 +20,6 @@ from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accou
 from tacit.privacy.guarantee import Guarantee, delta_warning
 from tacit.privacy.ledger import Ledger, LedgerEntry
 from tacit.privacy.planning import CohortSampling
-from tacit.privacy.releases import release_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,6 +212,15 @@ def _rounds_within_budget(method: Method, population: int, accountant: Accountan
         return accounting.epsilon(budget.delta) <= budget.epsilon
 
     return max_rounds(fits, guess)
+
+
+def release_of(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Release | None:
+    """The release of round `index`, proved or nominal: as planned, or for the turnout that the round had.
+
+    None: there is nothing to account for in (ε, δ).
+    """
+    found = accounted(method.mechanism.price(index, turnout))
+    return found.sampled(method.sampler.sampling(population, index)) if isinstance(found, Release) else None
 
 
 def _releases(method: Method, population: int) -> Iterator[Release]:

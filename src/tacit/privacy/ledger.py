@@ -14,25 +14,27 @@ hold a ledger; the operating system releases the lock when that process ends, ho
 
 The hash chain detects accidents and careless changes. Anyone who can write the file can also compute a new chain: store
 `Ledger.head` elsewhere to detect that.
+
+Releases are written as JSON with a fixed schema: nothing is unpickled, and files name no classes.
 """
 
 import hashlib
 import json
+import math
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tacit.core import Budget
-from tacit.core.prices import Release
-from tacit.errors import BudgetError, LedgerError, StorageError, TacitError
+from tacit.core.prices import Gaussian, Release, Sampling, Zcdp
+from tacit.errors import BudgetError, LedgerError, StorageError, TacitError, UserError
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, accountant_by_name
-from tacit.privacy.releases import canonical, from_json, to_json
 
 FORMAT = 1
 GENESIS = "0" * 64
@@ -381,3 +383,91 @@ def _parse_terms(row: dict[str, object]) -> tuple[Budget, Accountant]:
     if isinstance(accountant, Pld):
         accountant = replace(accountant, interval=FAST_PLD.interval)
     return Budget(epsilon, delta), accountant
+
+
+def to_json(release: Release) -> dict[str, object]:
+    """A release as plain values; `from_json` is the inverse."""
+    return {
+        "kind": "release",
+        "loss": _loss_to_json(release.loss),
+        "distance": float(release.distance),
+        "sampling": {"kind": release.sampling.kind, "rate": float(release.sampling.rate)},
+    }
+
+
+def _loss_to_json(loss: Gaussian | Zcdp) -> dict[str, object]:
+    match loss:
+        case Gaussian(noise):
+            return {"kind": "gaussian", "noise": float(noise)}
+        case Zcdp(rho, xi):
+            return {"kind": "zcdp", "rho": float(rho), "xi": float(xi)}
+
+
+def from_json(data: object) -> Counter[Release]:
+    """The releases of one round that `to_json` or an earlier version described; raises `UserError` for anything else.
+
+    Earlier versions wrote nested events: a sum (`gaussian`, `zcdp`), `near` it, of a cohort (`poisson`, `fixed`),
+    several times (`repeated`) or with others (`all`).
+    """
+    try:
+        return _read(data)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise UserError(f"Expected the description of a release, got {str(data)[:200]}.") from error
+
+
+def canonical(value: object) -> str:
+    """Canonical JSON text of a plain value: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+
+
+def _read(data: Any) -> Counter[Release]:
+    kind = data["kind"]
+    if kind == "release":
+        sampling = Sampling(data["sampling"]["kind"], float(data["sampling"]["rate"]))
+        return Counter([Release(_loss(data["loss"]), float(data["distance"]), sampling)])
+    if kind == "repeated":
+        times = _positive_int(data["count"])
+        return Counter({release: count * times for release, count in _read(data["event"]).items()})
+    if kind == "all":
+        return sum((_read(part) for part in data["events"]), Counter())
+    return Counter([_read_event(data)])
+
+
+def _read_event(data: Any) -> Release:
+    """A sum over a cohort, as earlier versions wrote it."""
+    if data["kind"] == "poisson":
+        return _unsampled(data["event"]).sampled(Sampling.at(float(data["rate"]), "poisson"))
+    if data["kind"] == "fixed":
+        rate = _positive_int(data["size"]) / _positive_int(data["population"])
+        return _unsampled(data["event"]).sampled(Sampling.at(rate, "fixed"))
+    return _unsampled(data)
+
+
+def _unsampled(data: Any) -> Release:
+    if data["kind"] == "near":
+        return Release(_loss(data["event"]), float(data["distance"]))
+    return Release(_loss(data))
+
+
+def _loss(data: Any) -> Gaussian | Zcdp:
+    if data["kind"] == "zcdp":
+        return Zcdp(float(data["rho"]), float(data["xi"]))
+    return Gaussian(_noise_multiplier(data))
+
+
+def _noise_multiplier(data: Mapping[str, Any]) -> float:
+    """Gaussian sums over the same cohort are one Gaussian sum: their precisions add up."""
+    if data["kind"] == "repeated":
+        return _noise_multiplier(data["event"]) / math.sqrt(_positive_int(data["count"]))
+    if data["kind"] == "all":
+        parts = [_noise_multiplier(part) for part in data["events"]]
+        return 0.0 if min(parts) == 0 else sum(part**-2 for part in parts) ** -0.5
+    if data["kind"] != "gaussian":
+        raise ValueError(data)
+    return Gaussian(float(data["noise"])).noise_multiplier
+
+
+def _positive_int(value: object) -> int:
+    if type(value) is not int or value < 1:  # True is not a count
+        raise ValueError(value)
+    return value

@@ -10,8 +10,7 @@ from scipy.optimize import brentq
 
 from tacit.core import Budget
 from tacit.core.interfaces import Sampler
-from tacit.core.prices import Gaussian, Release
-from tacit.core.stopping import check_delta
+from tacit.core.prices import Gaussian, Release, check_delta
 from tacit.errors import expect
 from tacit.privacy.accountants import FAST_PLD, MIN_NOISE, Accountant, Accounting, Pld, Rdp, max_rounds
 

@@ -19,7 +19,6 @@ from scipy.special import gammaln, logsumexp
 
 from tacit.core.prices import Adjacency, Release, Zcdp
 from tacit.errors import UserError
-from tacit.privacy.releases import sensitivity
 
 Array = npt.NDArray[np.float64]
 MIN_INTEGRAL_NOISE = 0.1  # below it an integral would need a very fine grid
@@ -87,7 +86,7 @@ class RenyiComposition:
 def _divergences(release: Release, adjacency: Adjacency, orders: Sequence[float]) -> Array:
     if isinstance(release.loss, Zcdp):
         return _zcdp(release, release.loss, adjacency, orders)
-    noise = release.loss.noise_multiplier / sensitivity(release.sampling, adjacency)
+    noise = release.loss.noise_multiplier / release.sampling.sensitivity(adjacency)
     alpha = np.array(orders, dtype=np.float64)
     if noise == 0:
         return np.full(alpha.shape, np.inf)

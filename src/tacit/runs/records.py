@@ -1,7 +1,7 @@
 """A run as records: the plan, with everything that determines its result, and the run so far."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -192,15 +192,6 @@ class Run:
         """Seconds by part of a round, where the channel measured them."""
         names = dict.fromkeys(name for report in self.history for name in report.timings)
         return {name: sum(report.timings.get(name, 0.0) for report in self.history) for name in names}
-
-    def after(self, state: State, report: Report, charges: "Charges | None") -> "Run":
-        """The run one round later."""
-        if charges is not None:
-            report = replace(report, epsilon=charges.epsilon)
-        leakage = None if self.leakage is None else self.leakage.after(report)
-        if leakage is not None:
-            report = replace(report, leakage=leakage.maximum)
-        return replace(self, state=state, history=(*self.history, report), charges=charges, leakage=leakage)
 
 
 def size_noise(method: Method, population: int) -> Method:

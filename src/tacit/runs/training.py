@@ -146,12 +146,22 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
 def _step(run: Run, steps: Generator[tuple[State, Report]]) -> Run:
     """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
     if run.charges is None:
-        return run.after(*next(steps), None)
+        return _after(run, *next(steps), None)
     reserved = run.charges.reserve()
     state, report = next(steps)
     charges = reserved.settle(report.turnout)
     charges.release(state)
-    return run.after(state, report, charges)
+    return _after(run, state, report, charges)
+
+
+def _after(run: Run, state: State, report: Report, charges: "Charges | None") -> Run:
+    """The run one round later."""
+    if charges is not None:
+        report = replace(report, epsilon=charges.epsilon)
+    leakage = None if run.leakage is None else run.leakage.after(report)
+    if leakage is not None:
+        report = replace(report, leakage=leakage.maximum)
+    return replace(run, state=state, history=(*run.history, report), charges=charges, leakage=leakage)
 
 
 def _recorded(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path | None) -> Generator[Run]:

@@ -19,14 +19,14 @@ from tacit.core import (
     Rows,
 )
 from tacit.engine.batches import plan_batches
-from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels import kernel_learner
-from tacit.engine.learners.kernels.block_rows import BlockRows, FactoredBlock
 from tacit.engine.learners.kernels.conv import LoopConv, PatchConv
+from tacit.engine.learners.kernels.layers import BlockRows, FactoredBlock
 from tacit.engine.learners.kernels.learner import LayerBuilder
 from tacit.engine.learners.kernels.linear import DenseLinear, FactoredLinear, GramLinear, WindowLinear
 from tacit.engine.learners.reference import ReferenceLearner
+from tacit.engine.waves import AutoLearner
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
 EQUAL, RAGGED = (6, 6, 6), (3, 9, 1, 6)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 import zoo
 from tacit.core import CrossEntropy, Descent, MaskedRows, Population, Rows
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels.layer_masks import ChainMask
 from tacit.engine.learners.reference import ReferenceLearner
+from tacit.engine.waves import AutoLearner
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
 SIZES = {"equal": (6, 6, 6), "ragged": (3, 9, 1, 6)}

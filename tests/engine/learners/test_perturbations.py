@@ -9,9 +9,9 @@ from torch import Tensor, nn
 import zoo
 from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, Perturbation, Population, Samples
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.reference import ReferenceLearner
+from tacit.engine.waves import AutoLearner
 
 LINEAR = {name: zoo.CHAINS[name] for name in ("mlp", "wide", "softmax", "biasless", "pooled_inputs")}
 

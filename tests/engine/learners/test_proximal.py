@@ -11,9 +11,9 @@ import zoo
 from tacit.core import CrossEntropy, DenseRows, Descent, Population, ProximalTerm
 from tacit.engine.batches import plan_batches
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.reference import ReferenceLearner
+from tacit.engine.waves import AutoLearner
 
 EQUAL, RAGGED = (6, 6, 6), (3, 9, 1, 6)
 DESCENTS = {

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import zoo
 from tacit.engine.layout import Layout
-from tacit.engine.learners.kernels.tracing import MaxPool2x2, evaluation_module, trace_chain
+from tacit.engine.learners.kernels.tracing import Kind, MaxPool2x2, evaluation_module, trace_chain
 
 
 class Tied(nn.Module):
@@ -60,13 +60,28 @@ def test_other_models_are_not_chains(make: Callable[[], nn.Module]) -> None:
 def test_a_single_layer_is_a_chain() -> None:
     chain = trace_chain(nn.Linear(4, 2))
     assert chain is not None
-    assert [layer.name for layer in chain] == [""]
+    assert [layer.parameters for layer in chain] == [("weight", "bias")]
 
 
 def test_names_are_those_of_the_parameters() -> None:
     chain = trace_chain(zoo.FunctionalCalls())
     assert chain is not None
-    assert [layer.name for layer in chain if layer.name] == ["conv", "out"]
+    assert [layer.parameters for layer in chain if layer.parameters] == [
+        ("conv.weight", "conv.bias"),
+        ("out.weight", "out.bias"),
+    ]
+
+
+def test_kinds_are_those_of_the_modules_and_of_the_functions_that_are_called() -> None:
+    chain = trace_chain(zoo.FunctionalCalls())
+    assert chain is not None
+    assert [layer.kind for layer in chain] == [
+        Kind.CONVOLUTION,
+        Kind.MAX_POOL,
+        Kind.RELU,
+        Kind.FLATTEN,
+        Kind.LINEAR,
+    ]
 
 
 def test_hooks_are_not_ignored() -> None:

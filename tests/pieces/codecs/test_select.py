@@ -15,9 +15,8 @@ from tacit.core.server_half import broadcast
 from tacit.core.state import MASK
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.reference import ReferenceLearner
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import TrainingError, UserError, WireError
 from tacit.pieces.channels import IdealSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Size, TopK, Vote

@@ -15,9 +15,8 @@ from tacit.core.interfaces import Mechanism
 from tacit.core.prices import Unproved, accounted, nominal_figures, reason_unproved
 from tacit.core.server_half import broadcast, client_view
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.reference import ReferenceLearner
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import CompositionError, UserError
 from tacit.pieces.channels import IdealSum
 from tacit.pieces.mechanisms import (

@@ -15,8 +15,7 @@ from tacit.core.client_half import make_messages
 from tacit.core.state import FrameFormat
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import UserError
 from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import BestOf, Masked, Sgd

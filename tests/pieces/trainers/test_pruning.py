@@ -13,9 +13,8 @@ from tacit.core import CrossEntropy, Descent, Key, Population, ProximalTerm, Sim
 from tacit.core.wave import Shapes
 from tacit.engine.batches import plan_batches
 from tacit.engine.layout import Layout
-from tacit.engine.learners import AutoLearner
 from tacit.engine.learners.reference import ReferenceLearner
-from tacit.engine.waves import StackedClients
+from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import UserError
 from tacit.pieces.trainers import AdmmPrune, Keep, MagnitudePrune, Sgd
 from tacit.pieces.trainers.pruning import allocate

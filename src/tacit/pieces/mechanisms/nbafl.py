@@ -30,8 +30,7 @@ from tacit.core import (
 )
 from tacit.core.interfaces import Payload, Visibility
 from tacit.core.neutral import StatelessMechanism
-from tacit.core.prices import Price, Unproved
-from tacit.core.stopping import check_delta
+from tacit.core.prices import Price, Unproved, check_delta
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.clipping import clip_rows
 

@@ -9,14 +9,14 @@ touches contiguous: a block is then a slice of the activations, and nothing has 
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels.layers import Span
-from tacit.engine.learners.kernels.tracing import TRAINABLE, Chain, NamedLayer
-
-ELEMENTWISE = (nn.ReLU, nn.Sigmoid, nn.Tanh)
+from tacit.engine.learners.kernels.tracing import ELEMENTWISE, Chain, Kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,11 +204,15 @@ class ChainMask:
     needed_inputs: dict[int, Tensor]
 
     @classmethod
-    def of(cls, mask: Tensor, chain: Chain, spans: dict[int, tuple[Span, ...]]) -> "ChainMask":
-        """From an ascending mask and the spans of the parameters of each layer."""
-        layers = {i: LayerMask.of(mask, spans[i], len(_weight(chain[i]))) for i in spans}
-        first = next((i for i in sorted(layers) if not layers[i].empty), len(chain))
-        above = _next_trainable(chain, first)
+    def of(cls, mask: Tensor, chain: Chain, layout: Layout) -> "ChainMask":
+        """From an ascending mask of the parameters in this layout."""
+        layers = {
+            i: LayerMask.of(mask, tuple(map(layout.span, layer.parameters)), layout.shape(layer.parameters[0])[0])
+            for i, layer in enumerate(chain)
+            if layer.parameters
+        }
+        first = next((i for i in layers if not layers[i].empty), len(chain))
+        above = next((i for i in layers if i > first), None)
         needed = {above: layers[first].touched_outputs} if above and _feature_wise(chain, first, above) else {}
         return cls(mask, _with_feature_orders(chain, layers), first, needed)
 
@@ -216,30 +220,19 @@ class ChainMask:
 def _with_feature_orders(chain: Chain, layers: dict[int, LayerMask]) -> dict[int, LayerMask]:
     """Order the features above every fully connected layer that is corrected in a block, if the next layer allows."""
     ordered = dict(layers)
-    for low, high in zip(sorted(layers), sorted(layers)[1:], strict=False):
-        linear = all(isinstance(chain[i].module, nn.Linear) for i in (low, high))
+    for low, high in pairwise(layers):
+        linear = chain[low].kind is chain[high].kind is Kind.LINEAR
         sliced = layers[low].is_blockwise and (layers[high].is_blockwise or layers[high].is_dense)
-        if linear and sliced and all(isinstance(layer.module, ELEMENTWISE) for layer in chain[low + 1 : high]):
+        if linear and sliced and all(layer.kind in ELEMENTWISE for layer in chain[low + 1 : high]):
             order = FeatureOrder.of(layers[low].touched_outputs, layers[high].touched_inputs, layers[low].shape[0])
             ordered[low] = replace(ordered[low], output_order=order)
             ordered[high] = replace(ordered[high], input_order=order)
     return ordered
 
 
-def _next_trainable(chain: Chain, index: int) -> int | None:
-    return next((i for i in range(index + 1, len(chain)) if isinstance(chain[i].module, TRAINABLE)), None)
-
-
 def _feature_wise(chain: Chain, low: int, high: int) -> bool:
     """Whether each output of one layer becomes one input of the other, without mixing features in between."""
-    alike = type(chain[low].module) is type(chain[high].module)
-    return alike and not any(isinstance(layer.module, nn.Flatten) for layer in chain[low + 1 : high])
-
-
-def _weight(layer: NamedLayer) -> Tensor:
-    weight = layer.module.weight
-    assert isinstance(weight, Tensor)
-    return weight
+    return chain[low].kind is chain[high].kind and all(layer.kind is not Kind.FLATTEN for layer in chain[low:high])
 
 
 def _within(mask: Tensor, span: Span) -> Tensor:

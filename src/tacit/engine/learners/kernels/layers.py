@@ -1,24 +1,131 @@
-"""Layers of a stack of clients: what a layer is, layers without parameters, and the gradients of the losses.
+"""Layers of a stack of clients: what a layer is, its part of the update, and the layers without parameters.
 
 Activations are (clients, batch, ...). A layer with parameters takes its SGD step inside its backward pass, so the
 gradient of its weights need not be stored.
+
+The update is a stack of rows in blocks, one per parameter: dense, or factored as a sum of outer products. After T steps
+on batches of B samples, the update of a fully connected layer is `Gᵀ·X` with T·B rows of output gradients G and inputs
+X. Its norm follows from the Gram matrices, ‖GᵀX‖² = Σ (X·Xᵀ)∘(G·Gᵀ), and the scaled sum over all clients is one matrix
+product, so the weights of single clients are never computed.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
-from tacit.engine.learners.kernels.block_rows import DenseBlock, FactoredBlock
+from tacit.core import BinaryCrossEntropy, CrossEntropy, DenseRows, Loss, MeanSquared, RootBrier, RootMeanSquared
+from tacit.engine.learners.kernels.tracing import Kind, pair
 
 Span = tuple[int, int]  # the start and the end of a parameter in a row
-Blocks = Sequence[tuple[Span, DenseBlock | FactoredBlock]]
-Pair = tuple[int, int]
 _aten = torch.ops.aten
+
+
+@dataclass(frozen=True, eq=False)
+class DenseBlock:
+    """One parameter's part of every row of a stack: the values themselves, (clients, ...)."""
+
+    values: Tensor
+
+    def squared_norms(self) -> Tensor:
+        """The squared L2 norm of every row's part; below the true one by at most the rounding of the result."""
+        return DenseRows(self.values.flatten(1)).norms().double().square()
+
+    def write_sum(self, out: Tensor, factors: Tensor | None) -> None:
+        """Write the sum of all rows' parts, each times its factor, to the flat `out`."""
+        flat = self.values.flatten(1)
+        torch.sum(flat, 0, out=out) if factors is None else torch.mv(flat.t(), factors, out=out)
+
+    def dense(self) -> Tensor:
+        """The parts as a matrix, (clients, size)."""
+        return self.values.flatten(1)
+
+    def keep(self, which: Tensor) -> "DenseBlock":
+        return DenseBlock(self.values[which])
+
+
+@dataclass(frozen=True, eq=False)
+class FactoredBlock:
+    """The update of a weight matrix as `leftᵀ · right`, with the Gram matrix of the inputs, `right · rightᵀ`."""
+
+    left: Tensor  # (clients, rank, outputs)
+    right: Tensor  # (clients, rank, inputs)
+    gram: Tensor  # (clients, rank, rank)
+
+    def squared_norms(self) -> Tensor:
+        """Σ gram∘(left·leftᵀ), rounded up by the largest error of cancellation, so that a clipping bound holds."""
+        products = torch.bmm(self.left, self.left.transpose(1, 2)).mul_(self.gram).flatten(1).double()
+        slack = 4 * torch.finfo(self.left.dtype).eps
+        return (products.sum(1) + slack * products.abs().sum(1)).clamp(min=0)
+
+    def write_sum(self, out: Tensor, factors: Tensor | None) -> None:
+        left = self.left if factors is None else self.left * factors[:, None, None]
+        outputs, inputs = left.shape[2], self.right.shape[2]
+        torch.mm(left.reshape(-1, outputs).t(), self.right.reshape(-1, inputs), out=out.view(outputs, inputs))
+
+    def dense(self) -> Tensor:
+        return torch.bmm(self.left.transpose(1, 2), self.right).flatten(1)
+
+    def keep(self, which: Tensor) -> "FactoredBlock":
+        return FactoredBlock(self.left[which], self.right[which], self.gram[which])
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRows:
+    """A stack of rows, block by block, with a factor per row that is applied when rows are summed."""
+
+    blocks: tuple[tuple[int, int, DenseBlock | FactoredBlock], ...]  # start, stop, block
+    count: int
+    dim: int
+    dtype: torch.dtype
+    factors: Tensor | None = None
+
+    def norms(self) -> Tensor:
+        return self._norms if self.factors is None else self._norms * self.factors.abs()
+
+    @cached_property
+    def _norms(self) -> Tensor:
+        return torch.stack([block.squared_norms() for _, _, block in self.blocks]).sum(0).sqrt()
+
+    def scaled(self, factors: Tensor) -> "BlockRows":
+        factors = factors.to(self.dtype)
+        scaled = replace(self, factors=factors if self.factors is None else self.factors * factors)
+        scaled.__dict__["_norms"] = self._norms
+        return scaled
+
+    def layer_norms(self, layers: tuple[int, ...]) -> Tensor:
+        if layers != tuple(stop - start for start, stop, _ in self.blocks):
+            return DenseRows(self.dense()).layer_norms(layers)
+        norms = torch.stack([block.squared_norms() for _, _, block in self.blocks], dim=1).sqrt()
+        return norms if self.factors is None else norms * self.factors.abs()[:, None]
+
+    def layer_scaled(self, factors: Tensor, layers: tuple[int, ...]) -> DenseRows:
+        return DenseRows(self.dense()).layer_scaled(factors, layers)
+
+    def keep(self, which: Tensor) -> "BlockRows":
+        blocks = tuple((start, stop, block.keep(which)) for start, stop, block in self.blocks)
+        factors = None if self.factors is None else self.factors[which]
+        return BlockRows(blocks, int(which.sum()), self.dim, self.dtype, factors)
+
+    def select(self, coordinates: Tensor) -> DenseRows:
+        return DenseRows(self.dense()[:, coordinates])
+
+    def sum(self) -> Tensor:
+        out = torch.empty(self.dim, dtype=self.dtype, device=self._norms.device)
+        for start, stop, block in self.blocks:
+            block.write_sum(out[start:stop], self.factors)
+        return out
+
+    def dense(self) -> Tensor:
+        parts = torch.cat([block.dense() for _, _, block in self.blocks], dim=1)
+        return parts if self.factors is None else parts * self.factors[:, None]
+
+
+Blocks = Sequence[tuple[Span, DenseBlock | FactoredBlock]]
 
 
 class Layer(Protocol):
@@ -57,7 +164,7 @@ class ProximalStep:
             self.parameter[client].lerp_(self.target[client], self.rate)
 
 
-class PerClientLayer(Protocol):
+class PerClientLayer(Layer, Protocol):
     """A layer that holds a copy of its parameters for each client, so that proximal steps can be applied to them."""
 
     proximal_steps: tuple[ProximalStep, ...]
@@ -75,40 +182,18 @@ class Parameterless:
         return []
 
 
-class Relu(Parameterless):
-    """max(x, 0)."""
+class Elementwise(Parameterless):
+    """A function of every number, whose gradient follows from its outputs."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], gradient: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.function, self.gradient = function, gradient
 
     def forward(self, x: Tensor) -> Tensor:
-        self.out = torch.relu(x)
+        self.out = self.function(x)
         return self.out
 
     def backward(self, g: Tensor) -> Tensor:
-        below: Tensor = _aten.threshold_backward(g, _matching(self.out, g), 0)
-        return below
-
-
-class Sigmoid(Parameterless):
-    """1 / (1 + exp(-x))."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.out = torch.sigmoid(x)
-        return self.out
-
-    def backward(self, g: Tensor) -> Tensor:
-        below: Tensor = _aten.sigmoid_backward(g, _matching(self.out, g))
-        return below
-
-
-class Tanh(Parameterless):
-    """tanh(x)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.out = torch.tanh(x)
-        return self.out
-
-    def backward(self, g: Tensor) -> Tensor:
-        below: Tensor = _aten.tanh_backward(g, _matching(self.out, g))
-        return below
+        return self.gradient(g, _matching(self.out, g))
 
 
 class Flatten(Parameterless):
@@ -125,8 +210,9 @@ class Flatten(Parameterless):
 class MaxPool(Parameterless):
     """Max pooling in channels-last layout, for which PyTorch's kernel is many times faster."""
 
-    def __init__(self, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil: bool) -> None:
-        self.geometry = (kernel, stride, padding, dilation, ceil)
+    def __init__(self, module: nn.MaxPool2d) -> None:
+        sides = (module.kernel_size, module.stride, module.padding, module.dilation)
+        self.geometry = (*map(pair, sides), module.ceil_mode)
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs are in the default layout, which the next layer expects."""
@@ -142,10 +228,10 @@ class MaxPool(Parameterless):
 class AvgPool(Parameterless):
     """Average pooling."""
 
-    def __init__(
-        self, kernel: Pair, stride: Pair, padding: Pair, ceil: bool, include_padding: bool, divisor: int | None
-    ) -> None:
-        self.geometry = (kernel, stride, padding, ceil, include_padding, divisor)
+    def __init__(self, module: nn.AvgPool2d) -> None:
+        kernel, stride, padding = map(pair, (module.kernel_size, module.stride, module.padding))
+        options = (module.ceil_mode, module.count_include_pad, module.divisor_override)
+        self.geometry = (kernel, stride, padding, *options)
 
     def forward(self, x: Tensor) -> Tensor:
         self.x, self.shape = x.flatten(0, 1), x.shape
@@ -153,6 +239,16 @@ class AvgPool(Parameterless):
 
     def backward(self, g: Tensor) -> Tensor:
         return _per_client(_aten.avg_pool2d_backward(g.flatten(0, 1), self.x, *self.geometry), self.shape)
+
+
+PARAMETERLESS: dict[Kind, Callable[[Any], Layer]] = {  # the layer of a module of each kind without parameters
+    Kind.RELU: lambda _: Elementwise(torch.relu, lambda g, out: _aten.threshold_backward(g, out, 0)),
+    Kind.SIGMOID: lambda _: Elementwise(torch.sigmoid, _aten.sigmoid_backward),
+    Kind.TANH: lambda _: Elementwise(torch.tanh, _aten.tanh_backward),
+    Kind.MAX_POOL: MaxPool,
+    Kind.AVERAGE_POOL: AvgPool,
+    Kind.FLATTEN: lambda _: Flatten(),
+}
 
 
 def _matching(out: Tensor, g: Tensor) -> Tensor:
@@ -210,15 +306,10 @@ def _weight_per_output(z: Tensor, weight: Tensor) -> Tensor:
     return weight.view(*weight.shape, *[1] * (z.dim() - 2)) / z[0, 0].numel()
 
 
-LOSS_GRADIENTS = {
+LOSS_GRADIENTS: dict[type[Loss], Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     CrossEntropy: cross_entropy_gradient,
     MeanSquared: mean_squared_gradient,
     BinaryCrossEntropy: binary_cross_entropy_gradient,
     RootMeanSquared: root_mean_squared_gradient,
     RootBrier: root_brier_gradient,
 }
-
-
-def has_gradient(loss: Loss) -> bool:
-    """Whether the loss has a hand-written gradient."""
-    return type(loss) in LOSS_GRADIENTS

@@ -10,46 +10,37 @@ from torch import Tensor, nn
 from tacit.core import Descent, Loss, MaskedRows, Perturbation, Samples
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout
-from tacit.engine.learners.kernels.block_rows import BlockRows
-from tacit.engine.learners.kernels.conv import PATCH_LIMIT, ConvWeights, LoopConv, PatchConv
+from tacit.engine.learners.kernels.conv import ConvWeights, FrozenConv, LoopConv, MaskedConv, MaskedPatchConv, PatchConv
 from tacit.engine.learners.kernels.layer_masks import ChainMask, LayerMask
 from tacit.engine.learners.kernels.layers import (
     LOSS_GRADIENTS,
-    AvgPool,
-    Flatten,
+    PARAMETERLESS,
+    BlockRows,
     Layer,
-    MaxPool,
     PerClientLayer,
     ProximalStep,
-    Relu,
-    Sigmoid,
     Span,
-    Tanh,
-    has_gradient,
 )
 from tacit.engine.learners.kernels.linear import (
     WINDOW,
+    BlockLinear,
+    CorrectedLinear,
     DenseLinear,
     FactoredLinear,
     GramLinear,
     LinearWeights,
-    WindowLinear,
-)
-from tacit.engine.learners.kernels.masked_conv import FrozenConv, MaskedConv, MaskedPatchConv
-from tacit.engine.learners.kernels.masked_linear import (
-    BlockLinear,
-    CorrectedLinear,
     PerClientLinear,
     PrecomputedLinear,
     ScatteredLinear,
+    WindowLinear,
 )
 from tacit.engine.learners.kernels.perturbations import PerturbedScorer
-from tacit.engine.learners.kernels.tracing import TRAINABLE, Chain, NamedLayer, pair, trace_chain
+from tacit.engine.learners.kernels.tracing import Chain, Kind, TracedLayer, trace_chain
 
 
 def kernel_learner(model: nn.Module, loss: Loss) -> "KernelLearner | None":
     """The kernels for this module and loss, or None if the module is not a chain or the loss has no kernel."""
-    chain = trace_chain(model) if has_gradient(loss) else None
+    chain = trace_chain(model) if type(loss) in LOSS_GRADIENTS else None
     return None if chain is None else KernelLearner(chain, Layout.of(model), loss)
 
 
@@ -57,7 +48,8 @@ class KernelLearner:
     """Trains all clients of a wave at once, by SGD without momentum, through a chain of known layers."""
 
     def __init__(self, chain: Chain, layout: Layout, loss: Loss) -> None:
-        self.chain, self.layout, self.loss = chain, layout, loss
+        self.flattens = chain[0].kind is Kind.FLATTEN  # the inputs, as they are fetched
+        self.chain, self.layout, self.loss = chain[1:] if self.flattens else chain, layout, loss
         self.loss_gradient = LOSS_GRADIENTS[type(loss)]
         self.chain_mask: ChainMask | None = None  # of the last mask, which stays for many waves, often for all rounds
 
@@ -77,14 +69,15 @@ class KernelLearner:
         """The update of every client, in blocks, or at the mask's coordinates."""
         builder = LayerBuilder(self, weights, batches, descent)
         layers = builder.layers()
-        if batches.constant:
-            self._constant_batch(layers, batches, first_trained=builder.first_trained)
-        elif isinstance(layers[0], BlockLinear | ScatteredLinear):
-            self._precomputed(layers, layers[0], batches)
-        else:
-            window = WINDOW if isinstance(layers[0], WindowLinear) else 1
-            for begin in range(0, batches.steps, window):
-                self._window(layers, batches, begin, min(begin + window, batches.steps))
+        match layers[0]:
+            case _ if batches.constant:
+                self._constant_batch(layers, batches, first_trained=builder.first_trained)
+            case BlockLinear() | ScatteredLinear() as first:
+                self._precomputed(layers, first, batches)
+            case WindowLinear() as first:
+                self._changing_batches(layers, batches, first)
+            case _:
+                self._changing_batches(layers, batches)
         blocks = sorted(((*span, block) for layer in layers for span, block in layer.blocks()), key=lambda b: b[0])
         if descent.mask is None:
             return BlockRows(tuple(blocks), len(clients), self.layout.dim, weights.dtype)
@@ -116,16 +109,19 @@ class KernelLearner:
 
     def _samples(self, batches: Batches, begin: int, end: int) -> tuple[Tensor, Tensor]:
         x, y = batches.x(begin, end), batches.y(begin, end)
-        return x.flatten(2) if isinstance(self.chain[0].module, nn.Flatten) else x, y
+        return x.flatten(2) if self.flattens else x, y
 
-    def _window(self, layers: list[Layer], batches: Batches, begin: int, end: int) -> None:
-        """Several steps whose samples are fetched together."""
-        x, y = self._samples(batches, begin, end)
-        if isinstance(layers[0], WindowLinear):
-            layers[0].start_window(x)
-        for step in range(begin, end):
-            batch = slice((step - begin) * batches.size, (step - begin + 1) * batches.size)
-            self._step(layers, x[:, batch], y[:, batch], batches.weights(step))
+    def _changing_batches(self, layers: list[Layer], batches: Batches, first: WindowLinear | None = None) -> None:
+        """Each step has its own samples; a first layer that uses windows receives those of several steps together."""
+        window = 1 if first is None else WINDOW
+        for begin in range(0, batches.steps, window):
+            end = min(begin + window, batches.steps)
+            x, y = self._samples(batches, begin, end)
+            if first is not None:
+                first.start_window(x)
+            for step in range(begin, end):
+                batch = slice((step - begin) * batches.size, (step - begin + 1) * batches.size)
+                self._step(layers, x[:, batch], y[:, batch], batches.weights(step))
 
     def _step(self, layers: list[Layer], x: Tensor, y: Tensor, weight: Tensor) -> None:
         for layer in layers:
@@ -147,12 +143,8 @@ class LayerBuilder:
     descent: Descent
 
     def layers(self) -> list[Layer]:
-        """The chain's layers; the caller flattens the inputs if the chain begins with that."""
-        layers = [self._layer(named, i) for i, named in enumerate(self.chain)]
-        for named, layer in zip(self.chain, layers, strict=True):
-            if self.proximal and isinstance(layer, DenseLinear | PatchConv | LoopConv):
-                layer.proximal_steps = tuple(self._proximal_steps(named, layer))
-        return layers
+        """The chain's layers."""
+        return [self._layer(traced, index) for index, traced in enumerate(self.learner.chain)]
 
     @property
     def proximal(self) -> bool:
@@ -164,11 +156,15 @@ class LayerBuilder:
         """Whether every client needs its own weights from the start: initial weights or targets differ."""
         return self.weights.dim() > 1 or self.proximal
 
-    def _proximal_steps(self, named: NamedLayer, layer: PerClientLayer) -> Iterator[ProximalStep]:
+    def _with_proximal_steps(self, layer: PerClientLayer, traced: TracedLayer) -> PerClientLayer:
+        layer.proximal_steps = tuple(self._proximal_steps(layer, traced)) if self.proximal else ()
+        return layer
+
+    def _proximal_steps(self, layer: PerClientLayer, traced: TracedLayer) -> Iterator[ProximalStep]:
         """A proximal term of strength s towards t and decay d are one term of strength s + d towards t·s/(s + d)."""
         lr, decay, layout = self.descent.lr, self.descent.weight_decay, self.learner.layout
         term = self.descent.proximal
-        for name, parameter in zip(self._names(named), layer.parameters, strict=True):
+        for name, parameter in zip(traced.parameters, layer.parameters, strict=True):
             strength = 0.0 if term is None else term.strengths[layout.names.index(name)]
             if term is not None and strength:
                 target = layout.views(term.target)[name].view_as(parameter)
@@ -177,17 +173,6 @@ class LayerBuilder:
             elif decay:
                 yield ProximalStep(parameter, None, lr * decay)
 
-    def _names(self, named: NamedLayer) -> list[str]:
-        """The names of the layer's parameters, in the order of its spans."""
-        names = (named.parameter_name(name) for name in ("weight", "bias"))
-        return [name for name in names if name in self.learner.layout.names]
-
-    @cached_property
-    def chain(self) -> Chain:
-        """The part of the chain that becomes layers."""
-        chain = self.learner.chain
-        return chain[1:] if isinstance(chain[0].module, nn.Flatten) else chain
-
     @cached_property
     def chain_mask(self) -> ChainMask | None:
         """The mask layer by layer, if there is one."""
@@ -195,9 +180,7 @@ class LayerBuilder:
         if mask is None:
             return None
         if known is None or not (known.mask is mask or torch.equal(known.mask, mask)):
-            trainable = [i for i, named in enumerate(self.chain) if isinstance(named.module, TRAINABLE)]
-            known = ChainMask.of(mask, self.chain, {i: self._parameters(self.chain[i])[2] for i in trainable})
-            self.learner.chain_mask = known
+            known = self.learner.chain_mask = ChainMask.of(mask, self.learner.chain, self.learner.layout)
         return known
 
     @cached_property
@@ -205,41 +188,35 @@ class LayerBuilder:
         """The index of the first layer in which anything changes."""
         if self.chain_mask is not None:
             return self.chain_mask.first_trained
-        return next(i for i, named in enumerate(self.chain) if isinstance(named.module, TRAINABLE))
+        return next(index for index, traced in enumerate(self.learner.chain) if traced.parameters)
 
-    def _layer(self, named: NamedLayer, index: int) -> Layer:
-        module, lowest, masks = named.module, index <= self.first_trained, self.chain_mask
-        match module:
+    def _layer(self, traced: TracedLayer, index: int) -> Layer:
+        lowest, masks = index <= self.first_trained, self.chain_mask
+        match traced.module:
             case nn.Linear():
-                linear = LinearWeights(*self._parameters(named))
-                return self._linear(linear, lowest, index) if masks is None else self._masked(linear, index, masks)
-            case nn.Conv2d():
-                conv = ConvWeights.of(module, *self._parameters(named))
-                return self._conv(conv, lowest) if masks is None else self._masked_conv(conv, index, masks)
-            case nn.MaxPool2d():
-                k, s, p, d = (pair(v) for v in (module.kernel_size, module.stride, module.padding, module.dilation))
-                return MaxPool(k, s, p, d, module.ceil_mode)
-            case nn.AvgPool2d():
-                k, s, p = (pair(v) for v in (module.kernel_size, module.stride, module.padding))
-                return AvgPool(k, s, p, module.ceil_mode, module.count_include_pad, module.divisor_override)
-            case nn.ReLU():
-                return Relu()
-            case nn.Sigmoid():
-                return Sigmoid()
-            case nn.Tanh():
-                return Tanh()
-            case _:
-                return Flatten()
+                linear = LinearWeights(*self._parameters(traced))
+                if masks is not None:
+                    return self._masked(linear, index, masks)
+                if self.separate_weights:
+                    dense = DenseLinear(linear, self.descent.lr, self.batches.clients, lowest=lowest)
+                    return self._with_proximal_steps(dense, traced)
+                return self._linear(linear, lowest, index)
+            case nn.Conv2d() as module:
+                conv = ConvWeights.of(module, *self._parameters(traced))
+                if masks is not None:
+                    return self._masked_conv(conv, index, masks)
+                return self._with_proximal_steps(self._conv(conv, lowest), traced)
+            case module:
+                return PARAMETERLESS[traced.kind](module)
 
-    def _parameters(self, named: NamedLayer) -> tuple[Tensor, Tensor | None, tuple[Span, ...]]:
-        names, views = self._names(named), self.learner.layout.views(self.weights)
+    def _parameters(self, traced: TracedLayer) -> tuple[Tensor, Tensor | None, tuple[Span, ...]]:
+        names, views = traced.parameters, self.learner.layout.views(self.weights)
         spans = tuple(self.learner.layout.span(name) for name in names)
         return views[names[0]], views[names[1]] if len(names) > 1 else None, spans
 
     def _linear(self, weights: LinearWeights, lowest: bool, index: int) -> Layer:
+        """The form for weights that all clients share at first."""
         batches, lr = self.batches, self.descent.lr
-        if self.separate_weights:
-            return DenseLinear(weights, lr, batches.clients, lowest=lowest)
         outputs, inputs = weights.matrix.shape
         if lowest and batches.constant and batches.size <= 2 * batches.steps * outputs:
             return GramLinear(weights, lr)
@@ -250,11 +227,13 @@ class LayerBuilder:
             return WindowLinear(weights, lr, batches.clients)
         return DenseLinear(weights, lr, batches.clients, lowest=lowest)
 
-    def _conv(self, weights: ConvWeights, lowest: bool) -> Layer:
-        batches, lr = self.batches, self.descent.lr
-        if lowest and weights.groups == 1 and weights.patch_size <= PATCH_LIMIT:
-            return PatchConv(weights, lr, batches.clients, constant=batches.constant)
-        return LoopConv(weights, lr, batches.clients, lowest=lowest)
+    def _conv(self, weights: ConvWeights, lowest: bool) -> PerClientLayer:
+        if lowest and weights.has_small_patches:
+            return self._patch_conv(weights)
+        return LoopConv(weights, self.descent.lr, self.batches.clients, lowest=lowest)
+
+    def _patch_conv(self, weights: ConvWeights) -> PatchConv:
+        return PatchConv(weights, self.descent.lr, self.batches.clients, constant=self.batches.constant)
 
     def _masked(self, weights: LinearWeights, index: int, masks: ChainMask) -> Layer:
         """Broadcast weights with a correction of a block or of single weights, or weights per client if many change."""
@@ -273,9 +252,8 @@ class LayerBuilder:
         mask, lowest = masks.layers[index], index <= masks.first_trained
         if mask.empty:
             return FrozenConv(weights, lowest=lowest)
-        unmasked = self._conv(weights, lowest)
-        if isinstance(unmasked, PatchConv):
-            return MaskedPatchConv(unmasked, mask)
+        if lowest and weights.has_small_patches:
+            return MaskedPatchConv(self._patch_conv(weights), mask)
         needed = masks.needed_inputs.get(index)
         return MaskedConv(weights, mask, self.descent.lr, self.batches.clients, needed=needed, lowest=lowest)
 

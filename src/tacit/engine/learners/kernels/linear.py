@@ -1,4 +1,4 @@
-"""Fully connected layers for a stack of clients, in four forms that compute the same.
+"""Fully connected layers for a stack of clients, in forms that compute the same: four of them without a mask.
 
 | form | when | what it saves |
 |---|---|---|
@@ -10,16 +10,28 @@
 After steps on inputs X with output gradients G the weights are `W₀ − lr·Gᵀ·X`, so
 `x·Wᵀ = x·W₀ᵀ − lr·(x·Xᵀ)·G`. A bias is the weight of an additional input that is always 1: it adds 1 to every inner
 product.
+
+Under a mask there are three, and mostly all clients share the broadcast weights.
+
+| form | when | what is held per client |
+|---|---|---|
+| `BlockLinear` | the mask's coordinates are close together, or there are none | a dense block of corrections |
+| `ScatteredLinear` | they are scattered | corrections of single weights |
+| `PerClientLinear` | they are many | all weights |
+
+With broadcast weights W₀ and a correction D over outputs J and inputs I, `x·Wᵀ = x·W₀ᵀ` plus, at J, `x_I·Dᵀ`.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.engine.layout import per_client
-from tacit.engine.learners.kernels.block_rows import DenseBlock, FactoredBlock
-from tacit.engine.learners.kernels.layers import Blocks, ProximalStep, Span
+from tacit.engine.learners.kernels.layer_masks import LayerMask
+from tacit.engine.learners.kernels.layers import Blocks, DenseBlock, FactoredBlock, ProximalStep, Span
 
 WINDOW = 4  # steps that share one pass over the weights; 3 and 6 were about 4 % slower on the MLP of the benchmarks
 
@@ -186,6 +198,228 @@ class DenseLinear:
 
     def blocks(self) -> Blocks:
         return _differences(self.weights, self.matrix, self.bias)
+
+
+class CorrectedLinear(Protocol):
+    """A layer that adds a correction per client to the product of its inputs with the broadcast weights."""
+
+    weights: LinearWeights
+
+    def correction_inputs(self, x: Tensor) -> Tensor:
+        """The part of the inputs that the correction needs."""
+        ...
+
+    def correct(self, out: Tensor, inputs: Tensor) -> Tensor:
+        """Add the correction to the shared product, in place."""
+        ...
+
+    def backward(self, g: Tensor) -> Tensor | None:
+        """Take the step and return the gradient at the inputs, or None."""
+        ...
+
+    def blocks(self) -> Blocks:
+        """The update at the mask's coordinates."""
+        ...
+
+
+class BlockLinear:
+    """A correction in the block that the mask touches.
+
+    Args:
+        weights: the broadcast weights, in the feature order of the layer's mask.
+        mask: the coordinates that may change.
+        lr: learning rate.
+        clients: number of clients.
+        needed: the number of inputs, the first ones, at which the gradient is needed.
+    """
+
+    def __init__(self, weights: LinearWeights, mask: LayerMask, lr: float, clients: int, needed: int) -> None:
+        self.weights, self.mask, self.lr, self.needed = weights, mask, lr, needed
+        self.needed_matrix = weights.matrix[:, :needed]
+        self.block = weights.matrix.new_zeros(clients, mask.block_outputs.count, mask.block_width)
+        self.block_mask = mask.block_mask.to(weights.matrix.dtype)
+        self.trains, self.trained = not mask.empty, False
+        order, width = mask.input_order, mask.block_inputs.count
+        overlap = width if order is None else min(width, needed - order.upper_start)
+        self.overlap = max(overlap, 0)  # the number of the block's columns among the needed inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.correct(self.weights.apply(x), self.correction_inputs(x))
+
+    def correction_inputs(self, x: Tensor) -> Tensor:
+        """The block's inputs, and a 1 if the mask has a bias."""
+        taken = self.mask.block_inputs.take(x)
+        return taken if self.mask.block_width == taken.shape[-1] else F.pad(taken, (0, 1), value=1.0)
+
+    def correct(self, out: Tensor, inputs: Tensor) -> Tensor:
+        self.x = inputs
+        if self.trained:
+            self.mask.block_outputs.add_product(out, inputs, self.block.transpose(1, 2))
+        return out
+
+    def backward(self, g: Tensor) -> Tensor | None:
+        block_g = self.mask.block_outputs.take(g) if self.trains else g
+        below = self._input_gradient(g, block_g) if self.needed else None
+        if self.trains:
+            self.block.baddbmm_(block_g.transpose(1, 2), self.x, alpha=-self.lr).mul_(self.block_mask)
+            self.trained = True
+        return below
+
+    def _input_gradient(self, g: Tensor, block_g: Tensor) -> Tensor:
+        below = (g.reshape(-1, g.shape[-1]) @ self.needed_matrix).view(*g.shape[:-1], -1)
+        if self.trained and self.overlap:
+            columns = self.block[:, :, : self.overlap]
+            if self.overlap == self.mask.block_inputs.count:
+                self.mask.block_inputs.add_product(below, block_g, columns)
+            else:
+                below[..., -self.overlap :].add_(torch.bmm(block_g, columns))
+        return below
+
+    def blocks(self) -> Blocks:
+        values = (DenseBlock(self.block.flatten(1)[:, positions]) for positions in self.mask.block_positions)
+        return [*zip(self.weights.spans, values, strict=False)]
+
+
+class ScatteredLinear:
+    """A correction at single weights, as a sparse product per client; inputs and outputs keep their order."""
+
+    def __init__(self, weights: LinearWeights, mask: LayerMask, lr: float, clients: int, needed: int) -> None:
+        outputs, inputs = mask.shape
+        self.weights, self.mask, self.lr, self.needed = weights, mask, lr, needed
+        self.row, self.column = mask.weights // inputs, mask.weights % inputs
+        self.values = weights.matrix.new_zeros(clients, len(mask.weights))
+        self.product = SparseProduct(self.row, self.column, outputs, inputs, clients)
+        self.bias = MaskedBias(mask, weights.matrix, clients)
+        self.whole = weights.matrix.new_zeros(0 if mask.gathers_gradient else clients, outputs, inputs)
+        if needed:
+            self.by_column = torch.argsort(self.column, stable=True)
+            rows, columns = self.row[self.by_column], self.column[self.by_column]
+            self.transposed_product = SparseProduct(columns, rows, inputs, outputs, clients)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.correct(self.weights.apply(x), x)
+
+    def correction_inputs(self, x: Tensor) -> Tensor:
+        return x
+
+    def correct(self, out: Tensor, inputs: Tensor) -> Tensor:
+        self.x, self.x_transposed = inputs, inputs.transpose(1, 2).contiguous()
+        out += self.product.apply(self.x_transposed, self.values).transpose(1, 2)
+        self.bias.add(out)
+        return out
+
+    def backward(self, g: Tensor) -> Tensor | None:
+        g_transposed = g.transpose(1, 2).contiguous()
+        below = self._input_gradient(g, g_transposed) if self.needed else None
+        if self.mask.gathers_gradient:
+            x = self.x_transposed.index_select(1, self.column)
+            self.values.sub_(g_transposed.index_select(1, self.row).mul_(x).sum(2), alpha=self.lr)
+        else:
+            self._step_whole(g)
+        self.bias.step(g, self.lr)
+        return below
+
+    def _input_gradient(self, g: Tensor, g_transposed: Tensor) -> Tensor:
+        below = (g.reshape(-1, g.shape[-1]) @ self.weights.matrix).view(*g.shape[:-1], -1)
+        values = self.values.index_select(1, self.by_column)
+        return below.add_(self.transposed_product.apply(g_transposed, values).transpose(1, 2))
+
+    def _step_whole(self, g: Tensor) -> None:
+        """Accumulate whole updates and read the mask's coordinates; the other coordinates are never used."""
+        self.whole.baddbmm_(g.transpose(1, 2), self.x, alpha=-self.lr)
+        self.values = self.whole.view(len(g), -1).index_select(1, self.mask.weights)
+
+    def blocks(self) -> Blocks:
+        return [*zip(self.weights.spans, (DenseBlock(self.values), self.bias.block()), strict=False)]
+
+
+class PerClientLinear:
+    """Weights per client, with a masked gradient."""
+
+    def __init__(self, weights: LinearWeights, mask: LayerMask, lr: float, clients: int, *, lowest: bool) -> None:
+        self.weights, self.mask, self.lowest = weights, mask, lowest
+        self.matrix = weights.matrix.repeat(clients, 1, 1)
+        self.learning_rates = torch.full_like(weights.matrix, lr).masked_fill_(mask.frozen, 0.0)
+        self.bias, self.lr = MaskedBias(mask, weights.matrix, clients), lr
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x, transposed, shared = x, self.matrix.transpose(1, 2), self.weights.bias
+        out = torch.bmm(x, transposed) if shared is None else torch.baddbmm(shared, x, transposed)
+        self.bias.add(out)
+        return out
+
+    def backward(self, g: Tensor) -> Tensor | None:
+        below = None if self.lowest else torch.bmm(g, self.matrix)
+        self.matrix.sub_(torch.bmm(g.transpose(1, 2), self.x).mul_(self.learning_rates))
+        self.bias.step(g, self.lr)
+        return below
+
+    def blocks(self) -> Blocks:
+        at = self.mask.ordered_weights
+        values = self.matrix.flatten(1)[:, at] - self.weights.matrix.flatten()[at]
+        return [*zip(self.weights.spans, (DenseBlock(values), self.bias.block()), strict=False)]
+
+
+class SparseProduct:
+    """The product of a sparse matrix per client with its dense rows: `out[row] += value · rows[column]`.
+
+    It is computed by `embedding_bag`. All clients have the same coordinates, with ascending rows.
+    """
+
+    def __init__(self, row: Tensor, column: Tensor, outputs: int, inputs: int, clients: int) -> None:
+        client, count = torch.arange(clients)[:, None], torch.bincount(row, minlength=outputs)
+        self.index = (column + inputs * client).flatten().int()
+        self.offsets = (count.cumsum(0) - count + len(row) * client).flatten().int()
+
+    def apply(self, rows: Tensor, values: Tensor) -> Tensor:
+        """(clients, outputs, batch) from rows (clients, inputs, batch) and values (clients, coordinates)."""
+        bags = torch.embedding_bag(rows.flatten(0, 1), self.index, self.offsets, False, 0, False, values.flatten())
+        sums: Tensor = bags[0]
+        return sums.view(len(rows), -1, rows.shape[2])
+
+
+class PrecomputedLinear:
+    """A first layer on changing batches: the product with the broadcast weights is computed once for every sample.
+
+    Its inputs are sample numbers instead of samples.
+    """
+
+    def __init__(self, inner: CorrectedLinear, x: Tensor) -> None:
+        self.inner, self.product, self.inputs = inner, inner.weights.apply(x), inner.correction_inputs(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs of the samples with numbers `x`, (clients, batch)."""
+        product, inputs = (rows.index_select(0, x.reshape(-1)) for rows in (self.product, self.inputs))
+        return self.inner.correct(product.view(*x.shape, -1), inputs.view(*x.shape, -1))
+
+    def backward(self, g: Tensor) -> Tensor | None:
+        return self.inner.backward(g)
+
+    def blocks(self) -> Blocks:
+        return self.inner.blocks()
+
+
+class MaskedBias:
+    """The clients' corrections of a bias under a mask."""
+
+    def __init__(self, mask: LayerMask, like: Tensor, clients: int) -> None:
+        self.at, self.trains = mask.biases, len(mask.biases) > 0
+        self.mask = like.new_zeros(mask.shape[0]).index_fill_(0, self.at, 1.0)
+        self.delta = like.new_zeros(clients, 1, mask.shape[0])
+
+    def add(self, out: Tensor) -> None:
+        """Add to the outputs, (clients, batch, outputs), in place."""
+        if self.trains:
+            out += self.delta
+
+    def step(self, g: Tensor, lr: float) -> None:
+        """Take a step with the batch's output gradients."""
+        if self.trains:
+            self.delta.sub_(g.sum(1, keepdim=True).mul_(self.mask), alpha=lr)
+
+    def block(self) -> DenseBlock:
+        """The update at the mask's coordinates."""
+        return DenseBlock(self.delta[:, 0, self.at])
 
 
 def _differences(weights: LinearWeights, matrix: Tensor, bias: Tensor | None) -> Blocks:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from tacit.core import CrossEntropy, Loss, Perturbation, Samples
 from tacit.core.losses import scores
 from tacit.engine.layout import Layout
-from tacit.engine.learners.kernels.tracing import TRAINABLE, Chain, NamedLayer
+from tacit.engine.learners.kernels.tracing import ELEMENTWISE, Chain, Kind, TracedLayer
 
 ROUNDING = 1e-5  # of the largest output: the rounding error of differences of outputs
 PAIRS_PER_PASS = 1024  # of a sample and an input; with 256 hidden units they take one megabyte
@@ -36,7 +36,7 @@ class PerturbedScorer:
     """
 
     before: Chain
-    first: NamedLayer
+    first: TracedLayer
     after: Chain
     groups: Tensor
     perturbation: Perturbation
@@ -44,12 +44,12 @@ class PerturbedScorer:
     @classmethod
     def of(cls, chain: Chain, layout: Layout, perturbation: Perturbation) -> Self | None:
         """None if the first layer with weights is not fully connected, or the groups are not groups of its inputs."""
-        index = next(i for i, layer in enumerate(chain) if isinstance(layer.module, TRAINABLE))
+        index = next(i for i, layer in enumerate(chain) if layer.parameters)
         first = chain[index]
-        if not isinstance(first.module, nn.Linear):
+        if first.kind is not Kind.LINEAR:
             return None
         groups = layout.views(perturbation.groups)
-        own = groups.pop(first.parameter_name("weight"))
+        own = groups.pop(first.parameters[0])
         if bool((own != own[0]).any()) or any(bool((other >= 0).any()) for other in groups.values()):
             return None
         return cls(chain[:index], first, chain[index + 1 :], own[0], perturbation)
@@ -106,18 +106,18 @@ class SlopeBounds:
         A ReLU that is on follows its input; one that stays off does not change; only one that may be switched on is
         uncertain. For other layers the bound is that no activation changes by more than its input.
         """
-        if not chain or not isinstance(chain[-1].module, nn.Linear):
+        if not chain or chain[-1].kind is not Kind.LINEAR:
             return None
-        last = parameters[chain[-1].parameter_name("weight")]
-        if len(chain) == 2 and isinstance(chain[0].module, nn.ReLU) and bool((shift >= 0).all()):
+        last = parameters[chain[-1].parameters[0]]
+        if len(chain) == 2 and chain[0].kind is Kind.RELU and bool((shift >= 0).all()):
             on, largest = hidden > 0, shift.amax(1, keepdim=True)
             maybe = ~on & (hidden > -largest)
             return cls(on.to(hidden.dtype) @ last.t(), maybe.to(hidden.dtype) @ last.abs().t())
         slope = torch.ones_like(hidden[0])
         for layer in chain[:-1]:
-            if isinstance(layer.module, nn.Linear):
-                slope = parameters[layer.parameter_name("weight")].abs() @ slope
-            elif not isinstance(layer.module, nn.ReLU | nn.Tanh | nn.Sigmoid):
+            if layer.kind is Kind.LINEAR:
+                slope = parameters[layer.parameters[0]].abs() @ slope
+            elif layer.kind not in ELEMENTWISE:
                 return None
         uncertain = (last.abs() @ slope).expand(len(hidden), -1)
         return cls(torch.zeros_like(uncertain), uncertain)
@@ -136,7 +136,6 @@ def _shift_to_cover(distance: Tensor, slope: Tensor) -> Tensor:
 def _apply(chain: Chain, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """One client's samples through some layers, with the client's weights."""
     for layer in chain:
-        names = [name for name, _ in layer.module.named_parameters(recurse=False)]
-        own = {name: parameters[layer.parameter_name(name)] for name in names}
+        own = {name: parameters[full] for name, full in zip(("weight", "bias"), layer.parameters, strict=False)}
         x = functional_call(layer.module, own, (x,)) if own else layer.module(x)
     return x

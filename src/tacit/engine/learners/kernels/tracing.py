@@ -6,6 +6,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import pairwise
 from typing import Any
 
@@ -13,23 +14,50 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-TRAINABLE = (nn.Linear, nn.Conv2d)
-PARAMETERLESS = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d, nn.Flatten)
+
+class Kind(Enum):
+    """What a layer computes."""
+
+    LINEAR = auto()
+    CONVOLUTION = auto()
+    RELU = auto()
+    SIGMOID = auto()
+    TANH = auto()
+    MAX_POOL = auto()
+    AVERAGE_POOL = auto()
+    FLATTEN = auto()
+    IDENTITY = auto()
+
+
+ELEMENTWISE = (Kind.RELU, Kind.SIGMOID, Kind.TANH)
+KINDS: dict[type[nn.Module], Kind] = {
+    nn.Linear: Kind.LINEAR,
+    nn.Conv2d: Kind.CONVOLUTION,
+    nn.ReLU: Kind.RELU,
+    nn.Sigmoid: Kind.SIGMOID,
+    nn.Tanh: Kind.TANH,
+    nn.MaxPool2d: Kind.MAX_POOL,
+    nn.AvgPool2d: Kind.AVERAGE_POOL,
+    nn.Flatten: Kind.FLATTEN,
+}
 
 
 @dataclass(frozen=True, eq=False)
-class NamedLayer:
-    """One layer of a chain: the module, and its name in the model if it has parameters."""
+class TracedLayer:
+    """One layer of a chain.
 
-    name: str
+    Attributes:
+        kind: what it computes.
+        module: has its geometry.
+        parameters: the names of its weight and its bias in the model; empty if it is not trained.
+    """
+
+    kind: Kind
     module: nn.Module
-
-    def parameter_name(self, name: str) -> str:
-        """The name in the model of one of the layer's parameters."""
-        return f"{self.name}.{name}" if self.name else name
+    parameters: tuple[str, ...]
 
 
-Chain = tuple[NamedLayer, ...]
+Chain = tuple[TracedLayer, ...]
 
 
 def trace_chain(model: nn.Module) -> Chain | None:
@@ -91,14 +119,12 @@ def _chain(nodes: list[fx.Node], modules: dict[str, nn.Module]) -> Chain | None:
         if layer is None:
             return None
         layers.append(layer)
-    return tuple(layer for layer in layers if not _is_identity(layer.module))
+    return tuple(layer for layer in layers if layer.kind is not Kind.IDENTITY)
 
 
-def _layer(node: fx.Node, modules: dict[str, nn.Module]) -> NamedLayer | None:
+def _layer(node: fx.Node, modules: dict[str, nn.Module]) -> TracedLayer | None:
     if node.op == "call_module":
-        module = modules[str(node.target)]
-        name = str(node.target).removeprefix("0").removeprefix(".")
-        return NamedLayer(name, module) if _is_known(module) else None
+        return _traced(str(node.target).removeprefix("0").removeprefix("."), modules[str(node.target)])
     make = _FUNCTIONS.get(node.target) if node.op in ("call_function", "call_method") else None
     if make is None:
         return None
@@ -106,15 +132,18 @@ def _layer(node: fx.Node, modules: dict[str, nn.Module]) -> NamedLayer | None:
         module = make(*node.args[1:], **node.kwargs)
     except TypeError:  # arguments that the module form does not have
         return None
-    return NamedLayer("", module) if _is_known(module) else None
+    return _traced("", module)
+
+
+def _traced(name: str, module: nn.Module) -> TracedLayer | None:
+    """A module with this name in the model; None if kernels do not compute it."""
+    kind = _kind(module)
+    parameters = (f"{name}.{own}" if name else own for own, _ in module.named_parameters(recurse=False))
+    return None if kind is None else TracedLayer(kind, module, tuple(parameters))
 
 
 def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module:
     return nn.Flatten(start_dim, end_dim)
-
-
-def _max_pool(*args: Any, **options: Any) -> nn.Module:
-    return nn.MaxPool2d(*args, **options)
 
 
 _FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
@@ -129,34 +158,36 @@ _FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
     "tanh": nn.Tanh,
     torch.flatten: _flatten,
     "flatten": _flatten,
-    F.max_pool2d: _max_pool,
+    F.max_pool2d: nn.MaxPool2d,
     F.avg_pool2d: nn.AvgPool2d,
 }
 
 
-def _is_known(module: nn.Module) -> bool:
-    if type(module) is nn.Conv2d:
-        return module.padding_mode == "zeros" and not (module.padding == "same" and _is_padded_unevenly(module))
-    if type(module) is nn.Flatten:
-        return module.start_dim == 1 and module.end_dim == -1
-    if type(module) is nn.MaxPool2d:
-        return not module.return_indices
-    return type(module) in (*TRAINABLE, *PARAMETERLESS) or _is_identity(module)
+def _kind(module: nn.Module) -> Kind | None:
+    """What a module computes; None if kernels do not compute it, or not with these settings."""
+    match module:
+        case nn.Identity() | nn.Dropout(p=0):
+            return Kind.IDENTITY
+        case nn.Conv2d() if module.padding_mode != "zeros" or _is_padded_unevenly(module):
+            return None
+        case nn.Flatten() if (module.start_dim, module.end_dim) != (1, -1):
+            return None
+        case nn.MaxPool2d(return_indices=True):
+            return None
+    return KINDS.get(type(module))
 
 
 def _is_padded_unevenly(module: nn.Conv2d) -> bool:
-    return any(d * (k - 1) % 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
-
-
-def _is_identity(module: nn.Module) -> bool:
-    return isinstance(module, nn.Identity) or (isinstance(module, nn.Dropout) and module.p == 0)
+    sides = zip(module.dilation, module.kernel_size, strict=True)
+    return module.padding == "same" and any(d * (k - 1) % 2 for d, k in sides)
 
 
 def _is_2x2_pooling(module: nn.Module) -> bool:
-    if not isinstance(module, nn.MaxPool2d) or module.ceil_mode:
-        return False
-    geometry = (module.kernel_size, module.stride, module.padding, module.dilation)
-    return [pair(value) for value in geometry] == [(2, 2), (2, 2), (0, 0), (1, 1)]
+    match module:
+        case nn.MaxPool2d(ceil_mode=False):
+            geometry = (module.kernel_size, module.stride, module.padding, module.dilation)
+            return [pair(value) for value in geometry] == [(2, 2), (2, 2), (0, 0), (1, 1)]
+    return False
 
 
 def _covers(chain: Chain, model: nn.Module) -> bool:
@@ -172,6 +203,6 @@ def _pool_before_relu(chain: Chain) -> Chain:
     """Swap ReLU and max pooling, which commute exactly: ReLU then processes fewer numbers."""
     order = list(chain)
     for i in range(len(order) - 1):
-        if isinstance(order[i].module, nn.ReLU) and isinstance(order[i + 1].module, nn.MaxPool2d):
+        if (order[i].kind, order[i + 1].kind) == (Kind.RELU, Kind.MAX_POOL):
             order[i], order[i + 1] = order[i + 1], order[i]
     return tuple(order)

@@ -2,9 +2,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.engine.learners.kernels.conv import ConvWeights
+from tacit.engine.learners.kernels.conv import ConvWeights, gradient_tiles, strips_of
 from tacit.engine.learners.kernels.layer_masks import LayerMask
-from tacit.engine.learners.kernels.masked_conv import gradient_tiles, strips_of
 
 
 def concentrated(outputs: int, depth: int, window: int, seed: int) -> Tensor:
