@@ -14,8 +14,7 @@ import tacit
 from tacit import methods
 from tacit.core import SimulatedRound
 from tacit.core.keys import Key
-from tacit.core.state import View
-from tacit.core.stopping import BEST, LOSS, STALE, final_weights, out_of_patience, track_best
+from tacit.core.state import BEST, LOSS, STALE, View, final_weights, out_of_patience, track_best
 from tacit.engine.simulation import PARTICIPATIONS
 from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import ModelError

@@ -8,7 +8,7 @@ import pytest
 
 import tacit
 from tacit.core import Report
-from tacit.core.stopping import final_weights
+from tacit.core.state import final_weights
 from tacit.errors import RunError
 from tacit.methods import fl_std
 from tacit.papers.comparison import Comparison

@@ -36,8 +36,7 @@ from tacit.core.interfaces import Conversation
 from tacit.core.losses import best_outputs
 from tacit.core.prices import max_participations
 from tacit.core.server_half import aggregate_messages, download_size, finish_round, no_messages, prepare
-from tacit.core.state import SERVER
-from tacit.core.stopping import out_of_patience, track_best
+from tacit.core.state import SERVER, out_of_patience, track_best
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.pool import Pool, count_workers, make_pool
 from tacit.engine.waves import FEWEST_MASKED, AutoLearner, StackedClients, divide

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import Method, Report
-from tacit.core.stopping import final_weights
+from tacit.core.state import final_weights
 from tacit.papers.comparison import LOWER_IS_BETTER
 from tacit.pieces.mechanisms.clipping import BOUND
 from tacit.pieces.samplers import Poisson

@@ -11,7 +11,7 @@ from torch import nn
 
 from tacit.core import Method, Report, Samples, State, Task
 from tacit.core.prices import nominal_figures, reason_unproved
-from tacit.core.stopping import final_weights, out_of_patience
+from tacit.core.state import final_weights, out_of_patience
 from tacit.engine import Simulation
 from tacit.errors import UserError, expect
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee

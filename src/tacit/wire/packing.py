@@ -107,3 +107,8 @@ def pack_subset(chosen: frozenset[int], members: Sequence[int]) -> bytes:
     """A subset of clients as `Reader.subset` reads it."""
     bits = sum(1 << place for place, client in enumerate(members) if client in chosen)
     return pack_number(bits, (len(members) + 7) // 8)
+
+
+def packed_size(count: int, bits: int) -> int:
+    """Bytes of `count` numbers of `bits` bits each, without gaps."""
+    return (count * bits + 7) // 8

@@ -26,11 +26,11 @@ from tacit.protocols.secagg import (
     ThreatModel,
     Vector,
     pack_vector,
-    packed_size,
     phase_bytes,
     run_locally,
     unpack_vector,
 )
+from tacit.wire.packing import packed_size
 from tacit.wire.sparse import WireFormat
 
 THREAT_MODELS = {"semi_honest": ThreatModel.SEMI_HONEST, "active_server": ThreatModel.ACTIVE_SERVER}

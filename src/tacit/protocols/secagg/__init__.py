@@ -10,7 +10,7 @@ fail; it cannot reveal another client's vector.
 
 from tacit.protocols.secagg.graph import GraphParameters, ThreatModel
 from tacit.protocols.secagg.in_process import run_locally
-from tacit.protocols.secagg.pads import Vector, pack_vector, packed_size, unpack_vector
+from tacit.protocols.secagg.pads import Vector, pack_vector, unpack_vector
 from tacit.protocols.secagg.parameters import MIN_COHORT, Parameters, SecaggPolicy, SecaggSession
 from tacit.protocols.secagg.secagg_client import SecaggClientState, answer, join_round, set_vector
 from tacit.protocols.secagg.secagg_messages import Phase, phase_bytes
@@ -31,7 +31,6 @@ __all__ = [
     "converse",
     "join_round",
     "pack_vector",
-    "packed_size",
     "phase_bytes",
     "run_locally",
     "set_vector",

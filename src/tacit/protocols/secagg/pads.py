@@ -77,11 +77,6 @@ def reduce(total: Vector, bits: int) -> Vector:
     return np.bitwise_and(total, np.uint32((1 << bits) - 1), out=total)
 
 
-def packed_size(dim: int, bits: int) -> int:
-    """Bytes that `pack_vector` needs."""
-    return (dim * bits + 7) // 8
-
-
 def pack_vector(vector: Vector, bits: int) -> bytes:
     """Values below 2^bits, with `bits` bits each, least significant first."""
     if bits in _WHOLE:

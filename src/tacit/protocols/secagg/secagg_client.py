@@ -27,7 +27,6 @@ from tacit.protocols.secagg.pads import (
     Vector,
     own_pad_key,
     pack_vector,
-    packed_size,
     pair_pad_key,
     reduce,
     seed_commitment,
@@ -44,7 +43,16 @@ from tacit.protocols.secagg.secagg_messages import (
     agreement_statement,
     announcement_statement,
 )
-from tacit.wire.packing import CLIENT_LIMIT, Reader, Table, pack_chunk, pack_number, pack_subset, pack_table
+from tacit.wire.packing import (
+    CLIENT_LIMIT,
+    Reader,
+    Table,
+    pack_chunk,
+    pack_number,
+    pack_subset,
+    pack_table,
+    packed_size,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -21,9 +21,8 @@ from tacit.protocols.crypto import KEY, SIGNATURE, TAG
 from tacit.protocols.kit import ProtocolFrame, ProtocolId
 from tacit.protocols.secagg import shamir
 from tacit.protocols.secagg.graph import ThreatModel
-from tacit.protocols.secagg.pads import packed_size
 from tacit.protocols.secagg.parameters import Parameters
-from tacit.wire.packing import Reader, pack_number, pack_subset, pack_table, table_size
+from tacit.wire.packing import Reader, pack_number, pack_subset, pack_table, packed_size, table_size
 
 _ADDRESS = struct.Struct("<II32s")
 HEADER = kit.HEADER + _ADDRESS.size
