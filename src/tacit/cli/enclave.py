@@ -181,21 +181,19 @@ def _manifest(args: argparse.Namespace) -> int:
 def _configuration(args: argparse.Namespace, method: "Method") -> "Configuration":
     import secrets
 
-    from tacit.errors import UserError, expect
+    from tacit.errors import expect
     from tacit.pieces.channels import Enclave
-    from tacit.protocols.tee import Configuration, simulated_configuration
+    from tacit.protocols.tee import Configuration, read_directory, simulated_configuration
 
     method = method if isinstance(method.channel, Enclave) else replace(method, channel=Enclave())
     expect((args.seed is None) != (args.directory is None), "either --directory or --seed")
     if args.seed is not None:
         return simulated_configuration(method, args.population, args.seed)
-    try:
-        table = json.loads(_read(args.directory, "directory"))
-        directory = {int(client): bytes.fromhex(key) for client, key in table.items()}
-    except (ValueError, AttributeError, TypeError) as error:
-        raise UserError(f"Expected a JSON object of client numbers and keys in hex in {args.directory}.") from error
     return Configuration(
-        run=secrets.token_bytes(16), method=repr(method), population=args.population, directory=directory
+        run=secrets.token_bytes(16),
+        method=repr(method),
+        population=args.population,
+        directory=read_directory(_read(args.directory, "directory"), str(args.directory)),
     )
 
 
