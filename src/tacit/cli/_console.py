@@ -1,6 +1,8 @@
-"""What commands share: `KEY=VALUE` options, aligned tables, and progress on standard error."""
+"""What commands share: `KEY=VALUE` options, JSON and aligned tables, and progress on standard error."""
 
 import argparse
+import json
+import math
 import sys
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -28,8 +30,13 @@ def to_dict(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return dict(pairs)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    r"""Rows as lines of equal columns; the first two are aligned left, all others right.
+def print_json(document: object) -> None:
+    """Print one JSON document; infinite numbers and NaN, which JSON does not have, are null."""
+    print(json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 2) -> list[str]:
+    r"""Rows as lines of equal columns; the first `left` are aligned left, all others right.
 
     Example:
         >>> print("\n".join(aligned([["a", "name", "x"], ["bb", "b", "10"]])))
@@ -37,7 +44,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         bb  b     10
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(_cell(i, text, widths[i]) for i, text in enumerate(row)) for row in rows]
+    aligns = [f"{'<' if column < left else '>'}{width}" for column, width in enumerate(widths)]
+    return ["  ".join(map(format, row, aligns)).rstrip() for row in rows]
 
 
 def figures(named: Mapping[str, float]) -> list[str]:
@@ -85,8 +93,15 @@ def _pair(text: str) -> tuple[str, str]:
     return key.replace("-", "_"), value
 
 
-def _cell(column: int, text: str, width: int) -> str:
-    return text.ljust(width) if column < 2 else text.rjust(width)
+def _finite(value: object) -> object:
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {key: _finite(part) for key, part in value.items()}
+        case list() | tuple():
+            return [_finite(part) for part in value]
+    return value
 
 
 def _run_with_bar(steps: "Iterable[Run]", label: str) -> "Generator[Run]":

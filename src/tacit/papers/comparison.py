@@ -238,9 +238,10 @@ class Comparison:
 
 def _dumped(value: object, indent: str = "") -> str:
     deeper = indent + "  "
-    if isinstance(value, Mapping) and value:
-        items = [f"{deeper}{json.dumps(str(key))}: {_dumped(item, deeper)}" for key, item in value.items()]
-        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
-    if isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-        return "[\n" + ",\n".join(f"{deeper}{_dumped(item, deeper)}" for item in value) + f"\n{indent}]"
+    match value:
+        case dict() if value:
+            items = [f"{deeper}{json.dumps(str(key))}: {_dumped(item, deeper)}" for key, item in value.items()]
+            return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+        case [dict(), *_]:
+            return "[\n" + ",\n".join(f"{deeper}{_dumped(item, deeper)}" for item in value) + f"\n{indent}]"
     return json.dumps(value, allow_nan=False, ensure_ascii=False)

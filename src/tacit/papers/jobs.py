@@ -16,7 +16,7 @@ import torch
 from tacit.attacks.dlg import UNRECOGNISABLE, Reconstruction
 from tacit.attacks.scenario import AttackConfig, observe_victims, reconstructions
 from tacit.core import Method, Task
-from tacit.core.files import storage_errors, write
+from tacit.core.files import write
 from tacit.core.schema import choose
 from tacit.core.serialization import Source, read_json
 from tacit.errors import RunError, UserError
@@ -187,9 +187,7 @@ class AttackJob:
         found = [*watch(reconstructions(victims, seen, self.config, self.job.seed), attacked)]
         strips = _strips(self.job.row.name, found)
         content = asdict(_Found(settings=self._settings(), values=_values(found), strips=strips))
-        with storage_errors(self.file):
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-        write(self.file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+        write(self.file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(), parents=True)
 
     def trial(self) -> RowTrial:
         return RowTrial(seed=self.job.seed, values=self._read().values)

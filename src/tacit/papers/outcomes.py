@@ -84,39 +84,41 @@ def thinned(reports: Sequence[Report], most: int = MOST_POINTS) -> list[Report]:
 
 
 def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
-    job, experiment = jobs[0], jobs[0].experiment
+    job = jobs[0]
     runs = [_finished_run(each) for each in jobs]
     longest = max(runs, key=lambda run: len(run.reports))
     charges = _charges(longest)
     leakage = LeakageAccounting.of(longest.method, longest.parameters, longest.clients, longest.reports)
     guarantee = guarantee_of(longest.method, longest.reports, charges, leakage)
     delta = charges.delta_at_budget if charges else None
-    return ComparisonRow(
-        name=job.row.name,
-        method=experiment.method,
-        args=experiment.typed_args(),
-        task=experiment.task,
-        task_args=experiment.typed_task_args(),
-        trials=tuple(_trial(each.seed, run, delta, study) for each, run in zip(jobs, runs, strict=True)),
+    trials = [_trial(each.seed, run, delta, study) for each, run in zip(jobs, runs, strict=True)]
+    return replace(
+        _plain_row(job, trials, str(guarantee)),
         paper=job.row.paper,
         source=job.row.source,
         proved=guarantee.proved,
-        guarantee=str(guarantee),
         spent=charges is not None and _exhausted(charges),
         caveat=job.method.channel.caveat,
     )
 
 
 def _attacked_row(group: Sequence[AttackJob]) -> ComparisonRow:
-    job, experiment = group[0].job, group[0].job.experiment
+    job = group[0].job
+    guarantee = card(job.experiment.method, job.experiment.args).guarantee
+    return _plain_row(job, [attack.trial() for attack in group], guarantee)
+
+
+def _plain_row(job: Job, trials: Sequence[RowTrial], guarantee: str) -> ComparisonRow:
+    """What was run, and its results, without published numbers."""
+    experiment = job.experiment
     return ComparisonRow(
         name=job.row.name,
         method=experiment.method,
         args=experiment.typed_args(),
         task=experiment.task,
         task_args=experiment.typed_task_args(),
-        trials=tuple(attack.trial() for attack in group),
-        guarantee=card(experiment.method, experiment.args).guarantee,
+        trials=tuple(trials),
+        guarantee=guarantee,
     )
 
 
@@ -202,9 +204,12 @@ def _with_figure_data(
     rows: tuple[ComparisonRow, ...], groups: Sequence[Sequence[Job]], study: Study
 ) -> tuple[ComparisonRow, ...]:
     """Replace the curves by those of a histogram or of importance maps, if the figure is one."""
-    if isinstance(study.plot, HistogramPlot):
-        return _with_histograms(rows, groups, study.plot)
-    return _with_maps(rows, groups, study.plot) if isinstance(study.plot, ImportanceMaps) else rows
+    match study.plot:
+        case HistogramPlot() as plot:
+            return _with_histograms(rows, groups, plot)
+        case ImportanceMaps() as plot:
+            return _with_maps(rows, groups, plot)
+    return rows
 
 
 def _with_histograms(

@@ -1,0 +1,18 @@
+import json
+import math
+
+from tacit.cli._console import aligned, print_json
+
+
+def test_numbers_that_json_does_not_have_are_null(capsys) -> None:
+    print_json({"epsilon": math.inf, "curve": (0.5, math.nan, [-math.inf]), "name": "ε", "rounds": 3, "proved": True})
+    out = capsys.readouterr().out
+    assert "ε" in out
+    found = json.loads(out, parse_constant=lambda name: f"not JSON: {name}")
+    assert found == {"epsilon": None, "curve": [0.5, None, [None]], "name": "ε", "rounds": 3, "proved": True}
+
+
+def test_lines_are_aligned_without_spaces_at_their_ends() -> None:
+    rows = [("a", "long name", "x"), ("bb", "b", "10")]
+    assert aligned(rows) == ["a   long name   x", "bb  b          10"]
+    assert aligned(rows, left=3) == ["a   long name  x", "bb  b          10"]
