@@ -218,29 +218,36 @@ def _width(annotation: Any) -> int:
 
 
 def _to_bool(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
     words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
+    match value:
+        case bool():
+            return value
+        case str() if value.lower() in words:
+            return words[value.lower()]
     raise ValueError(value)
 
 
 def _to_int(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise TypeError(value)
-    if isinstance(value, float) and not value.is_integer():
-        raise ValueError(value)
-    return int(value)
+    match value:
+        case bool():
+            raise TypeError(value)
+        case float() if not value.is_integer():
+            raise ValueError(value)
+        case int() | float() | str():
+            return int(value)
+    raise TypeError(value)
 
 
 def _to_float(value: object) -> float:
     """A number from a number or a string, which may be a fraction such as `1/60`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise TypeError(value)
-    if isinstance(value, str) and "/" in value:
-        return float(Fraction(value.replace(" ", "")))
-    return float(value)
+    match value:
+        case bool():
+            raise TypeError(value)
+        case str() if "/" in value:
+            return float(Fraction(value.replace(" ", "")))
+        case int() | float() | str():
+            return float(value)
+    raise TypeError(value)
 
 
 def _to_str(value: object) -> str:

@@ -70,9 +70,11 @@ def to_json(release: Release) -> dict[str, object]:
 
 
 def _loss_to_json(loss: Gaussian | Zcdp) -> dict[str, object]:
-    if isinstance(loss, Zcdp):
-        return {"kind": "zcdp", "rho": float(loss.rho), "xi": float(loss.xi)}
-    return {"kind": "gaussian", "noise": float(loss.noise_multiplier)}
+    match loss:
+        case Zcdp(rho=rho, xi=xi):
+            return {"kind": "zcdp", "rho": float(rho), "xi": float(xi)}
+        case Gaussian(noise_multiplier=noise):
+            return {"kind": "gaussian", "noise": float(noise)}
 
 
 def from_json(data: object) -> Counter[Release]:
@@ -140,6 +142,6 @@ def _noise_multiplier(data: Mapping[str, Any]) -> float:
 
 
 def _positive_int(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if type(value) is not int or value < 1:
         raise ValueError(value)
     return value
