@@ -1,7 +1,8 @@
 import json
 import math
+import sys
 
-from tacit.cli._console import aligned, print_json
+from tacit.cli._console import aligned, print_json, track
 
 
 def test_numbers_that_json_does_not_have_are_null(capsys) -> None:
@@ -16,3 +17,11 @@ def test_lines_are_aligned_without_spaces_at_their_ends() -> None:
     rows = [("a", "long name", "x"), ("bb", "b", "10")]
     assert aligned(rows) == ["a   long name   x", "bb  b          10"]
     assert aligned(rows, left=3) == ["a   long name  x", "bb  b          10"]
+
+
+def test_steps_pass_through_a_bar_on_a_terminal_and_lines_elsewhere(capsys, monkeypatch) -> None:
+    assert [*track("abc", 3, "client")] == ["a", "b", "c"]
+    assert capsys.readouterr().err == "client 3/3\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert [*track("abc", 3, "client")] == ["a", "b", "c"]
+    assert "3/3" in capsys.readouterr().err
