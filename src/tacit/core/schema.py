@@ -17,6 +17,13 @@ from typing import Any, Literal, TypeVar
 from tacit.errors import UserError
 
 T = TypeVar("T")
+TYPES_IN_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "NoneType": "none",
+}
 
 
 def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -> T:
@@ -88,10 +95,9 @@ def split_dots(options: Mapping[str, object]) -> tuple[dict[str, object], dict[s
 
 def check_names(options: Iterable[str], known: Iterable[str], label: str) -> None:
     """Raise `UserError` for the first unknown option; the message suggests the closest known one."""
-    known = list(known)
+    table = dict.fromkeys(known)
     for key in options:
-        if key not in known:
-            raise UserError(f"Expected options of {label} in {listed(known)}, got {key!r}.{suggestion(key, known)}")
+        choose(table, key, f"options of {label}")
 
 
 def changed(record: T, changes: Mapping[str, object], label: str) -> T:
@@ -266,16 +272,10 @@ _READERS: dict[Any, Callable[[object], object]] = {
 
 def _name(annotation: Any) -> str:
     """An annotation in words, for error messages."""
-    words = {
-        int: "a whole number",
-        float: "a number",
-        str: "a string",
-        bool: "true or false",
-        type(None): "none",
-    }
     origin, arms = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_name(arm) for arm in arms)
     if origin is tuple:
         return f"a list of {_name(arms[0])}"
-    return words.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    name = getattr(annotation, "__name__", str(annotation))
+    return TYPES_IN_WORDS.get(name, name)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from tacit.core.schema import listed, suggestion
+from tacit.core.schema import TYPES_IN_WORDS, listed, suggestion
 from tacit.errors import UserError
 
 T = TypeVar("T")
@@ -26,15 +26,7 @@ Step = str | int  # a key of a table, or the place of an item in a list
 Steps = tuple[Step, ...]
 _PROBLEM = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]*)`)?", re.DOTALL)
 _WRONG_TYPE = re.compile(r"Expected `(?P<kind>[^`]*)`(?P<limit>[^,]*)(?:, got .*)?")
-_KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a string",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-    "null": "none",
-}
+_KINDS = {**TYPES_IN_WORDS, "array": "a list", "object": "a table", "null": "none"}
 
 
 @dataclass(frozen=True, kw_only=True)

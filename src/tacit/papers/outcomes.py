@@ -46,12 +46,16 @@ def compare(study: Study, jobs: Iterable[Sequence[Job]], *, fast: bool) -> Compa
     """Compare a study's finished jobs, grouped by row, with the published numbers."""
     groups = [*jobs]
     rows = tuple(_row(group, study) for group in groups)
+    return _comparison(study, _with_figure_data(rows, groups, study), fast=fast)
+
+
+def _comparison(study: Study, rows: tuple[ComparisonRow, ...], *, fast: bool) -> Comparison:
     return Comparison(
         name=study.name,
         title=study.title,
         fast=fast,
         versions=versions(),
-        rows=_with_figure_data(rows, groups, study),
+        rows=rows,
         plot=study.plot,
         columns=study.columns,
         stand_in=study.stand_in,
@@ -64,16 +68,9 @@ def compare_attacks(study: Study, groups: Sequence[Sequence[AttackJob]], *, fast
     firsts = [group[0].strips() for group in groups]
     originals = next((strips[0] for strips in firsts if len(strips) > 1), None)
     shown = [strips[-1] for strips in firsts]
-    return Comparison(
-        name=study.name,
-        title=study.title,
-        fast=fast,
-        versions=versions(),
-        rows=tuple(_attacked_row(group) for group in groups),
-        plot=Gallery(strips=tuple([originals, *shown] if originals else shown)),
-        columns=ATTACK_COLUMNS,
-        stand_in=study.stand_in,
-    )
+    gallery = Gallery(strips=tuple([originals, *shown] if originals else shown))
+    made = _comparison(study, tuple(_attacked_row(group) for group in groups), fast=fast)
+    return replace(made, plot=gallery, columns=ATTACK_COLUMNS, rankings=())
 
 
 def thinned(reports: Sequence[Report], most: int = MOST_POINTS) -> list[Report]:
