@@ -84,3 +84,14 @@ def test_impossible_counts_are_refused() -> None:
         ErrorCounts(3, 2, 0, 2)
     with pytest.raises(UserError, match="correct=3"):
         OneRunGuesses(10, 2, 3)
+
+
+def test_each_kind_of_guesses_names_its_bounds() -> None:
+    counts = ErrorCounts(false_negatives=10, included=1000, false_positives=20, excluded=900)
+    assert counts.lower_bounds(1e-5, gaussian=False) == {"Clopper-Pearson": counts.epsilon_lower_bound(1e-5)}
+    assert counts.lower_bounds(1e-5, gaussian=True)["Gaussian"] == counts.gaussian_lower_bound(1e-5)
+    assert str(counts) == "wrong for 10 of 1000 runs with the canary and 20 of 900 without"
+    guesses = OneRunGuesses(canaries=1000, guesses=200, correct=180)
+    assert guesses.lower_bounds(1e-5, gaussian=True) == {"one run": guesses.epsilon_lower_bound(1e-5)}
+    assert not guesses.refutes(lambda _: 0.0)
+    assert str(guesses) == "180 of 200 correct, for 1000 canaries"

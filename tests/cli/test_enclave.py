@@ -141,6 +141,26 @@ def test_a_directory_gives_a_configuration_for_hardware(tmp_path: Path, capsys) 
     assert (configuration.seed, sorted(configuration.directory)) == (None, [0, 4])
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "Expected keys.json to be JSON"),
+        ("[]", "Expected keys.json to be a table, got []."),
+        ('{"0": "ab", "1": "xy"}', "Expected 1 of keys.json to be bytes in hex, got 'xy'."),
+        ('{"0": "ab", "one": "ab"}', "Expected keys of keys.json to be the number of a client, got 'one'."),
+        ('{"0": "abcd"}', "Expected identities of 32 bytes"),
+    ],
+)
+def test_another_directory_is_refused_with_the_entry_that_is_wrong(
+    content: str, why: str, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("keys.json").write_text(content)
+    line = ["configure", "fedavg", "--population", "5", "--directory", "keys.json", "--out", "c.json"]
+    assert cli.main(["enclave", *line]) == 2
+    assert why in capsys.readouterr().err
+
+
 def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 60
     while not path.exists():

@@ -51,3 +51,13 @@ def test_an_interrupt_leaves_the_file_unchanged(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         files.write(file, b"two")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"one"]
+
+
+def test_folders_are_created_only_where_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "folder" / "file"
+    with pytest.raises(StorageError, match="No such file"):
+        files.write(file, b"one")
+    files.write(file, b"one", parents=True)
+    assert file.read_bytes() == b"one"
+    with pytest.raises(StorageError, match="File exists"):
+        files.write(file / "below", b"two", parents=True)

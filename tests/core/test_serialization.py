@@ -27,6 +27,11 @@ class Square(Struct, frozen=True, kw_only=True, tag_field="kind", tag="square", 
 
 
 @dataclass(frozen=True)
+class Box:
+    width: Annotated[float, Meta(description="in metres")]
+
+
+@dataclass(frozen=True)
 class Inner:
     size: float
     note: str = ""
@@ -38,7 +43,12 @@ class Everything:
     numbers: tuple[float, ...] = ()
     by_name: Mapping[str, int | float | None] = field(default_factory=dict)
     options: Mapping[str, object] = field(default_factory=dict)
+    clients: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    names: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1, description="a list of names")
+    ] = ("a",)
     inner: Inner | None = None
+    box: Box | None = None
     parts: tuple[Inner, ...] = ()
     pair: tuple[str, str] = ("a", "b")
     colour: Colour = Colour.RED
@@ -99,7 +109,21 @@ def test_a_record_has_the_types_that_it_declares() -> None:
         ({"count": 1, "colour": "gren"}, "Expected colour of here.toml in red, green, got 'gren'."),
         ({"count": 1, "shape": {"kind": "sqare"}}, "Expected shape.kind of here.toml in circle, square, got 'sqare'."),
         ({"count": 1, "shape": {"kind": "circle"}}, "Expected shape of here.toml to have the key 'radius'."),
-        ({"count": 1, "by_name": {"a": "x"}}, "Expected by_name.* of here.toml to be a whole number or a number or"),
+        (
+            {"count": 1, "by_name": {"a": 1, "b": "x"}},
+            "Expected by_name.b of here.toml to be a whole number or a number",
+        ),
+        (
+            {"count": 1, "clients": {"0": {}, "x": {}}},
+            "Expected keys of clients of here.toml to be a whole number, got 'x'",
+        ),
+        (
+            {"count": 1, "clients": {"0": {}, "1": {"q": "y"}}},
+            "Expected clients.1.q of here.toml to be a number, got 'y'",
+        ),
+        ({"count": 1, "names": [""]}, "Expected names.1 of here.toml to be a string of length >= 1, got ''."),
+        ({"count": 1, "names": []}, "Expected names of here.toml to be a list of names, got []."),
+        ({"count": 1, "box": {}}, "Expected box of here.toml to have the key 'width', in metres."),
         ({"count": 9, "mode": "slow"}, "here.toml: Expected count=9 < 9."),
     ],
 )

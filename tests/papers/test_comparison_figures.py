@@ -118,4 +118,3 @@ def test_images_are_drawn_from_the_document_alone():
     assert colour.images.shape == (2, 4, 4, 3)
     assert grey.images[1, 3, 3, 0] == round(float(shades[1, 0, 3, 3]) * 255)
     assert len(none.images) == 0
-    assert Strip.from_json({"name": "none", "shape": [0, 0, 0, 0], "pixels": "", "words": "nothing seen"}) == none

@@ -1,10 +1,12 @@
+import json
 from pathlib import Path
 
 import pytest
 
-from tacit.errors import UserError
-from tacit.papers.jobs import Choice, jobs_of
+from tacit.errors import RunError, UserError
+from tacit.papers.jobs import AttackJob, Choice, attack_jobs_of, jobs_of
 from tacit.papers.study import Study, read_study
+from tacit.report.pictures import Strip
 
 ROW = '[[rows]]\nname = "one"\nmethod = "fedavg"\n'
 PANEL = '[figure]\nkind = "histogram"\n[[figure.panels]]\ntitle = "P"\nrows = ["one", "two"]\nmask = "one"\n'
@@ -30,3 +32,37 @@ def test_a_histogram_is_not_begun_without_the_row_that_has_the_mask(tmp_path):
     assert len(jobs_of(tiny, Choice(rows=["one"]))) == 1
     with pytest.raises(UserError, match="Expected row 'one' too: the histogram of 'two' uses its mask"):
         jobs_of(tiny, Choice(rows=["two"]))
+
+
+def attack_job(folder: Path) -> AttackJob:
+    tiny = study(folder, ROW + "[attack]\nimages = 2\n")
+    ((job,),) = attack_jobs_of(jobs_of(tiny, Choice(out=folder)), fast=False)
+    job.file.parent.mkdir(parents=True)
+    return job
+
+
+def test_a_finished_attack_is_read_from_its_file_also_from_one_of_an_earlier_version(tmp_path):
+    job = attack_job(tmp_path)
+    assert not job.finished()
+    strip = {"name": "one", "shape": [0, 0, 0, 0], "pixels": "", "words": "nothing seen"}  # now `note`
+    content = {"settings": job._settings(), "values": {"images": 0, "ssim": None}, "strips": [strip]}
+    job.file.write_text(json.dumps(content))
+    assert job.finished()
+    assert job.trial().values == {"images": 0, "ssim": None}
+    assert job.strips() == (Strip(name="one", note="nothing seen"),)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "to be JSON"),
+        ('{"settings": {}, "values": {}}', "to have the key 'strips'"),
+        ('{"settings": {}, "values": {"ssim": "x"}, "strips": []}', "Expected values.ssim of .* got 'x'"),
+        ('{"settings": {"seed": 1}, "values": {}, "strips": []}', "is not the attack that .*/table-1 describes now"),
+    ],
+)
+def test_other_files_are_refused_with_what_to_do(tmp_path, content, why):
+    job = attack_job(tmp_path)
+    job.file.write_text(content)
+    with pytest.raises(RunError, match=rf"{why}.*Remove .* to attack again\."):
+        job.finished()

@@ -112,24 +112,28 @@ BAD = [
     ('title = "T"\n[[rows]]\nfrom = "tabel-1"\nname = "one"\n', ["from of row 'one'", "Did you mean 'tiny/table-1'?"]),
     ('title = "T"\n[[rows]]\nfrom = "table-1"\nname = "one"\n', ["row of row 'one'", "none"]),
     ('title = "T"\n' + ROW + "[figure]\nx = 1\n", ["figure of", "'x'"]),
-    ('title = "T"\n' + ROW + "[figure]\ny = 1\n", ["figure of", "list of quantities"]),
+    ('title = "T"\n' + ROW + "[figure]\ny = 1\n", ["figure.y of", "list of quantities"]),
     ('title = "T"\n' + ROW + "figure = 1\n", ["row 'one'", "'figure'"]),
     ('title = "T"\nfigure = 1\n' + ROW, ["figure of", "a table"]),
-    ('title = "T"\n' + ROW + '[figure]\nkind = "histogramm"\n', ["kind of figure", "Did you mean 'histogram'?"]),
+    ('title = "T"\n' + ROW + '[figure]\nkind = "histogramm"\n', ["figure.kind of", "Did you mean 'histogram'?"]),
     ('title = "T"\n' + ROW + '[figure]\nkind = "histogram"\ny = ["accuracy"]\n', ["figure of", "'y'"]),
     ('title = "T"\n' + ROW + '[figure]\nkind = "histogram"\n', ["figure of", "[[figure.panels]]"]),
-    ('title = "T"\n' + ROW + PANEL.replace('["one"]', "[]"), ["rows of panel 'P'", "a list of rows"]),
+    ('title = "T"\n' + ROW + PANEL.replace('["one"]', "[]"), ["figure.panels.1.rows of", "a list of rows"]),
     (
         'title = "T"\n' + ROW + PANEL.replace('["one"]', '["won"]'),
         ["rows of panel 'P'", "Did you mean 'one'?"],
     ),
     ('title = "T"\n' + ROW + PANEL.replace('mask = "one"', 'mask = "own"'), ["mask of panel 'P'", "'own'"]),
-    ('title = "T"\n' + ROW + PANEL.replace('mask = "one"', ""), ["panel 'P'", "a mask"]),
-    ('title = "T"\n' + ROW + PANEL.replace("bins = 5", "bins = 0"), ["bins of figure", "at least 1"]),
+    ('title = "T"\n' + ROW + PANEL.replace('mask = "one"', ""), ["figure.panels.1 of", "the key 'mask'"]),
+    ('title = "T"\n' + ROW + PANEL.replace("bins = 5", "bins = 0"), ["figure.bins of", "at least 1"]),
     ('title = "T"\n' + ROW + MAPS.replace("variance", "varience"), ["importance of", "Did you mean 'variance'?"]),
-    ('title = "T"\n' + ROW + MAPS.replace("[1, 3]", "[0]"), ["at of", "a list of rounds"]),
-    ('title = "T"\n' + ROW + MAPS.replace("0.1", "0"), ["noise of", "> 0"]),
-    ('title = "T"\n' + ROW + MAPS.replace("client = 2", "client = -1"), ["client of", "-1"]),
+    ('title = "T"\n' + ROW + MAPS.replace("[1, 3]", "[0]"), ["figure.at.1 of", "at least 1, got 0"]),
+    ('title = "T"\n' + ROW + MAPS.replace("[1, 3]", "[]"), ["figure.at of", "a list of rounds"]),
+    ('title = "T"\n' + ROW + MAPS.replace("0.1", "0"), ["figure.noise of", "a number > 0, got 0"]),
+    (
+        'title = "T"\n' + ROW + MAPS.replace("client = 2", "client = -1"),
+        ["figure.client of", "a client's index, got -1"],
+    ),
     ('title = "T"\n' + ROW + MAPS + "bins = 3\n", ["figure of", "'bins'"]),
     ('title = "T"\ncolumns = 1\n' + ROW, ["columns of", "list of quantities"]),
     ('title = "T"\ncolumns = ["cost_pu"]\n' + ROW, ["columns of", "'cost_pu'", "Did you mean 'cost_up'?"]),
@@ -150,7 +154,10 @@ def test_bad_files_get_one_clear_sentence(text, words):
     assert all(word in str(raised.value) for word in words), str(raised.value)
 
 
-@pytest.mark.parametrize(("line", "words"), [("accuracy = '0.9'", "a number"), ("accuracy = 0.9", "source")])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("accuracy = '0.9'", "accuracy of 'one' in .* a number, got '0.9'"), ("accuracy = 0.9", "source")],
+)
 def test_published_numbers_are_numbers_and_have_a_place(line, words):
     put("tiny/expected.toml", f'["table-1".one]\n{line}\n')
     with pytest.raises(UserError, match=words):
@@ -162,7 +169,7 @@ def test_published_numbers_are_numbers_and_have_a_place(line, words):
     [
         ('rows = ["one", "tow"]\nplace = "P"', "Did you mean 'two'"),
         ('rows = ["one"]\nplace = "P"', "two rows"),
-        ('rows = ["one", "two"]', "a place"),
+        ('rows = ["one", "two"]', "the key 'place'"),
         ('rows = ["one", "two"]\nplace = "P"\nwithin = "x"', "a number"),
         ('rows = ["one", "two"]\nplace = "P"\nwitin = 1', "Did you mean 'within'"),
     ],

@@ -89,6 +89,11 @@ class ErrorCounts:
         mu = float(norm.isf(fpr) - norm.ppf(fnr))
         return epsilon_of_gaussian(mu, delta) if mu > 0 else 0.0
 
+    def lower_bounds(self, delta: float, *, gaussian: bool) -> dict[str, float]:
+        """Lower bounds on ε by name; with `gaussian`, also the one that holds for Gaussian noise only."""
+        bounds = {"Clopper-Pearson": self.epsilon_lower_bound(delta)}
+        return {**bounds, "Gaussian": self.gaussian_lower_bound(delta)} if gaussian else bounds
+
     def refutes(self, profile: PrivacyProfile) -> bool:
         """Whether these errors contradict a claimed profile at any ε: fewer guesses are wrong than it allows."""
         fnr, fpr = self.rates
@@ -97,6 +102,12 @@ class ErrorCounts:
             if needed > 0 and needed > profile(epsilon):  # profiles can take long to evaluate
                 return True
         return False
+
+    def __str__(self) -> str:
+        return (
+            f"wrong for {self.false_negatives} of {self.included} runs with the canary "
+            f"and {self.false_positives} of {self.excluded} without"
+        )
 
 
 def epsilon_of_gaussian(mu: float, delta: float) -> float:
@@ -166,6 +177,17 @@ class OneRunGuesses:
         if self.p_value(MAX_EPSILON, delta) <= alpha:
             return MAX_EPSILON
         return float(brentq(lambda epsilon: self.p_value(epsilon, delta) - alpha, 0.0, MAX_EPSILON, xtol=1e-6))
+
+    def lower_bounds(self, delta: float, *, gaussian: bool) -> dict[str, float]:
+        """The lower bound on ε by its name; for Gaussian noise there is no other one."""
+        return {"one run": self.epsilon_lower_bound(delta)}
+
+    def refutes(self, profile: PrivacyProfile) -> bool:
+        """Guesses of one run are compared with ε at a single δ only."""
+        return False
+
+    def __str__(self) -> str:
+        return f"{self.correct} of {self.guesses} correct, for {self.canaries} canaries"
 
 
 def _upper_bound(errors: int, trials: int, alpha: float) -> float:

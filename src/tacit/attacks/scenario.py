@@ -146,11 +146,7 @@ class AuditResult:
 
     @classmethod
     def of(cls, claim: Claim, guesses: ErrorCounts | OneRunGuesses) -> "AuditResult":
-        if isinstance(guesses, OneRunGuesses):
-            return cls(claim, {"one run": guesses.epsilon_lower_bound(claim.delta)})
-        bounds = {"Clopper-Pearson": guesses.epsilon_lower_bound(claim.delta)}
-        if claim.full_participation:
-            bounds["Gaussian"] = guesses.gaussian_lower_bound(claim.delta)
+        bounds = guesses.lower_bounds(claim.delta, gaussian=claim.full_participation)
         return cls(claim, bounds, claim.profile is not None and guesses.refutes(claim.profile))
 
     @property

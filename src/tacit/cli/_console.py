@@ -1,9 +1,12 @@
-"""What commands share: `KEY=VALUE` options, aligned tables, and progress on standard error."""
+"""What commands share: `KEY=VALUE` options, JSON and aligned tables, and progress on standard error."""
 
 import argparse
+import json
+import math
 import sys
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from tacit.report.labels import size
@@ -28,8 +31,13 @@ def to_dict(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return dict(pairs)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    r"""Rows as lines of equal columns; the first two are aligned left, all others right.
+def print_json(document: object) -> None:
+    """Print one JSON document; infinite numbers and NaN, which JSON does not have, are null."""
+    print(json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 2) -> list[str]:
+    r"""Rows as lines of equal columns; the first `left` are aligned left, all others right.
 
     Example:
         >>> print("\n".join(aligned([["a", "name", "x"], ["bb", "b", "10"]])))
@@ -37,7 +45,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         bb  b     10
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(_cell(i, text, widths[i]) for i, text in enumerate(row)) for row in rows]
+    aligns = [f"{'<' if column < left else '>'}{width}" for column, width in enumerate(widths)]
+    return ["  ".join(map(format, row, aligns)).rstrip() for row in rows]
 
 
 def figures(named: Mapping[str, float]) -> list[str]:
@@ -52,30 +61,22 @@ def figures(named: Mapping[str, float]) -> list[str]:
 
 def track(steps: Iterable[T], total: int, label: str) -> Generator[T]:
     """The same steps, with a progress bar on a terminal or a line every few seconds elsewhere."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=12),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True)) as bar:
-            yield from bar.track(steps, total=total, description=label)
-        return
-    printed = time.monotonic()
-    for number, step in enumerate(steps, start=1):
-        if time.monotonic() - printed >= SECONDS_BETWEEN_LINES:
-            print(f"{label} {number}/{total}", file=sys.stderr, flush=True)
-            printed = time.monotonic()
-        yield step
+    return _shown(((step, _Progress(number, total)) for number, step in enumerate(steps, start=1)), label)
 
 
 def track_run(steps: "Iterable[Run]", label: str) -> "Generator[Run]":
     """The same steps of a run, with rounds, last metric, ε and bytes so far."""
-    return _run_with_bar(steps, label) if sys.stderr.isatty() else _run_with_lines(steps, label)
+    shown = ((run, _Progress(run.state.round, run.rounds, text)) for run, text in _with_figures(steps))
+    return _shown(shown, f"{label}: round")
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """How many steps are done, of how many, and figures to show with them."""
+
+    done: int
+    total: int
+    figures: str = ""
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -85,11 +86,22 @@ def _pair(text: str) -> tuple[str, str]:
     return key.replace("-", "_"), value
 
 
-def _cell(column: int, text: str, width: int) -> str:
-    return text.ljust(width) if column < 2 else text.rjust(width)
+def _finite(value: object) -> object:
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {key: _finite(part) for key, part in value.items()}
+        case list() | tuple():
+            return [_finite(part) for part in value]
+    return value
 
 
-def _run_with_bar(steps: "Iterable[Run]", label: str) -> "Generator[Run]":
+def _shown(steps: Iterable[tuple[T, _Progress]], label: str) -> Generator[T]:
+    return _with_bar(steps, label) if sys.stderr.isatty() else _with_lines(steps, label)
+
+
+def _with_bar(steps: Iterable[tuple[T, _Progress]], label: str) -> Generator[T]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -103,18 +115,18 @@ def _run_with_bar(steps: "Iterable[Run]", label: str) -> "Generator[Run]":
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=None, figures="")
-        for run, text in _with_figures(steps):
-            bar.update(task, total=run.rounds, completed=run.state.round, figures=text)
-            yield run
+        for step, now in steps:
+            bar.update(task, total=now.total, completed=now.done, figures=now.figures)
+            yield step
 
 
-def _run_with_lines(steps: "Iterable[Run]", label: str) -> "Generator[Run]":
+def _with_lines(steps: Iterable[tuple[T, _Progress]], label: str) -> Generator[T]:
     printed = time.monotonic()
-    for run, text in _with_figures(steps):
-        if time.monotonic() - printed >= SECONDS_BETWEEN_LINES or run.state.round == run.rounds:
-            print(f"{label}: round {run.state.round}/{run.rounds} {text}", file=sys.stderr, flush=True)
+    for step, now in steps:
+        if time.monotonic() - printed >= SECONDS_BETWEEN_LINES or now.done == now.total:
+            print(f"{label} {now.done}/{now.total} {now.figures}".rstrip(), file=sys.stderr, flush=True)
             printed = time.monotonic()
-        yield run
+        yield step
 
 
 def _with_figures(steps: "Iterable[Run]") -> "Generator[tuple[Run, str]]":

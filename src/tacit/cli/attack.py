@@ -12,14 +12,13 @@ Examples:
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_options, aligned, to_dict, track
+from tacit.cli._console import add_options, aligned, print_json, to_dict, track
 
 if TYPE_CHECKING:
     from tacit.attacks.dlg import Reconstruction
@@ -96,7 +95,7 @@ def _dlg(args: argparse.Namespace) -> int:
     results = list(steps) if clients else []
     picture = _save_picture(args, results)
     if args.json:
-        print(json.dumps(_dlg_document(args, observed, results, picture), indent=2, allow_nan=False))
+        print_json(_dlg_document(args, observed, results, picture))
         return 0
     print("\n".join(_dlg_lines(observed, results)))
     if picture:
@@ -149,9 +148,8 @@ def _dlg_document(
     results: "Sequence[Reconstruction]",
     picture: Path | None,
 ) -> dict[str, object]:
-    def numbers(name: str) -> list[float | None]:
-        values = [float(value) for result in results for value in getattr(result, name)]
-        return [value if abs(value) < float("inf") else None for value in values]
+    def numbers(name: str) -> list[float]:
+        return [float(value) for result in results for value in getattr(result, name)]
 
     return {
         "method": args.method,
@@ -173,7 +171,7 @@ def _save_picture(args: argparse.Namespace, results: "Sequence[Reconstruction]")
     """Originals above reconstructions; without the plotting library only a note."""
     if not results:
         return None
-    from tacit.core.files import storage_errors, write
+    from tacit.core.files import write
     from tacit.errors import UserError
     from tacit.report.pictures import draw_gallery
     from tacit.report.style import require_matplotlib
@@ -185,10 +183,8 @@ def _save_picture(args: argparse.Namespace, results: "Sequence[Reconstruction]")
         return None
     name = f"dlg-{args.method}-{args.task}-{args.adversary}-{args.seed}.png"
     path = args.picture or Path("runs") / "attacks" / name
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
     title = f"{args.method} on {args.task}, attacked by the {args.adversary}"
-    write(path, draw_gallery(title, _gallery(results)))
+    write(path, draw_gallery(title, _gallery(results)), parents=True)
     return Path(path)
 
 
@@ -215,7 +211,7 @@ def _membership(args: argparse.Namespace) -> int:
     scores = {"likelihood ratio": models.likelihood_ratio_attack(), "loss": models.loss_attack()}
     if args.json:
         settings = {"method": args.method, "task": args.task, "level": args.level, "models": args.models}
-        print(json.dumps({**settings, "attacks": {name: asdict(score) for name, score in scores.items()}}, indent=2))
+        print_json({**settings, "attacks": {name: asdict(score) for name, score in scores.items()}})
         return 0
     print("\n".join(_membership_table(scores)))
     print(

@@ -13,13 +13,11 @@ Examples:
 """
 
 import argparse
-import json
-import math
 from collections import deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_options, aligned, to_dict, track
+from tacit.cli._console import add_options, aligned, print_json, to_dict, track
 
 if TYPE_CHECKING:
     from tacit.attacks.auditing import Audit
@@ -75,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     guesses = _guess(audit, args)
     result = AuditResult.of(claim, guesses)
     if args.json:
-        print(json.dumps(_document(args, result, guesses), indent=2))
+        print_json(_document(args, result, guesses))
     else:
         print("\n".join(_lines(args, result, guesses)))
     return VIOLATED if result.violated else 0
@@ -103,7 +101,7 @@ def _document(
         "adjacency": args.adjacency,
         "dropouts": args.dropouts,
         "delta": claim.delta,
-        "claimed_epsilon": None if claim.epsilon is None or math.isinf(claim.epsilon) else claim.epsilon,
+        "claimed_epsilon": claim.epsilon,
         "reason": claim.reason,
         "epsilon_lower_bounds": dict(result.lower_bounds),
         "guesses": asdict(guesses),
@@ -124,20 +122,9 @@ def _lines(args: argparse.Namespace, result: "AuditResult", guesses: "ErrorCount
         ["rounds", str(args.rounds)],
         ["adjacency", f"{args.adjacency}, one client"],
         ["confidence", f"{100 * guesses.confidence:.0f} %"],
-        ["guesses", _describe(guesses)],
+        ["guesses", str(guesses)],
     ]
-    return [*(line.rstrip() for line in aligned(rows)), _conclusion(result)]
-
-
-def _describe(guesses: "ErrorCounts | OneRunGuesses") -> str:
-    from tacit.attacks.bounds import OneRunGuesses
-
-    if isinstance(guesses, OneRunGuesses):
-        return f"{guesses.correct} of {guesses.guesses} correct, for {guesses.canaries} canaries"
-    return (
-        f"wrong for {guesses.false_negatives} of {guesses.included} runs with the canary "
-        f"and {guesses.false_positives} of {guesses.excluded} without"
-    )
+    return [*aligned(rows), _conclusion(result)]
 
 
 def _conclusion(result: "AuditResult") -> str:

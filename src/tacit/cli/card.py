@@ -7,12 +7,11 @@ Examples:
 """
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_options, figures, to_dict
+from tacit.cli._console import add_options, figures, print_json, to_dict
 
 if TYPE_CHECKING:
     from tacit.report.cards import Card
@@ -34,7 +33,10 @@ def run(args: argparse.Namespace) -> int:
     from tacit.report.cards import card
 
     found = card(args.method, to_dict(args.set))
-    print(json.dumps(asdict(found), indent=2) if args.json else "\n".join(_lines(found)))
+    if args.json:
+        print_json(asdict(found))
+    else:
+        print("\n".join(_lines(found)))
     return 0
 
 

@@ -14,11 +14,11 @@ Examples:
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from tacit.cli._console import aligned, print_json
 from tacit.report.labels import size
 
 if TYPE_CHECKING:
@@ -47,26 +47,26 @@ def _list(args: argparse.Namespace) -> int:
     from tacit.tasks.catalog import TASKS
     from tacit.tasks.sources import DATA_SETS
 
-    tasks = [
-        {
-            "task": entry.name,
-            "ready": entry.ready,
-            "clients": entry.clients,
-            "data": [data.name for data in entry.data],
-            "summary": entry.summary,
-        }
-        for entry in TASKS.values()
-    ]
     if args.json:
+        tasks = [
+            {
+                "task": entry.name,
+                "ready": entry.ready,
+                "clients": entry.clients,
+                "data": [data.name for data in entry.data],
+                "summary": entry.summary,
+            }
+            for entry in TASKS.values()
+        ]
         data_sets = [_describe(data) for data in DATA_SETS.values()]
-        print(json.dumps({"tasks": tasks, "data": data_sets}, indent=2, ensure_ascii=False))
+        print_json({"tasks": tasks, "data": data_sets})
         return 0
-    rows = [(task["task"], "yes" if task["ready"] else "no", task["clients"], task["summary"]) for task in tasks]
-    print(_table(("task", "ready", "clients", "summary"), rows))
+    rows = [(task.name, "yes" if task.ready else "no", str(task.clients), task.summary) for task in TASKS.values()]
+    print("\n".join(aligned([("task", "ready", "clients", "summary"), *rows], left=4)))
     print()
     header = ("data set", "files present", "size", "records", "licence", "source")
-    print(_table(header, [_row(data) for data in DATA_SETS.values()]))
-    if not all(task["ready"] for task in tasks):
+    print("\n".join(aligned([header, *(_row(data) for data in DATA_SETS.values())], left=6)))
+    if not all(task.ready for task in TASKS.values()):
         print("\nTo download the files of a task that is not ready: tacit data fetch TASK")
     return 0
 
@@ -81,7 +81,7 @@ def _fetch(args: argparse.Namespace) -> int:
         result = f"downloaded {len(paths)} of {len(data.files)} files" if paths else "all files are present"
         print(f"{data.name}: {result}", file=sys.stderr)
     if args.json:
-        print(json.dumps({"fetched": new}, indent=2))
+        print_json({"fetched": new})
     return 0
 
 
@@ -93,9 +93,9 @@ def _check(args: argparse.Namespace) -> int:
     results = [(data, file, _status(file)) for data in data_sets for file in data.files]
     if args.json:
         document = [{"data": data.name, "file": file.path, "status": status} for data, file, status in results]
-        print(json.dumps({"checked": document}, indent=2))
+        print_json({"checked": document})
     else:
-        print(_table(("file", "status"), [(file.path, status) for _, file, status in results]))
+        print("\n".join(aligned([("file", "status"), *((file.path, status) for _, file, status in results)])))
     invalid = [status for _, _, status in results if status not in ("ok", "missing")]
     absent = [file.path for data, file, status in results if status == "missing" and file.path not in data.optional]
     if invalid:
@@ -152,12 +152,3 @@ def _row(data: "DataSet") -> tuple[str, ...]:
     present = sum(locate(file) is not None for file in data.files)
     total = sum(file.size for file in data.files)
     return data.name, f"{present} of {len(data.files)}", size(total), data.records, data.licence, data.source
-
-
-def _table(header: Sequence[object], lines: Iterable[Sequence[object]]) -> str:
-    """Aligned columns without colour."""
-    rows = [tuple(map(str, row)) for row in (header, *lines)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )

@@ -8,14 +8,13 @@ Examples:
 """
 
 import argparse
-import json
 import sys
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_options, to_dict
+from tacit.cli._console import add_options, print_json, to_dict
 
 if TYPE_CHECKING:
     import socket
@@ -109,7 +108,10 @@ def _verify(args: argparse.Namespace) -> int:
     now = args.at if args.at is not None else int(datetime.now(UTC).timestamp())
     policy = AttestationPolicy.load(args.policy)
     result = verify_quote(quote_kind(quote), quote, collateral, policy, now, args.report_data)
-    print(json.dumps(_table(result), indent=2) if args.json else "\n".join(result.lines()))
+    if args.json:
+        print_json(_table(result))
+    else:
+        print("\n".join(result.lines()))
     return 0 if result.accepted else 1
 
 
@@ -125,7 +127,7 @@ def _configure(args: argparse.Namespace) -> int:
     files.write(args.out, configuration.to_bytes())
     caveat = {"caveat": _simulated()} if configuration.seed is not None else {}
     if args.json:
-        print(json.dumps({"configuration": str(args.out), "digest": configuration.digest.hex(), **caveat}, indent=2))
+        print_json({"configuration": str(args.out), "digest": configuration.digest.hex(), **caveat})
         return 0
     print(f"configuration  {args.out}\ndigest         {configuration.digest.hex()}", *caveat.values(), sep="\n")
     return 0
@@ -169,7 +171,7 @@ def _manifest(args: argparse.Namespace) -> int:
     if args.out is not None:
         files.write(args.out, text.encode())
     if args.json:
-        print(json.dumps({"manifest": text, "file": None if args.out is None else str(args.out)}, indent=2))
+        print_json({"manifest": text, "file": None if args.out is None else str(args.out)})
         return 0
     if args.out is None:
         print(text, end="")
@@ -181,21 +183,19 @@ def _manifest(args: argparse.Namespace) -> int:
 def _configuration(args: argparse.Namespace, method: "Method") -> "Configuration":
     import secrets
 
-    from tacit.errors import UserError, expect
+    from tacit.errors import expect
     from tacit.pieces.channels import Enclave
-    from tacit.protocols.tee import Configuration, simulated_configuration
+    from tacit.protocols.tee import Configuration, read_directory, simulated_configuration
 
     method = method if isinstance(method.channel, Enclave) else replace(method, channel=Enclave())
     expect((args.seed is None) != (args.directory is None), "either --directory or --seed")
     if args.seed is not None:
         return simulated_configuration(method, args.population, args.seed)
-    try:
-        table = json.loads(_read(args.directory, "directory"))
-        directory = {int(client): bytes.fromhex(key) for client, key in table.items()}
-    except (ValueError, AttributeError, TypeError) as error:
-        raise UserError(f"Expected a JSON object of client numbers and keys in hex in {args.directory}.") from error
     return Configuration(
-        run=secrets.token_bytes(16), method=repr(method), population=args.population, directory=directory
+        run=secrets.token_bytes(16),
+        method=repr(method),
+        population=args.population,
+        directory=read_directory(_read(args.directory, "directory"), str(args.directory)),
     )
 
 

@@ -6,9 +6,8 @@ Examples:
 """
 
 import argparse
-import json
 
-from tacit.cli._console import aligned
+from tacit.cli._console import aligned, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
 
     summaries = {name: definition.summary for name, definition in definitions().items()}
     if args.json:
-        print(json.dumps([{"name": name, "summary": text} for name, text in summaries.items()], indent=2))
+        print_json([{"name": name, "summary": text} for name, text in summaries.items()])
         return 0
-    print("\n".join(line.rstrip() for line in aligned(list(summaries.items()))))
+    print("\n".join(aligned(list(summaries.items()))))
     return 0

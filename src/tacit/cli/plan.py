@@ -19,13 +19,12 @@ Examples:
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tacit.cli._console import aligned
+from tacit.cli._console import aligned, print_json
 
 if TYPE_CHECKING:
     from tacit.core.interfaces import Sampler
@@ -69,7 +68,10 @@ def run(args: argparse.Namespace) -> int:
     accountant = accountant_by_name(_accountant_name(args), args.adjacency)
     found = {**_inputs(args, accountant), **_result(args, cohorts, accountant)}
     _warn(args)
-    print(json.dumps(_finite(found), indent=2) if args.json else "\n".join(_lines(found)))
+    if args.json:
+        print_json(found)
+    else:
+        print("\n".join(_lines(found)))
     return 0
 
 
@@ -137,7 +139,7 @@ def _inputs(args: argparse.Namespace, accountant: "Accountant") -> dict[str, obj
     }
 
 
-def _result(args: argparse.Namespace, cohorts: "CohortSampling", accountant: "Accountant") -> dict[str, object]:
+def _result(args: argparse.Namespace, cohorts: "CohortSampling", accountant: "Accountant") -> dict[str, Any]:
     """The quantity that was not given, and the resulting ε."""
     from tacit.core import Budget
     from tacit.errors import UserError
@@ -170,19 +172,9 @@ def _warn(args: argparse.Namespace) -> None:
         print(f"Warning: {warning}", file=sys.stderr)
 
 
-def _finite(value: object) -> object:
-    """JSON has no infinity: an infinite ε is null."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return None if value == float("inf") else value
-
-
-def _lines(found: dict[str, object]) -> Iterator[str]:
+def _lines(found: dict[str, Any]) -> Iterator[str]:
     """The result as text: first ε after every round, if it was computed, then all quantities."""
-    epsilons = found.get("epsilons")
-    if isinstance(epsilons, list):
+    if epsilons := found.get("epsilons"):
         rows = [("round", "", "ε"), *((str(i), "", f"{e:.4f}") for i, e in enumerate(epsilons, start=1))]
         yield from (*aligned(rows), "")
     rounds = f"{found['rounds']}{' or more' * ('or_more' in found)}"
@@ -193,12 +185,11 @@ def _lines(found: dict[str, object]) -> Iterator[str]:
         ("δ", f"{found['delta']:g}"),
         *((key, str(found[key])) for key in ("sampling", "adjacency", "accountant")),
     ]
-    yield from (line.rstrip() for line in aligned(shown))
+    yield from aligned(shown)
 
 
-def _rounded_up(noise: object) -> str:
+def _rounded_up(noise: float) -> str:
     """A noise multiplier with four decimals, rounded up: less noise would not suffice."""
-    assert isinstance(noise, float)
     text = f"{noise:.4f}"
     return text if float(text) >= noise else f"{noise + 0.5e-4:.4f}"
 

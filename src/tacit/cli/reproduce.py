@@ -20,14 +20,14 @@ Examples:
 """
 
 import argparse
-import json
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import aligned, track, track_run
+from tacit.cli._console import aligned, print_json, track, track_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,6 +79,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     if args.save == DEFAULT:
         args.save = results_file(args.study)
 
+    from tacit.core.files import write
     from tacit.papers.jobs import OUT, Choice, jobs_of
     from tacit.papers.study import FAST, read_study
 
@@ -89,7 +90,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     if earlier is not None:
         comparison = comparison.merged_with(earlier, [row.name for row in study.rows])
     if args.save:
-        _write(args.save, comparison.to_bytes())
+        write(args.save, comparison.to_bytes(), parents=True)
     place = choice.out / study.name / (FAST if choice.fast else "") / f"{Path(study.name).name}.png"
     return _report(comparison, args, args.save.with_suffix(".png") if args.save else place)
 
@@ -102,8 +103,7 @@ def _list(args: argparse.Namespace) -> int:
         raise UserError("Expected a study before --save, for example geyer/table-1.")
     found = summaries()
     if args.json:
-        listed = [{"name": study.name, "title": study.title, "rows": study.rows} for study in found]
-        print(json.dumps(listed, indent=2, ensure_ascii=False))
+        print_json([asdict(study) for study in found])
         return 0
     print("\n".join(aligned([["name", "title", "rows"], *([s.name, s.title, str(len(s.rows))] for s in found)])))
     return 0
@@ -161,6 +161,7 @@ def _watch(job: "Job", task: "Task", workers: int | None) -> None:
 
 def _report(comparison: "Comparison", args: argparse.Namespace, picture: Path) -> int:
     """Print the comparison, and draw it if it is a figure."""
+    from tacit.core.files import write
     from tacit.papers.comparison_figures import render
     from tacit.papers.comparison_tables import footnotes, table
 
@@ -168,12 +169,11 @@ def _report(comparison: "Comparison", args: argparse.Namespace, picture: Path) -
     if args.json:
         print(comparison.to_bytes().decode(), end="")
     else:
-        lines = (line.rstrip() for line in aligned(table(comparison)))
-        print(comparison.title, *lines, "", *footnotes(comparison), sep="\n")
+        print(comparison.title, *aligned(table(comparison)), "", *footnotes(comparison), sep="\n")
     if args.save:
         print(f"Saved: {args.save}", file=messages)
     if comparison.plot is not None:
-        _write(picture, render(comparison))
+        write(picture, render(comparison), parents=True)
         print(f"Figure: {picture}", file=messages)
     return 0
 
@@ -212,14 +212,6 @@ def _load(path: Path) -> "Comparison":
         return Comparison.from_bytes(path.read_bytes(), str(path))
     except OSError as error:
         raise UserError(f"Could not read {path}: {error.strerror}.") from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    from tacit.core.files import storage_errors, write
-
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, content)
 
 
 def _check_alone(args: argparse.Namespace) -> None:

@@ -29,7 +29,6 @@ An experiment file:
 """
 
 import argparse
-import json
 import sys
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -37,7 +36,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_options, aligned, figures, to_dict
+from tacit.cli._console import add_options, aligned, figures, print_json, to_dict
 from tacit.report.labels import size, size_against
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     """Start or resume runs, and print a table of the results."""
     runs = [_resume(args)] if args.resume else _start(args)
     if args.json:
-        print(json.dumps({"runs": [_summary(done) for done in runs]}, indent=2, allow_nan=False))
+        print_json({"runs": [_summary(done) for done in runs]})
         return 0
     print("\n".join(aligned(_table(runs))))
     print(*(line for done in runs for line in _notes(done, alone=len(runs) == 1)), sep="\n")
@@ -229,7 +228,7 @@ def _summary(run: "Run") -> dict[str, object]:
         "task": run.plan.task.name,
         "seed": run.plan.seed,
         "rounds": run.state.round,
-        "metrics": {name: value if abs(value) < float("inf") else None for name, value in run.metrics.items()},
+        "metrics": run.metrics,
         "bytes": {"up": run.bytes.up, "down": run.bytes.down, "phases": _phases(run)},
         "savings": {"up": run.savings.up, "down": run.savings.down},
         "sparsity": {name: asdict(layer) for name, layer in run.sparsity.items()},

@@ -6,7 +6,7 @@ enough for that. A factory is a plain function.
 
 import ast
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,16 +55,15 @@ def read_outline(path: Path, module: str) -> Outline:
     tuples: dict[str, tuple[str, ...]] = {}
     tables: dict[str, Mapping[str, Any]] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef):
-            summary = (ast.get_docstring(node) or "").partition("\n")[0]
-            factories[node.name] = Definition(module, node.name, summary, _parameters(node.args))
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            if isinstance(node.value, ast.Tuple):
-                tuples[name] = tuple(_names(node.value.elts))
-            elif isinstance(node.value, ast.Dict):
+        match node:
+            case ast.FunctionDef():
+                summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                factories[node.name] = Definition(module, node.name, summary, _parameters(node.args))
+            case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Tuple(elts=items)):
+                tuples[name] = tuple(item.id for item in items if isinstance(item, ast.Name))
+            case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Dict() as table):
                 with suppress(ValueError):  # not a literal
-                    tables[name] = ast.literal_eval(node.value)
+                    tables[name] = ast.literal_eval(table)
     return Outline(factories, tuples, tables)
 
 
@@ -76,7 +75,3 @@ def _parameters(args: ast.arguments) -> dict[str, str]:
         *zip(args.kwonlyargs, args.kw_defaults, strict=True),
     ]
     return {parameter.arg: ast.unparse(default) if default else "" for parameter, default in pairs}
-
-
-def _names(nodes: Iterable[ast.expr]) -> list[str]:
-    return [node.id for node in nodes if isinstance(node, ast.Name)]

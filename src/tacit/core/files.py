@@ -28,10 +28,15 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"Could not write {path} ({os.strerror(error.errno or errno.EIO)}). {advice}.") from error
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file atomically: on any failure, the file that was there before is unchanged."""
+def write(path: Path, content: bytes, *, parents: bool = False) -> None:
+    """Write a file atomically: on any failure, the file that was there before is unchanged.
+
+    With `parents`, folders that do not exist are created.
+    """
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with partial.open("wb") as file:
                 file.write(content)

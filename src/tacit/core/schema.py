@@ -17,6 +17,13 @@ from typing import Any, Literal, TypeVar
 from tacit.errors import UserError
 
 T = TypeVar("T")
+TYPES_IN_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "NoneType": "none",
+}
 
 
 def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -> T:
@@ -88,10 +95,9 @@ def split_dots(options: Mapping[str, object]) -> tuple[dict[str, object], dict[s
 
 def check_names(options: Iterable[str], known: Iterable[str], label: str) -> None:
     """Raise `UserError` for the first unknown option; the message suggests the closest known one."""
-    known = list(known)
+    table = dict.fromkeys(known)
     for key in options:
-        if key not in known:
-            raise UserError(f"Expected options of {label} in {listed(known)}, got {key!r}.{suggestion(key, known)}")
+        choose(table, key, f"options of {label}")
 
 
 def changed(record: T, changes: Mapping[str, object], label: str) -> T:
@@ -238,29 +244,36 @@ def _width(annotation: Any) -> int:
 
 
 def _to_bool(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
     words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
+    match value:
+        case bool():
+            return value
+        case str() if value.lower() in words:
+            return words[value.lower()]
     raise ValueError(value)
 
 
 def _to_int(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise TypeError(value)
-    if isinstance(value, float) and not value.is_integer():
-        raise ValueError(value)
-    return int(value)
+    match value:
+        case bool():
+            raise TypeError(value)
+        case float() if not value.is_integer():
+            raise ValueError(value)
+        case int() | float() | str():
+            return int(value)
+    raise TypeError(value)
 
 
 def _to_float(value: object) -> float:
     """A number from a number or a string, which may be a fraction such as `1/60`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise TypeError(value)
-    if isinstance(value, str) and "/" in value:
-        return float(Fraction(value.replace(" ", "")))
-    return float(value)
+    match value:
+        case bool():
+            raise TypeError(value)
+        case str() if "/" in value:
+            return float(Fraction(value.replace(" ", "")))
+        case int() | float() | str():
+            return float(value)
+    raise TypeError(value)
 
 
 def _to_str(value: object) -> str:
@@ -279,16 +292,10 @@ _READERS: dict[Any, Callable[[object], object]] = {
 
 def _name(annotation: Any) -> str:
     """An annotation in words, for error messages."""
-    words = {
-        int: "a whole number",
-        float: "a number",
-        str: "a string",
-        bool: "true or false",
-        type(None): "none",
-    }
     origin, arms = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_name(arm) for arm in arms)
     if origin is tuple:
         return f"a list of {_name(arms[0])}"
-    return words.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    name = getattr(annotation, "__name__", str(annotation))
+    return TYPES_IN_WORDS.get(name, name)

@@ -1,37 +1,32 @@
 """Files as typed records: a dataclass or `msgspec.Struct` is the schema of the JSON or TOML document it is read from.
 
 Every error is one sentence that names the file, the key, what was expected and what was found; for an unknown key or
-choice it suggests the closest known one.
+choice it suggests the closest known one. What is expected is named by the type of the field or, in better words, by its
+annotation, `Annotated[..., Meta(description="a list of quantities")]`.
 """
 
+import functools
 import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
 
-from tacit.core.schema import listed, suggestion
+from tacit.core.schema import TYPES_IN_WORDS, listed, suggestion
 from tacit.errors import UserError
 
 T = TypeVar("T")
-_PROBLEM = re.compile(r"(?P<what>.*?)(?: - at `(?:key in `)?(?P<path>\$[^`]*)`)?", re.DOTALL)
-_WRONG_TYPE = re.compile(r"Expected `(?P<kind>[^`]*)`(?P<limit>[^,]*)(?:, got `(?P<found>.*)`)?")
-_KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a string",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-    "null": "none",
-}
+Step = str | int  # a key of a table, or the place of an item in a list
+Steps = tuple[Step, ...]
+_PROBLEM = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]*)`)?", re.DOTALL)
+_WRONG_TYPE = re.compile(r"Expected `(?P<kind>[^`]*)`(?P<limit>[^,]*)(?:, got .*)?")
+_KINDS = {**TYPES_IN_WORDS, "array": "a list", "object": "a table", "null": "none"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +89,7 @@ def load_toml(path: Path) -> Mapping[str, Any]:
         raise UserError(f"Expected {path} to be TOML: {error}.") from error
 
 
-@lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=16)
 def _parsed(content: str) -> Mapping[str, Any]:
     """Rows of a study refer to the same few files again and again."""
     return tomllib.loads(content)
@@ -124,15 +119,19 @@ def convert(value: object, kind: type[T], source: Source, *, strict: bool = True
     if source.renamed:
         value = _with_present_names(value, schema, source.renamed)
     if source.closed:
-        for place, key, known in _unknown_keys(value, schema, ""):
-            hint = suggestion(key, known)
-            raise source.problem(f"Expected keys of {_of(place, source)} in {listed(known)}, got {key!r}.{hint}")
+        for path, key, known in _unknown_keys(value, schema):
+            hint = suggestion(str(key), known)
+            raise source.problem(f"Expected keys of {_of(path, source)} in {listed(known)}, got {key!r}.{hint}")
+    read: Callable[[Any], T] = functools.partial(
+        msgspec.convert, type=kind, strict=strict, str_keys=True, dec_hook=_to_path
+    )
     try:
-        return msgspec.convert(value, kind, strict=strict, dec_hook=_to_path)
+        return read(value)
     except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, UserError):  # of the record's own validation
-            raise source.problem(f"{source.label}: {error.__cause__}") from None
-        raise source.problem(_sentence(str(error), value, schema, source)) from None
+        match error.__cause__:
+            case UserError() as own:  # of the record's own validation
+                raise source.problem(f"{source.label}: {own}") from None
+        raise source.problem(_sentence(str(error), value, schema, source, read)) from None
 
 
 def write_json(table: Mapping[str, Any], indent: int | None = None) -> bytes:
@@ -145,12 +144,15 @@ def _to_path(kind: type, value: Any) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    match value:
+        case Mapping():
+            return {key: _finite(item) for key, item in value.items()}
+        case float() if not math.isfinite(value):
+            return str(value)
+    return value
 
 
-@lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64)
 def _schema(kind: Any) -> inspect.Type:
     return inspect.type_info(kind)
 
@@ -159,45 +161,64 @@ def _with_present_names(value: Any, kind: inspect.Type, names: Mapping[str, str]
     kind = _arm(value, kind)
     if type(value) is dict and hasattr(kind, "fields"):
         value = {names.get(key, key): item for key, item in value.items()}
-    changed = {key: _with_present_names(item, inner, names) for key, item, inner in _children(value, kind) if inner}
+    changed = {step: _with_present_names(item, inner, names) for step, item, inner in _children(value, kind) if inner}
     if type(value) is dict:
         return {**value, **changed}
     return [*changed.values()] if changed else value
 
 
-def _unknown_keys(value: Any, kind: inspect.Type, place: str) -> Iterator[tuple[str, str, list[str]]]:
+def _unknown_keys(value: Any, kind: inspect.Type, path: Steps = ()) -> Iterator[tuple[Steps, Step, list[str]]]:
     """Every key that no field has: where it is, the key, and the keys that exist there."""
     kind = _arm(value, kind)
     for step, item, inner in _children(value, kind):
         if inner is None:
-            yield place, step, _keys(kind)
+            yield path, step, _keys(kind)
         else:
-            yield from _unknown_keys(item, inner, f"{place}.{step}".lstrip("."))
+            yield from _unknown_keys(item, inner, (*path, step))
 
 
-def _children(value: Any, kind: inspect.Type) -> Iterator[tuple[str, Any, inspect.Type | None]]:
+def _children(value: Any, kind: inspect.Type) -> Iterator[tuple[Step, Any, inspect.Type | None]]:
     """The items of a table or list with their types; None for a key that does not exist."""
+    if _has_parts(value, kind):
+        tag = getattr(kind, "tag_field", None)
+        items = value.items() if type(value) is dict else enumerate(value)
+        yield from ((step, item, _item_type(kind, step)) for step, item in items if step != tag)
+
+
+def _item_type(kind: inspect.Type, step: Step) -> inspect.Type | None:
+    """The type of an item of a record, mapping or list; None if there is none."""
+    match kind:
+        case inspect.StructType(fields=fields) | inspect.DataclassType(fields=fields):
+            return next((each.type for each in fields if each.encode_name == step), None)
+        case inspect.DictType(value_type=inner):
+            return inner
+        case inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner):
+            return inner
+        case inspect.TupleType(item_types=kinds):
+            return kinds[int(step)]
+    return None
+
+
+def _has_parts(value: Any, kind: inspect.Type) -> bool:
+    """Whether a table or list is one of this type, as far as its tag shows."""
     match kind, value:
-        case inspect.DataclassType() | inspect.StructType(), dict():
-            fields = {each.encode_name: each.type for each in kind.fields}
-            tag = getattr(kind, "tag_field", None)
-            yield from ((key, item, fields.get(key)) for key, item in value.items() if key != tag)
-        case inspect.DictType(), dict():
-            yield from ((key, item, kind.value_type) for key, item in value.items())
+        case inspect.StructType(tag_field=str(field), tag=tag), dict():
+            return bool(value.get(field) == tag)
+        case inspect.StructType() | inspect.DataclassType() | inspect.DictType(), dict():
+            return True
         case inspect.ListType() | inspect.VarTupleType(), list():
-            yield from ((str(place), item, kind.item_type) for place, item in enumerate(value, start=1))
+            return True
+    return False
 
 
 def _arm(value: Any, kind: inspect.Type) -> inspect.Type:
     """The type of a union that a value belongs to; of tagged records, the one with its tag."""
-    if not isinstance(kind, inspect.UnionType):
-        return kind
-    records = [arm for arm in kind.types if isinstance(arm, inspect.StructType | inspect.DataclassType)]
-    tags = {arm.tag: arm for arm in records if isinstance(arm, inspect.StructType)}
-    if len(tags) > 1 and type(value) is dict:
-        return tags.get(value.get(records[0].tag_field), kind)  # type: ignore[union-attr]
-    lists = [arm for arm in kind.types if isinstance(arm, inspect.ListType | inspect.VarTupleType)]
-    return next(iter(records or lists), kind)
+    match kind:
+        case inspect.Metadata(type=inner):
+            return _arm(value, inner)
+        case inspect.UnionType(types=arms):
+            return next((arm for arm in arms if _has_parts(value, arm)), kind)
+    return kind
 
 
 def _keys(kind: inspect.Type) -> list[str]:
@@ -205,38 +226,67 @@ def _keys(kind: inspect.Type) -> list[str]:
     return [*([tag] if tag else []), *(each.encode_name for each in kind.fields)]  # type: ignore[attr-defined]
 
 
-def _sentence(problem: str, value: Any, kind: inspect.Type, source: Source) -> str:
+def _sentence(problem: str, document: Any, schema: inspect.Type, source: Source, read: Callable[[Any], object]) -> str:
     """What msgspec reports, in one wording for all files."""
     found = _PROBLEM.fullmatch(problem)
     assert found is not None, "the expression matches every text"
-    what, path = found["what"], found["path"] or "$"
-    steps = re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", path)
-    known = True
-    for key, index in steps:
-        if index == "..." or not known:
-            known = False
-            continue
-        value, kind = _step(value, _arm(value, kind), key, index)
-    place = _of(".".join(key or ("*" if index == "..." else str(int(index) + 1)) for key, index in steps), source)
+    value, path = document, tuple[Step, ...]()
+
+    def culprit() -> str:
+        """The key in the present mapping that causes the problem: msgspec reports only the mapping."""
+        return next(
+            (key for key in value if _problem(read, _replaced(document, path, {key: value[key]})) == problem), "*"
+        )
+
+    for key, index in re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", found["path"] or ""):
+        step = int(index) if index.isdigit() else key or culprit()
+        schema = _item_type(_arm(value, schema), step) or schema  # the step to a record's tag stays at its union
+        value = value.get(step) if type(value) is dict else value[step]
+        path = (*path, step)
+    if found["key"]:
+        kind = _arm(value, schema).key_type  # type: ignore[attr-defined]
+        return _explanation(found["what"], f"keys of {_of(path, source)}", culprit(), kind)
+    return _explanation(found["what"], _of(path, source), value, schema)
+
+
+def _explanation(what: str, place: str, value: Any, kind: inspect.Type) -> str:
+    """One sentence on what is wrong with a value of this type."""
     if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
-        return f"Expected {place} to have the key {missing[1]!r}."
-    choices = _choices(kind) if known else []
+        words = _described(_item_type(_arm(value, kind), missing[1]))
+        return f"Expected {place} to have the key {missing[1]!r}{f', {words}' if words else ''}."
+    choices = _choices(kind)
     if choices and what.startswith("Invalid"):
         return f"Expected {place} in {listed(choices)}, got {value!r}.{suggestion(str(value), choices)}"
     if wrong := _WRONG_TYPE.fullmatch(what):
-        words = " or ".join(_KINDS.get(name, name) for name in wrong["kind"].split(" | "))
-        got = repr(value) if known else _KINDS.get(wrong["found"] or "", "another value")
-        return f"Expected {place} to be {words}{wrong['limit']}, got {got}."
+        words = " or ".join(_KINDS.get(name, name) for name in wrong["kind"].split(" | ")) + wrong["limit"]
+        return f"Expected {place} to be {_described(kind) or words}, got {value!r}."
     return f"Expected {place} to be valid: {what}."
 
 
-def _step(value: Any, kind: inspect.Type, key: str, index: str) -> tuple[Any, inspect.Type]:
-    """One step along the path of an error. The step to a record's tag stays at its union."""
-    if index:
-        items = kind.item_types[int(index)] if isinstance(kind, inspect.TupleType) else getattr(kind, "item_type", kind)
-        return value[int(index)], items
-    types = {each.encode_name: each.type for each in getattr(kind, "fields", ())}
-    return value.get(key), types.get(key, kind)
+def _problem(read: Callable[[Any], object], document: Any) -> str:
+    """What msgspec reports for a document; empty if it is valid."""
+    try:
+        read(document)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
+
+
+def _replaced(document: Any, path: Steps, new: object) -> Any:
+    """A copy with another value at this path."""
+    if not path:
+        return new
+    copy = document.copy()
+    copy[path[0]] = _replaced(document[path[0]], path[1:], new)
+    return copy
+
+
+def _described(kind: inspect.Type | None) -> str:
+    """What the annotation of a field expects, `Annotated[..., Meta(description=...)]`; empty if it does not say."""
+    match kind:
+        case inspect.Metadata(extra_json_schema={"description": description}):
+            return str(description)
+    return ""
 
 
 def _choices(kind: inspect.Type) -> list[str]:
@@ -246,9 +296,11 @@ def _choices(kind: inspect.Type) -> list[str]:
         case inspect.EnumType(cls=cls):
             return [str(each.value) for each in cls]
         case inspect.UnionType(types=types):
-            return [str(each.tag) for each in types if isinstance(each, inspect.StructType)]
+            return [str(tag) for each in types if (tag := getattr(each, "tag", None))]
     return []
 
 
-def _of(place: str, source: Source) -> str:
-    return f"{place} of {source.label}" if place else source.label
+def _of(path: Steps, source: Source) -> str:
+    """A place in a document, for people: the first item of a list is number 1."""
+    steps = [str(step + 1) if type(step) is int else str(step) for step in path]
+    return f"{'.'.join(steps)} of {source.label}" if steps else source.label

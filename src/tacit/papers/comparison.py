@@ -8,20 +8,21 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+
+from msgspec import Meta
 
 from tacit.core.serialization import Source, convert, read_json
-from tacit.papers.figure_specs import FigureSpec, with_kind, without_kind
+from tacit.papers.figure_specs import FigureSpec, Number, with_kind, without_kind
 
 FORMAT = 1
 _ADVICE = "Save it again with tacit reproduce --save."
-_RENAMED = {"orders": "rankings", "words": "note"}  # keys of earlier versions and their present names
+RENAMED = {"orders": "rankings", "words": "note"}  # keys of earlier versions and their present names
 LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "volume", "uploads"}
 PRIVACY = {"epsilon", "delta"}
 # Neither direction is better: they follow from the best round, or from the clipping bound.
 UNJUDGED = {"best_round", "cost_down", "cost_up", "epsilon_classic", "bound", "leakage"}
 RowVerdict = Literal["reached", "missed", "not measured", "no guarantee", ""]
-Number = int | float  # a whole number stays one when a document is read and written again
 Values = Mapping[str, Number | None]
 Curves = Mapping[str, tuple[Number | None, ...]]
 
@@ -142,7 +143,7 @@ class Ranking:
         within: the two differ by at most this much; None: the first is below the second.
     """
 
-    rows: tuple[str, str]
+    rows: Annotated[tuple[str, str], Meta(description="a list of two rows")]
     place: str
     quantity: str = "accuracy"
     within: Number | None = None
@@ -220,7 +221,7 @@ class Comparison:
     @classmethod
     def from_bytes(cls, content: bytes, label: str) -> Self:
         """Read what `to_bytes` wrote, and judge it again; anything else is a `UserError`."""
-        source = Source(label=label, advice=_ADVICE, closed=False, renamed=_RENAMED)
+        source = Source(label=label, advice=_ADVICE, closed=False, renamed=RENAMED)
         saved = read_json(content, dict[str, Any], source, version=FORMAT)
         plot = saved.get("plot")
         return convert({**saved, "plot": plot and with_kind(plot)}, cls, source)
@@ -237,9 +238,10 @@ class Comparison:
 
 def _dumped(value: object, indent: str = "") -> str:
     deeper = indent + "  "
-    if isinstance(value, Mapping) and value:
-        items = [f"{deeper}{json.dumps(str(key))}: {_dumped(item, deeper)}" for key, item in value.items()]
-        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
-    if isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-        return "[\n" + ",\n".join(f"{deeper}{_dumped(item, deeper)}" for item in value) + f"\n{indent}]"
+    match value:
+        case dict() if value:
+            items = [f"{deeper}{json.dumps(str(key))}: {_dumped(item, deeper)}" for key, item in value.items()]
+            return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+        case [dict(), *_]:
+            return "[\n" + ",\n".join(f"{deeper}{_dumped(item, deeper)}" for item in value) + f"\n{indent}]"
     return json.dumps(value, allow_nan=False, ensure_ascii=False)

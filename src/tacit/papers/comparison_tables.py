@@ -1,6 +1,6 @@
 """A comparison as text: measured beside published numbers, with footnotes on guarantees, traffic and settings."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from tacit.papers.comparison import PRIVACY, Comparison, ComparisonRow
 from tacit.report.labels import number, size
@@ -219,5 +219,5 @@ def _traffic(row: ComparisonRow) -> Iterator[str]:
     )
 
 
-def _settings(args: object) -> str:
-    return " ".join(f"{key}={value}" for key, value in args.items()) if isinstance(args, dict) else ""
+def _settings(args: Mapping[str, object]) -> str:
+    return " ".join(f"{key}={value}" for key, value in args.items())

@@ -4,20 +4,17 @@ A specification is read from a study's `[figure]` table, and saved with the resu
 them alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Meta, Struct, field, to_builtins
 
-from tacit.core.schema import choose, listed, suggestion
-from tacit.errors import UserError
-from tacit.papers.study_files import Table, check_keys, count, tables, text, texts
+from tacit.papers.study_files import Text, check_distinct, check_known
 from tacit.report.pictures import Gallery
 
-FIGURE = "figure"
-_LINES, _HISTOGRAM = ("kind", "y", "labels", "log"), ("kind", "bins", "panels")
-_MAPS, _SCATTER = ("kind", "client", "at", "importance", "noise"), ("kind", "x", "y", "lines", "labels")
+Number = int | float  # a whole number stays one when a document is read and written again
+Count = Annotated[int, Meta(ge=1, description="a whole number, at least 1")]
 
 
 class LinePlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="lines"):
@@ -29,7 +26,7 @@ class LinePlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="lines")
         log: the quantities, or `round`, whose axis is logarithmic.
     """
 
-    y: tuple[str, ...]
+    y: Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of quantities, for example ['accuracy']")]
     labels: Mapping[str, str] = field(default_factory=dict)
     log: tuple[str, ...] = ()
 
@@ -44,9 +41,9 @@ class HistogramPanel:
         mask: the row whose mask selects the weights, in the run with the same seed.
     """
 
-    title: str
-    rows: tuple[str, ...]
-    mask: str
+    title: Text
+    rows: Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of rows of this file")]
+    mask: Annotated[Text, Meta(description="the row whose mask selects the weights")]
 
 
 class HistogramPlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="histogram"):
@@ -57,8 +54,10 @@ class HistogramPlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="hi
         bins: the number of bins.
     """
 
-    panels: tuple[HistogramPanel, ...]
-    bins: int = 60
+    panels: Annotated[
+        tuple[HistogramPanel, ...], Meta(min_length=1, description="panels, each under [[figure.panels]]")
+    ]
+    bins: Count = 60
 
 
 class ImportanceMaps(Struct, frozen=True, kw_only=True, tag_field="kind", tag="maps"):
@@ -71,10 +70,10 @@ class ImportanceMaps(Struct, frozen=True, kw_only=True, tag_field="kind", tag="m
         noise: the standard deviation of the noise that the measures assume.
     """
 
-    client: int
-    at: tuple[int, ...]
-    importance: tuple[str, ...]
-    noise: int | float  # a whole number stays one when a document is read and written again
+    at: Annotated[tuple[Count, ...], Meta(min_length=1, description="a list of rounds, for example [1, 5]")]
+    importance: Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of measures, like ['variance']")]
+    noise: Annotated[Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0)], Meta(description="a number > 0")]
+    client: Annotated[int, Meta(ge=0, description="a client's index")] = 0
 
 
 class ScatterPlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="scatter"):
@@ -87,13 +86,14 @@ class ScatterPlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="scat
         labels: labels of `x`, `y` and `lines`; default: their names.
     """
 
-    x: str
-    y: str
-    lines: str
+    x: Text
+    y: Text
+    lines: Text
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-FigureSpec = LinePlot | HistogramPlot | ImportanceMaps | ScatterPlot | Gallery
+StudyFigure = LinePlot | HistogramPlot | ImportanceMaps | ScatterPlot
+FigureSpec = StudyFigure | Gallery
 
 
 # Saved documents do not name the kind of a figure: a key that only this kind has identifies it.
@@ -110,74 +110,16 @@ def without_kind(figure: FigureSpec) -> dict[str, Any]:
     return {key: value for key, value in to_builtins(figure).items() if key != "kind"}
 
 
-def read_figure(study: Table, rows: Sequence[str], label: str) -> FigureSpec | None:
-    """Read the `[figure]` of a study with these rows; None if it is a table."""
-    if FIGURE not in study:
-        return None
-    figure, label = study[FIGURE], f"figure of {label}"
-    check_keys(figure, tuple(dict.fromkeys((*_LINES, *_HISTOGRAM, *_MAPS, *_SCATTER))), label)
-    kinds: dict[str, Callable[[], FigureSpec]] = {
-        "lines": lambda: _read_lines(figure, label),
-        "histogram": lambda: _read_histogram(figure, rows, label),
-        "maps": lambda: _read_maps(figure, label),
-        "scatter": lambda: _read_scatter(figure, label),
-    }
-    return choose(kinds, str(figure.get("kind", "lines")), f"kind of {label}")()
+def check_figure(figure: FigureSpec, rows: Sequence[str], label: str) -> None:
+    """Raise `UserError` if a figure names a row or a measure that does not exist, or one thing twice."""
+    match figure:
+        case LinePlot():
+            check_distinct(figure.y, f"figure.y of {label}")
+        case HistogramPlot():
+            for panel in figure.panels:
+                check_known(panel.rows, rows, f"rows of panel {panel.title!r} of {label}")
+                check_known([panel.mask], rows, f"mask of panel {panel.title!r} of {label}")
+        case ImportanceMaps():
+            from tacit.pieces.mechanisms.importance import MEASURES
 
-
-def read_columns(study: Table, label: str) -> tuple[str, ...]:
-    """Read the columns of a study's table; none: a line per quantity."""
-    from tacit.papers.quantities import KNOWN
-
-    if "columns" not in study:
-        return ()
-    columns = texts(study, "columns", label, "quantities, for example ['best_accuracy', 'cost_up']")
-    for name in columns:
-        if name not in KNOWN:
-            raise UserError(f"Expected columns of {label} in {listed(KNOWN)}, got {name!r}.{suggestion(name, KNOWN)}")
-    return columns
-
-
-def _read_lines(figure: Table, label: str) -> LinePlot:
-    check_keys(figure, _LINES, label)
-    y = texts(figure, "y", label, "quantities, for example ['accuracy']")
-    return LinePlot(y=y, labels=figure.get("labels", {}), log=tuple(figure.get("log", ())))
-
-
-def _read_scatter(figure: Table, label: str) -> ScatterPlot:
-    check_keys(figure, _SCATTER, label)
-    x, y, lines = (text(figure, key, label) for key in ("x", "y", "lines"))
-    return ScatterPlot(x=x, y=y, lines=lines, labels=figure.get("labels", {}))
-
-
-def _read_histogram(figure: Table, rows: Sequence[str], label: str) -> HistogramPlot:
-    check_keys(figure, _HISTOGRAM, label)
-    panels = tuple(_read_panel(panel, rows, label) for panel in tables(figure, "figure.panels", label))
-    return HistogramPlot(panels=panels, bins=count(figure, "bins", 60, label))
-
-
-def _read_panel(panel: Table, rows: Sequence[str], label: str) -> HistogramPanel:
-    check_keys(panel, ("title", "rows", "mask"), f"a panel of {label}")
-    title = text(panel, "title", f"a panel of {label}")
-    label, names = f"panel {title!r} of {label}", {name: name for name in rows}
-    drawn = texts(panel, "rows", label, "rows of this file")
-    chosen = tuple(choose(names, name, f"rows of {label}") for name in drawn)
-    mask = choose(names, text(panel, "mask", label), f"mask of {label}")
-    return HistogramPanel(title=title, rows=chosen, mask=mask)
-
-
-def _read_maps(figure: Table, label: str) -> ImportanceMaps:
-    from tacit.pieces.mechanisms.importance import MEASURES
-
-    check_keys(figure, _MAPS, label)
-    measures = texts(figure, "importance", label, "measures, for example ['variance']")
-    for name in measures:
-        choose(MEASURES, name, f"importance of {label}")
-    at, noise, client = figure.get("at"), figure.get("noise"), figure.get("client", 0)
-    if not isinstance(at, list) or not at or not all(isinstance(index, int) and index >= 1 for index in at):
-        raise UserError(f"Expected at of {label} to be a list of rounds, for example [1, 5], got {at!r}.")
-    if not isinstance(noise, int | float) or noise <= 0:
-        raise UserError(f"Expected noise of {label} to be a number > 0, got {noise!r}.")
-    if isinstance(client, bool) or not isinstance(client, int) or client < 0:
-        raise UserError(f"Expected client of {label} to be a client's index, got {client!r}.")
-    return ImportanceMaps(client=client, at=tuple(at), importance=measures, noise=float(noise))
+            check_known(figure.importance, MEASURES, f"figure.importance of {label}")

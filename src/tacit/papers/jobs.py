@@ -16,10 +16,11 @@ import torch
 from tacit.attacks.dlg import UNRECOGNISABLE, Reconstruction
 from tacit.attacks.scenario import AttackConfig, observe_victims, reconstructions
 from tacit.core import Method, Task
-from tacit.core.files import storage_errors, write
+from tacit.core.files import write
 from tacit.core.schema import choose
+from tacit.core.serialization import Source, read_json
 from tacit.errors import RunError, UserError
-from tacit.papers.comparison import RowTrial
+from tacit.papers.comparison import RENAMED, RowTrial, Values
 from tacit.papers.figure_specs import HistogramPlot
 from tacit.papers.study import FAST, Study, StudyRow
 from tacit.report.pictures import Strip
@@ -145,6 +146,21 @@ def _changed(there: Mapping[str, object], here: Mapping[str, object]) -> str:
     return ", ".join(f"{name} was {there.get(name, 'not set')}, is {here.get(name, 'not set')}" for name in names)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Found:
+    """The file of a finished attack.
+
+    Attributes:
+        settings: everything that determines the result.
+        values: the results, means over all images.
+        strips: the originals and their reconstructions.
+    """
+
+    settings: Mapping[str, Any]
+    values: Values
+    strips: tuple[Strip, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class AttackJob:
     """One row with one seed that is attacked instead of trained; the result is one file."""
@@ -160,11 +176,8 @@ class AttackJob:
         """Whether the attack was made; a result of other settings is a `RunError`."""
         if not self.file.exists():
             return False
-        if self._read().get("settings") != self._settings():
-            raise RunError(
-                f"{self.file} is not the attack that {self.job.row.study} describes now. "
-                f"Remove {self.job.directory} to attack again."
-            )
+        if self._read().settings != self._settings():
+            raise self._source.problem(f"{self.file} is not the attack that {self.job.row.study} describes now.")
         return True
 
     def run(self, task: Task, watch: Callable[[Iterator[Reconstruction], int], Iterable[Reconstruction]]) -> None:
@@ -172,18 +185,16 @@ class AttackJob:
         victims, seen = observe_victims(self.job.method, task, self.config, self.job.seed)
         attacked = sum(len(observation.per_client()) for observation in seen)
         found = [*watch(reconstructions(victims, seen, self.config, self.job.seed), attacked)]
-        strips = [asdict(strip) for strip in _strips(self.job.row.name, found)]
-        content = {"settings": self._settings(), "values": _values(found), "strips": strips}
-        with storage_errors(self.file):
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-        write(self.file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+        strips = _strips(self.job.row.name, found)
+        content = asdict(_Found(settings=self._settings(), values=_values(found), strips=strips))
+        write(self.file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(), parents=True)
 
     def trial(self) -> RowTrial:
-        return RowTrial(seed=self.job.seed, values=self._read()["values"])
+        return RowTrial(seed=self.job.seed, values=self._read().values)
 
-    def strips(self) -> list[Strip]:
+    def strips(self) -> tuple[Strip, ...]:
         """The originals and their reconstructions."""
-        return [Strip.from_json(strip) for strip in self._read()["strips"]]
+        return self._read().strips
 
     def _settings(self) -> dict[str, Any]:
         experiment = self.job.experiment
@@ -191,8 +202,13 @@ class AttackJob:
         settings = {"method": repr(self.job.method), **task, "attack": asdict(self.config)}
         return dict(json.loads(json.dumps(settings)))
 
-    def _read(self) -> dict[str, Any]:
-        return dict(json.loads(self.file.read_bytes()))
+    def _read(self) -> _Found:
+        return read_json(self.file.read_bytes(), _Found, self._source)
+
+    @property
+    def _source(self) -> Source:
+        advice = f"Remove {self.job.directory} to attack again."
+        return Source(label=str(self.file), error=RunError, advice=advice, closed=False, renamed=RENAMED)
 
 
 def attack_jobs_of(jobs: Sequence[Sequence[Job]], *, fast: bool) -> list[list[AttackJob]]:
@@ -223,8 +239,8 @@ def _values(found: Sequence[Reconstruction]) -> dict[str, float | None]:
     }
 
 
-def _strips(name: str, found: Sequence[Reconstruction]) -> list[Strip]:
+def _strips(name: str, found: Sequence[Reconstruction]) -> tuple[Strip, ...]:
     if not found:
-        return [Strip(name=name, note=NOTHING)]
+        return (Strip(name=name, note=NOTHING),)
     originals, reconstructed = [each.originals for each in found], [each.reconstructed for each in found]
-    return [Strip.of("original", torch.cat(originals).numpy()), Strip.of(name, torch.cat(reconstructed).numpy())]
+    return Strip.of("original", torch.cat(originals).numpy()), Strip.of(name, torch.cat(reconstructed).numpy())

@@ -46,12 +46,16 @@ def compare(study: Study, jobs: Iterable[Sequence[Job]], *, fast: bool) -> Compa
     """Compare a study's finished jobs, grouped by row, with the published numbers."""
     groups = [*jobs]
     rows = tuple(_row(group, study) for group in groups)
+    return _comparison(study, _with_figure_data(rows, groups, study), fast=fast)
+
+
+def _comparison(study: Study, rows: tuple[ComparisonRow, ...], *, fast: bool) -> Comparison:
     return Comparison(
         name=study.name,
         title=study.title,
         fast=fast,
         versions=versions(),
-        rows=_with_figure_data(rows, groups, study),
+        rows=rows,
         plot=study.plot,
         columns=study.columns,
         stand_in=study.stand_in,
@@ -64,16 +68,9 @@ def compare_attacks(study: Study, groups: Sequence[Sequence[AttackJob]], *, fast
     firsts = [group[0].strips() for group in groups]
     originals = next((strips[0] for strips in firsts if len(strips) > 1), None)
     shown = [strips[-1] for strips in firsts]
-    return Comparison(
-        name=study.name,
-        title=study.title,
-        fast=fast,
-        versions=versions(),
-        rows=tuple(_attacked_row(group) for group in groups),
-        plot=Gallery(strips=tuple([originals, *shown] if originals else shown)),
-        columns=ATTACK_COLUMNS,
-        stand_in=study.stand_in,
-    )
+    gallery = Gallery(strips=tuple([originals, *shown] if originals else shown))
+    made = _comparison(study, tuple(_attacked_row(group) for group in groups), fast=fast)
+    return replace(made, plot=gallery, columns=ATTACK_COLUMNS, rankings=())
 
 
 def thinned(reports: Sequence[Report], most: int = MOST_POINTS) -> list[Report]:
@@ -84,39 +81,41 @@ def thinned(reports: Sequence[Report], most: int = MOST_POINTS) -> list[Report]:
 
 
 def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
-    job, experiment = jobs[0], jobs[0].experiment
+    job = jobs[0]
     runs = [_finished_run(each) for each in jobs]
     longest = max(runs, key=lambda run: len(run.reports))
     charges = _charges(longest)
     leakage = LeakageAccounting.of(longest.method, longest.parameters, longest.clients, longest.reports)
     guarantee = guarantee_of(longest.method, longest.reports, charges, leakage)
     delta = charges.delta_at_budget if charges else None
-    return ComparisonRow(
-        name=job.row.name,
-        method=experiment.method,
-        args=experiment.typed_args(),
-        task=experiment.task,
-        task_args=experiment.typed_task_args(),
-        trials=tuple(_trial(each.seed, run, delta, study) for each, run in zip(jobs, runs, strict=True)),
+    trials = [_trial(each.seed, run, delta, study) for each, run in zip(jobs, runs, strict=True)]
+    return replace(
+        _plain_row(job, trials, str(guarantee)),
         paper=job.row.paper,
         source=job.row.source,
         proved=guarantee.proved,
-        guarantee=str(guarantee),
         spent=charges is not None and _exhausted(charges),
         caveat=job.method.channel.caveat,
     )
 
 
 def _attacked_row(group: Sequence[AttackJob]) -> ComparisonRow:
-    job, experiment = group[0].job, group[0].job.experiment
+    job = group[0].job
+    guarantee = card(job.experiment.method, job.experiment.args).guarantee
+    return _plain_row(job, [attack.trial() for attack in group], guarantee)
+
+
+def _plain_row(job: Job, trials: Sequence[RowTrial], guarantee: str) -> ComparisonRow:
+    """What was run, and its results, without published numbers."""
+    experiment = job.experiment
     return ComparisonRow(
         name=job.row.name,
         method=experiment.method,
         args=experiment.typed_args(),
         task=experiment.task,
         task_args=experiment.typed_task_args(),
-        trials=tuple(attack.trial() for attack in group),
-        guarantee=card(experiment.method, experiment.args).guarantee,
+        trials=tuple(trials),
+        guarantee=guarantee,
     )
 
 
@@ -202,9 +201,12 @@ def _with_figure_data(
     rows: tuple[ComparisonRow, ...], groups: Sequence[Sequence[Job]], study: Study
 ) -> tuple[ComparisonRow, ...]:
     """Replace the curves by those of a histogram or of importance maps, if the figure is one."""
-    if isinstance(study.plot, HistogramPlot):
-        return _with_histograms(rows, groups, study.plot)
-    return _with_maps(rows, groups, study.plot) if isinstance(study.plot, ImportanceMaps) else rows
+    match study.plot:
+        case HistogramPlot() as plot:
+            return _with_histograms(rows, groups, plot)
+        case ImportanceMaps() as plot:
+            return _with_maps(rows, groups, plot)
+    return rows
 
 
 def _with_histograms(

@@ -141,20 +141,23 @@ def _kilobytes(direction: Callable[[Bandwidth], int]) -> Callable[[FinishedRun],
 
 def _volume(direction: Callable[[Bandwidth], int]) -> Callable[[FinishedRun], float | None]:
     def quantity(run: FinishedRun) -> float | None:
-        trainer = run.method.trainer
-        if not isinstance(trainer, AdmmPrune | MagnitudePrune):
-            return None
-        return direction(Bandwidth.of(run.reports[trainer.warm_up :])) / 1e6
+        pruning = _pruning(run)
+        return None if pruning is None else direction(Bandwidth.of(pruning)) / 1e6
 
     return quantity
 
 
 def _uploads(run: FinishedRun) -> float | None:
-    whole = _volume(lambda traffic: traffic.up)(run)
-    trainer = run.method.trainer
-    if whole is None or not isinstance(trainer, AdmmPrune | MagnitudePrune):
-        return None
-    return whole / max(len(run.reports) - trainer.warm_up, 1)
+    pruning = _pruning(run)
+    return None if pruning is None else Bandwidth.of(pruning).up / 1e6 / max(len(pruning), 1)
+
+
+def _pruning(run: FinishedRun) -> Sequence[Report] | None:
+    """The rounds after the warm-up; None for a method that does not prune."""
+    match run.method.trainer:
+        case AdmmPrune(warm_up=warm_up) | MagnitudePrune(warm_up=warm_up):
+            return run.reports[warm_up:]
+    return None
 
 
 def _epsilon_classic(run: FinishedRun) -> float | None:

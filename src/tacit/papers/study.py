@@ -71,35 +71,70 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tacit.attacks.dlg import Dlg
 from tacit.attacks.scenario import AttackConfig
 from tacit.attacks.views import Adversary
 from tacit.core.schema import call, choose
-from tacit.core.serialization import load_toml
+from tacit.core.serialization import Source, convert, load_toml
 from tacit.errors import UserError
 from tacit.papers.comparison import Ranking
-from tacit.papers.figure_specs import FIGURE, FigureSpec, read_columns, read_figure
-from tacit.papers.study_files import (
-    EXPECTED,
-    Table,
-    check_distinct,
-    check_keys,
-    count,
-    study_files,
-    tables,
-    text,
-    texts,
-)
-from tacit.runs.experiment import Experiment, flat_args, parse
+from tacit.papers.figure_specs import Count, FigureSpec, Number, StudyFigure, check_figure
+from tacit.papers.quantities import KNOWN
+from tacit.papers.study_files import EXPECTED, ROWS, Text, check_distinct, check_known, study_files
+from tacit.runs.experiment import Experiment, ExperimentTable, experiment_of, flat_args
 
 FAST = "fast"
-_RANKINGS, _ATTACK, _EVERY = "rankings", "attack", "evaluate-every"
-_STUDY_KEYS = ("title", _EVERY, "columns", "stand-in", "rows", FIGURE, _ATTACK)
-_ROW_KEYS = ("name", "fast", "expected", _EVERY, _ATTACK)  # those that are not an experiment's
-_REFERENCE_KEYS = ("from", "name", "row")
+_RANKINGS = "rankings"
+_COLUMNS = "a list of quantities, for example ['best_accuracy', 'cost_up']"
 Files = Mapping[str, Path]
+
+
+class _StudyTable(Struct, frozen=True, kw_only=True, rename="kebab"):
+    """A study as it is written in TOML; its rows are read one by one, for error messages with their names."""
+
+    rows: Annotated[tuple[Mapping[str, Any], ...], Meta(min_length=1, description=ROWS)]
+    title: Text
+    evaluate_every: Count = 1
+    columns: Annotated[tuple[str, ...], Meta(min_length=1, description=_COLUMNS)] = ()
+    stand_in: Text = ""
+    figure: StudyFigure | UnsetType = UNSET
+    attack: Mapping[str, Any] | UnsetType = UNSET
+
+
+class _Changes(Struct, frozen=True, kw_only=True, rename="kebab"):
+    """What the short version changes."""
+
+    args: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    task_args: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _RowTable(ExperimentTable, frozen=True, kw_only=True, rename="kebab"):
+    """A row that the study defines."""
+
+    name: Text
+    fast: _Changes = _Changes()
+    expected: Text | UnsetType = UNSET
+    evaluate_every: Count | UnsetType = UNSET
+    attack: Mapping[str, Any] | UnsetType = UNSET
+
+
+class _ReferenceTable(Struct, frozen=True, kw_only=True):
+    """A row that another study defines."""
+
+    study: Text = msgspec.field(name="from")
+    name: Text
+    row: Text | UnsetType = UNSET
+
+
+class _Place(Struct, frozen=True):
+    """Where a paper prints the numbers of a row."""
+
+    source: Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,77 +196,76 @@ def read_study(name: str, files: Files | None = None) -> Study:
     """Read the study of this name; an unknown one is a `UserError` that lists all and names the nearest."""
     files = study_files() if files is None else files
     file = choose(files, name, "a table or figure")
-    table = load_toml(file)
-    check_keys(table, _STUDY_KEYS, str(file))
-    numbered = enumerate(tables(table, "rows", str(file)), start=1)
-    rows = tuple(_read_row(files, file, table, entry, position) for position, entry in numbered)
-    check_distinct([row.name for row in rows], f"the rows of {file}")
+    table = _read_table(file)
+    rows = tuple(_read_row(files, file, table, position) for position in range(len(table.rows)))
+    names = [row.name for row in rows]
+    check_distinct(names, f"the rows of {file}")
     check_distinct([row.folder for row in rows if row.study == name], f"the rows of {file}")
+    check_known(table.columns, KNOWN, f"columns of {file}")
+    if table.figure is not UNSET:
+        check_figure(table.figure, names, str(file))
     return Study(
         name=name,
-        title=text(table, "title", str(file)),
+        title=table.title,
         rows=rows,
-        plot=read_figure(table, [row.name for row in rows], str(file)),
-        columns=read_columns(table, str(file)),
-        stand_in=text(table, "stand-in", str(file)) if "stand-in" in table else "",
-        rankings=_read_rankings(file, [row.name for row in rows]),
+        plot=None if table.figure is UNSET else table.figure,
+        columns=table.columns,
+        stand_in=table.stand_in,
+        rankings=_read_rankings(file, names),
     )
 
 
-def _read_row(files: Files, file: Path, study: Table, entry: Table, position: int) -> StudyRow:
-    label = f"row {entry.get('name', position)!r} of {file}"
+def _read_table(file: Path) -> _StudyTable:
+    table = load_toml(file)
+    match table:
+        case {"figure": dict(figure)}:
+            table = {**table, "figure": {"kind": "lines", **figure}}
+    return convert(table, _StudyTable, Source(label=str(file)))
+
+
+def _read_row(files: Files, file: Path, study: _StudyTable, position: int) -> StudyRow:
+    entry = study.rows[position]
+    label = f"row {entry.get('name', position + 1)!r} of {file}"
     if "from" in entry:
-        return _read_reference(files, file, entry, label)
-    name = text(entry, "name", label)
-    experiment = parse({key: value for key, value in entry.items() if key not in _ROW_KEYS}, label)
-    paper, source = _read_expected(file, entry, name, label)
+        return _read_reference(files, file, convert(entry, _ReferenceTable, Source(label=label)), label)
+    row = convert(entry, _RowTable, Source(label=label))
+    experiment = experiment_of(row, label)
+    paper, source = _read_published(file, row, label)
     return StudyRow(
-        name=name,
+        name=row.name,
         study=f"{file.parent.name}/{file.stem}",
-        folder=_folder(name, label),
+        folder=_folder(row.name, label),
         experiment=experiment,
-        fast=_read_fast(experiment, entry.get("fast", {}), label),
+        fast=replace(
+            experiment,
+            args={**experiment.args, **flat_args(row.fast.args)},
+            task_args={**experiment.task_args, **row.fast.task_args},
+            seeds=(0,),
+        ),
         paper=paper,
         source=source,
-        evaluate_every=_read_every(study, entry, label, str(file)),
-        attack=_read_attack(study, entry, label),
+        evaluate_every=study.evaluate_every if row.evaluate_every is UNSET else row.evaluate_every,
+        attack=_read_attack(study, row, label),
     )
 
 
-def _read_reference(files: Files, file: Path, entry: Table, label: str) -> StudyRow:
+def _read_reference(files: Files, file: Path, given: _ReferenceTable, label: str) -> StudyRow:
     """Read a row of another study of the same paper, under its own name here."""
-    check_keys(entry, _REFERENCE_KEYS, label)
-    name = text(entry, "name", label)
-    there = choose(files, f"{file.parent.name}/{text(entry, 'from', label)}", f"from of {label}")
-    study = load_toml(there)
-    defined = [other for other in tables(study, "rows", str(there)) if "from" not in other]
-    origin = choose(
-        {str(other.get("name")): other for other in defined}, str(entry.get("row", name)), f"row of {label}"
-    )
-    return replace(_read_row(files, there, study, origin, 0), name=name)
+    there = choose(files, f"{file.parent.name}/{given.study}", f"from of {label}")
+    study = _read_table(there)
+    defined = {str(row.get("name")): position for position, row in enumerate(study.rows) if "from" not in row}
+    position = choose(defined, given.name if given.row is UNSET else given.row, f"row of {label}")
+    return replace(_read_row(files, there, study, position), name=given.name)
 
 
-def _read_every(study: Table, entry: Table, row: str, label: str) -> int:
-    return count(entry, _EVERY, 1, row) if _EVERY in entry else count(study, _EVERY, 1, label)
-
-
-def _read_fast(experiment: Experiment, changes: Any, label: str) -> Experiment:
-    check_keys(changes, ("args", "task-args"), f"fast of {label}")
-    return replace(
-        experiment,
-        args={**experiment.args, **flat_args(changes.get("args", {}))},
-        task_args={**experiment.task_args, **changes.get("task-args", {})},
-        seeds=(0,),
-    )
-
-
-def _read_attack(study: Table, entry: Table, label: str) -> AttackConfig | None:
+def _read_attack(study: _StudyTable, row: _RowTable, label: str) -> AttackConfig | None:
     """Read the study's `[attack]` with the row's own keys in place of its; None: nothing is attacked."""
-    if _ATTACK not in study:
-        if _ATTACK in entry:
-            raise UserError(f"Expected no attack in {label}, whose file has no [{_ATTACK}] for all rows.")
-        return None
-    return call(_attack_config, f"attack of {label}", {**study[_ATTACK], **entry.get(_ATTACK, {})})
+    own = {} if row.attack is UNSET else row.attack
+    if study.attack is not UNSET:
+        return call(_attack_config, f"attack of {label}", {**study.attack, **own})
+    if row.attack is not UNSET:
+        raise UserError(f"Expected no attack in {label}, whose file has no [attack] for all rows.")
+    return None
 
 
 def _attack_config(
@@ -246,41 +280,31 @@ def _attack_config(
     return AttackConfig(images=images, adversary=adversary, cohort=cohort, after=after, dlg=dlg)
 
 
-def _published(file: Path) -> dict[str, Any]:
-    """Return what the paper's expected.toml says about a study."""
+def _expected(file: Path) -> Mapping[str, Any]:
+    """Return what the paper's expected.toml contains for a study."""
     expected = file.with_name(EXPECTED)
-    return dict(load_toml(expected).get(file.stem, {})) if expected.exists() else {}
+    tables = load_toml(expected) if expected.exists() else {}
+    studies = convert(tables, dict[str, dict[str, dict[str, Any] | list[Any]]], Source(label=str(expected)))
+    return studies.get(file.stem, {})
 
 
 def _read_rankings(file: Path, rows: Sequence[str]) -> tuple[Ranking, ...]:
     label = f"{_RANKINGS} of {file.stem} in {file.with_name(EXPECTED)}"
-    return tuple(_read_ranking(table, rows, label) for table in _published(file).get(_RANKINGS, []))
+    rankings = convert(_expected(file).get(_RANKINGS, []), tuple[Ranking, ...], Source(label=label))
+    for ranking in rankings:
+        check_known(ranking.rows, rows, f"rows of {label}")
+    return rankings
 
 
-def _read_ranking(table: Table, rows: Sequence[str], label: str) -> Ranking:
-    check_keys(table, ("rows", "place", "quantity", "within"), label)
-    known = {name: name for name in rows}
-    named = [choose(known, name, f"rows of {label}") for name in texts(table, "rows", label, "two rows")]
-    within = table.get("within")
-    if len(named) != 2 or not (within is None or isinstance(within, int | float)):
-        raise UserError(f"Expected {label} to have two rows, and within, if given, to be a number.")
-    quantity = text(table, "quantity", label) if "quantity" in table else "accuracy"
-    return Ranking(rows=(named[0], named[1]), place=text(table, "place", label), quantity=quantity, within=within)
-
-
-def _read_expected(file: Path, entry: Table, name: str, label: str) -> tuple[dict[str, float], str]:
+def _read_published(file: Path, row: _RowTable, label: str) -> tuple[Mapping[str, Number], str]:
     """Read the published numbers of a row, and their place in the paper."""
-    known = {key: value for key, value in _published(file).items() if key != _RANKINGS}
-    if "expected" in entry:
-        found = choose(known, text(entry, "expected", label), f"expected of {label}")
-    else:
-        found = known.get(name, {})
-    numbers = {key: value for key, value in found.items() if key != "source"}
-    place = f"{name!r} in {file.with_name(EXPECTED)}"
-    for key, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UserError(f"Expected {key} of {place} to be a number, got {value!r}.")
-    return numbers, text(found, "source", place) if found else ""
+    known = {key: value for key, value in _expected(file).items() if key != _RANKINGS}
+    found = known.get(row.name) if row.expected is UNSET else choose(known, row.expected, f"expected of {label}")
+    if found is None:
+        return {}, ""
+    source = Source(label=f"{row.name!r} in {file.with_name(EXPECTED)}", closed=False)
+    numbers = convert({key: value for key, value in found.items() if key != "source"}, dict[str, Number], source)
+    return numbers, convert(found, _Place, source).source
 
 
 def _folder(name: str, label: str) -> str:

@@ -1,22 +1,38 @@
-"""Files of studies: where they are, what they are called, and checks of what they contain.
+"""Files of studies: where they are and what they are called.
 
 The package contains the studies of papers, `tacit/papers/studies/<paper>/<what>.toml`. Files in
 `./experiments/<paper>/` are added to them, and replace those of the same name. Listing studies does not import PyTorch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from tacit.core.schema import choose, listed, suggestion
-from tacit.core.serialization import load_toml
+from msgspec import Meta, Struct
+
+from tacit.core.schema import choose
+from tacit.core.serialization import Source, convert, load_toml
 from tacit.errors import UserError
 
 EXPECTED = "expected.toml"
 EXPERIMENTS = Path("experiments")
-Table = Mapping[str, Any]
+ROWS = "rows, each under [[rows]]"
+Text = Annotated[str, Meta(min_length=1, description="text that is not empty")]
+
+
+class _NamedRow(Struct, frozen=True):
+    """A row of a study, as far as a summary needs it."""
+
+    name: Text
+
+
+class _Outline(Struct, frozen=True):
+    """A study, as far as a summary needs it."""
+
+    title: Text
+    rows: Annotated[tuple[_NamedRow, ...], Meta(min_length=1, description=ROWS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,52 +85,8 @@ def results_file(name: str) -> Path:
 
 
 def _summary(name: str, file: Path) -> StudySummary:
-    table = load_toml(file)
-    rows = enumerate(tables(table, "rows", str(file)), start=1)
-    names = tuple(text(row, "name", f"row {position} of {file}") for position, row in rows)
-    return StudySummary(name=name, title=text(table, "title", str(file)), rows=names)
-
-
-def tables(table: Table, key: str, label: str) -> list[dict[str, Any]]:
-    """Return the tables under [[key]], at least one."""
-    found = table.get(key.rpartition(".")[2])
-    if not isinstance(found, list) or not found or not all(isinstance(entry, dict) for entry in found):
-        raise UserError(f"Expected {label} to have {key}, each under [[{key}]].")
-    return found
-
-
-def text(table: Table, key: str, label: str) -> str:
-    """Return a string that is not empty."""
-    value = table.get(key)
-    if not isinstance(value, str) or not value:
-        raise UserError(f"Expected {label} to have a {key}, as text.")
-    return value
-
-
-def texts(table: Table, key: str, label: str, example: str) -> tuple[str, ...]:
-    """Return a list of distinct strings, at least one."""
-    value = table.get(key)
-    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
-        raise UserError(f"Expected {key} of {label} to be a list of {example}.")
-    check_distinct(value, f"{key} of {label}")
-    return tuple(value)
-
-
-def count(table: Table, key: str, default: int, label: str) -> int:
-    """Return a whole number >= 1."""
-    value = table.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UserError(f"Expected {key} of {label} to be a whole number, at least 1, got {value!r}.")
-    return value
-
-
-def check_keys(table: Any, known: Sequence[str], label: str) -> None:
-    """Raise `UserError` unless this is a table whose keys are all known."""
-    if not isinstance(table, Mapping):
-        raise UserError(f"Expected {label} to be a table, got {table!r}.")
-    for key in table:
-        if key not in known:
-            raise UserError(f"Expected keys of {label} in {listed(known)}, got {key!r}.{suggestion(key, known)}")
+    outline = convert(load_toml(file), _Outline, Source(label=str(file), closed=False))
+    return StudySummary(name=name, title=outline.title, rows=tuple(row.name for row in outline.rows))
 
 
 def check_distinct(names: Sequence[str], label: str) -> None:
@@ -122,3 +94,10 @@ def check_distinct(names: Sequence[str], label: str) -> None:
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"Expected {label} to have different names, got {name!r} twice.")
+
+
+def check_known(names: Sequence[str], known: Iterable[str], label: str) -> None:
+    """Raise `UserError` if a name is unknown or occurs twice; the message suggests the closest known one."""
+    check_distinct(names, label)
+    for name in names:
+        choose(dict.fromkeys(known), name, label)

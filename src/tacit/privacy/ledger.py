@@ -371,18 +371,15 @@ def _total(entries: Iterable[LedgerEntry]) -> tuple[Counter[Release], int]:
 
 def _parse_terms(row: dict[str, object]) -> tuple[Budget, Accountant]:
     """Budget and accountant, from the first row."""
-    epsilon, delta = row["epsilon"], row["delta"]
-    if (
-        row["kind"] != "budget"
-        or row["format"] != FORMAT
-        or not isinstance(epsilon, float)
-        or not isinstance(delta, float)
-    ):
-        raise ValueError(row)
-    accountant = accountant_by_name(str(row["accountant"]), str(row["adjacency"]))
-    if isinstance(accountant, Pld):
-        accountant = replace(accountant, interval=FAST_PLD.interval)
-    return Budget(epsilon, delta), accountant
+    match row:
+        case {"kind": "budget", "epsilon": float(epsilon), "delta": float(delta), "format": version}:
+            if version != FORMAT:
+                raise ValueError(row)
+            accountant = accountant_by_name(str(row["accountant"]), str(row["adjacency"]))
+            if isinstance(accountant, Pld):
+                accountant = replace(accountant, interval=FAST_PLD.interval)
+            return Budget(epsilon, delta), accountant
+    raise ValueError(row)
 
 
 def to_json(release: Release) -> dict[str, object]:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tacit import methods
 from tacit.core import Method
-from tacit.core.prices import Leakage, Price, Release, Unproved, Zcdp, accounted, nominal_figures
+from tacit.core.prices import Gaussian, Leakage, Price, Release, Unproved, Zcdp, accounted, nominal_figures
 from tacit.methods import SLOTS
 
 LARGE = 10**9  # a population larger than any cohort
@@ -119,17 +119,21 @@ def _event(method: Method) -> str:
     cohorts = f"; cohorts: {method.sampler}"
     if method.unsized:
         return f"a sum with Gaussian noise, sized for the budget{cohorts}"
-    found = accounted(_price(method))
-    if isinstance(found, Leakage):
-        return f"every message, with noise added by its client ({method.mechanism}); no amplification by sampling"
-    return "none" if found is None else f"{_describe(found)}{cohorts}"
+    match accounted(_price(method)):
+        case Leakage():
+            return f"every message, with noise added by its client ({method.mechanism}); no amplification by sampling"
+        case Release() as release:
+            return f"{_describe(release)}{cohorts}"
+    return "none"
 
 
 def _describe(release: Release) -> str:
     within = f", within a total variation distance of {release.distance:.2g}" if release.distance else ""
-    if isinstance(release.loss, Zcdp):
-        return f"a sum with noise of zCDP, ρ = {release.loss.rho:.4g} and ξ = {release.loss.xi:.2g}{within}"
-    return f"a sum with Gaussian noise, noise multiplier {release.loss.noise_multiplier:g}{within}"
+    match release.loss:
+        case Zcdp(rho=rho, xi=xi):
+            return f"a sum with noise of zCDP, ρ = {rho:.4g} and ξ = {xi:.2g}{within}"
+        case Gaussian(noise_multiplier=noise):
+            return f"a sum with Gaussian noise, noise multiplier {noise:g}{within}"
 
 
 def _price(method: Method) -> Price:
@@ -142,16 +146,20 @@ def _guarantee(method: Method) -> str:
     match _price(method):
         case Unproved(reason=reason):
             return f"none: {reason}."
-        case Leakage() as leakage:
-            return _metric_guarantee(leakage)
-        case Release(adversary=adversary) if method.budget is not None:
-            return (
-                f"at most {method.budget} for every client (add-or-remove), against {adversary}. "
-                f"Training stops before the round that would exceed it.{_secrecy(method)}"
-            )
-        case _:
-            proved = "(ε, δ)-differential privacy for every client; ε grows with every round, and a run reports it."
-            return proved + _secrecy(method)
+        case Leakage() as price:
+            return _metric_guarantee(price)
+        case Release(adversary=adversary):
+            return _proved(method, adversary) + _secrecy(method)
+    raise AssertionError("A price of noise multiplier 1 is sized.")
+
+
+def _proved(method: Method, adversary: str) -> str:
+    if method.budget is None:
+        return "(ε, δ)-differential privacy for every client; ε grows with every round, and a run reports it."
+    return (
+        f"at most {method.budget} for every client (add-or-remove), against {adversary}. "
+        "Training stops before the round that would exceed it."
+    )
 
 
 def _secrecy(method: Method) -> str:

@@ -1,7 +1,7 @@
 """Images in a PNG figure: strips of originals and reconstructions, and maps of values per input."""
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +41,6 @@ class Strip:
         """Make a strip from images (count, channels, height, width) in [0, 1]."""
         shades = np.moveaxis(np.clip(np.nan_to_num(images), 0, 1) * 255, 1, 3).round().astype(np.uint8)
         return cls(name=name, shape=shades.shape, pixels=base64.b64encode(shades.tobytes()).decode())
-
-    @classmethod
-    def from_json(cls, table: Mapping[str, Any]) -> "Strip":
-        """Read what `dataclasses.asdict` wrote; `note` was called `words` in earlier versions."""
-        note = table.get("note", table.get("words", ""))
-        return cls(name=table["name"], shape=tuple(table["shape"]), pixels=table["pixels"], note=note)
 
     @property
     def images(self) -> NDArray[np.uint8]:

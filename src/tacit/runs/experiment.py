@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Options = Mapping[str, object]
 
 
-class _ExperimentTable(Struct, frozen=True, kw_only=True, rename="kebab"):
+class ExperimentTable(Struct, frozen=True, kw_only=True, rename="kebab"):
     """An experiment as it is written in TOML."""
 
     method: str
@@ -162,7 +162,11 @@ def parse(table: Mapping[str, Any], label: str) -> Experiment:
         >>> parse({"method": "fedavg", "seed": 3, "args": {"lr": 0.1}}, "mine.toml").seeds
         (3,)
     """
-    given = serialization.convert(table, _ExperimentTable, Source(label=label))
+    return experiment_of(serialization.convert(table, ExperimentTable, Source(label=label)), label)
+
+
+def experiment_of(given: ExperimentTable, label: str) -> Experiment:
+    """The experiment that a table describes, with the default task of its method."""
     default_task = methods.default_task(given.method)
     task = default_task.task if given.task is UNSET else given.task
     return Experiment(
@@ -187,7 +191,7 @@ def flat_args(table: Options, prefix: str = "") -> dict[str, object]:
     return flat
 
 
-def _seeds(given: _ExperimentTable, label: str) -> tuple[int, ...]:
+def _seeds(given: ExperimentTable, label: str) -> tuple[int, ...]:
     if given.seeds is UNSET:
         return (0,) if given.seed is UNSET else (given.seed,)
     if given.seed is not UNSET:

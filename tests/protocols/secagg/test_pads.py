@@ -9,6 +9,7 @@ from tacit.errors import ProtocolError
 from tacit.protocols import crypto
 from tacit.protocols.secagg import Phase, pads
 from tacit.protocols.secagg.secagg_messages import HEADER
+from tacit.wire.packing import packed_size
 
 
 def pad(key: bytes, words: int) -> bytes:
@@ -76,7 +77,7 @@ def test_vectors_of_every_width_are_packed_tightly(bits: int) -> None:
     values = np.random.default_rng(bits).integers(0, 1 << bits, 65_536 + 13, dtype=np.uint64).astype(np.uint32)
     values[:2] = 0, (1 << bits) - 1
     packed = pads.pack_vector(values, bits)
-    assert len(packed) == pads.packed_size(values.size, bits) == -(-values.size * bits // 8)
+    assert len(packed) == packed_size(values.size, bits) == -(-values.size * bits // 8)
     assert np.array_equal(pads.unpack_vector(packed, values.size, bits), values)
     with pytest.raises(ProtocolError):
         pads.unpack_vector(packed[:-1], values.size, bits)

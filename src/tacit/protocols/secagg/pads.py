@@ -19,7 +19,7 @@ from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, PrivateKey
 from tacit.protocols.secagg import shamir
 from tacit.protocols.secagg.shamir import ShareSet, recover_secrets
-from tacit.wire.packing import Table, pack_number
+from tacit.wire.packing import Table, pack_number, packed_size
 
 Vector = NDArray[np.uint32]
 CHUNK = 1 << 16  # words added at a time: 256 KiB stay in the cache between cipher and sum

@@ -15,7 +15,7 @@ Not covered: attacks on the processor or its memory traffic; access patterns of 
 upload well-formed but false updates.
 """
 
-from tacit.protocols.tee.configuration import Configuration, EnclaveSession, Journal
+from tacit.protocols.tee.configuration import Configuration, EnclaveSession, Journal, read_directory
 from tacit.protocols.tee.connection import EnclaveConnection, serve
 from tacit.protocols.tee.enclave_client import (
     UPLOAD_REQUEST,
@@ -60,6 +60,7 @@ __all__ = [
     "converse",
     "join_run",
     "launch",
+    "read_directory",
     "seal",
     "serve",
     "set_time",

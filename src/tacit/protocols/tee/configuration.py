@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from tacit.core.serialization import Source, read_json
 from tacit.errors import StorageError, UserError, expect
@@ -20,16 +21,29 @@ _FORMAT = 1
 _JOURNAL_ENTRY = WORD + KEY
 
 
+Client = Annotated[int, Meta(ge=0, description="the number of a client")]
+HexBytes = Annotated[str, Meta(pattern="^([0-9a-fA-F]{2})*$", description="bytes in hex")]
+
+
 class _Document(Struct, frozen=True, kw_only=True):
-    """A configuration in JSON; bytes are in hex."""
+    """A configuration in JSON."""
 
     format: int
     tacit: str
-    run: str
+    run: HexBytes
     method: str
     population: int
-    directory: Mapping[str, str]
+    directory: dict[Client, HexBytes]
     seed: int | None
+
+
+def read_directory(content: bytes, label: str) -> dict[int, bytes]:
+    """The clients' public keys in a JSON document, in hex by client; `label` names it in error messages."""
+    return _keys(read_json(content, dict[Client, HexBytes], Source(label=label)))
+
+
+def _keys(directory: Mapping[int, str]) -> dict[int, bytes]:
+    return {client: bytes.fromhex(key) for client, key in directory.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,16 +97,13 @@ class Configuration:
         document = read_json(data, _Document, source, version=_FORMAT)
         if document.tacit != version("tacit"):
             raise UserError(f"The configuration is for Tacit {document.tacit}; this is {version('tacit')}.")
-        try:
-            return cls(
-                run=bytes.fromhex(document.run),
-                method=document.method,
-                population=document.population,
-                directory={int(client): bytes.fromhex(key) for client, key in document.directory.items()},
-                seed=document.seed,
-            )
-        except ValueError as error:
-            raise UserError("Expected the configuration of an enclave, got another document.") from error
+        return cls(
+            run=bytes.fromhex(document.run),
+            method=document.method,
+            population=document.population,
+            directory=_keys(document.directory),
+            seed=document.seed,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,27 @@
+import json
+import math
+import sys
+
+from tacit.cli._console import aligned, print_json, track
+
+
+def test_numbers_that_json_does_not_have_are_null(capsys) -> None:
+    print_json({"epsilon": math.inf, "curve": (0.5, math.nan, [-math.inf]), "name": "ε", "rounds": 3, "proved": True})
+    out = capsys.readouterr().out
+    assert "ε" in out
+    found = json.loads(out, parse_constant=lambda name: f"not JSON: {name}")
+    assert found == {"epsilon": None, "curve": [0.5, None, [None]], "name": "ε", "rounds": 3, "proved": True}
+
+
+def test_lines_are_aligned_without_spaces_at_their_ends() -> None:
+    rows = [("a", "long name", "x"), ("bb", "b", "10")]
+    assert aligned(rows) == ["a   long name   x", "bb  b          10"]
+    assert aligned(rows, left=3) == ["a   long name  x", "bb  b          10"]
+
+
+def test_steps_pass_through_a_bar_on_a_terminal_and_lines_elsewhere(capsys, monkeypatch) -> None:
+    assert [*track("abc", 3, "client")] == ["a", "b", "c"]
+    assert capsys.readouterr().err == "client 3/3\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert [*track("abc", 3, "client")] == ["a", "b", "c"]
+    assert "3/3" in capsys.readouterr().err
