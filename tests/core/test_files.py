@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tacit.core import files
-from tacit.errors import StorageError
+from tacit.errors import RunError, StorageError, UserError
 
 
 def failing(number: int) -> Callable[..., None]:
@@ -61,3 +61,12 @@ def test_folders_are_created_only_where_asked_for(tmp_path: Path) -> None:
     assert file.read_bytes() == b"one"
     with pytest.raises(StorageError, match="File exists"):
         files.write(file / "below", b"two", parents=True)
+
+
+def test_a_file_that_cannot_be_read_is_named_in_the_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"one")
+    assert files.read(tmp_path / "file") == b"one"
+    with pytest.raises(UserError, match=rf"^Could not read the quote {tmp_path}/none: No such file or directory\.$"):
+        files.read(tmp_path / "none", "the quote")
+    with pytest.raises(RunError, match=rf"^Could not read {tmp_path}: Is a directory\.$"):
+        files.read(tmp_path, error=RunError)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tacit.cli._console import add_options, print_json, to_dict
+from tacit.core import files
 
 if TYPE_CHECKING:
     import socket
@@ -103,8 +104,8 @@ def _verify(args: argparse.Namespace) -> int:
     """Exit code 0 if the quote is accepted, 1 if not."""
     from tacit.protocols.attestation import AttestationPolicy, quote_kind, verify_quote
 
-    quote = _read(args.quote, "quote")
-    collateral = _read(args.collateral, "collateral") if args.collateral else b""
+    quote = files.read(args.quote, "the quote")
+    collateral = files.read(args.collateral, "the collateral") if args.collateral else b""
     now = args.at if args.at is not None else int(datetime.now(UTC).timestamp())
     policy = AttestationPolicy.load(args.policy)
     result = verify_quote(quote_kind(quote), quote, collateral, policy, now, args.report_data)
@@ -119,8 +120,6 @@ def _configure(args: argparse.Namespace) -> int:
     from tacit import methods
 
     methods.check(args.method, to_dict(args.set))  # before PyTorch is imported
-
-    from tacit.core import files
 
     method = methods.make(args.method, to_dict(args.set))
     configuration = _configuration(args, method)
@@ -143,7 +142,7 @@ def _serve(args: argparse.Namespace) -> int:
     from tacit.runs.expressions import build
 
     torch.set_num_threads(1)  # so that sums are bitwise those of a simulation
-    data = sys.stdin.buffer.read() if args.config == "-" else _read(Path(args.config), "configuration")
+    data = sys.stdin.buffer.read() if args.config == "-" else files.read(Path(args.config), "the configuration")
     configuration = Configuration.from_bytes(data)
     expect(
         args.insecure_simulation or configuration.seed is None,
@@ -164,7 +163,6 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _manifest(args: argparse.Namespace) -> int:
-    from tacit.core import files
     from tacit.protocols.attestation import render_manifest
 
     text = render_manifest(args.config, args.listen, args.parameters, args.cohort)
@@ -195,7 +193,7 @@ def _configuration(args: argparse.Namespace, method: "Method") -> "Configuration
         run=secrets.token_bytes(16),
         method=repr(method),
         population=args.population,
-        directory=read_directory(_read(args.directory, "directory"), str(args.directory)),
+        directory=read_directory(files.read(args.directory, "the directory"), str(args.directory)),
     )
 
 
@@ -204,7 +202,7 @@ def _attestor(args: argparse.Namespace) -> "Attestor":
 
     if args.insecure_simulation:
         return SimulatedAttestor(insecure=True)
-    return GramineAttestor(_read(args.collateral, "collateral") if args.collateral else b"")
+    return GramineAttestor(files.read(args.collateral, "the collateral") if args.collateral else b"")
 
 
 def _listen(args: argparse.Namespace, configuration: "Configuration", service: "EnclaveService") -> int:
@@ -260,15 +258,6 @@ def _simulated() -> str:
     from tacit.protocols.attestation import SIMULATED
 
     return SIMULATED
-
-
-def _read(path: Path, what: str) -> bytes:
-    from tacit.errors import UserError
-
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"Could not read the {what} {path}: {error.strerror}.") from error
 
 
 def _time(text: str) -> int:

@@ -205,13 +205,10 @@ def _saved_file(given: str) -> Path:
 
 
 def _load(path: Path) -> "Comparison":
-    from tacit.errors import UserError
+    from tacit.core import files
     from tacit.papers.comparison import Comparison
 
-    try:
-        return Comparison.from_bytes(path.read_bytes(), str(path))
-    except OSError as error:
-        raise UserError(f"Could not read {path}: {error.strerror}.") from error
+    return Comparison.from_bytes(files.read(path), str(path))
 
 
 def _check_alone(args: argparse.Namespace) -> None:

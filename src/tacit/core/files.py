@@ -1,4 +1,4 @@
-"""Atomic file writes: to a temporary file beside the target, flushed to disk, then renamed."""
+"""Files: read whole, and written atomically, to a temporary file beside the target that is then renamed."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from tacit.errors import StorageError
+from tacit.errors import StorageError, UserError
 
 _ADVICE = {
     errno.ENOSPC: "Free some space",
@@ -26,6 +26,15 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0, "Check the disk")
         raise StorageError(f"Could not write {path} ({os.strerror(error.errno or errno.EIO)}). {advice}.") from error
+
+
+def read(path: Path, what: str = "", error: type[UserError] = UserError) -> bytes:
+    """The content of a file; one that cannot be read is an `error`, whose message calls it `what`."""
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        name = f"{what} {path}" if what else str(path)
+        raise error(f"Could not read {name}: {problem.strerror}.") from problem
 
 
 def write(path: Path, content: bytes, *, parents: bool = False) -> None:

@@ -15,8 +15,7 @@ import torch
 
 from tacit.attacks.dlg import UNRECOGNISABLE, Reconstruction
 from tacit.attacks.scenario import AttackConfig, observe_victims, reconstructions
-from tacit.core import Method, Task
-from tacit.core.files import write
+from tacit.core import Method, Task, files
 from tacit.core.schema import choose
 from tacit.core.serialization import Source, read_json
 from tacit.errors import RunError, UserError
@@ -187,7 +186,7 @@ class AttackJob:
         found = [*watch(reconstructions(victims, seen, self.config, self.job.seed), attacked)]
         strips = _strips(self.job.row.name, found)
         content = asdict(_Found(settings=self._settings(), values=_values(found), strips=strips))
-        write(self.file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(), parents=True)
+        files.write(self.file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(), parents=True)
 
     def trial(self) -> RowTrial:
         return RowTrial(seed=self.job.seed, values=self._read().values)
@@ -203,7 +202,7 @@ class AttackJob:
         return dict(json.loads(json.dumps(settings)))
 
     def _read(self) -> _Found:
-        return read_json(self.file.read_bytes(), _Found, self._source)
+        return read_json(files.read(self.file, error=RunError), _Found, self._source)
 
     @property
     def _source(self) -> Source:

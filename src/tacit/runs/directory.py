@@ -191,10 +191,7 @@ def read_manifest(path: Path) -> Manifest:
 
 def read_rounds(path: Path) -> tuple[Report, ...]:
     """The rounds that were written so far; an incomplete last line is ignored."""
-    try:
-        lines = (path / ROUNDS).read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise RunError(f"Could not read {path / ROUNDS}: {error.strerror}.") from error
+    lines = files.read(path / ROUNDS, error=RunError).splitlines(keepends=True)
     complete = lines[:-1] if lines and not lines[-1].endswith(b"\n") else lines
     return _parse_lines(complete, path / ROUNDS)
 
