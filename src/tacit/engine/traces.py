@@ -51,7 +51,7 @@ def client_traces(
     Example:
         >>> import tacit
         >>> task = tacit.tasks.make_task("digits")
-        >>> nbafl = tacit.methods.priority(rounds=2, samples=15)
+        >>> nbafl = tacit.methods.make("priority", {"rounds": 2, "samples": 15})
         >>> (trace,) = client_traces(nbafl, task, client=3, at=[2], workers=1)
         >>> noise = nbafl.mechanism.deviations(trace.messages, trace.view, trace.data, trace.now)
         >>> noise.shape, noise.unique().numel()
