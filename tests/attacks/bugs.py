@@ -35,7 +35,7 @@ class NoiseOnce(CentralGaussian):
     """The same noise for all coordinates."""
 
     def after_sum(self, total: Sum, now: ServerRound) -> Sum:
-        noise = torch.randn((), generator=now.server.child("central noise").torch()) * total.bound.whole * NOISE
+        noise = now.server.child("central noise").stream().normal((), torch.empty(0)) * total.bound.whole * NOISE
         return replace(total, total=total.total + noise, weight=now.expected_cohort)
 
 

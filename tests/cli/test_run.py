@@ -20,7 +20,7 @@ from tacit.runs import checkpoint, directory
 from tacit.runs.directory import CHECKPOINT, LEAKAGE, MANIFEST, MODEL, ROUNDS, read_manifest, read_rounds
 
 SMALL = ["--set", "cohort=2", "epochs=1", "--workers", "1"]
-LONG = ["run", "fedavg", "--rounds", "60", "--set", "cohort=10", "epochs=1", "--seed", "4"]
+LONG = ["run", "fedavg", "--rounds", "60", "--set", "cohort=10", "epochs=1", "--seed", "4", "--noise", "seeded"]
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ def test_an_experiment_file_is_the_only_argument(capsys):
 
 def test_directories_are_numbered_when_taken():
     for _ in range(3):
-        assert main(["run", "fedavg", "--rounds", "1", *SMALL]) == 0
+        assert main(["run", "fedavg", "--rounds", "1", *SMALL, "--noise", "seeded"]) == 0
     names = {path.name for path in Path("runs").iterdir()}
     assert names == {"fedavg-digits-0", "fedavg-digits-0-2", "fedavg-digits-0-3"}
     assert_same(Path("runs/fedavg-digits-0"), Path("runs/fedavg-digits-0-3"))
@@ -168,19 +168,20 @@ def test_json_is_one_document_that_agrees_with_the_files(capsys):
 
 
 def test_an_experiment_runs_every_seed_and_yields_to_the_command_line(capsys):
-    toml = 'method = "fedavg"\nseeds = [1, 2]\n[args]\nrounds = 9\ncohort = 2\nepochs = 1\n[task-args]\nclients = 10\n'
+    head = 'method = "fedavg"\nseeds = [1, 2]\nnoise = "seeded"\n'
+    toml = f"{head}[args]\nrounds = 9\ncohort = 2\nepochs = 1\n[task-args]\nclients = 10\n"
     Path("mine.toml").write_text(toml)
     assert main(["run", "mine.toml", "--rounds", "1", "--set", "cohort=3", "--out", "two", "--workers", "1"]) == 0
     assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[1:3]] == ["1", "2"]
     for seed in (1, 2):
         run = Path("two") / f"seed-{seed}"
-        assert read_manifest(run).seed == seed
+        assert (read_manifest(run).seed, read_manifest(run).noise) == (seed, "seeded")
         assert [len(report.clients) for report in read_rounds(run)] == [3]
 
 
 def test_the_number_of_workers_does_not_matter():
     for workers in ("1", "2"):
-        line = ["run", "fedavg", "--rounds", "2", "--set", "cohort=5", "epochs=1"]
+        line = ["run", "fedavg", "--rounds", "2", "--set", "cohort=5", "epochs=1", "--noise", "seeded"]
         assert main([*line, "--workers", workers, "--out", workers]) == 0
     assert_same(Path("1"), Path("2"))
 
@@ -291,7 +292,9 @@ def test_damaged_runs_are_not_resumed(file, damage, words, capsys):
 def test_runs_from_python_are_resumed_in_python(capsys):
     import tacit
 
-    tacit.train(tacit.methods.fedavg(rounds=1, cohort=2), tacit.tasks.make_task("digits"), workers=1, out="run")
+    tacit.train(
+        tacit.methods.fedavg(rounds=1, cohort=2), tacit.tasks.make_task("digits"), workers=1, out="run", noise="seeded"
+    )
     assert main(["run", "--resume", "run"]) == 2
     assert "resume=True" in capsys.readouterr().err
 

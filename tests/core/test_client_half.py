@@ -19,7 +19,7 @@ HALF = ClientHalf(METHOD, 3, KEYS.shared, KEYS.clients)
 
 
 def request(weights: torch.Tensor = WEIGHTS) -> bytes:
-    _, now = draw(METHOD, 3, KEYS, 0)
+    _, now = draw(METHOD, 3, KEYS.at(0), 0)
     return pack_broadcast(METHOD, broadcast(METHOD, State(0, weights), now), now, first=True)
 
 

@@ -5,8 +5,10 @@ from tacit.core import Key
 
 def test_equal_names_give_equal_numbers() -> None:
     one, other = (Key.from_seed(3).child("round", 5).child("client", 7) for _ in range(2))
-    assert torch.equal(torch.rand(4, generator=one.torch()), torch.rand(4, generator=other.torch()))
-    assert one.numpy().random() == other.numpy().random()
+    public = [torch.rand(4, generator=key.public_generator()) for key in (one, other)]
+    assert torch.equal(*public)
+    assert one.fast_generator().random() == other.fast_generator().random()
+    assert one.stream().bytes(100) == other.stream().bytes(100)
 
 
 def test_different_names_give_different_keys() -> None:

@@ -23,7 +23,7 @@ def test_the_sum_from_a_total_is_that_of_the_messages() -> None:
     """Bound and grid follow from the broadcast; norms of rows do not exist."""
     method, task = private(), Task(model=zoo.mlp, clients=zoo.population([5, 3, 8]))
     state = initial_state(method, task)
-    _, now = draw(method, 3, KEYS, 0)
+    _, now = draw(method, 3, KEYS.at(0), 0)
     wave = zoo.wave([5, 3, 8])
     messages = make_messages(method, zoo.view_of(method, state, now), wave, now)
     seen = sum_messages(method, state, messages)
@@ -36,7 +36,7 @@ def test_the_sum_from_a_total_is_that_of_the_messages() -> None:
 
 def test_a_malformed_reply_concerns_only_its_client() -> None:
     method, state = methods.make("fedavg", {"rounds": 3}), State(0, torch.zeros(4))
-    _, now = draw(method, 200, KEYS, 0)
+    _, now = draw(method, 200, KEYS.at(0), 0)
     like = Messages(torch.zeros(0, dtype=torch.int64), DenseRows(torch.zeros(0, 4)), torch.zeros(0, dtype=torch.int64))
     sent = Messages(torch.tensor([5]), DenseRows(torch.ones(1, 4)), torch.tensor([9]))
     good = method.channel.message_format.pack(sent, 0, now)

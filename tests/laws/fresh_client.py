@@ -23,7 +23,7 @@ def main(folder: Path) -> None:
     own = Population.of([(torch.from_numpy(data["x"]), torch.from_numpy(data["y"]))])
     torch.manual_seed(0)
     wave = StackedClients(torch.tensor([0]), own, AutoLearner(zoo.cnn(), CrossEntropy()))
-    shared, keys = Key(bytes.fromhex(known["shared"])), ClientKeys(Key(bytes.fromhex(known["secret"])), known["client"])
+    shared, keys = Key(bytes.fromhex(known["shared"])), ClientKeys(Key(bytes.fromhex(known["secret"])), single=True)
     namespace = {name: getattr(tacit, name) for name in dir(tacit)}
     messages = {}
     for name, text, request, memory in known["cases"]:

@@ -4,7 +4,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from protocols.tee.federation import Federation
 from tacit.core import (
     Add,
     Budget,
+    ClientKeys,
     ClientMemory,
     CrossEntropy,
     DenseRows,
@@ -160,14 +161,10 @@ def test_engine_is_bitwise_independent_of_the_number_of_workers(method: Method) 
 @every_method
 def test_engine_sums_waves_like_all_messages_at_once(method: Method) -> None:
     """A round that sums waves as they arrive equals `server_side`, which has all messages at once."""
-    task, (shared, secret) = _task(), (Key.from_seed(5, name) for name in ("shared", "secret"))
+    task = _task()
     (streamed, _), *_ = trained(method)
     population, state = task.population, initial_state(method, task, 5)
-    cohort = method.sampler.cohort(len(population), 0, secret.child("cohort", 0))
-    expected = method.sampler.sampling(len(population), 0).mean_cohort(len(population))
-    here = SimulatedRound.of(
-        0, len(population), expected, len(cohort), shared.child("round", 0), secret.child("round", 0)
-    )
+    cohort, here = draw(method, len(population), RunKeys.from_seed(5).at(0), 0)
     wave = StackedClients(cohort, population, learner_of(zoo.mlp))
     messages = make_messages(method, zoo.view_of(method, state, here), wave, here)
     at_once = server_side(method, state, messages, here)
@@ -175,6 +172,63 @@ def test_engine_sums_waves_like_all_messages_at_once(method: Method) -> None:
     assert at_once.memory.keys() <= streamed.memory.keys()
     for name, value in at_once.memory.items():
         torch.testing.assert_close(streamed.memory[name], value, rtol=1e-4, atol=1e-6)
+
+
+def keyed(secret: bytes) -> SimulatedRound:
+    """A round whose parties all draw from this very key."""
+    key = Key(secret)
+    return SimulatedRound(1, len(SIZES), 5.0, 5, Key.from_seed(0, "shared"), key, ClientKeys(key))
+
+
+def flipped(secret: bytes) -> Iterator[bytes]:
+    """The key with each of its bits changed."""
+    for bit in range(256):
+        yield (int.from_bytes(secret, "little") ^ 1 << bit).to_bytes(32, "little")
+
+
+def noisy_outputs(method: Method, secret: bytes) -> list[bytes]:
+    """What the mechanism draws under this key: in messages, on the sum, and for the next bound."""
+    here, state, clients = keyed(secret), prepared(method, zoo.mlp), torch.tensor([0, 3, 5, 6, 7])
+    view = zoo.view_of(method, state, here)
+    wave = StackedClients(clients, POPULATION, learner_of(zoo.mlp))
+    value = 0.01 if method.mechanism.bits is None else 0.0  # on a grid, nothing is rounded at random
+    plain = method.codec.encode(DenseRows(torch.full((len(clients), state.dim), value)), view, here)
+    samples = wave.samples if method.weighted else None
+    messages = method.mechanism.at_client(Messages(clients, plain, samples), view, wave, here)
+    after = server_side(method, state, method.channel.send(messages, here), here)
+    memory = [after.memory[name] for name in sorted(after.memory)]
+    return [tensor.contiguous().numpy().tobytes() for tensor in (messages.rows.dense(), after.weights, *memory)]
+
+
+def distinct(attribute: str) -> dict[str, Method]:
+    """One method for each different piece."""
+    found = {repr(getattr(method, attribute)): (name, method) for name, method in METHODS.items()}
+    return dict(found.values())
+
+
+NOISY = {name: method for name, method in distinct("mechanism").items() if method.changes_rows}
+SAMPLED = {name: m for name, m in distinct("sampler").items() if not isinstance(m.sampler, Everyone)}
+
+
+@pytest.mark.parametrize("method", NOISY.values(), ids=NOISY)
+def test_every_bit_of_a_key_changes_the_noise(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derivation is switched off: it would hide a generator that uses only a part of its key."""
+    secret = Key.from_seed(0, "one").value
+    drawn, other = (noisy_outputs(method, key) for key in (secret, Key.from_seed(0, "other").value))
+    random = [place for place, (a, b) in enumerate(zip(drawn, other, strict=True)) if a != b]
+    assert random
+    monkeypatch.setattr(Key, "child", lambda key, *_: key)
+    drawn = noisy_outputs(method, secret)
+    for changed in flipped(secret):
+        found = noisy_outputs(method, changed)
+        assert all(found[place] != drawn[place] for place in random)
+
+
+@pytest.mark.parametrize("method", SAMPLED.values(), ids=SAMPLED)
+def test_every_bit_of_a_key_changes_the_cohort(method: Method) -> None:
+    secret = Key.from_seed(0, "one").value
+    drawn = method.sampler.cohort(5000, 0, Key(secret)).tolist()
+    assert all(method.sampler.cohort(5000, 0, Key(changed)).tolist() != drawn for changed in flipped(secret))
 
 
 @pytest.mark.parametrize("method", ADDITIVE.values(), ids=ADDITIVE)
@@ -231,7 +285,7 @@ def test_a_fresh_interpreter_computes_the_same_message(tmp_path: Path) -> None:
     client, keys = 3, RunKeys.from_seed(5)
     cases, expected = [], {}
     for name, method in METHODS.items():
-        here = draw(method, len(SIZES), keys, 1)[1]
+        here = draw(method, len(SIZES), keys.at(1), 1)[1]
         state = replace(prepared(method, zoo.cnn), round=1)
         sent_out = broadcast(method, state, here)
         memory = ClientMemory(state.weights, now(0).shared)
@@ -246,8 +300,8 @@ def test_a_fresh_interpreter_computes_the_same_message(tmp_path: Path) -> None:
         cases.append((name, repr(method), request.hex(), memory.pack().hex()))
     x, y = POPULATION[client]
     np.savez(tmp_path / "data.npz", x=x.numpy(), y=y.numpy())
-    known = {"population": len(SIZES), "client": client, "shared": keys.shared.value.hex(), "cases": cases}
-    known["secret"] = keys.clients.root.value.hex()
+    known = {"population": len(SIZES), "shared": keys.shared.value.hex(), "cases": cases}
+    known["secret"] = keys.clients.site(client).root.value.hex()  # of this client alone
     (tmp_path / "client.json").write_text(json.dumps(known))
     command = [sys.executable, str(Path(__file__).with_name("fresh_client.py")), str(tmp_path)]
     subprocess.run(command, check=True, timeout=120)
@@ -295,10 +349,9 @@ def test_enclave(method: Method) -> None:
     messages = sent(method, zoo.cnn, [0, 3, 5, 6, 7])
     federation = Federation(method, layers=(messages.rows.dim,))
     released = federation.run_round(messages, 1).result.release
-    keys = (Key.from_seed(ENCLAVE_SEED, name).child("round", 1) for name in ("shared", "secret"))
-    here = SimulatedRound.of(
-        1, ENCLAVE_POPULATION, method.sampler.sampling(ENCLAVE_POPULATION, 1).mean_cohort(ENCLAVE_POPULATION), 5, *keys
-    )
+    keys = RunKeys.from_seed(ENCLAVE_SEED).at(1)
+    expected = method.sampler.sampling(ENCLAVE_POPULATION, 1).mean_cohort(ENCLAVE_POPULATION)
+    here = SimulatedRound(1, ENCLAVE_POPULATION, expected, 5, keys.shared, keys.server, keys.clients)
     state = State(1, torch.zeros(messages.rows.dim), layers=(messages.rows.dim,))
     simulated = aggregate(method, state, messages, here)
     assert torch.equal(released.total.total, simulated.total.total)
@@ -547,9 +600,9 @@ def _task() -> Task:
 @cache
 def trained(method: Method) -> tuple[tuple[State, Report], ...]:
     """All rounds in one process; several laws compare with them."""
-    return tuple(rounds(method, _task(), seed=5, workers=1))
+    return tuple(rounds(method, _task(), seed=5, workers=1, noise="seeded"))
 
 
 def _final(method: Method, workers: int) -> Tensor:
-    *_, (state, _) = rounds(method, _task(), seed=5, workers=workers)
+    *_, (state, _) = rounds(method, _task(), seed=5, workers=workers, noise="seeded")
     return state.weights

@@ -132,14 +132,16 @@ def test_cohorts_of_fixed_size_are_accounted_as_such() -> None:
 @pytest.mark.parametrize("name", ["fl-top", "fl-basic", "fl-bas-4", "fl-top-bis", "fl-cs"])
 def test_clients_send_the_given_number_of_values(name: str) -> None:
     size = "codec.size" if name == "fl-cs" else "codec.selection.size"
-    run = tacit.train(methods.make(name, {"rounds": 1, "cohort": 5, size: "Size(number=7)"}), task(), workers=1)
+    run = tacit.train(
+        methods.make(name, {"rounds": 1, "cohort": 5, size: "Size(number=7)"}), task(), workers=1, noise="seeded"
+    )
     assert set(run.history[0].up) == {frames.size({frames.Part.ROW: torch.zeros(7)})}
 
 
 @pytest.mark.parametrize("name", ["fl-top-dp", "fl-bas-2-dp", "fl-cs-dp"])
 def test_a_private_run_uses_its_budget_in_all_its_rounds(name: str) -> None:
     args = {"rounds": 4, "cohort": 5, "epsilon": 3.0, "delta": 1e-3, "ratio": 0.05}
-    run = tacit.train(methods.make(name, args), task(), workers=1)
+    run = tacit.train(methods.make(name, args), task(), workers=1, noise="seeded")
     assert run.state.round == 4
     assert isinstance(run.privacy, Guarantee)
     assert run.privacy.epsilon is not None
@@ -172,12 +174,12 @@ def test_the_noise_of_the_mean_is_the_paper_s() -> None:
 def test_a_resumed_run_is_bitwise_the_same(name: str, tmp_path: Path) -> None:
     args = {"rounds": 4, "cohort": 5, "ratio": 0.05, **({"noise": 2.0, "epsilon": 9.0} if "-dp" in name else {})}
     method = methods.make(name, args)
-    whole = tacit.train(method, task(), workers=1)
-    steps = follow(Plan(method=method, task=task()), workers=1, out=tmp_path / "run")
+    whole = tacit.train(method, task(), workers=1, noise="seeded")
+    steps = follow(Plan(method=method, task=task(), noise="seeded"), workers=1, out=tmp_path / "run")
     for _ in range(3):
         next(steps)
     steps.close()
-    resumed = tacit.train(method, task(), workers=1, out=tmp_path / "run", resume=True)
+    resumed = tacit.train(method, task(), workers=1, out=tmp_path / "run", resume=True, noise="seeded")
     assert torch.equal(resumed.state.weights, whole.state.weights)
     assert [report.down for report in resumed.history] == [report.down for report in whole.history]
     assert isinstance(resumed.privacy, Guarantee)

@@ -44,7 +44,7 @@ def epsilon_of(run: tacit.Run) -> float:
 
 
 def test_a_run_stops_before_the_round_that_would_exceed_its_budget() -> None:
-    run = tacit.train(geyer(), task(), workers=1)
+    run = tacit.train(geyer(), task(), workers=1, noise="seeded")
     assert run.charges is not None
     assert 0 < run.state.round < 40
     assert epsilon_of(run) == run.history[-1].epsilon == run.charges.epsilon
@@ -58,7 +58,7 @@ def test_a_run_stops_before_the_round_that_would_exceed_its_budget() -> None:
 
 def test_the_privacy_law() -> None:
     """ε of the folded rounds is ε of the composed releases."""
-    run = tacit.train(geyer(rounds=5), task(), workers=1)
+    run = tacit.train(geyer(rounds=5), task(), workers=1, noise="seeded")
     assert run.charges is not None
     release = release_of(run.plan.method, 20, 0)
     assert release is not None
@@ -72,7 +72,7 @@ def test_the_privacy_law() -> None:
 def test_growing_cohorts_are_charged_at_their_own_rates() -> None:
     growing = tacit.Growing(((2, tacit.Poisson(5)), (2, tacit.Poisson(15))))
     small, grown = (
-        tacit.train(replace(geyer(rounds=4), sampler=sampler), task(), workers=1)
+        tacit.train(replace(geyer(rounds=4), sampler=sampler), task(), workers=1, noise="seeded")
         for sampler in (tacit.Poisson(5), growing)
     )
     assert small.history[1].epsilon == pytest.approx(grown.history[1].epsilon)
@@ -80,14 +80,14 @@ def test_growing_cohorts_are_charged_at_their_own_rates() -> None:
 
 
 def test_a_median_bound_has_a_nominal_epsilon_and_no_guarantee() -> None:
-    run = tacit.train(geyer(clipping="median", rounds=3), task(), workers=1)
+    run = tacit.train(geyer(clipping="median", rounds=3), task(), workers=1, noise="seeded")
     assert not run.privacy.proved
     assert "median" in run.privacy.reason
     assert any("Nominal ε" in sentence for sentence in run.privacy.not_covered)
 
 
 def test_a_run_without_noise_has_no_guarantee() -> None:
-    run = tacit.train(methods.fedavg(rounds=1, cohort=3), task(), workers=1)
+    run = tacit.train(methods.fedavg(rounds=1, cohort=3), task(), workers=1, noise="seeded")
     assert run.charges is None
     assert not run.privacy.proved
     assert "no noise is added" in run.privacy.reason
@@ -95,7 +95,7 @@ def test_a_run_without_noise_has_no_guarantee() -> None:
 
 def test_a_budget_that_allows_no_round() -> None:
     with pytest.raises(UserError, match="Not even the first round fits"):
-        tacit.train(geyer(noise=0.3, epsilon=0.1), task(), workers=1)
+        tacit.train(geyer(noise=0.3, epsilon=0.1), task(), workers=1, noise="seeded")
 
 
 def test_a_budget_needs_noise() -> None:
@@ -104,7 +104,7 @@ def test_a_budget_needs_noise() -> None:
 
 
 def test_every_round_is_in_the_ledger(tmp_path: Path) -> None:
-    run = tacit.train(geyer(rounds=4), task(), workers=1, out=tmp_path / "run")
+    run = tacit.train(geyer(rounds=4), task(), workers=1, out=tmp_path / "run", noise="seeded")
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
         assert [entry.round for entry in ledger.entries] == [1, 2, 3, 4]
         assert all(entry.digest for entry in ledger.entries)
@@ -114,11 +114,11 @@ def test_every_round_is_in_the_ledger(tmp_path: Path) -> None:
 def test_a_shared_ledger_without_budget_left_refuses_the_second_run(tmp_path: Path) -> None:
     """Only this repeats a whole run with a ledger, which must not charge it again."""
     shared = tmp_path / "shared.db"
-    first = tacit.train(geyer(), task(), workers=1, ledger=shared)
+    first = tacit.train(geyer(), task(), workers=1, ledger=shared, noise="seeded")
     with pytest.raises(BudgetError, match="would exceed the budget"):
-        tacit.train(geyer(), task(), seed=1, workers=1, ledger=shared)
+        tacit.train(geyer(), task(), seed=1, workers=1, ledger=shared, noise="seeded")
     again = tacit.train(
-        geyer(), task(), workers=1, ledger=shared
+        geyer(), task(), workers=1, ledger=shared, noise="seeded"
     )  # repeating a run releases the same models: no new charge
     assert torch.equal(first.state.weights, again.state.weights)
     with Ledger.open(shared) as ledger:
@@ -128,37 +128,45 @@ def test_a_shared_ledger_without_budget_left_refuses_the_second_run(tmp_path: Pa
 def test_two_runs_share_a_budget(tmp_path: Path) -> None:
     """Only this lets a ledger end a run whose own budget would allow more rounds."""
     shared = tmp_path / "shared.db"
-    short = tacit.train(geyer(rounds=3), task(), workers=1, ledger=shared)
-    rest = tacit.train(geyer(), task(), seed=1, workers=1, ledger=shared)
-    alone = tacit.train(geyer(), task(), seed=1, workers=1)
+    short = tacit.train(geyer(rounds=3), task(), workers=1, ledger=shared, noise="seeded")
+    rest = tacit.train(geyer(), task(), seed=1, workers=1, ledger=shared, noise="seeded")
+    alone = tacit.train(geyer(), task(), seed=1, workers=1, noise="seeded")
     assert short.state.round == 3
     assert rest.state.round <= alone.state.round - 3 + 1
 
 
 def test_a_resumed_run_needs_the_ledger_with_which_it_was_started(tmp_path: Path) -> None:
-    plan = Plan(method=geyer(rounds=4), task=task())
+    plan = Plan(method=geyer(rounds=4), task=task(), noise="seeded")
     steps = follow(plan, workers=1, out=tmp_path / "run", ledger=tmp_path / "shared.db")
     for step in steps:
         if step.state.round == 2:
             steps.close()
             break
     with pytest.raises(LedgerError, match="never charged to it"):
-        tacit.train(geyer(rounds=4), task(), workers=1, out=tmp_path / "run", resume=True)
+        tacit.train(geyer(rounds=4), task(), workers=1, out=tmp_path / "run", resume=True, noise="seeded")
     run = tacit.train(
-        geyer(rounds=4), task(), workers=1, out=tmp_path / "run", resume=True, ledger=tmp_path / "shared.db"
+        geyer(rounds=4),
+        task(),
+        workers=1,
+        out=tmp_path / "run",
+        resume=True,
+        ledger=tmp_path / "shared.db",
+        noise="seeded",
     )
     assert run.state.round == 4
 
 
 def test_no_ledger_without_noise(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to charge"):
-        tacit.train(methods.fedavg(rounds=1, cohort=3), task(), workers=1, ledger=tmp_path / "ledger.db")
+        tacit.train(
+            methods.fedavg(rounds=1, cohort=3), task(), workers=1, ledger=tmp_path / "ledger.db", noise="seeded"
+        )
     assert not (tmp_path / "ledger.db").exists()
 
 
 def test_a_ledger_that_cannot_be_written_releases_nothing(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="Nothing was released"):
-        tacit.train(geyer(rounds=2), task(), workers=1, ledger=tmp_path / "missing" / "ledger.db")
+        tacit.train(geyer(rounds=2), task(), workers=1, ledger=tmp_path / "missing" / "ledger.db", noise="seeded")
 
 
 def distributed_noise(**changes: object) -> tacit.Method:
@@ -189,8 +197,8 @@ def test_fewer_noise_shares_than_planned_cost_more_and_more_cost_less() -> None:
 
 
 def test_noise_for_dropouts_that_do_not_happen_lowers_epsilon() -> None:
-    spare = tacit.train(distributed_noise(dropouts=0.3), task(), workers=1)
-    exact = tacit.train(distributed_noise(), task(), workers=1)
+    spare = tacit.train(distributed_noise(dropouts=0.3), task(), workers=1, noise="seeded")
+    exact = tacit.train(distributed_noise(), task(), workers=1, noise="seeded")
     assert 0 < epsilon_of(spare) < 0.9 * epsilon_of(exact)
 
 
@@ -219,11 +227,11 @@ def test_a_round_is_not_reserved_if_earlier_ones_cost_too_much() -> None:
 def test_missing_noise_ends_a_run_before_it_exceeds_its_budget(tmp_path: Path, files: bool) -> None:
     """Calibrated for six rounds with the noise of all clients; clients 0 to 3 add none, so that not all six fit."""
     method, faulty = distributed_noise(noise=None, epsilon=4.0, rounds=6), broken(0, 1, 2, 3)
-    run = tacit.train(method, faulty, workers=1, out=tmp_path / "run" if files else None)
+    run = tacit.train(method, faulty, workers=1, out=tmp_path / "run" if files else None, noise="seeded")
     assert any(report.rejected for report in run.history)
     assert 0 < run.state.round < 6
     assert run.history[-1].epsilon == epsilon_of(run) <= 4.0
-    played = [state for state, _ in tacit.rounds(run.plan.method, faulty, workers=1)]
+    played = [state for state, _ in tacit.rounds(run.plan.method, faulty, workers=1, noise="seeded")]
     assert torch.equal(run.state.weights, played[run.state.round - 1].weights)
     again = Charges.begin(run.plan.method, 20, [report.turnout for report in run.history])
     assert again.epsilon == pytest.approx(epsilon_of(run))
@@ -231,11 +239,11 @@ def test_missing_noise_ends_a_run_before_it_exceeds_its_budget(tmp_path: Path, f
 
 def test_a_first_round_beyond_the_budget_is_an_error() -> None:
     with pytest.raises(BudgetError, match="too few clients delivered"):
-        tacit.train(distributed_noise(noise=None, epsilon=1.0, rounds=1), broken(*range(15)), workers=1)
+        tacit.train(distributed_noise(noise=None, epsilon=1.0, rounds=1), broken(*range(15)), workers=1, noise="seeded")
 
 
 def test_the_cost_of_missing_noise_is_in_the_ledger(tmp_path: Path) -> None:
-    run = tacit.train(distributed_noise(), broken(0), workers=1, out=tmp_path / "run")
+    run = tacit.train(distributed_noise(), broken(0), workers=1, out=tmp_path / "run", noise="seeded")
     fewer = [report.round for report in run.history if report.rejected]
     assert 0 < len(fewer) < 5
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
@@ -253,7 +261,7 @@ def test_a_kill_around_the_release_of_a_costlier_round(
 ) -> None:
     """The round was charged more than planned, and is then repeated without a new charge, bitwise equal."""
     faulty = broken(0, 1, 2)
-    whole = tacit.train(distributed_noise(), faulty, workers=1, out=tmp_path / "whole")
+    whole = tacit.train(distributed_noise(), faulty, workers=1, out=tmp_path / "whole", noise="seeded")
     costlier = next(report.round for report in whole.history if report.rejected)
     release = Charges.release
 
@@ -266,11 +274,11 @@ def test_a_kill_around_the_release_of_a_costlier_round(
     with monkeypatch.context() as patch:
         patch.setattr(Charges, "release", killed)
         with pytest.raises(SystemExit):
-            tacit.train(distributed_noise(), faulty, workers=1, out=tmp_path / "run")
+            tacit.train(distributed_noise(), faulty, workers=1, out=tmp_path / "run", noise="seeded")
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
         assert (ledger.entries[-1].round, bool(ledger.entries[-1].digest)) == (costlier, moment == "after the release")
     resumed = tacit.train(
-        distributed_noise(), faulty, workers=1, out=tmp_path / "run", resume=(tmp_path / "run").exists()
+        distributed_noise(), faulty, workers=1, out=tmp_path / "run", resume=(tmp_path / "run").exists(), noise="seeded"
     )
     assert torch.equal(resumed.state.weights, whole.state.weights)
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger, Ledger.open(tmp_path / "whole" / LEDGER) as other:
@@ -289,7 +297,7 @@ def _without_noise() -> tacit.Method:
 def _start_or_resume(method: tacit.Method, path: Path) -> None:
     """The process that is killed; it writes checkpoints often."""
     tacit.runs.directory.SECONDS_BETWEEN_CHECKPOINTS = 0.02
-    tacit.train(method, task(), workers=1, out=path, resume=(path / "manifest.json").exists())
+    tacit.train(method, task(), workers=1, out=path, resume=(path / "manifest.json").exists(), noise="seeded")
 
 
 def _until_done(method: tacit.Method, path: Path, kills: int, generator: random.Random) -> list[int]:
@@ -333,20 +341,22 @@ def test_kills_lose_no_charge_and_charge_nothing_twice(tmp_path: Path) -> None:
 
     Only this kills a whole run, between any two of its files.
     """
-    whole = tacit.train(_private(), task(), workers=1, out=tmp_path / "whole")  # first: forks inherit what it caches
+    whole = tacit.train(
+        _private(), task(), workers=1, out=tmp_path / "whole", noise="seeded"
+    )  # first: forks inherit what it caches
     charged = _until_done(_private(), tmp_path / "run", 30, random.Random(1))
     assert charged == sorted(charged)
     assert charged[-1] == 60
     assert len(set(charged)) > 5  # the kills happened during the run
-    killed = tacit.train(_private(), task(), workers=1, out=tmp_path / "run", resume=True)
+    killed = tacit.train(_private(), task(), workers=1, out=tmp_path / "run", resume=True, noise="seeded")
     assert torch.equal(killed.state.weights, whole.state.weights)
 
 
 def test_killed_runs_without_noise_are_bitwise_equal(tmp_path: Path) -> None:
     """Only this compares a killed run without a ledger bitwise with an uninterrupted one."""
-    whole = tacit.train(_without_noise(), task(), workers=1)
+    whole = tacit.train(_without_noise(), task(), workers=1, noise="seeded")
     _until_done(_without_noise(), tmp_path / "run", 30, random.Random(2))
-    killed = tacit.train(_without_noise(), task(), workers=1, out=tmp_path / "run", resume=True)
+    killed = tacit.train(_without_noise(), task(), workers=1, out=tmp_path / "run", resume=True, noise="seeded")
     assert torch.equal(killed.state.weights, whole.state.weights)
 
 

@@ -48,7 +48,7 @@ def timeless(history: tuple[Report, ...]) -> list[Report]:
 
 @pytest.fixture(scope="module")
 def whole() -> tacit.Run:
-    return tacit.train(METHOD, TASK, seed=5, workers=1)
+    return tacit.train(METHOD, TASK, seed=5, workers=1, noise="seeded")
 
 
 def assert_same(run: tacit.Run, other: tacit.Run) -> None:
@@ -82,20 +82,20 @@ def test_a_run_builds_its_model_once(tmp_path: Path) -> None:
         built += 1
         return nn.Linear(4, 3)
 
-    run = tacit.train(METHOD, make_task(model=counted), workers=1, out=tmp_path / "run")
+    run = tacit.train(METHOD, make_task(model=counted), workers=1, out=tmp_path / "run", noise="seeded")
     assert isinstance(run.model, nn.Linear)
     assert built == 1
 
 
 def test_rounds_are_what_train_folds(whole):
-    steps = list(tacit.rounds(METHOD, TASK, seed=5, workers=1))
+    steps = list(tacit.rounds(METHOD, TASK, seed=5, workers=1, noise="seeded"))
     assert timeless(tuple(report for _, report in steps)) == timeless(whole.history)
     assert torch.equal(steps[-1][0].weights, whole.state.weights)
 
 
 def test_files_change_nothing_and_hold_everything(whole, tmp_path):
     directory = tmp_path / "run"
-    run = tacit.train(METHOD, TASK, seed=5, workers=1, out=directory)
+    run = tacit.train(METHOD, TASK, seed=5, workers=1, out=directory, noise="seeded")
     assert run.directory == directory
     assert_same(run, whole)
     assert timeless(read_rounds(directory)) == timeless(whole.history)
@@ -111,7 +111,7 @@ def test_files_change_nothing_and_hold_everything(whole, tmp_path):
 @pytest.mark.parametrize("done", range(ROUNDS + 1))
 @pytest.mark.parametrize("how", ["interrupt", "close"])
 def test_a_stopped_run_resumes_to_the_same_result(whole, tmp_path, done, how):
-    steps = follow(Plan(method=METHOD, task=TASK, seed=5), workers=1, out=tmp_path / "run")
+    steps = follow(Plan(method=METHOD, task=TASK, seed=5, noise="seeded"), workers=1, out=tmp_path / "run")
     for _ in range(done + 1):
         next(steps)
     if how == "interrupt":
@@ -119,15 +119,15 @@ def test_a_stopped_run_resumes_to_the_same_result(whole, tmp_path, done, how):
             steps.throw(KeyboardInterrupt)
     steps.close()
     assert read_manifest(tmp_path / "run").status == "interrupted"
-    assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True), whole)
+    assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, noise="seeded"), whole)
     assert timeless(read_rounds(tmp_path / "run")) == timeless(whole.history)
 
 
 def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     directory = tmp_path / "run"
-    tacit.train(METHOD, TASK, seed=5, workers=1, out=directory)
+    tacit.train(METHOD, TASK, seed=5, workers=1, out=directory, noise="seeded")
     files = {path.name: path.read_bytes() for path in directory.iterdir()}
-    assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True), whole)
+    assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, noise="seeded"), whole)
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == files
 
 
@@ -142,7 +142,7 @@ def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     ],
 )
 def test_another_run_cannot_resume_here(tmp_path, changes, word):
-    plan = Plan(method=METHOD, task=TASK, seed=5)
+    plan = Plan(method=METHOD, task=TASK, seed=5, noise="seeded")
     steps = follow(plan, workers=1, out=tmp_path / "run")
     next(steps)
     next(steps)
@@ -153,7 +153,7 @@ def test_another_run_cannot_resume_here(tmp_path, changes, word):
 
 
 def test_evaluate_every_n_rounds_and_after_the_last():
-    run = tacit.train(METHOD, TASK, workers=1, evaluate_every=4)
+    run = tacit.train(METHOD, TASK, workers=1, evaluate_every=4, noise="seeded")
     assert [report.round for report in run.history if report.metrics] == [4, ROUNDS]
     assert run.metrics == run.history[-1].metrics
 
@@ -168,7 +168,7 @@ def test_evaluate_every_n_rounds_and_after_the_last():
 )
 def test_a_run_that_cannot_start_leaves_no_files(tmp_path, method, options, error):
     with pytest.raises(UserError, match=error):
-        tacit.train(method, TASK, workers=1, **{"out": tmp_path / "run", **options})
+        tacit.train(method, TASK, workers=1, **{"out": tmp_path / "run", **options}, noise="seeded")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,7 +177,7 @@ def test_a_diverged_run_keeps_its_last_good_state(tmp_path):
     task = tacit.Task(model=lambda: nn.Linear(2, 1), clients=[(x, x[:, :1])] * 3, loss=tacit.MeanSquared())
     wild = replace(METHOD, rounds=200, trainer=tacit.Sgd(lr=100.0, steps=2))
     with pytest.raises(tacit.TrainingError, match="diverged"):
-        tacit.train(wild, task, workers=1, out=tmp_path / "run")
+        tacit.train(wild, task, workers=1, out=tmp_path / "run", noise="seeded")
     assert read_manifest(tmp_path / "run").status == "failed"
     last = checkpoint.read(tmp_path / "run" / CHECKPOINT)
     assert last is not None
@@ -186,7 +186,7 @@ def test_a_diverged_run_keeps_its_last_good_state(tmp_path):
 
 
 def test_a_full_disk_leaves_a_run_that_can_be_resumed(whole, tmp_path, monkeypatch):
-    plan = Plan(method=METHOD, task=TASK, seed=5)
+    plan = Plan(method=METHOD, task=TASK, seed=5, noise="seeded")
     steps = follow(plan, workers=1, out=tmp_path / "run")
     for _ in range(4):
         next(steps)
@@ -200,4 +200,4 @@ def test_a_full_disk_leaves_a_run_that_can_be_resumed(whole, tmp_path, monkeypat
             list(steps)
     assert not (tmp_path / "run" / MODEL).exists()
     assert not (tmp_path / "run" / CHECKPOINT).exists()
-    assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True), whole)
+    assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, noise="seeded"), whole)

@@ -102,7 +102,7 @@ class Audit:
         """The clients that do not drop out; canaries never do."""
         dropped = int(self.dropouts * len(cohort))
         others = (cohort < self.clients).nonzero().flatten()
-        order = torch.randperm(len(others), generator=secret.child("dropouts").torch())[:dropped]
+        order = torch.randperm(len(others), generator=secret.child("dropouts").public_generator())[:dropped]
         survives = torch.ones(len(cohort), dtype=torch.bool)
         survives[others[order]] = False
         return cohort[survives]
@@ -211,7 +211,7 @@ def one_run(audit: Audit, canaries: int, key: Key, confidence: float = CONFIDENC
         "A canary needs a direction of its own, so the number of weights is the maximum.",
     )
     directions = _orthonormal(canaries, dim, key.child("directions"))
-    included = torch.rand(canaries, generator=key.child("coins").torch()) < 0.5
+    included = torch.rand(canaries, generator=key.child("coins").public_generator()) < 0.5
     changes = audit.run(directions, included, key.child("run"))
     signs = (-1.0) ** torch.arange(audit.rounds, dtype=changes.dtype)
     order = (directions @ (signs @ changes)).argsort(descending=True)
@@ -240,6 +240,6 @@ def _threshold(scores: Scores, included: Flags) -> float:
 
 def _orthonormal(count: int, dim: int, key: Key) -> Tensor:
     """Random orthonormal directions, (count, dim)."""
-    gaussian = torch.randn(dim, count, generator=key.torch(), dtype=torch.float64)
+    gaussian = torch.randn(dim, count, generator=key.public_generator(), dtype=torch.float64)
     directions: Tensor = torch.linalg.qr(gaussian).Q
     return directions.T.float()

@@ -229,7 +229,7 @@ class _Objective:
 
 def _optimise(objective: _Objective, like: Tensor, dlg: Dlg, key: Key) -> Candidate:
     """L-BFGS with a line search from one random start."""
-    generator = key.torch()
+    generator = key.public_generator()
     x = torch.randn(dlg.samples, *like.shape, generator=generator, dtype=torch.float64, requires_grad=True)
     classes = objective.outputs(x.detach(), objective.start).shape[1]
     logits = torch.randn(dlg.samples, classes, generator=generator, dtype=torch.float64, requires_grad=True)

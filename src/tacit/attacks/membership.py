@@ -76,7 +76,7 @@ class ShadowModels:
 def random_halves(units: int, models: int, key: Key) -> Tensor:
     """The members of every model, (models, units), independently with probability ½."""
     expect(models >= MIN_MODELS, f"models={models} >= {MIN_MODELS}")
-    return torch.rand(models, units, generator=key.torch()) < 0.5
+    return torch.rand(models, units, generator=key.public_generator()) < 0.5
 
 
 def members_only(population: Population, unit: Unit, members: Tensor) -> Population:

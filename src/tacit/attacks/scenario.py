@@ -59,7 +59,8 @@ def observe_victims(method: Method, task: Task, config: AttackConfig, seed: int 
     make_wave, size = waves(victims, seed), config.cohort or config.victims
     observations = []
     for index, clients in enumerate(torch.split(torch.arange(config.victims), size)):
-        keys, count = RunKeys.from_seed(seed).child("attack", index), len(clients)
+        secret = Key.from_seed(seed, "secret").child("attack", index)
+        keys, count = RunKeys.of(seed, secret).at(state.round), len(clients)
         now = SimulatedRound(state.round, count, float(count), count, keys.shared, keys.server, keys.clients)
         observations.append(observe(method, state, make_wave(clients), now, config.adversary))
     return victims, observations
@@ -82,7 +83,7 @@ def reconstructions(
 def _state_after(method: Method, task: Task, after: int, seed: int) -> State:
     if after == 0:
         return initial_state(method, task, seed)
-    steps = rounds(replace(method, rounds=after), task, seed=seed, workers=1, evaluate_every=after)
+    steps = rounds(replace(method, rounds=after), task, seed=seed, workers=1, evaluate_every=after, noise="seeded")
     return [state for state, _ in steps][-1]
 
 

@@ -11,6 +11,7 @@ Examples:
   tacit run experiment.toml                             an experiment described in a file
   tacit run --resume runs/fedavg-digits-0               continue after Ctrl-C, a crash or a kill
   tacit run geyer --set epsilon=8 delta=1e-3            stops when the privacy budget is used up
+  tacit run geyer --noise seeded --seed 1               a simulation that can be repeated: noise from the seed
   tacit run fl-top --set ratio=0.005                    train and send only 0.5 % of the weights
   tacit run fl-top-dp --set ratio=0.005 epsilon=1 delta=1e-5 --task fashion-mnist --rounds 200
   tacit run esmfl --set compression=87                  clients prune the model and send only the remaining weights
@@ -55,7 +56,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", metavar="N", help="number of rounds; short for --set rounds=N")
     add_options(parser, "--set", "method; tacit card METHOD lists them")
     add_options(parser, "--task-set", "task")
-    parser.add_argument("--seed", type=int, help="seed of all randomness (default: 0)")
+    parser.add_argument("--seed", type=int, help="seed of what may be public: initial weights, masks (default: 0)")
+    parser.add_argument(
+        "--noise",
+        choices=("secret", "seeded"),
+        help="secret: a fresh key for every run (default); seeded: cohorts and noise follow from the seed",
+    )
     parser.add_argument("--workers", type=int, metavar="N", help="worker processes; they do not change the result")
     parser.add_argument("--device", help="the PyTorch device (default: cpu)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
@@ -98,6 +104,7 @@ def _start(args: argparse.Namespace) -> "list[Run]":
             seed=seed,
             device=args.device or "cpu",
             evaluate_every=1 if args.evaluate_every is None else args.evaluate_every,
+            noise=experiment.noise,
             args=experiment.typed_args(),
             task_args=experiment.typed_task_args(),
         )
@@ -130,6 +137,7 @@ def _experiments(args: argparse.Namespace) -> "list[Experiment]":
                 **to_dict(args.task_set),
             },
             seeds=base.seeds if args.seed is None else (args.seed,),
+            noise=args.noise or base.noise,
         )
         for base, own in zip(bases, split_args(given, [base.method for base in bases]), strict=True)
     ]
@@ -162,6 +170,7 @@ def _resume(args: argparse.Namespace) -> "Run":
         seed=manifest.seed,
         device=manifest.device,
         evaluate_every=manifest.evaluate_every,
+        noise=manifest.noise,
         args=experiment.args,
         task_args=experiment.task_args,
     )
@@ -172,7 +181,7 @@ def _check_resume_alone(args: argparse.Namespace) -> None:
     """A resumed run is the same run: only options that do not change the result are allowed."""
     from tacit.errors import UserError
 
-    names = ("what", "task", "rounds", "set", "task_set", "seed", "device", "out", "evaluate_every")
+    names = ("what", "task", "rounds", "set", "task_set", "seed", "noise", "device", "out", "evaluate_every")
     given = [name for name in names if getattr(args, name) not in (None, [])]
     if given:
         flag = args.what[0] if given[0] == "what" else "--" + given[0].replace("_", "-")
@@ -227,6 +236,7 @@ def _summary(run: "Run") -> dict[str, object]:
         "method": run.plan.method.name,
         "task": run.plan.task.name,
         "seed": run.plan.seed,
+        "noise": run.plan.noise,
         "rounds": run.state.round,
         "metrics": run.metrics,
         "bytes": {"up": run.bytes.up, "down": run.bytes.down, "phases": _phases(run)},

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tacit.core.keys import ClientKeys, Key, RunKeys
+    from tacit.core.keys import ClientKeys, Key, KeySource, Noise, RunKeys, SecretKeys, SeededKeys
     from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
     from tacit.core.method import Method
     from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
@@ -51,6 +51,7 @@ __all__ = [
     "GridStep",
     "Identity",
     "Key",
+    "KeySource",
     "Loss",
     "MaskedRows",
     "Mean",
@@ -58,6 +59,7 @@ __all__ = [
     "Messages",
     "Method",
     "NoNoise",
+    "Noise",
     "Perturbation",
     "Plain",
     "Population",
@@ -69,6 +71,8 @@ __all__ = [
     "Rows",
     "RunKeys",
     "Samples",
+    "SecretKeys",
+    "SeededKeys",
     "ServerRound",
     "SimulatedRound",
     "State",

@@ -77,5 +77,5 @@ class ClientHalf:
 
     def _round(self, index: int, cohort: int) -> ClientRound:
         expected = self.method.sampler.sampling(self.population, index).mean_cohort(self.population)
-        shared, keys = self.shared.child("round", index), self.keys.child("round", index)
-        return ClientRound(index, self.population, expected, cohort, shared, keys)
+        keys = self.keys.child("round", index).child("attempt")
+        return ClientRound(index, self.population, expected, cohort, self.shared.child("round", index), keys)

@@ -37,17 +37,19 @@ def read(path: Path, what: str = "", error: type[UserError] = UserError) -> byte
         raise error(f"Could not read {name}: {problem.strerror}.") from problem
 
 
-def write(path: Path, content: bytes, *, parents: bool = False) -> None:
+def write(path: Path, content: bytes, *, parents: bool = False, private: bool = False) -> None:
     """Write a file atomically: on any failure, the file that was there before is unchanged.
 
-    With `parents`, folders that do not exist are created.
+    With `parents`, folders that do not exist are created. With `private`, only the owner can read the file.
     """
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with partial.open("wb") as file:
+            partial.unlink(missing_ok=True)
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+            with open(descriptor, "wb") as file:
                 file.write(content)
                 flush(file)
             partial.replace(path)

@@ -1,6 +1,6 @@
-"""Named streams of randomness.
+"""Named keys of randomness.
 
-Every random choice has a name: `key.child("round", 3).child("client", 17)`. Equal names under equal seeds give equal
+Every random choice has a name: `key.child("client", 17).child("round", 3)`. Equal names under equal roots give equal
 numbers, independent of the order and the process in which they are drawn.
 
 Keys belong to parties (`RunKeys`): what is shared may be public (masks, sensing); the server has its own (cohorts,
@@ -10,17 +10,22 @@ noise on sums), and every client its own (batches, noise shares, rounding).
 import hashlib
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import count
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, Self
 
 import numpy as np
 import torch
 
+from tacit.core.streams import Stream
+from tacit.errors import UserError
+
+Noise = Literal["secret", "seeded"]
+NOISES: tuple[Noise, ...] = ("secret", "seeded")
+
 
 @dataclass(frozen=True)
 class Key:
-    """One named stream: 32 bytes, from which children are derived with keyed BLAKE2b.
+    """One named key: 32 bytes, from which children are derived with keyed BLAKE2b.
 
     Example:
         >>> root = Key.from_seed(0)
@@ -34,16 +39,16 @@ class Key:
 
     @classmethod
     def from_seed(cls, seed: int, name: str = "tacit") -> Self:
-        """The root stream of a seed."""
+        """The root key of a seed."""
         return cls(hashlib.blake2b(f"{name}:{seed}".encode(), digest_size=32).digest())
 
     @classmethod
     def from_entropy(cls) -> Self:
-        """A fresh, unpredictable stream from the operating system."""
+        """A fresh, unpredictable key from the operating system."""
         return cls(secrets.token_bytes(32))
 
     def child(self, name: str, index: int = 0) -> "Key":
-        """The stream with this name and index below this one."""
+        """The key with this name and index below this one."""
         digest = hashlib.blake2b(f"{name}:{index}".encode(), key=self.value, digest_size=32)
         return Key(digest.digest())
 
@@ -51,52 +56,78 @@ class Key:
         """A 63-bit number, the same at every call."""
         return int.from_bytes(self.value[:8], "little") >> 1
 
-    def torch(self, device: torch.device | str = "cpu") -> torch.Generator:
-        """A fresh PyTorch generator at the start of this stream."""
-        return torch.Generator(device).manual_seed(self.integer())
-
-    def numpy(self) -> np.random.Generator:
-        """A fresh NumPy generator at the start of this stream."""
-        return np.random.Generator(np.random.Philox(key=int.from_bytes(self.value[:16], "little")))
+    def stream(self) -> Stream:
+        """The secret numbers of this key: for noise, cohorts and everything else that must not be predictable."""
+        return Stream(self.value)
 
     def byte_source(self) -> Callable[[int], bytes]:
-        """A function that returns the next `n` bytes of this stream (SHAKE-256, unpredictable without the key)."""
-        calls = count()
-        return lambda length: hashlib.shake_256(self.value + next(calls).to_bytes(8, "little")).digest(length)
+        """A function that returns the next `n` bytes of this key's stream, unpredictable without the key."""
+        return self.stream().bytes
+
+    def public_generator(self) -> torch.Generator:
+        """A PyTorch generator, which keeps only 32 bits of the key: for what may be public (splits, masks)."""
+        return torch.Generator().manual_seed(self.integer())
+
+    def fast_generator(self) -> np.random.Generator:
+        """A NumPy generator with all bits of the key, but not cryptographic: for shuffling, not for noise."""
+        first, second = (int.from_bytes(half, "little") for half in (self.value[:16], self.value[16:]))
+        return np.random.Generator(np.random.Philox(key=first, counter=second << 128))
+
+    @property
+    def digest(self) -> str:
+        """A name of the key that may be public: it reveals nothing of what the key draws."""
+        return hashlib.blake2b(b"digest of a key", key=self.value, digest_size=16).hexdigest()
 
     def __repr__(self) -> str:
-        return f"Key({self.value[:4].hex()}…)"  # a whole key in a log would reveal the noise
+        return f"Key({self.digest[:8]}…)"  # a key in a log would reveal the noise
 
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """The clients' streams of one purpose: of all clients in a simulation, of a single one at a site.
+    """The clients' keys of one purpose: of all clients in a simulation, of a single one at a site.
+
+    A key derives from its client's root first, and then by round, attempt and purpose, so that a site needs no key but
+    its own root.
 
     Attributes:
-        root: from which they derive.
-        only: the number of the site's client, which is the only one at hand there; None: all.
+        root: from which the roots of all clients derive; at a site, the root of its client.
+        path: names and indices below a client's root.
+        single: whether `root` is that of a single client, which is then the only one at hand.
 
     Example:
         >>> batches = ClientKeys(Key.from_seed(0)).child("batches")
         >>> batches.of(17) == batches.of(18)
         False
+        >>> batches.site(17).of(0) == batches.of(17)
+        True
     """
 
     root: Key
-    only: int | None = None
+    path: tuple[tuple[str, int], ...] = ()
+    single: bool = False
 
     def child(self, name: str, index: int = 0) -> "ClientKeys":
-        """The clients' streams with this name and index below these."""
-        return ClientKeys(self.root.child(name, index), self.only)
+        """The clients' keys with this name and index below these."""
+        return replace(self, path=(*self.path, (name, index)))
+
+    def site(self, client: int) -> "ClientKeys":
+        """What the site of one client has of these keys."""
+        return replace(self, root=self._root_of(client), single=True)
 
     def of(self, client: int) -> Key:
-        """The stream of one client."""
-        return self.root.child("client", client if self.only is None else self.only)
+        """The key of one client."""
+        key = self._root_of(client)
+        for name, index in self.path:
+            key = key.child(name, index)
+        return key
+
+    def _root_of(self, client: int) -> Key:
+        return self.root if self.single else self.root.child("client", client)
 
 
 @dataclass(frozen=True)
 class RunKeys:
-    """The keys of a run, by party.
+    """Keys by party: of a run or, with `at`, of one of its rounds.
 
     Attributes:
         shared: known to all parties: masks, sensing.
@@ -109,12 +140,99 @@ class RunKeys:
     clients: ClientKeys
 
     @classmethod
-    def from_seed(cls, seed: int) -> Self:
-        """The keys of a simulation, all of which derive from its seed."""
-        secret = Key.from_seed(seed, "secret")
-        return cls(Key.from_seed(seed, "shared"), secret, ClientKeys(secret))
+    def of(cls, seed: int, secret: Key) -> Self:
+        """The keys of a simulation, which plays all parties: only what may be public derives from the seed."""
+        return cls(Key.from_seed(seed, "shared"), secret.child("server"), ClientKeys(secret.child("clients")))
 
-    def child(self, name: str, index: int = 0) -> "RunKeys":
-        """Every party's stream with this name and index."""
-        shared, server = self.shared.child(name, index), self.server.child(name, index)
-        return RunKeys(shared, server, self.clients.child(name, index))
+    @classmethod
+    def from_seed(cls, seed: int) -> Self:
+        """Keys that all derive from a seed, so that whoever knows it can subtract the noise."""
+        return cls.of(seed, Key.from_seed(seed, "secret"))
+
+    def at(self, index: int, attempt: int = 0) -> "RunKeys":
+        """The keys of one round. A repetition with other messages is another attempt, so that no noise repeats."""
+        server = self.server.child("round", index).child("attempt", attempt)
+        clients = self.clients.child("round", index).child("attempt", attempt)
+        return RunKeys(self.shared.child("round", index), server, clients)
+
+    @classmethod
+    def before(cls, seed: int) -> Self:
+        """The keys from before the first round, when only public data are used: all of them may be public."""
+        shared = Key.from_seed(seed, "shared").child("before")
+        return cls(shared, shared.child("server"), ClientKeys(shared.child("clients")))
+
+
+@dataclass(frozen=True)
+class Ratchet:
+    """The secret of a run as of one round: later rounds' keys derive from it, earlier ones' do not.
+
+    Attributes:
+        round: the index of the round.
+        key: its secret.
+
+    Example:
+        >>> start = Ratchet(0, Key.from_seed(0))
+        >>> start.forward(5) == start.forward(3).forward(5)
+        True
+    """
+
+    round: int
+    key: Key
+
+    @classmethod
+    def fresh(cls) -> Self:
+        """A new secret from the operating system."""
+        return cls(0, Key.from_entropy())
+
+    def forward(self, to: int) -> "Ratchet":
+        """The secret as of a later round."""
+        if to < self.round:
+            raise UserError(
+                f"The key of round {to + 1} was erased after the round was complete: its noise cannot be drawn again. "
+                "Start a new run."
+            )
+        key = self.key
+        for _ in range(self.round, to):
+            key = key.child("next round")
+        return Ratchet(to, key)
+
+
+class KeySource(Protocol):
+    """Where the keys of a simulation's rounds come from."""
+
+    def keys(self, index: int) -> RunKeys:
+        """The keys of round `index`, the same at every call."""
+        ...
+
+
+@dataclass(frozen=True)
+class SeededKeys:
+    """Keys that derive from the seed, so that runs can be repeated; whoever knows the seed can subtract the noise."""
+
+    seed: int
+
+    def keys(self, index: int) -> RunKeys:
+        return RunKeys.from_seed(self.seed).at(index)
+
+
+class SecretKeys:
+    """Keys that derive from a secret of the run's own; those of earlier rounds are forgotten.
+
+    Attributes:
+        seed: what may be public derives from it.
+        ratchet: the secret as of the last round whose keys were asked for.
+    """
+
+    def __init__(self, seed: int, ratchet: Ratchet | None = None) -> None:
+        self.seed, self.ratchet = seed, ratchet or Ratchet.fresh()
+
+    def keys(self, index: int) -> RunKeys:
+        self.ratchet = self.ratchet.forward(index)
+        return RunKeys.of(self.seed, self.ratchet.key).at(index)
+
+
+def key_source(noise: Noise, seed: int) -> KeySource:
+    """The keys of a new simulation: `secret` ones from the operating system, or `seeded` ones."""
+    if noise not in NOISES:
+        raise UserError(f"Expected noise in {', '.join(NOISES)}, got {noise!r}.")
+    return SecretKeys(seed) if noise == "secret" else SeededKeys(seed)

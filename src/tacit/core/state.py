@@ -98,7 +98,8 @@ class SimulatedRound(ClientRound, ServerRound):
         cls, index: int, population: int, expected_cohort: float, cohort: int, shared: Key, secret: Key
     ) -> "SimulatedRound":
         """The round of server and clients whose keys all derive from one secret."""
-        return cls(index, population, expected_cohort, cohort, shared, secret, ClientKeys(secret))
+        keys = secret.child("server"), ClientKeys(secret.child("clients"))
+        return cls(index, population, expected_cohort, cohort, shared, *keys)
 
 
 @dataclass(frozen=True, eq=False)

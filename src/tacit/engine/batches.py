@@ -116,7 +116,7 @@ def _shuffled(size: int, descent: Descent, client: int) -> np.ndarray:
     steps_per_epoch = -(-size // batch)
     steps = descent.steps if descent.steps is not None else steps_per_epoch * (descent.epochs or 0)
     epochs = -(-steps // steps_per_epoch)
-    random = descent.keys.of(client).numpy()
+    random = descent.keys.of(client).fast_generator()
     position = np.full((epochs, steps_per_epoch * batch), -1)
     for row in position:
         row[:size] = random.permutation(size)

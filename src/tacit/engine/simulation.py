@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from tacit.core import (
     Broadcast,
     DenseRows,
+    KeySource,
     Messages,
     Method,
+    Noise,
     Population,
     Report,
     Round,
@@ -33,6 +35,7 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.interfaces import Conversation
+from tacit.core.keys import key_source
 from tacit.core.losses import best_outputs
 from tacit.core.prices import max_participations
 from tacit.core.server_half import aggregate_messages, download_size, finish_round, no_messages, prepare
@@ -58,24 +61,29 @@ def rounds(
     device: str = "cpu",
     state: State | None = None,
     evaluate_every: int = 1,
+    noise: Noise = "secret",
 ) -> Generator[tuple[State, Report]]:
     """Run a method on a task, round by round.
 
     Args:
         method: what clients and server do in a round, and for how many rounds.
         task: data and model.
-        seed: root of all randomness. Equal seeds give equal states, bit for bit, for any number of workers.
+        seed: decides what may be public: initial weights, masks, what is learnt from public data.
         workers: worker processes; None: one per core. With 1, or on an accelerator, everything runs in this process.
         device: where tensors live.
         state: the state to continue from; None: start anew.
         evaluate_every: evaluate on held-out data every `n` rounds, and after the last.
+        noise: `secret`: cohorts, batches and noise come from a fresh key of the operating system; `seeded`: they derive
+            from the seed, so that equal seeds give equal states, bit for bit, for any number of workers. Whoever knows
+            the seed can then subtract the noise.
 
     Yields:
         The state after each round, and the round's report. Close the generator to stop early; a method with patience
         stops by itself.
     """
     simulation = Simulation(method, task, seed=seed, device=device)
-    return simulation.rounds(state, workers=workers, evaluate_every=evaluate_every)
+    keys = key_source(noise, seed)
+    return simulation.rounds(state, workers=workers, evaluate_every=evaluate_every, keys=keys)
 
 
 def initial_state(method: Method, task: Task, seed: int = 0) -> State:
@@ -95,9 +103,9 @@ def module_at(task: Task, seed: int, weights: Tensor) -> nn.Module:
 
 
 def draw(method: Method, population: int, keys: RunKeys, index: int) -> tuple[Tensor, SimulatedRound]:
-    """The cohort of round `index`, and the round itself."""
-    cohort = method.sampler.cohort(population, index, keys.server.child("cohort", index))
-    return cohort, _round(method, population, keys.child("round", index), index, len(cohort))
+    """The cohort of round `index`, and the round itself; `keys` are the round's."""
+    cohort = method.sampler.cohort(population, index, keys.server.child("cohort"))
+    return cohort, _round(method, population, keys, index, len(cohort))
 
 
 def _round(method: Method, population: int, keys: RunKeys, index: int, cohort: int) -> SimulatedRound:
@@ -115,7 +123,7 @@ class Simulation:
     def __init__(self, method: Method, task: Task, *, seed: int = 0, device: str = "cpu") -> None:
         for index in range(method.rounds):
             method.sampler.sampling(len(task.population), index)
-        self.method, self.seed, self.device, self.keys = method, seed, device, RunKeys.from_seed(seed)
+        self.method, self.seed, self.device = method, seed, device
         self.task = _on_device(task, device)
         self._untrained = make_model(task, seed)
         self.model = copy.deepcopy(self._untrained).to(device)
@@ -131,7 +139,7 @@ class Simulation:
         """The state before the first round, with what the method's pieces learn from public data."""
         weights = initial_weights(self._untrained, self.task, self.seed, self.method.aggregator.models)
         state = self._with_layers(State(0, weights.to(self.device)))
-        now = _round(self.method, len(self.task.population), self.keys.child("before"), 0, 1)
+        now = _round(self.method, len(self.task.population), RunKeys.before(self.seed), 0, 1)
         with single_thread():
             return prepare(self.method, state, self._public_wave(), now)
 
@@ -146,24 +154,26 @@ class Simulation:
         workers: int | None = None,
         evaluate_every: int = 1,
         last: int | None = None,
+        keys: KeySource,
     ) -> Generator[tuple[State, Report]]:
-        """The rounds from this state on, up to number `last` (by default all of the method's)."""
+        """The rounds from this state on, up to number `last` (by default all of the method's), with these keys."""
         expect(evaluate_every >= 1, f"evaluate_every={evaluate_every} >= 1")
         processes = count_workers(workers, self.device)
         state = self._with_layers(self.initial_state if state is None else state)
-        before = self.keys.shared.child("before")
+        before = RunKeys.before(self.seed).shared
         worker = Worker(self.method, self.task, self.model, self.learner, 2 * processes, state, before)
-        return self._play(worker, processes, state, evaluate_every, self.method.rounds if last is None else last)
+        last = self.method.rounds if last is None else last
+        return self._play(worker, processes, state, evaluate_every, last, keys)
 
     def _play(
-        self, worker: Worker, processes: int, state: State, evaluate_every: int, last: int
+        self, worker: Worker, processes: int, state: State, evaluate_every: int, last: int, keys: KeySource
     ) -> Generator[tuple[State, Report]]:
         population, patience = len(self.task.population), self.method.patience
         with (
             closing(make_pool(worker, processes)) as pool,
             self.method.channel.open(self.method, population, self.seed) as conversation,
         ):
-            runner = RoundRunner(worker, pool, conversation, self.keys)
+            runner = RoundRunner(worker, pool, conversation, keys)
             while state.round < last and not out_of_patience(patience, state):
                 began = time.perf_counter()
                 state, report = runner.round(state)
@@ -185,7 +195,7 @@ class Simulation:
 class RoundRunner:
     """Plays the rounds of one run: hands waves to the workers, folds their sums, and closes the round."""
 
-    def __init__(self, worker: Worker, pool: Pool, conversation: Conversation, keys: RunKeys) -> None:
+    def __init__(self, worker: Worker, pool: Pool, conversation: Conversation, keys: KeySource) -> None:
         self.worker, self.task, self.pool, self.keys = worker, worker.task, pool, keys
         self.method, self.conversation = worker.method, conversation
         self.slots = len(worker.slots)
@@ -193,7 +203,7 @@ class RoundRunner:
 
     def round(self, state: State) -> tuple[State, Report]:
         """The next state, and the report without metrics."""
-        sampled, now = draw(self.method, len(self.task.population), self.keys, state.round)
+        sampled, now = draw(self.method, len(self.task.population), self.keys.keys(state.round), state.round)
         cohort, declined = self._willing(sampled, state)
         now = replace(now, cohort=len(cohort))
         sent, view = self.worker.start(state, now)

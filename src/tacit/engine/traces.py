@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tacit.core import Messages, Method, RunKeys, SimulatedRound, Task, View
+from tacit.core import Messages, Method, SeededKeys, SimulatedRound, Task, View
 from tacit.core.server_half import broadcast, client_view
 from tacit.engine.layout import make_model
 from tacit.engine.simulation import draw, initial_state, rounds
@@ -45,7 +45,7 @@ def client_traces(
         task: the population, the model and the loss.
         client: the client's number in the population.
         at: the rounds, counted from 1.
-        seed: of the run.
+        seed: of the run, whose noise is seeded.
         workers: the number of processes that train; None: one per processor.
 
     Example:
@@ -66,8 +66,9 @@ def client_traces(
     for number in wanted:
         if state.round < number - 1:
             until = replace(method, rounds=number - 1)
-            *_, (state, _) = rounds(until, task, seed=seed, workers=workers, state=state, evaluate_every=number)
-        _, now = draw(method, len(task.population), RunKeys.from_seed(seed), number - 1)
+            played = rounds(until, task, seed=seed, workers=workers, state=state, evaluate_every=number, noise="seeded")
+            *_, (state, _) = played
+        _, now = draw(method, len(task.population), SeededKeys(seed).keys(number - 1), number - 1)
         view = client_view(method, broadcast(method, state, now), state, now)
         with single_thread():
             rows = method.codec.encode(method.trainer.train(view, wave, now), view, now)

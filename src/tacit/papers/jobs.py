@@ -71,6 +71,7 @@ class Job:
             task=task,
             seed=self.seed,
             evaluate_every=self.row.evaluate_every,
+            noise="seeded",
             args=self.experiment.typed_args(),
             task_args=self.experiment.typed_task_args(),
         )

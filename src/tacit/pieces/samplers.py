@@ -58,7 +58,7 @@ class Poisson:
         expect(self.size > 0, f"size={self.size} > 0")
 
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
-        coins = torch.rand(population, generator=key.torch(), dtype=torch.float64)
+        coins = key.stream().uniform(population)
         return (coins < self.sampling(population, index).rate).nonzero().flatten()
 
     def sampling(self, population: int, index: int) -> Sampling:
@@ -96,7 +96,7 @@ class Growing:
 
 
 def _subset(population: int, size: int, key: Key) -> Tensor:
-    return torch.randperm(population, generator=key.torch())[:size].sort().values
+    return key.stream().permutation(population)[:size].sort().values
 
 
 def _check_fits(size: float, population: int) -> None:

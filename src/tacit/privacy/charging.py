@@ -75,8 +75,8 @@ class Charges:
         """The δ of all rounds so far, at the budget's ε; None without a budget."""
         return None if self.method.budget is None else self.accounting.delta(self.method.budget.epsilon)
 
-    def reserve(self) -> Self:
-        """The charges with one more round, before any of its noise is drawn.
+    def reserve(self, key: str = "") -> Self:
+        """The charges with one more round, before any of its noise is drawn from the key with this digest.
 
         Raises:
             BudgetError: the round would exceed the run's budget or the ledger's. Nothing was charged.
@@ -85,7 +85,7 @@ class Charges:
         charged = replace(self, accounting=self.accounting.compose(release), before_reserve=self.accounting)
         charged._check_budget()  # earlier rounds may have cost more than planned
         if self.ledger is not None:
-            self.ledger.reserve(self.run, charged.accounting.rounds, release, self.method.name)
+            self.ledger.reserve(self.run, charged.accounting.rounds, release, self.method.name, key)
         return charged
 
     def settle(self, turnout: Turnout) -> Self:

@@ -9,8 +9,11 @@ hold a ledger; the operating system releases the lock when that process ends, ho
 
     reserve ──► compute ──► release (the model is written) ──► mark (its digest is recorded here)
     killed before reserve returns: charged at most once, and free to repeat
-    killed after it: the same round of the same run with the same release may be repeated without a new charge;
-                     it must lead to the same release, so the noise must be derived from the run's name
+    killed after it: the same round of the same run with the same release and the same key may be repeated without a
+                     new charge; it leads to the same release, because the noise derives from the key
+
+The ledger knows the digest of every key that noise was drawn from, and refuses a key under any other round or run:
+noise that is added twice cancels out of the difference.
 
 The hash chain detects accidents and careless changes. Anyone who can write the file can also compute a new chain: store
 `Ledger.head` elsewhere to detect that.
@@ -50,11 +53,12 @@ class LedgerEntry:
     """A reserved round.
 
     Attributes:
-        run: the run's name, from which its noise is derived.
+        run: the run's name.
         round: the round's number in that run.
         event: what the round releases, as canonical JSON.
         label: a description for people.
         digest: digest of the released state; None if the round was not marked as released.
+        key: digest of the key of the round's noise; empty if it was not given.
     """
 
     run: str
@@ -62,6 +66,7 @@ class LedgerEntry:
     event: str
     label: str = ""
     digest: str | None = None
+    key: str = ""
 
 
 class Ledger:
@@ -96,6 +101,7 @@ class Ledger:
         self.path, self._connection, self._process = path, connection, os.getpid()
         self._entries: dict[tuple[str, int], LedgerEntry] = {}
         self._first_events: dict[tuple[str, int], str] = {}  # the event with which a round was first reserved
+        self._keys: dict[str, tuple[str, int]] = {}  # of which run and round each key is
         self._number, self.head = -1, GENESIS
 
     @classmethod
@@ -151,17 +157,25 @@ class Ledger:
                 "Give the ledger with which this run was started."
             )
 
-    def reserve(self, run: str, round: int, release: Release, label: str = "") -> LedgerEntry:  # noqa: A002
+    def reserve(
+        self,
+        run: str,
+        round: int,  # noqa: A002
+        release: Release,
+        label: str = "",
+        key: str = "",
+    ) -> LedgerEntry:
         """Charge a round before any noise is drawn; the charge is on the disk when this returns.
 
-        Repeating a reserved round of the same run with the same release costs nothing.
+        Repeating a reserved round of the same run with the same release and key costs nothing.
 
         Raises:
             BudgetError: the round would exceed the budget. Nothing was charged.
-            LedgerError: the round was reserved with another release.
+            LedgerError: the round was reserved with another release or key, or the key belongs to another round.
             StorageError: the charge could not be written. Nothing may be released.
         """
-        entry = LedgerEntry(run, round, canonical(to_json(release)), label)
+        entry = LedgerEntry(run, round, canonical(to_json(release)), label, key=key)
+        self._check_key(entry)
         known = self._entries.get((run, round))
         if known is None:
             return self._charge(entry, self.accounting.compose(release))
@@ -262,6 +276,8 @@ class Ledger:
     def _add(self, entry: LedgerEntry) -> None:
         self._entries[entry.run, entry.round] = entry
         self._first_events.setdefault((entry.run, entry.round), entry.event)
+        if entry.key:
+            self._keys[entry.key] = entry.run, entry.round
 
     def _replay(self, row: dict[str, object]) -> None:
         content = {key: value for key, value in row.items() if key != "kind"}
@@ -302,6 +318,24 @@ class Ledger:
             raise LedgerError(
                 f"Round {requested.round} of {requested.run} was reserved as {known.event}, but {requested.event} is "
                 "requested. A different release needs its own charge: start a new run."
+            )
+
+    def _check_key(self, entry: LedgerEntry) -> None:
+        """Raise `LedgerError` if another round has this key, or this round has another key."""
+        if not entry.key:
+            return
+        run, number = self._keys.get(entry.key, (entry.run, entry.round))
+        if (run, number) != (entry.run, entry.round):
+            raise LedgerError(
+                f"{self.path} knows the key of round {entry.round} of {entry.run}: it is that of round {number} of "
+                f"{run}. The difference of two releases with the same noise has none. Use secret noise, or with seeded "
+                "noise another seed. Nothing was released."
+            )
+        known = self._entries.get((entry.run, entry.round))
+        if known is not None and known.key != entry.key:
+            raise LedgerError(
+                f"Round {entry.round} of {entry.run} was reserved with another key. Other noise is a second release "
+                "and needs its own charge: start a new run. Nothing was released."
             )
 
     def _check_terms(self, budget: Budget | None, accountant: Accountant | None) -> None:

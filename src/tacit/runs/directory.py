@@ -9,6 +9,10 @@
                              name is prefixed with the model's number
     leakage.json             the leakage of each client (d-privacy only)
     ledger.db                the charges to the privacy budget, if there is one and no shared ledger
+    noise.key                the secret key from which the noise of the next rounds derives, readable by the owner only
+
+The key moves forward with every checkpoint, so that keys of rounds before it are erased, and it is removed when the run
+is finished: the directory of a finished run holds no key.
 
 The checkpoint decides where a run resumes. A kill may leave later lines in rounds.jsonl, the last one incomplete; they
 are removed on resuming, and their rounds are repeated with bitwise the same result.
@@ -28,14 +32,15 @@ import safetensors.torch
 from torch import Tensor
 
 from tacit.core import Method, Report, State, files
+from tacit.core.keys import Ratchet
 from tacit.core.serialization import Source, read_json, write_json
 from tacit.errors import RunError
 from tacit.privacy.leakage import LeakageAccounting
-from tacit.runs import checkpoint
+from tacit.runs import checkpoint, key_file
 from tacit.runs.manifest import NEW_RUN, Manifest, Status
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
-LEDGER, LEAKAGE = "ledger.db", "leakage.json"
+LEDGER, LEAKAGE, KEY = "ledger.db", "leakage.json", "noise.key"
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
 
 
@@ -47,10 +52,18 @@ class RunDirectory:
         manifest: its manifest.
         state: the last state that was written or found; None before the first checkpoint.
         history: the rounds up to the state that was found on opening.
+        ratchet: the secret as of the round after the last checkpoint; None: the noise is seeded, or nothing is left to
+            be drawn.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, created: Sequence[Path] | None = None) -> None:
-        self.path, self.manifest, self._created = path, manifest, created
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        created: Sequence[Path] | None = None,
+        ratchet: Ratchet | None = None,
+    ) -> None:
+        self.path, self.manifest, self._created, self.ratchet = path, manifest, created, ratchet
         self.state: State | None = None
         self.history: tuple[Report, ...] = ()
         self._last_checkpoint = time.monotonic()
@@ -58,15 +71,17 @@ class RunDirectory:
             self._rounds = (path / ROUNDS).open("ab+")
 
     @classmethod
-    def create(cls, path: Path, manifest: Manifest) -> Self:
-        """A new directory with a manifest; raises `RunError` if the directory is not empty."""
+    def create(cls, path: Path, manifest: Manifest, ratchet: Ratchet | None = None) -> Self:
+        """A new directory with a manifest and a key; raises `RunError` if the directory is not empty."""
         check_free(path)
         created = [folder for folder in (path, *path.parents) if not folder.exists()]
         try:
             with files.storage_errors(path):
                 path.mkdir(parents=True, exist_ok=True)
+            if ratchet is not None:
+                key_file.write(path / KEY, ratchet, manifest.run)
             files.write(path / MANIFEST, manifest.to_bytes())
-            return cls(path, manifest, created)._locked()
+            return cls(path, manifest, created, ratchet)._locked()
         except BaseException:
             _remove(path, created)
             raise
@@ -99,6 +114,7 @@ class RunDirectory:
             files.flush(self._rounds)
         checkpoint.write(self.path / CHECKPOINT, state, self.manifest.caveat)
         self.state, self._last_checkpoint = state, time.monotonic()
+        self._erase_keys_before(state.round)
 
     def stop(self, state: State, status: Status, leakage: LeakageAccounting | None = None) -> None:
         """The run stops here and may be resumed."""
@@ -113,6 +129,7 @@ class RunDirectory:
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
         metadata = {"caveat": self.manifest.caveat} if self.manifest.caveat else None
         files.write(self.path / MODEL, safetensors.torch.save(tensors, metadata))
+        self._erase_key()
         self._write_status("finished")
 
     def ledger_for(self, method: Method) -> Path | None:
@@ -129,6 +146,28 @@ class RunDirectory:
         """Close the files, which releases the lock."""
         with suppress(OSError):
             self._rounds.close()
+
+    def _erase_keys_before(self, index: int) -> None:
+        """Keep only what derives the keys of round `index` and later ones; their model is in the checkpoint."""
+        if self.ratchet is not None and self.ratchet.round < index:
+            self.ratchet = self.ratchet.forward(index)
+            key_file.write(self.path / KEY, self.ratchet, self.manifest.run)
+
+    def _erase_key(self) -> None:
+        with files.storage_errors(self.path / KEY):
+            (self.path / KEY).unlink(missing_ok=True)
+        self.ratchet = None
+
+    def _read_key(self) -> None:
+        """Read the secret of a run that is not finished, and erase what the checkpoint made needless."""
+        if self.manifest.noise == "seeded":
+            return
+        if (self.path / MODEL).exists():  # all rounds are done
+            self._erase_key()
+            return
+        done = self.state.round if self.state else 0
+        self.ratchet = key_file.read(self.path / KEY, self.manifest.run, done)
+        self._erase_keys_before(done)
 
     def _write_leakage(self, leakage: LeakageAccounting | None) -> None:
         if leakage is not None:
@@ -164,6 +203,7 @@ class RunDirectory:
         self._rounds.seek(0)
         lines = [self._rounds.readline() for _ in range(self.state.round if self.state else 0)]
         self.history = _parse_lines(lines, self.path / ROUNDS)
+        self._read_key()
         with files.storage_errors(self.path / ROUNDS):
             self._rounds.truncate(sum(map(len, lines)))
             for partial in filter(files.is_partial, self.path.iterdir()):
@@ -199,7 +239,7 @@ def read_rounds(path: Path) -> tuple[Report, ...]:
 def _remove(path: Path, created: Iterable[Path]) -> None:
     """Remove the files of a run and, if they are empty, the directories that were created for it."""
     with suppress(OSError):
-        for name in (MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER, LEAKAGE):
+        for name in (KEY, MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER, LEAKAGE):
             (path / name).unlink(missing_ok=True)
         for folder in created:
             folder.rmdir()

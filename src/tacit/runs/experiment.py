@@ -9,6 +9,7 @@ are then the task's arguments.
     method = "fl-std"
     task = "fashion-mnist"
     seeds = [0, 1, 2]         # or seed = 0
+    noise = "seeded"          # reproducible, for simulations; by default secret
 
     [args]                    # of the method's factory
     rounds = 50
@@ -22,7 +23,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -46,13 +47,14 @@ class ExperimentTable(Struct, frozen=True, kw_only=True, rename="kebab"):
     task: str | UnsetType = UNSET
     seed: int | UnsetType = UNSET
     seeds: tuple[int, ...] | UnsetType = UNSET
+    noise: Literal["secret", "seeded"] = "secret"
     args: Mapping[str, object] = msgspec.field(default_factory=dict)
     task_args: Mapping[str, object] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A method and a task by name, the arguments of their factories, and the seeds to run them with.
+    """A method and a task by name, the arguments of their factories, the seeds to run them with, and whose noise it is.
 
     The factories' signatures are the schema: `build_method` and `build_task` raise a `UserError` that names the
     factory, the wrong key and the most similar valid one.
@@ -63,6 +65,7 @@ class Experiment:
     args: Options = field(default_factory=dict)
     task_args: Options = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
+    noise: Literal["secret", "seeded"] = "secret"
 
     def check_names(self) -> None:
         """Raise `UserError` if method, task or one of their arguments does not exist. Imports none of them."""
@@ -175,6 +178,7 @@ def experiment_of(given: ExperimentTable, label: str) -> Experiment:
         args=flat_args(given.args),
         task_args={**default_task_args(default_task, task), **given.task_args},
         seeds=_seeds(given, label),
+        noise=given.noise,
     )
 
 

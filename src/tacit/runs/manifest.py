@@ -12,7 +12,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from tacit.core import Task
+from tacit.core import Noise, Task
 from tacit.core.serialization import Source, read_json
 from tacit.errors import RunError, UserError
 
@@ -79,9 +79,11 @@ class TaskEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What was run. Two runs whose manifests differ at most in the status give bitwise equal results.
+    """What was run. Two runs with seeded noise whose manifests differ at most in the status give bitwise equal results.
 
-    `caveat` is the warning that the method's channel attaches to every result; empty: none.
+    `caveat` is the warning that the method's channel attaches to every result; empty: none. `noise` is `seeded` for a
+    simulation with reproducible noise, which protects against nobody who knows the seed. `key` is the digest of the
+    run's secret key, which reveals nothing of it; empty if the noise is seeded.
     """
 
     method: MethodEntry
@@ -91,13 +93,16 @@ class Manifest:
     evaluate_every: int
     versions: Mapping[str, str]
     caveat: str = ""
+    noise: Noise = "seeded"  # as in the manifests of earlier releases, which do not say
+    key: str = ""
     format: int = FORMAT
     status: Status = "running"
 
     @property
     def run(self) -> str:
         """The run's name in a ledger: equal for repetitions of the same run, whose noise is the same."""
-        text = json.dumps(self._decisive(), default=str, sort_keys=True)
+        known = {name: value for name, value in self._decisive().items() if name != "noise"}
+        text = json.dumps({**known, "key": self.key} if self.key else known, default=str, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def to_bytes(self) -> bytes:
@@ -144,6 +149,7 @@ class Manifest:
             "seed": self.seed,
             "device": self.device,
             "evaluate_every": self.evaluate_every,
+            "noise": self.noise,
         }
 
 

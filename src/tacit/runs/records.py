@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import nn
 
-from tacit.core import Method, Report, Samples, State, Task
+from tacit.core import Method, Noise, Report, Samples, State, Task
+from tacit.core.keys import NOISES
 from tacit.core.prices import nominal_figures, reason_unproved
 from tacit.core.state import final_weights, out_of_patience
 from tacit.engine import Simulation
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
 
 
+SEEDED = (
+    "This is a simulation with reproducible noise: cohorts and noise derive from the seed. What is said here holds "
+    "only for a secret key, not against anyone who knows the seed."
+)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
     """Everything that determines a run's result. Noise that depends on a budget is sized here.
@@ -30,9 +37,10 @@ class Plan:
     Attributes:
         method: what clients and server do.
         task: the model and the data.
-        seed: root of all randomness.
+        seed: decides what may be public.
         device: where to compute.
         evaluate_every: evaluate on held-out data every `n` rounds.
+        noise: whether cohorts, batches and noise come from a `secret` key of the run's own or are `seeded`.
         args: the arguments of the method's factory, if the method was made by name.
         task_args: likewise for the task.
     """
@@ -42,11 +50,13 @@ class Plan:
     seed: int = 0
     device: str = "cpu"
     evaluate_every: int = 1
+    noise: Noise = "secret"
     args: Options | None = None
     task_args: Options | None = None
 
     def __post_init__(self) -> None:
         expect(self.evaluate_every >= 1, f"evaluate_every={self.evaluate_every} >= 1")
+        expect(self.noise in NOISES, f"noise={self.noise!r} in {', '.join(NOISES)}")
         _check_device(self.device)
         if self.method.patience is not None and self.task.test is None:
             raise UserError(
@@ -76,6 +86,7 @@ class Plan:
             evaluate_every=self.evaluate_every,
             versions=versions(),
             caveat=self.method.channel.caveat,
+            noise=self.noise,
         )
 
 
@@ -151,7 +162,8 @@ class Run:
     @cached_property
     def privacy(self) -> Guarantee | LeakageGuarantee:
         """What is proved: (ε, δ) or d-privacy with its assumptions and against whom; or none, and why."""
-        return guarantee_of(self.plan.method, self.history, self.charges, self.leakage)
+        found = guarantee_of(self.plan.method, self.history, self.charges, self.leakage)
+        return found.excluding(SEEDED) if self.plan.noise == "seeded" and self.plan.method.changes_rows else found
 
     @property
     def rounds(self) -> int:

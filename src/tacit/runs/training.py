@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from tacit.core import Method, Report, State, Task
+from tacit.core import KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Task
+from tacit.core.keys import Ratchet
 from tacit.errors import BudgetError, StorageError, UserError
 from tacit.runs.directory import RunDirectory
+from tacit.runs.manifest import Manifest
 from tacit.runs.records import Plan, Run
 
 if TYPE_CHECKING:
@@ -32,19 +34,23 @@ def train(
     out: Path | str | None = None,
     resume: bool = False,
     ledger: Path | str | None = None,
+    noise: Noise = "secret",
 ) -> Run:
     """Train a task's model with a method, for the method's number of rounds.
 
     Args:
         method: what clients and server do.
         task: the model and the data.
-        seed: root of all randomness; equal seeds give bitwise equal results, for any number of workers.
+        seed: decides what may be public: initial weights, masks, what is learnt from public data.
         workers: worker processes; None: one per processor.
         device: where to compute, `cpu` or an accelerator's name.
         evaluate_every: evaluate on held-out data every `n` rounds; the last round is always evaluated.
         out: the run's directory, for its manifest, rounds, checkpoint and model; None: no files.
         resume: continue the run that an interrupted call left in `out`.
         ledger: a privacy ledger that several runs on the same data charge; None: a ledger of the run's own in `out`.
+        noise: `secret`: cohorts, batches and noise come from a fresh key of the operating system; `seeded`: they derive
+            from the seed, and equal seeds give bitwise equal results, for any number of workers. Whoever knows the seed
+            can then subtract the noise, and the guarantee says so.
 
     Returns:
         The finished run, with `model`, `history`, `bytes`, `privacy`, `state` and `directory`. A method with a budget
@@ -58,7 +64,7 @@ def train(
         >>> run.model, len(run.history), run.bytes.down
         (Linear(in_features=3, out_features=2, bias=True), 2, 408)
     """
-    plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every)
+    plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise)
     directory, shared = (None if path is None else Path(path) for path in (out, ledger))
     (run,) = deque(follow(plan, workers=workers, out=directory, resume=resume, ledger=shared), maxlen=1)
     return run
@@ -79,18 +85,25 @@ def follow(
     if out is None:
         if resume:
             raise UserError("Expected the directory of the run to resume. Give it as out.")
-        run = Run.begin(plan, plan.simulation.initial_state)
-        with open_charges(plan, (), ledger) as charges:
-            yield from _steps(replace(run, charges=charges), workers)
+        run, ratchet = Run.begin(plan, plan.simulation.initial_state), _new_ratchet(plan)
+        with open_charges(plan, (), ledger, _keyed(plan, ratchet).run) as charges:
+            yield from _steps(replace(run, charges=charges), workers, _key_source(plan, ratchet))
         return
-    directory = _open(plan, out) if resume else RunDirectory.create(out, plan.manifest)
+    directory = _open(plan, out) if resume else _create(plan, out)
     with closing(directory):
         yield from _recorded(plan, directory, workers, ledger)
 
 
 @contextmanager
-def open_charges(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "Iterator[Charges | None]":
-    """A run's privacy charges, with its ledger held open; None for a method without (ε, δ) accounting."""
+def open_charges(plan: Plan, done: Sequence[Report], ledger: Path | None, name: str) -> "Iterator[Charges | None]":
+    """A run's privacy charges, with its ledger held open; None for a method without (ε, δ) accounting.
+
+    Args:
+        plan: what is run.
+        done: its rounds so far.
+        ledger: the file of the ledger; None: nothing outlives the run.
+        name: the run's name in the ledger.
+    """
     method, population = plan.method, len(plan.task.population)
     if not method.accounted:
         if ledger is not None:
@@ -106,13 +119,31 @@ def open_charges(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "It
         return
     terms = () if ledger.exists() else (method.budget, accountant_for(method, population))
     with Ledger.open(ledger, *terms) as opened:
-        yield Charges.begin(method, population, turnouts, opened, plan.manifest.run)
+        yield Charges.begin(method, population, turnouts, opened, name)
 
 
 def _why_no_ledger(method: Method) -> str:
     if method.metric:
         return "d-privacy is accounted for each client separately"
     return "it adds no noise, so there is nothing to charge"
+
+
+def _new_ratchet(plan: Plan) -> Ratchet | None:
+    return Ratchet.fresh() if plan.noise == "secret" else None
+
+
+def _keyed(plan: Plan, ratchet: Ratchet | None) -> Manifest:
+    """The manifest of a new run, which names the run's secret key."""
+    return plan.manifest if ratchet is None else replace(plan.manifest, key=ratchet.key.digest)
+
+
+def _key_source(plan: Plan, ratchet: Ratchet | None) -> KeySource:
+    return SeededKeys(plan.seed) if plan.noise == "seeded" else SecretKeys(plan.seed, ratchet)
+
+
+def _create(plan: Plan, path: Path) -> RunDirectory:
+    ratchet = _new_ratchet(plan)
+    return RunDirectory.create(path, _keyed(plan, ratchet), ratchet)
 
 
 def _open(plan: Plan, path: Path) -> RunDirectory:
@@ -125,17 +156,19 @@ def _open(plan: Plan, path: Path) -> RunDirectory:
     return directory
 
 
-def _steps(run: Run, workers: int | None) -> Generator[Run]:
+def _steps(run: Run, workers: int | None, keys: KeySource) -> Generator[Run]:
     """The run as it starts, and after every remaining round; each round is charged before it is played."""
     yield run
     if run.ended:
         return
     plan = run.plan
-    steps = plan.simulation.rounds(run.state, workers=workers, evaluate_every=plan.evaluate_every, last=run.rounds)
+    steps = plan.simulation.rounds(
+        run.state, workers=workers, evaluate_every=plan.evaluate_every, last=run.rounds, keys=keys
+    )
     with closing(steps):
         while not run.ended:
             try:
-                run = _step(run, steps)
+                run = _step(run, steps, keys)
             except BudgetError:  # a shared ledger is used up, or too few clients added their share of the noise
                 if run.state.round == 0:
                     raise
@@ -143,11 +176,11 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
             yield run
 
 
-def _step(run: Run, steps: Generator[tuple[State, Report]]) -> Run:
+def _step(run: Run, steps: Generator[tuple[State, Report]], keys: KeySource) -> Run:
     """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
     if run.charges is None:
         return _after(run, *next(steps), None)
-    reserved = run.charges.reserve()
+    reserved = run.charges.reserve(keys.keys(run.state.round).server.digest)
     state, report = next(steps)
     charges = reserved.settle(report.turnout)
     charges.release(state)
@@ -168,9 +201,10 @@ def _recorded(plan: Plan, directory: RunDirectory, workers: int | None, ledger: 
     """The same, with every round recorded in the directory."""
     run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
     try:
-        with open_charges(plan, run.history, ledger or directory.ledger_for(plan.method)) as charges:
+        where, name = ledger or directory.ledger_for(plan.method), directory.manifest.run
+        with open_charges(plan, run.history, where, name) as charges:
             run = replace(run, charges=charges)
-            for step in _steps(run, workers):
+            for step in _steps(run, workers, _key_source(plan, directory.ratchet)):
                 if step is not run:
                     directory.record(step.state, step.history[-1])
                 run = step  # only now: a state is written only after the round that led to it

@@ -59,7 +59,8 @@ def digits(
     x = torch.from_numpy(images).float().view(-1, 1, 8, 8) / 16
     y = torch.from_numpy(labels).long()
     expect(0 <= public < 297, f"0 <= public={public} < 297")
-    order = torch.randperm(len(x), generator=Key.from_seed(0, "digits").torch())  # the same test set for every seed
+    generator = Key.from_seed(0, "digits").public_generator()  # the same test set for every seed
+    order = torch.randperm(len(x), generator=generator)
     train, public_part, test = order[:1500], order[1500 : 1500 + public], order[1500 + public :]
     parts = _split(y[train], clients, partition, alpha, None, _key(seed))
     return Task(
@@ -259,7 +260,7 @@ def _reserve(samples: Samples, counts: tuple[int, ...], pool: int | None, key: K
     expect(sum(counts) < size <= len(y), f"public + held_out = {sum(counts)} < pool = {size} <= {len(y)}")
     order = torch.arange(len(y))
     if size < len(y) or any(counts):
-        order = torch.randperm(len(y), generator=key.torch())[:size]
+        order = torch.randperm(len(y), generator=key.public_generator())[:size]
     return [(x[part], y[part]) for part in torch.split(order, [*counts, size - sum(counts)])]
 
 
@@ -282,5 +283,5 @@ def _public_digits(count: int, key: Key) -> Samples | None:
     if count == 0 or any(locate(file) is None for file in MNIST.files[:2]):
         return None
     x, y = load_idx(MNIST, "train")
-    chosen = torch.randperm(len(x), generator=key.torch())[:count]
+    chosen = torch.randperm(len(x), generator=key.public_generator())[:count]
     return x[chosen], y[chosen]

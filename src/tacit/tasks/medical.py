@@ -279,7 +279,7 @@ def _train_test_rows(patients: PatientTable) -> tuple[NDArray[np.int64], NDArray
     persons = rows if patients.person is None else np.unique(np.asarray(patients.person)[rows], return_inverse=True)[1]
     distinct = np.unique(persons)
     key = Key.from_seed(0, f"split {patients.name}")
-    chosen = key.numpy().permutation(distinct)[: round(0.8 * len(distinct))]
+    chosen = key.fast_generator().permutation(distinct)[: round(0.8 * len(distinct))]
     trains = np.isin(persons, chosen)
     return rows[trains].astype(np.int64), rows[~trains].astype(np.int64)
 
@@ -287,7 +287,7 @@ def _train_test_rows(patients: PatientTable) -> tuple[NDArray[np.int64], NDArray
 def _public_and_owned(count: int, split: ClientSplit, key: Key) -> tuple[Tensor, Tensor]:
     """Which training rows are public, and which belong to clients."""
     expect(0 <= split.public < count, f"0 <= public={split.public} < {count}")
-    order = torch.randperm(count, generator=key.torch())
+    order = torch.randperm(count, generator=key.public_generator())
     return order[: split.public], order[split.public :].sort().values
 
 
@@ -302,7 +302,7 @@ def _client_parts(patients: PatientTable, rows: NDArray[np.int64], split: Client
 
 def _downsample(part: Tensor, positive: Tensor, key: Key) -> Tensor:
     """As many rows of both outcomes; a client that has only one outcome keeps one row."""
-    shuffled = part[torch.randperm(len(part), generator=key.torch())]
+    shuffled = part[torch.randperm(len(part), generator=key.public_generator())]
     yes, no = shuffled[positive[shuffled]], shuffled[~positive[shuffled]]
     each = max(1, min(len(yes), len(no)))
     return torch.cat([yes[:each], no[:each]])

@@ -36,7 +36,7 @@ def iid(count: int, clients: int, key: Key, *, samples: int | None = None) -> Pa
     """
     _expect_enough(count, clients, 1 if samples is None else samples)
     expect(samples != 0, "samples=0 > 0")
-    order = torch.randperm(count, generator=key.torch())
+    order = torch.randperm(count, generator=key.public_generator())
     if samples is not None:
         order = order[: clients * samples]
     return list(order.tensor_split(clients))
@@ -71,7 +71,7 @@ def label_shards(labels: Tensor, clients: int, key: Key, *, shards: int = 2, sam
         pool = _by_class(labels, -(-clients * samples // len(labels)), key)
         size = samples // shards
         all_shards = [shard for shard in torch.split(pool, size) if len(shard) == size]
-    order = torch.randperm(len(all_shards), generator=key.child("deal").torch())[: clients * shards]
+    order = torch.randperm(len(all_shards), generator=key.child("deal").public_generator())[: clients * shards]
     return [torch.cat([all_shards[int(shard)] for shard in assigned]) for assigned in order.view(clients, shards)]
 
 
@@ -88,7 +88,7 @@ def dirichlet(labels: Tensor, clients: int, key: Key, *, alpha: float) -> Parts:
     """
     expect(alpha > 0, f"alpha={alpha} > 0")
     _expect_enough(len(labels), clients, 1)
-    generator = key.child("dirichlet").numpy()
+    generator = key.child("dirichlet").fast_generator()
     assigned: list[list[Tensor]] = [[] for _ in range(clients)]
     pool, counts = _by_class(labels, 1, key), torch.unique(labels, return_counts=True)[1]
     for members in torch.split(pool, counts.tolist()):
@@ -118,7 +118,7 @@ def by_key(keys: Tensor | np.ndarray | Sequence[str]) -> Parts:
 def _by_class(labels: Tensor, repeats: int, key: Key) -> Tensor:
     """Indices of all samples, class by class; each class is repeated in `repeats` fresh permutations."""
     expect(labels.dim() == 1, f"one label per sample, got shape {tuple(labels.shape)}")
-    generator = key.child("classes").torch()
+    generator = key.child("classes").public_generator()
     pool = []
     for label in torch.unique(labels):
         members = (labels == label).nonzero().flatten()

@@ -78,7 +78,7 @@ def hospital_charges(by: Literal["hospital", "zip"] = "hospital", seed: int = 0)
         seed: seed of the split of clients into 70 % that train and 30 % held out.
     """
     rows_of = _rows_of_clients(by)
-    order = torch.randperm(len(rows_of), generator=Key.from_seed(seed, "hospitals").torch()).tolist()
+    order = torch.randperm(len(rows_of), generator=Key.from_seed(seed, "hospitals").public_generator()).tolist()
     cut = round(0.7 * len(rows_of))
     train = [rows_of[client] for client in sorted(order[:cut])]
     held_out = [rows_of[client] for client in sorted(order[cut:])]
@@ -96,7 +96,7 @@ def hospital_charges(by: Literal["hospital", "zip"] = "hospital", seed: int = 0)
 
 def _draw(clients: int, samples: int, key: Key) -> Samples:
     """Samples of all clients, one client after the other."""
-    generator = key.torch()
+    generator = key.public_generator()
     group = (torch.arange(clients) % 2).repeat_interleave(samples)
     x = torch.randn(len(group), 2, generator=generator)
     noise = torch.rand(len(group), generator=generator)

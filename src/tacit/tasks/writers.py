@@ -85,7 +85,7 @@ def femnist(
     key = Key.from_seed(seed, "femnist")
     if rotated:
         x = rotate_half(x, parts, key.child("turned"))
-    order = torch.randperm(len(parts), generator=key.child("held out").torch()).tolist()
+    order = torch.randperm(len(parts), generator=key.child("held out").public_generator()).tolist()
     cut = min(max(round(held_out * len(parts)), 1), len(parts) - 1)
     others, train = [parts[i] for i in sorted(order[:cut])], [parts[i] for i in sorted(order[cut:])]
     test = torch.cat(others)
@@ -101,7 +101,7 @@ def femnist(
 
 def rotate_half(x: Tensor, parts: list[Tensor], key: Key) -> Tensor:
     """A copy with all images of half of the writers, chosen at random, rotated by 90 degrees counter-clockwise."""
-    chosen = torch.randperm(len(parts), generator=key.torch())[: len(parts) // 2].tolist()
+    chosen = torch.randperm(len(parts), generator=key.public_generator())[: len(parts) // 2].tolist()
     x = x.clone()
     for writer in chosen:
         x[parts[writer]] = torch.rot90(x[parts[writer]], 1, (2, 3))

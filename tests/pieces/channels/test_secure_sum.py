@@ -183,31 +183,31 @@ def secure(**changes: Any) -> Method:
 def test_a_client_that_fails_drops_out_and_the_others_are_summed() -> None:
     for channel in (SecureSum(dropout=0.2), SecureSum(dropout=0.2, conversation=True)):
         method = secure(channel=channel)
-        run = tacit.train(method, task(broken=(3, 7)), workers=1)
+        run = tacit.train(method, task(broken=(3, 7)), workers=1, noise="seeded")
         assert run.history[0].rejected == (3, 7)
-        alone = tacit.train(replace(method, channel=Plain()), task(broken=(3, 7)), workers=1)
+        alone = tacit.train(replace(method, channel=Plain()), task(broken=(3, 7)), workers=1, noise="seeded")
         torch.testing.assert_close(run.state.weights, alone.state.weights, rtol=0, atol=1e-5)
 
 
 def test_a_run_that_loses_too_many_stops_without_a_sum(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match="There is no sum"):
-        tacit.train(secure(), task(broken=(1, 2, 3)), workers=2, out=tmp_path / "run")
+        tacit.train(secure(), task(broken=(1, 2, 3)), workers=2, out=tmp_path / "run", noise="seeded")
 
 
 def test_a_cohort_too_small_is_reported_by_worker_processes_too() -> None:
     with pytest.raises(TooFewClientsError, match="Use larger cohorts"):
-        tacit.train(secure(sampler=FixedSize(2)), task(), workers=2)
+        tacit.train(secure(sampler=FixedSize(2)), task(), workers=2, noise="seeded")
 
 
 def test_overhead_is_reported_by_phase_and_stored(tmp_path: Path) -> None:
-    run = tacit.train(secure(), task(), workers=1, out=tmp_path / "run")
+    run = tacit.train(secure(), task(), workers=1, out=tmp_path / "run", noise="seeded")
     overhead = run.bytes.overhead
     assert 0 < overhead.up < run.bytes.up
     assert (
         sum((run.history[0].overhead["share"], run.history[1].overhead["share"]), Traffic())
         == run.bytes.phases["share"]
     )
-    plain = tacit.train(secure(channel=IdealSum()), task(), workers=1)
+    plain = tacit.train(secure(channel=IdealSum()), task(), workers=1, noise="seeded")
     assert run.bytes.down - overhead.down == plain.bytes.down
     assert run.bytes.up - overhead.up == plain.bytes.up - 24 * 36  # here rows have no frame header
     again = RunDirectory.open(tmp_path / "run")
@@ -226,12 +226,14 @@ def test_distributed_noise_gives_the_same_run_with_and_without_the_conversation(
     work = replace(task(), public=zoo.population([6], seed=3)[0])
     args = {"ratio": 0.1, "cohort": 8, "rounds": 3, "epsilon": 8, "delta": 1e-3, "clip": 0.3}
     runs = [
-        tacit.train(methods.make("fl-top-dp", {**args, "channel.conversation": conversation}), work, workers=1)
+        tacit.train(
+            methods.make("fl-top-dp", {**args, "channel.conversation": conversation}), work, workers=1, noise="seeded"
+        )
         for conversation in (False, True)
     ]
     assert torch.equal(runs[0].state.weights, runs[1].state.weights)
     ideal_sum = {"channel": "IdealSum()", "mechanism.arithmetic": "Reals()"}
-    ideal = tacit.train(methods.make("fl-top-dp", {**args, **ideal_sum}), work, workers=1)
+    ideal = tacit.train(methods.make("fl-top-dp", {**args, **ideal_sum}), work, workers=1, noise="seeded")
     simulated, complete, exact = (guarantee(run) for run in (*runs, ideal))
     assert simulated.epsilon is not None
     assert simulated.epsilon <= 8
@@ -243,7 +245,7 @@ def test_distributed_noise_gives_the_same_run_with_and_without_the_conversation(
 def test_poisson_cohorts_may_have_any_size() -> None:
     method = methods.fl_std_dp(cohort=6, rounds=4, epsilon=None, noise=1.0, clip=0.5)
     assert isinstance(method.sampler, Poisson)
-    run = tacit.train(method, task(), workers=1, seed=1)
+    run = tacit.train(method, task(), workers=1, seed=1, noise="seeded")
     assert len({len(report.clients) for report in run.history}) > 1
     steps = {report.grid_step for report in run.history}
     assert len(steps) == 1

@@ -165,7 +165,7 @@ def test_fixed_random_coordinates_follow_from_the_seed() -> None:
     fixed = method(FixedRandom(size=FIVE))
     masks = [initial_state(fixed, task(), seed).memory[MASK].tolist() for seed in (0, 0, 1)]
     assert masks[0] == masks[1] != masks[2]
-    *_, (state, _) = rounds(fixed, task(), workers=1)
+    *_, (state, _) = rounds(fixed, task(), workers=1, noise="seeded")
     assert state.memory[MASK].tolist() == masks[0]
 
 
@@ -231,7 +231,7 @@ def test_a_ballot_votes_for_the_largest_updates() -> None:
 def test_a_vote_selects_the_coordinates_with_the_most_votes() -> None:
     """The engine's first round against a count by hand; the model does not change in that round."""
     vote, work = method(Vote(size=FIVE), sampler=Everyone()), task()
-    (state, report), *rest = rounds(vote, work, workers=1)
+    (state, report), *rest = rounds(vote, work, workers=1, noise="seeded")
     first = initial_state(vote, work)
     votes = torch.zeros(650)
     wave = StackedClients(torch.arange(8), work.population, ReferenceLearner(zoo.softmax(), work.loss))
@@ -250,7 +250,7 @@ def test_noise_changes_the_result_of_a_vote() -> None:
     noisy = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=100.0)
     masks = []
     for pieces in ({}, {"mechanism": noisy, "channel": IdealSum()}):
-        (state, _), *_ = rounds(method(Vote(size=FIVE), rounds=1, **pieces), task(), workers=1)
+        (state, _), *_ = rounds(method(Vote(size=FIVE), rounds=1, **pieces), task(), workers=1, noise="seeded")
         masks.append(state.memory[MASK].tolist())
     assert masks[0] != masks[1]
 
@@ -258,7 +258,12 @@ def test_noise_changes_the_result_of_a_vote() -> None:
 def test_a_vote_is_accounted_as_one_of_the_rounds() -> None:
     mechanism = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=2.0)
     with_vote, without = (
-        [*follow(Plan(method=method(selection, mechanism=mechanism, channel=IdealSum()), task=task()), workers=1)][-1]
+        [
+            *follow(
+                Plan(method=method(selection, mechanism=mechanism, channel=IdealSum()), task=task(), noise="seeded"),
+                workers=1,
+            )
+        ][-1]
         for selection in (Vote(size=FIVE), FixedRandom(size=FIVE))
     )
     assert with_vote.state.round == without.state.round == 3

@@ -36,13 +36,15 @@ LOWEST = (0.0, 0.5, 1.0)  # shares of the lowest coefficients
 
 
 def normal(*shape: int, name: str = "x", dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=ROOT.child(name).torch(), dtype=dtype)
+    return torch.randn(*shape, generator=ROOT.child(name).public_generator(), dtype=dtype)
 
 
 def sparse(count: int, length: int, name: str, dtype: torch.dtype = torch.float64) -> Tensor:
     """One chunk with `count` non-zero numbers."""
     x = torch.zeros(1, length, dtype=dtype)
-    x[0, torch.randperm(length, generator=ROOT.child(name, 1).torch())[:count]] = normal(count, name=name, dtype=dtype)
+    x[0, torch.randperm(length, generator=ROOT.child(name, 1).public_generator())[:count]] = normal(
+        count, name=name, dtype=dtype
+    )
     return x
 
 
@@ -52,7 +54,7 @@ def encode(codec: Sense, rows: Tensor, now: Round = NOW) -> Tensor:
 
 
 def random_kept(count: int, length: int, draw: int = 0) -> Tensor:
-    return torch.randperm(length, generator=ROOT.child("kept", draw).torch())[:count]
+    return torch.randperm(length, generator=ROOT.child("kept", draw).public_generator())[:count]
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,7 @@ HOSTILE = {
 
 
 def source(seed: int = 0) -> ByteSource:
-    return Key.from_seed(seed, "secret").numpy().bytes
+    return Key.from_seed(seed, "secret").byte_source()
 
 
 def squared(row: npt.NDArray[np.int64]) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Key, Messages, Method, NoNoise, SimulatedRound
+from tacit.core import DenseRows, Messages, Method, NoNoise, RunKeys, SimulatedRound
 from tacit.core.interfaces import Aggregator, Mechanism
 from tacit.core.neutral import Mean
 from tacit.pieces.channels import Enclave, enclave_service
@@ -78,8 +78,8 @@ def messages(values: Tensor, cohort: tuple[int, ...] = COHORT, weighted: bool = 
 
 
 def now(index: int = 0, cohort: int = len(COHORT)) -> SimulatedRound:
-    keys = (Key.from_seed(SEED, name).child("round", index) for name in ("shared", "secret"))
-    return SimulatedRound.of(index, POPULATION, float(len(COHORT)), cohort, *keys)
+    keys = RunKeys.from_seed(SEED).at(index)
+    return SimulatedRound(index, POPULATION, float(len(COHORT)), cohort, keys.shared, keys.server, keys.clients)
 
 
 @dataclass

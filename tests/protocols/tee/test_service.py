@@ -144,6 +144,18 @@ def test_only_clients_of_the_directory_are_accepted() -> None:
         enclave_messages.read_reply(reply, MessageType.ROUND_OPENED)
 
 
+def test_a_host_cannot_choose_the_noise_of_an_enclave() -> None:
+    """Only a simulation, which plays both, hands the round's key over."""
+    used = method(mechanism=CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0))
+    federation, request = Federation(used), RoundRequest(0, MODEL, DIM, (0, 1), 2, LAYERS, {}, bytes(32))
+    asked = enclave_messages.pack(MessageType.OPEN_ROUND, request.pack())
+    enclave_messages.read_reply(federation.service.answer(asked), MessageType.ROUND_OPENED)
+    configuration = replace(federation.configuration, seed=None)
+    service = enclave_service(configuration, used, SimulatedAttestor(insecure=True))
+    with pytest.raises(EnclaveRefusedError, match="Only a simulated enclave takes a noise key"):
+        enclave_messages.read_reply(service.answer(asked), MessageType.ROUND_OPENED)
+
+
 def test_invalid_requests_of_the_host_are_refused() -> None:
     service = Federation(method()).service
     for request in (

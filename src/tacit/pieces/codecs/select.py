@@ -306,7 +306,7 @@ def _with_mask(state: State, mask: Tensor) -> State:
 
 @lru_cache(maxsize=2)  # every wave of a round needs the same mask
 def _random_mask(key: Key, dim: int, count: int) -> Tensor:
-    return torch.randperm(dim, generator=key.torch())[:count].sort().values
+    return torch.randperm(dim, generator=key.public_generator())[:count].sort().values
 
 
 @lru_cache(maxsize=2)  # every wave of a round packs the same mask; tensors hash by identity

@@ -127,7 +127,7 @@ class Sense:
         low = max(1, int(self.lowest * frame.most))
         if low == frame.most:
             return torch.arange(low)
-        drawn = torch.randperm(frame.length - low, generator=now.shared.child("coefficients").torch())
+        drawn = torch.randperm(frame.length - low, generator=now.shared.child("coefficients").public_generator())
         return torch.cat([torch.arange(low), low + drawn])[: frame.most]
 
     def _decode(self, total: Tensor, frame: "_Frame", kept: Tensor, threshold: float) -> Tensor:

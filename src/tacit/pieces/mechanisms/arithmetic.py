@@ -75,8 +75,8 @@ class Reals:
         return replace(messages, rows=clip_rows(messages.rows, noise.bound))
 
     def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
-        drawn = torch.randn(like.shape, generator=key.torch(like.device), dtype=like.dtype, device=like.device)
-        return drawn.mul_(noise.bound.whole * noise.multiplier * sqrt(count / noise.shares(now)))
+        deviation = noise.bound.whole * noise.multiplier * sqrt(count / noise.shares(now))
+        return key.stream().normal(like.shape, like).mul_(deviation)
 
     def release(self, multiplier: float, part: float) -> Release | None:
         return Release(Gaussian(multiplier * sqrt(part))) if multiplier * part else None
@@ -173,7 +173,7 @@ def _fitted(grid: Grid, clip: float, dim: int, max_cohort: int, honest: float, m
 def _rounding_sources(messages: Messages, now: ClientRound) -> list[Callable[[int], bytes]]:
     """Each client's randomness for rounding; no guarantee depends on it, so a fast generator suffices."""
     keys = now.clients.child("rounding")
-    return [keys.of(client).numpy().bytes for client in messages.clients.tolist()]
+    return [keys.of(client).fast_generator().bytes for client in messages.clients.tolist()]
 
 
 def _to_numbers(values: Integers, lattice: Lattice, like: Tensor) -> Tensor:

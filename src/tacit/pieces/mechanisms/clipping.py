@@ -216,7 +216,7 @@ class QuantileClip(WithoutPublicData):
         return (noise_multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5 if noise_multiplier else 0.0
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
-        noise = torch.randn((), generator=now.server.child("count noise").torch(), dtype=torch.float64)
+        noise = now.server.child("count noise").stream().normal((), torch.empty(0, dtype=torch.float64))
         fraction = (total.statistic + self.count_noise * float(noise)) / now.expected_cohort + 0.5
         moved = total.bound.whole * exp(-self.rate * (fraction - self.quantile))
         return replace(state, memory=state.memory_with(BOUND, torch.tensor(moved, dtype=torch.float64)))

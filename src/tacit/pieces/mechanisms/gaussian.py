@@ -258,4 +258,4 @@ def _given(noise_multiplier: float | None) -> float:
 
 def _standard_normal(like: Tensor, key: Key) -> Tensor:
     """Standard normal samples in the shape of `like`."""
-    return torch.randn(like.shape, generator=key.torch(like.device), dtype=like.dtype, device=like.device)
+    return key.stream().normal(like.shape, like)

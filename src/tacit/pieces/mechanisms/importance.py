@@ -292,7 +292,7 @@ class ByImportance:
 
 def _ranks(importance: Tensor, first: Which) -> Tensor:
     """Each group's rank, from 0, for every client; ties are broken by one fixed random order."""
-    order = torch.randperm(importance.shape[1], generator=_TIES.torch())
+    order = torch.randperm(importance.shape[1], generator=_TIES.public_generator())
     shuffled = importance[:, order]
     ranked = torch.argsort(shuffled, dim=1, descending=first == "most", stable=True)
     return torch.empty_like(ranked).scatter_(1, order[ranked], torch.arange(len(order)).expand_as(ranked))

@@ -104,8 +104,8 @@ def laplace(dim: int, scale: float, key: Key) -> Tensor:
         >>> laplace(3, 0.5, Key.from_seed(0)).shape
         torch.Size([3])
     """
-    generator = key.numpy()
-    norm, direction = generator.gamma(dim) * scale, torch.from_numpy(generator.standard_normal(dim))
+    stream = key.stream()
+    norm, direction = stream.gamma(dim) * scale, stream.normal((dim,), torch.empty(0, dtype=torch.float64))
     return direction.mul_(norm / direction.norm())
 
 

@@ -149,9 +149,7 @@ class NbaflGaussian(StatelessMechanism):
         deviation = self.broadcast(now.cohort) if now.cohort else 0.0
         if deviation == 0:
             return total
-        noise = torch.randn(
-            total.total.shape, generator=now.server.child("nbafl broadcast").torch(), dtype=total.total.dtype
-        )
+        noise = now.server.child("nbafl broadcast").stream().normal(total.total.shape, total.total)
         return replace(total, total=total.total + noise.mul_(deviation * total.weight))
 
     @property
@@ -171,10 +169,7 @@ class NbaflGaussian(StatelessMechanism):
 def add_gaussian(rows: Rows, clients: Tensor, deviation: float | Tensor, keys: ClientKeys) -> DenseRows:
     """The rows with independent Gaussian noise from each client's key; `deviation` may differ by row and coordinate."""
     values = rows.dense()
-    noise = [
-        torch.randn(values.shape[1], generator=keys.of(client).torch(values.device), dtype=values.dtype)
-        for client in clients.tolist()
-    ]
+    noise = [keys.of(client).stream().normal(values.shape[1:], values) for client in clients.tolist()]
     return DenseRows(values + torch.stack(noise).mul_(deviation)) if noise else DenseRows(values)
 
 

@@ -97,6 +97,7 @@ class RoundRequest:
         invited: number of clients invited to the round.
         layers: number of values in each of the model's parameters.
         memory: the mechanism's state, and nothing else of the server's.
+        noise_key: of the round; only in a simulation, which plays host and enclave. An enclave draws its own.
     """
 
     round: int
@@ -106,6 +107,7 @@ class RoundRequest:
     invited: int
     layers: tuple[int, ...]
     memory: Mapping[str, Tensor]
+    noise_key: bytes = b""
 
     def state(self) -> State:
         """The part of the server's state that the enclave needs."""
@@ -115,7 +117,7 @@ class RoundRequest:
         layers = pack_number(len(self.layers)) + b"".join(pack_number(size, LENGTH) for size in self.layers)
         cohort = pack_table(dict.fromkeys(self.cohort, b""), 0)
         head = pack_number(self.round) + self.model + pack_number(self.dim, LENGTH) + pack_number(self.invited)
-        return head + cohort + layers + pack_memory(self.memory)
+        return head + cohort + layers + pack_memory(self.memory) + pack_number(len(self.noise_key)) + self.noise_key
 
     @classmethod
     def read(cls, reader: Reader) -> "RoundRequest":
@@ -125,11 +127,14 @@ class RoundRequest:
         if count > MAX_LAYERS:
             raise ProtocolError(f"Expected at most {MAX_LAYERS} layers, got {count}.")
         layers = tuple(reader.number(LENGTH) for _ in range(count))
-        memory = read_memory(reader)
+        memory, length = read_memory(reader), reader.number()
+        if length not in (0, KEY):
+            raise ProtocolError(f"Expected a noise key of {KEY} bytes or none, got {length}.")
+        noise_key = reader.take(length)
         reader.expect_end()
         if max(dim, sum(layers)) >= CLIENT_LIMIT:
             raise ProtocolError("Expected a model of fewer than 2^32 parameters.")
-        return cls(index, model, dim, cohort, invited, layers, memory)
+        return cls(index, model, dim, cohort, invited, layers, memory, noise_key)
 
 
 @dataclass(frozen=True, eq=False)

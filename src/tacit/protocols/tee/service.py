@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tacit.core import DenseRows, Key, Messages, Method, ServerRound, State, Sum
+from tacit.core import ClientKeys, DenseRows, Key, Messages, Method, RunKeys, ServerRound, State, Sum
 from tacit.core.server_half import aggregate_messages, join_messages, released_sum
 from tacit.errors import ProtocolError, TacitError, WireError
 from tacit.protocols import crypto
@@ -130,6 +130,8 @@ class EnclaveService:
             raise ProtocolError(f"Round {request.round} is over: one aggregate is released per round.")
         if not set(request.cohort) <= self.configuration.directory.keys():
             raise ProtocolError("The cohort contains clients that are not in the directory.")
+        if request.noise_key and self.configuration.seed is None:
+            raise ProtocolError("Only a simulated enclave takes a noise key: an enclave draws its own.")
         if self.method.mechanism.per_layer and sum(request.layers) != request.dim:
             raise ProtocolError("The layers do not add up to an update, but each has its own clipping bound.")
         session = EnclaveSession(
@@ -219,12 +221,13 @@ class EnclaveService:
     def _now(self, current: _OpenRound) -> ServerRound:
         index, population = current.request.round, self.configuration.population
         expected = self.method.sampler.sampling(population, index).mean_cohort(population)
-        shared, secret = (key.child("round", index) for key in self._keys)
-        return ServerRound(index, population, expected, current.request.invited, shared, secret)
+        keys, given = self._keys.at(index), current.request.noise_key
+        server = Key(given) if given else keys.server
+        return ServerRound(index, population, expected, current.request.invited, keys.shared, server)
 
 
-def _random_keys(configuration: Configuration) -> tuple[Key, Key]:
-    """Shared randomness, and that of the noise."""
+def _random_keys(configuration: Configuration) -> RunKeys:
+    """Shared randomness, and that of the noise; an enclave plays no client."""
     if configuration.seed is not None:
-        return Key.from_seed(configuration.seed, "shared"), Key.from_seed(configuration.seed, "secret")
-    return Key(configuration.digest), Key.from_entropy()
+        return RunKeys.from_seed(configuration.seed)
+    return RunKeys(Key(configuration.digest), Key.from_entropy(), ClientKeys(Key.from_entropy()))

@@ -18,7 +18,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from tacit.core import Key, Messages, Method, Round, State, Sum
+from tacit.core import Key, Messages, Method, Round, ServerRound, State, Sum
 from tacit.protocols import crypto
 from tacit.protocols.attestation import AttestationPolicy, code_measurement
 from tacit.protocols.kit import LocalClients, Requests, Transcript, play
@@ -91,7 +91,8 @@ class SimulatedEnclave:
         self.seconds = defaultdict(float)
         self._encode(messages, now, model)
         dim, memory = messages.rows.dim, shared_memory(state)
-        request = RoundRequest(now.index, model, dim, cohort, now.cohort, state.layers, memory)
+        noise_key = now.server.value if isinstance(now, ServerRound) else b""
+        request = RoundRequest(now.index, model, dim, cohort, now.cohort, state.layers, memory, noise_key)
         outcome = play(converse(request, self._attested), self._answer)
         self._attested, self.transcript = frozenset(outcome.clients), outcome.transcript
         result = outcome.result
