@@ -14,7 +14,9 @@ from scipy.special import ive
 from tacit.core import Key
 from tacit.errors import UserError
 from tacit.pieces.mechanisms.discrete import (
+    BLOCK,
     PRECISION,
+    REST,
     ByteSource,
     CdfTable,
     DiscreteGaussian,
@@ -119,26 +121,83 @@ def test_large_tables_end_where_the_tail_is_negligible() -> None:
     assert DiscreteGaussian(1000.0).table is table
 
 
-def fixed_words(*numbers: int) -> ByteSource:
-    """A source that returns these words in order."""
-    stream = (number.to_bytes(8, "little") for number in numbers)
-    return lambda size: b"".join(next(stream) for _ in range(size // 8))
+def fixed(*numbers: tuple[int, int]) -> ByteSource:
+    """A source that returns these numbers of so many bytes in order."""
+    stream = b"".join(number.to_bytes(size, "little") for number, size in numbers)
+    position = 0
+
+    def read(size: int) -> bytes:
+        nonlocal position
+        position += size
+        return stream[position - size : position]
+
+    return read
 
 
 @every_kind
-def test_ties_are_resolved_by_the_second_word(kind: Kind) -> None:
-    table = kind(3.0).table
-    for k in (0, 5, table.max_magnitude - 1):
-        high, low = int(table.high[k]), int(table.low[k])
-        for second in (low - 1, low, low + 1):
-            magnitude = sum(threshold <= (high << 64) + second for threshold in thresholds(table))
-            assert table.sample(1, fixed_words(2 * high, second)).tolist() == [magnitude]
-            assert table.sample(1, fixed_words(2 * high + 1, second)).tolist() == [-magnitude]
-    assert table.sample(3, fixed_words(0, 1, 2**64 - 1, 2**64 - 1)).tolist() == [0, 0, -table.max_magnitude]
+@pytest.mark.parametrize("sigma", [0.1, 3.0, 300.0])
+def test_ties_are_resolved_by_the_other_bits(kind: Kind, sigma: float) -> None:
+    """Also where several thresholds begin with the same 31 bits."""
+    table = kind(sigma).table
+    found = thresholds(table)
+    for k in {0, 5, len(found) // 2, len(found) - 1} & set(range(len(found))):
+        prefix, rest = found[k] >> REST, found[k] & (1 << REST) - 1
+        for last in {max(rest - 1, 0), rest, min(rest + 1, (1 << REST) - 1)}:
+            magnitude = sum(threshold <= (prefix << REST) + last for threshold in found)
+            for sign in (0, 1):
+                words = ((2 * prefix + sign, 4), (last, REST // 8))
+                assert table.sample(1, fixed(*words)).tolist() == [-magnitude if sign else magnitude]
+                assert table.sample_slowly(1, fixed(*words)).tolist() == [-magnitude if sign else magnitude]
+
+
+def test_the_largest_number_is_the_largest_magnitude() -> None:
+    table = DiscreteGaussian(3.0).table
+    words = ((0, 4), (1, 4), (2**32 - 1, 4), ((1 << REST) - 1, REST // 8))
+    assert table.sample(3, fixed(*words)).tolist() == [0, 0, -table.max_magnitude]
+
+
+@every_kind
+@pytest.mark.parametrize("sigma", [0.1, 0.7, 3.0, 30.0, 1000.0, 9000.0])
+def test_samples_are_bitwise_those_of_the_reference(kind: Kind, sigma: float) -> None:
+    """Given the same bytes, for whole blocks and a part of one; a few of these bytes leave ties."""
+    if kind is Skellam and sigma > 1000:
+        pytest.skip("such a table takes seconds to build")
+    table, count = kind(sigma).table, 2 * BLOCK + 17
+    assert np.array_equal(table.sample(count, source(3)), table.sample_slowly(count, source(3)))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_samples_of_words_at_and_beside_every_threshold_are_those_of_the_reference(tied: bool) -> None:
+    table = DiscreteGaussian(500.0).table
+    prefixes = np.array([threshold >> REST for threshold in thresholds(table)])
+    shifted = prefixes if tied else np.concatenate([prefixes - 1, prefixes + 1]).clip(0, (1 << 31) - 1)
+    words = (2 * shifted + 1).astype("<u4").tobytes()
+    rests = np.random.default_rng(0).bytes(12 * 2 * len(shifted))
+    fast, slow = (draw(len(shifted), reader(words + rests)).tolist() for draw in (table.sample, table.sample_slowly))
+    assert fast == slow
+
+
+def reader(stream: bytes) -> ByteSource:
+    """A source that returns these bytes in order."""
+    return fixed((int.from_bytes(stream, "little"), len(stream)))
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_all_numbers_of_a_small_table_have_exactly_its_probabilities(crowded: bool) -> None:
+    """Thresholds that are multiples of 2¹¹⁵: the first 12 bits decide, and all 2¹² of them are tried."""
+    steps = [7, 8, 9, 10, 11, 300, 301, 4095] if crowded else [1000, 2000, 2500, 4000]
+    table = CdfTable(np.array([step << 51 for step in steps], np.uint64), np.zeros(len(steps), np.uint64))
+    expected = np.diff([0, *steps, 1 << 12]).tolist()
+    for low in (1, (1 << 19) - 1):  # of the other 19 bits of a prefix; 0 would be a tie, which the other bits resolve
+        words = ((np.arange(1 << 12) << 20) + 2 * low).astype("<u4").tobytes()
+        drawn = table.sample(1 << 12, reader(words))
+        assert np.bincount(drawn, minlength=len(expected)).tolist() == expected
+        negative = table.sample(1 << 12, reader((np.frombuffer(words, "<u4") + 1).astype("<u4").tobytes()))
+        assert np.array_equal(negative, -drawn)
 
 
 def test_a_source_with_too_few_bytes_is_refused() -> None:
-    with pytest.raises(UserError, match="Expected 80 bytes of randomness, not 8"):
+    with pytest.raises(UserError, match="Expected 40 bytes of randomness, not 8"):
         DiscreteGaussian(3.0).table.sample(10, lambda _: bytes(8))
 
 

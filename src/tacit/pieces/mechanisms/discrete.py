@@ -2,18 +2,19 @@
 
 A table holds P(|X| ≤ k) as 127-bit integers. A sample looks up a uniform 127-bit number, and one more bit is its sign.
 Sampling uses no floating point, so the samples have exactly the distribution of the table, whose distance from the pmf
-is known.
+is known. Of the 127 bits, the first 31 nearly always decide, and only if they do not are the others drawn.
 
 References: Canonne, Kamath, Steinke 2020 (discrete Gaussian); Kairouz, Liu, Steinke 2021 (its sums); Agarwal, Kairouz,
 Liu 2021 (Skellam); Peikert 2010 (rounding by a discrete Gaussian).
 """
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from math import asinh, exp, expm1, fsum, hypot, ldexp, log, log1p, pi, sqrt
 from typing import Protocol
@@ -26,9 +27,13 @@ from tacit.errors import expect
 
 Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
+HalfWords = npt.NDArray[np.uint32]
 ByteSource = Callable[[int], bytes]  # returns `n` unpredictable bytes: os.urandom, or an AES-CTR keystream
 
 PRECISION = 127  # bits of a table's probabilities; with the sign bit, two 64-bit words
+REST = 96  # of these bits, those that are drawn only if the first 31 do not decide
+BLOCK = 1 << 15  # samples at a time: their arrays stay in cache
+CELL_BITS = 18  # at most, of a guide: a larger one would not stay in cache
 FIXED_POINT = 256  # fractional bits while a table is built
 MIN_SIGMA, MAX_SIGMA = 0.1, 1e5  # a wider table would take more than 20 MB
 SMOOTHING = 2.0  # s in `continuous`, in steps of the grid: less costs exactness, more costs noise
@@ -126,20 +131,87 @@ class CdfTable:
         return ldexp(self.max_magnitude + 1 + 4, -PRECISION - 1)
 
     def sample(self, count: int, source: ByteSource = os.urandom) -> Integers:
-        """`count` independent samples."""
-        words = _words(source, count)
-        high = words >> np.uint64(1)
-        magnitudes = np.searchsorted(self.high, high)
-        for tie in np.flatnonzero(self.high.take(magnitudes, mode="clip") == high):  # once in 2⁴⁹ samples
-            magnitudes[tie] = self._resolve_tie(high[tie], _words(source, 1)[0])
-        signs = (words & np.uint64(1)).astype(np.int64)
-        signed: Integers = (magnitudes ^ -signs) + signs  # −k = ~k + 1, where the sign bit is set
-        return signed
+        """`count` independent samples, bitwise those of `sample_slowly`."""
+        samples = np.empty(count, np.int64)
+        for begin in range(0, count, BLOCK):
+            part = samples[begin : begin + BLOCK]
+            words = _half_words(source, len(part))
+            signs = (words & np.uint32(1)).view(np.int32)
+            part[:] = (self._magnitudes(words, source) ^ -signs) + signs  # −k = ~k + 1, where the sign bit is set
+        return samples
 
-    def _resolve_tie(self, high: np.uint64, low: np.uint64) -> int:
-        """The number of thresholds that are at most the number with the words `high` and `low`."""
+    def sample_slowly(self, count: int, source: ByteSource = os.urandom) -> Integers:
+        """The reference for `sample`: every number is looked up by itself, with all of its bits."""
+        thresholds = [(int(high) << 64) + int(low) for high, low in zip(self.high, self.low, strict=True)]
+        undecided = {threshold >> REST for threshold in thresholds}
+        samples = []
+        for begin in range(0, count, BLOCK):
+            words = _half_words(source, min(BLOCK, count - begin)).tolist()
+            rest = iter(_rests(source, sum(word >> 1 in undecided for word in words)))
+            for word in words:
+                number = (word >> 1 << REST) + (next(rest) if word >> 1 in undecided else 0)
+                magnitude = bisect_right(thresholds, number)
+                samples.append(-magnitude if word & 1 else magnitude)
+        return np.array(samples, np.int64)
+
+    def _magnitudes(self, words: HalfWords, source: ByteSource) -> npt.NDArray[np.int32]:
+        """How many thresholds are at most the numbers that begin with the upper 31 bits of these words."""
+        guide, prefixes = self._guide, words >> np.uint32(1)
+        cells = (words >> guide.shift).astype(np.intp)
+        thresholds = guide.threshold.take(cells)
+        magnitudes = guide.count.take(cells)
+        magnitudes += thresholds < prefixes
+        others = np.flatnonzero((thresholds == prefixes) | (thresholds == CROWDED))
+        if len(others):
+            magnitudes[others] = self._search(prefixes[others], source)
+        return magnitudes
+
+    def _search(self, prefixes: HalfWords, source: ByteSource) -> Integers:
+        """The same without a guide, with the other 96 bits where the first 31 do not decide."""
+        found = np.searchsorted(self._prefixes, prefixes)
+        undecided = np.flatnonzero(self._prefixes.take(found, mode="clip") == prefixes)
+        for i, rest in zip(undecided.tolist(), _rests(source, len(undecided)), strict=True):
+            found[i] = self._count(int(prefixes[i]), rest)
+        return found
+
+    def _count(self, prefix: int, rest: int) -> int:
+        """The number of thresholds that are at most the number with these first 31 and last 96 bits."""
+        number = (prefix << REST) + rest
+        high, low = np.uint64(number >> 64), np.uint64(number & (1 << 64) - 1)
         first, last = np.searchsorted(self.high, high, "left"), np.searchsorted(self.high, high, "right")
         return int(first + np.searchsorted(self.low[first:last], low, "right"))
+
+    @cached_property
+    def _prefixes(self) -> HalfWords:
+        """The first 31 bits of every threshold."""
+        return (self.high >> np.uint64(REST - 64)).astype(np.uint32)
+
+    @cached_property
+    def _guide(self) -> "Guide":
+        bits = min(CELL_BITS, self.max_magnitude.bit_length() + 2)
+        edges = np.arange((1 << bits) + 1, dtype=np.uint64) << np.uint64(PRECISION - REST - bits)
+        counts = np.searchsorted(self._prefixes.astype(np.uint64), edges)
+        thresholds = np.append(self._prefixes, np.uint32(1 << PRECISION - REST))[counts[:-1]]
+        thresholds[np.diff(counts) > 1] = CROWDED
+        return Guide(np.uint32(32 - bits), counts[:-1].astype(np.int32), thresholds)
+
+
+CROWDED = np.uint32((1 << 32) - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Guide:
+    """Where to look in a table: the numbers that begin with the same bits are a cell, and most have one threshold.
+
+    Attributes:
+        shift: by how much a 32-bit word is shifted to get its cell.
+        count: how many thresholds are below each cell.
+        threshold: the first 31 bits of the next one, in the cell or above; `CROWDED` if more than one is in the cell.
+    """
+
+    shift: np.uint32
+    count: npt.NDArray[np.int32]
+    threshold: HalfWords
 
 
 @dataclass(frozen=True)
@@ -261,11 +333,22 @@ def _check_sigma(sigma: float) -> None:
     expect(MIN_SIGMA <= sigma <= MAX_SIGMA, statement, advice)
 
 
-def _words(source: ByteSource, count: int) -> Words:
-    """`count` uniform 64-bit words."""
-    drawn = source(8 * count)
-    expect(len(drawn) == 8 * count, f"{8 * count} bytes of randomness, not {len(drawn)}")
-    return np.frombuffer(drawn, dtype="<u8").astype(np.uint64, copy=False)
+def _half_words(source: ByteSource, count: int) -> HalfWords:
+    """`count` uniform 32-bit words."""
+    drawn = _draw(source, 4 * count)
+    return np.frombuffer(drawn, dtype="<u4").astype(np.uint32, copy=False)
+
+
+def _rests(source: ByteSource, count: int) -> list[int]:
+    """`count` uniform 96-bit numbers."""
+    drawn = _draw(source, REST // 8 * count) if count else b""
+    return [int.from_bytes(drawn[i : i + REST // 8], "little") for i in range(0, len(drawn), REST // 8)]
+
+
+def _draw(source: ByteSource, size: int) -> bytes:
+    drawn = source(size)
+    expect(len(drawn) == size, f"{size} bytes of randomness, not {len(drawn)}")
+    return drawn
 
 
 def _tau(sigma: float, shares: int) -> float:
