@@ -20,7 +20,7 @@ from tacit.papers.comparison import Comparison, ComparisonRow, RowTrial
 from tacit.papers.comparison_figures import caption
 from tacit.pieces.channels import Enclave
 from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
-from tacit.pieces.samplers import FixedSize
+from tacit.pieces.samplers import FixedSize, Poisson
 from tacit.pieces.trainers import Sgd
 from tacit.protocols.attestation import SIMULATED
 from tacit.protocols.tee import EnclaveRelease, SimulatedEnclave, simulated_enclave
@@ -105,9 +105,14 @@ def test_workers_make_no_difference() -> None:
 
 
 def test_with_too_few_contributors_the_model_stays() -> None:
-    few = method(Enclave(least=5))
+    few = replace(method(Enclave(least=6)), sampler=Poisson(4))  # of 6 clients
     run = tacit.train(few, task(), workers=1)
     assert torch.equal(run.state.weights, initial_state(few, task()).weights)
+
+
+def test_cohorts_that_are_always_too_small_are_refused_before_the_run() -> None:
+    with pytest.raises(UserError, match=r"cohorts of at least 5 clients for Enclave\(least=4, colluding=0.1\), got 4"):
+        tacit.train(method(Enclave(least=4)), task(), workers=1)
 
 
 def test_a_run_whose_enclave_ends_fails_and_can_be_resumed(tmp_path: Path, monkeypatch) -> None:
