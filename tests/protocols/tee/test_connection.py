@@ -3,79 +3,30 @@
 import socket
 import ssl
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from protocols.tee.federation import NOW, POLICY, SEED, Federation, method
+from protocols.tee.federation import NOW, POLICY, SEED
+from protocols.tee.listening import ATTEST, Listening
 from tacit.errors import EnclaveRefusedError, EnclaveUnavailableError, ProtocolError
-from tacit.pieces.channels import enclave_service
-from tacit.protocols.attestation import SimulatedAttestor
 from tacit.protocols.kit import ProtocolId, pack_frame
 from tacit.protocols.tee import (
     ChannelIdentity,
     EnclaveConnection,
-    EnclaveServer,
     MessageType,
     connect,
     connection,
-    enclave_context,
     enclave_messages,
     simulated_host,
 )
-from tacit.protocols.tee.secure_channel import host_context
 from tacit.wire.packing import pack_number
 
 MAGIC = b"TACP"
-ATTEST = enclave_messages.pack(MessageType.ATTEST, bytes(64))
-
-
-@dataclass
-class Listening:
-    """An enclave behind a socket of this machine, in a thread."""
-
-    handshake: float = 10.0
-    idle: float = 10.0
-    limit: int | None = None
-    identity: ChannelIdentity = field(default_factory=ChannelIdentity.fresh)
-
-    def __post_init__(self) -> None:
-        self.configuration = Federation(method()).configuration
-        attestor = SimulatedAttestor(insecure=True)
-        self.service = enclave_service(self.configuration, method(), attestor, channel=self.identity.digest)
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.address = listener.getsockname()
-        self.server = EnclaveServer(
-            listener,
-            lambda request: self.service.answer(request),
-            enclave_context(self.identity, self.configuration.host),
-            limit=self.limit or self.service.max_frame,
-            idle=self.idle,
-            handshake=self.handshake,
-        )
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-        self.thread.start()
-
-    def open(self) -> socket.socket:
-        return socket.create_connection(self.address, timeout=10)
-
-    def secured(self, identity: ChannelIdentity | None = None) -> ssl.SSLSocket:
-        return host_context(identity or simulated_host(SEED)).wrap_socket(self.open())
-
-    def host(self) -> EnclaveConnection:
-        return connect(self.open(), simulated_host(SEED), self.configuration.digest, POLICY, NOW, timeout=10)
-
-    def check_alive(self) -> None:
-        """The host still gets an answer, at once."""
-        began, host = time.monotonic(), self.host()
-        assert enclave_messages.unpack(host.ask(ATTEST)).kind is MessageType.EVIDENCE
-        assert time.monotonic() - began < 5
-        host.close()
 
 
 @pytest.fixture

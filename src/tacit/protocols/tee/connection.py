@@ -18,7 +18,7 @@ from tacit.protocols.tee.enclave_messages import MAX_FRAME, MessageType
 TIMEOUT = 600.0  # seconds that a host waits for a reply, and an enclave for the next bytes of an authenticated host
 HANDSHAKE = 10.0  # seconds in which a peer must prove who it is
 PEERS = 8  # authenticated connections at the same time
-STRANGERS = 64  # connections at the same time that have not proved anything yet
+STRANGERS = 16  # connections at the same time that have not proved anything yet
 _CHUNK = 1 << 20
 _PAUSE = 0.05  # seconds before the next attempt to accept
 
