@@ -288,8 +288,7 @@ class EnclaveService:
         if self._charge_budget is not None:
             self._charge_budget(index, turnout)
             return
-        mechanism = self.method.mechanism
-        if _costs_more(mechanism.price(index, turnout), mechanism.price(index)):
+        if _costs_more(self.method.price(index, turnout), self.method.price(index)):
             raise ProtocolError(
                 f"{turnout.delivered} of {turnout.cohort} clients delivered their share of the noise, fewer than the "
                 "mechanism declares: nothing is released."
