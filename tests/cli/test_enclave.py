@@ -1,17 +1,22 @@
 import json
 import os
 import socket
-import threading
+import ssl
+import subprocess
+import sys
 import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 
 from protocols.attestation.genuine import HELLO, OUTDATED, SAMPLES, SGX, TDX, Sample
 from protocols.tee.federation import launch_in_thread
 from tacit import cli, methods
+from tacit.errors import EnclaveUnavailableError
 from tacit.pieces.channels import Enclave
 from tacit.protocols.attestation import (
     SIMULATED,
@@ -23,13 +28,18 @@ from tacit.protocols.attestation import (
     verify_evidence,
 )
 from tacit.protocols.tee import (
+    NO_MEMORY,
+    ChannelIdentity,
     Configuration,
-    EnclaveConnection,
     MessageType,
+    connect,
     enclave_messages,
+    memory_digest,
     simulated_configuration,
     simulated_enclave,
+    simulated_host,
 )
+from tacit.runs.expressions import build
 
 AT = "2025-07-01T12:00:00Z"
 
@@ -98,6 +108,10 @@ def test_a_simulated_quote_always_carries_the_warning(tmp_path: Path, capsys) ->
         (["configure", "fedavg", "--population", "5", "--out", "x"], "either --directory or --seed"),
         (["configure", "fedvg", "--population", "5", "--seed", "1", "--out", "x"], "Did you mean 'fedavg'"),
         (["serve", "none", "--listen", "x"], "Could not read the configuration"),
+        (
+            ["configure", "fedavg", "--population", "1", "--directory", "k.json", "--host", "k.json", "--out", "x"],
+            "k.json: Expected an X.509 certificate in PEM or DER",
+        ),
         (["manifest", "x", "--listen", "socket", "--parameters", "3", "--cohort", "2"], "Expected HOST:PORT"),
         (["manifest", "x", "--listen", "h:1", "--parameters", "0", "--cohort", "2"], "parameters=0 >= 1"),
     ],
@@ -106,6 +120,7 @@ def test_invalid_command_lines_have_a_clear_error(
     line: list[str], why: str, tmp_path: Path, capsys, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("k.json").write_text(json.dumps({"0": "ab" * 32}))
     assert cli.main(["enclave", *line]) == 2
     assert why in capsys.readouterr().err
 
@@ -133,12 +148,28 @@ def test_a_configuration_is_written_with_its_digest(tmp_path: Path, capsys) -> N
 
 
 def test_a_directory_gives_a_configuration_for_hardware(tmp_path: Path, capsys) -> None:
-    (tmp_path / "keys.json").write_text(json.dumps({"0": "ab" * 32, "4": "cd" * 32}))
-    line = ["configure", "fedavg", "--population", "5", "--directory", str(tmp_path / "keys.json")]
+    (tmp_path / "keys.json").write_text(json.dumps({"0": "ab" * 32, "1": "cd" * 32}))
+    (tmp_path / "host.pem").write_text(ssl.DER_cert_to_PEM_cert(simulated_host(3).certificate))
+    bound = {"mechanism/bound": torch.tensor(0.5)}
+    safetensors.torch.save_file(bound, tmp_path / "memory.safetensors")
+    files = ["--directory", "keys.json", "--host", "host.pem", "--memory", "memory.safetensors"]
+    options = [str(tmp_path / each) if each[0] != "-" else each for each in files]
+    line = ["configure", "fedavg", "--set", "cohort=2", "--population", "2", *options, "--parameters", "99"]
     assert cli.main(["enclave", *line, "--out", str(tmp_path / "c.json")]) == 0
     assert SIMULATED not in capsys.readouterr().out
     configuration = Configuration.from_bytes((tmp_path / "c.json").read_bytes())
-    assert (configuration.seed, sorted(configuration.directory)) == (None, [0, 4])
+    assert (configuration.seed, sorted(configuration.directory)) == (None, [0, 1])
+    assert (configuration.host, configuration.parameters) == (simulated_host(3).certificate, 99)
+    assert configuration.memory == memory_digest(bound)
+
+
+def test_the_noise_is_that_of_the_budget(tmp_path: Path) -> None:
+    """A configuration without a noise multiplier could release nothing."""
+    options = ["--set", "cohort=4", "epsilon=8", "delta=0.01", "rounds=3", "--population", "9", "--seed", "3"]
+    assert cli.main(["enclave", "configure", "geyer", *options, "--out", str(tmp_path / "c.json")]) == 0
+    method = build(Configuration.from_bytes((tmp_path / "c.json").read_bytes()).method)
+    assert not method.unsized
+    assert method.budget is not None
 
 
 @pytest.mark.parametrize(
@@ -161,57 +192,71 @@ def test_another_directory_is_refused_with_the_entry_that_is_wrong(
     assert why in capsys.readouterr().err
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, "the enclave does not listen"
-        time.sleep(0.01)
-
-
-def test_an_enclave_is_served_on_a_socket_and_attests_itself(tmp_path: Path, capsys) -> None:
-    file, address, codes = configured(tmp_path), tmp_path / "socket", list[int]()
+def test_an_enclave_is_served_to_its_host_and_ends_by_a_signal(tmp_path: Path, capsys) -> None:
+    file, address = configured(tmp_path), tmp_path / "socket"
     configuration = Configuration.from_bytes(file.read_bytes())
-    capsys.readouterr()
     line = ["enclave", "serve", str(file), "--listen", str(address), "--insecure-simulation"]
-    thread = threading.Thread(target=lambda: codes.append(cli.main(line)), daemon=True)
-    thread.start()
-    wait_for(address)
-    connection = EnclaveConnection(connected(address))
-    nonce = bytes(range(32))
-    reply = connection.ask(enclave_messages.pack(MessageType.ATTEST, nonce + bytes(32)))
-    assert os.stat(address).st_mode & 0o777 == 0o600
-    evidence = Evidence.read(enclave_messages.read_reply(reply, MessageType.EVIDENCE))
-    policy = AttestationPolicy(measurements=(code_measurement(),), simulation=True)
-    assert verify_evidence(evidence, nonce, policy, int(time.time())).accepted
-    assert evidence.config == configuration.digest
-    assert Binding(evidence.key, nonce, evidence.config, evidence.head) == evidence.binding(nonce)
-    connection.close()
-    thread.join(60)
-    printed = capsys.readouterr()
-    assert codes == [0]
-    assert configuration.digest.hex() in printed.out.splitlines()[1]
-    assert printed.out.splitlines()[2] == SIMULATED
-    assert printed.err.count(SIMULATED) == 1
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tacit.cli", *line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        printed = [process.stdout.readline() for _ in range(4)]
+        assert os.stat(address).st_mode & 0o777 == 0o600
+        policy = AttestationPolicy(measurements=(code_measurement(),), simulation=True)
+        now, digest = int(time.time()), configuration.digest
+        with pytest.raises(EnclaveUnavailableError):
+            connect(connected(address), ChannelIdentity.fresh(), digest, policy, now)
+        idle = connected(address)
+        host = connect(connected(address), simulated_host(3), digest, policy, now)
+        nonce = bytes(range(32))
+        reply = host.ask(enclave_messages.pack(MessageType.ATTEST, nonce + bytes(32)))
+        evidence = Evidence.read(enclave_messages.read_reply(reply, MessageType.EVIDENCE))
+        assert verify_evidence(evidence, nonce, policy, now).accepted
+        assert evidence.config == digest
+        binding = Binding(evidence.key, nonce, evidence.config, evidence.head, evidence.channel)
+        assert binding == evidence.binding(nonce)
+        assert evidence.channel.hex() in printed[2]
+        host.close()
+        idle.close()
+        assert process.poll() is None
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, out) == (0, "")
+    assert digest.hex() in printed[1]
+    assert printed[3].strip() == SIMULATED
+    assert err.count(SIMULATED) == 1
 
 
 def connected(address: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            connection.connect(str(address))
-            return connection
-        except ConnectionRefusedError:  # bound, but not listening yet
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+    connection.connect(str(address))
+    return connection
+
+
+def test_serving_needs_a_host_and_a_journal(tmp_path: Path, capsys) -> None:
+    """Without its certificate anyone could connect; without a journal a restart would forget the charges."""
+    configuration = Configuration.from_bytes(configured(tmp_path).read_bytes())
+    file = tmp_path / "other.json"
+    file.write_bytes(replace(configuration, host=b"").to_bytes())
+    listen = ["--listen", str(tmp_path / "socket")]
+    assert cli.main(["enclave", "serve", str(file), *listen, "--insecure-simulation"]) == 2
+    assert "configure the enclave with --host" in capsys.readouterr().err
+    file.write_bytes(replace(configuration, seed=None, memory=NO_MEMORY).to_bytes())
+    assert cli.main(["enclave", "serve", str(file), *listen]) == 2
+    assert "forget what was released and charged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seeded", [True, False])
 def test_serving_needs_hardware_or_the_insecure_flag(seeded: bool, tmp_path: Path, capsys) -> None:
     configuration = Configuration.from_bytes(configured(tmp_path).read_bytes())
     file = tmp_path / "other.json"
-    file.write_bytes(replace(configuration, seed=3 if seeded else None).to_bytes())
-    assert cli.main(["enclave", "serve", str(file), "--listen", str(tmp_path / "socket")]) == 2
+    file.write_bytes(replace(configuration, seed=3 if seeded else None, memory=NO_MEMORY).to_bytes())
+    line = ["enclave", "serve", str(file), "--listen", str(tmp_path / "socket"), "--journal", str(tmp_path / "j")]
+    assert cli.main(line) == 2
     expected = "without a seed: a seed makes the noise public" if seeded else "Expected to run inside Gramine"
     assert expected in capsys.readouterr().err
 
@@ -252,7 +297,7 @@ def test_a_run_carries_the_warning_and_reports_the_time_of_each_part(tmp_path: P
     """`tacit run` of a method whose channel exchanges all messages."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(simulated_enclave, "launch", launch_in_thread)
-    options = ["--rounds", "2", "--set", "cohort=2", "epochs=1", "compression=10", "--workers", "1"]
+    options = ["--rounds", "2", "--set", "cohort=4", "epochs=1", "compression=10", "--workers", "1"]
     assert cli.main(["run", "esmfl", *options]) == 0
     shown = capsys.readouterr()
     assert SIMULATED in shown.out

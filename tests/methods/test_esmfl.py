@@ -56,7 +56,7 @@ def test_with_an_enclave_the_run_is_the_same_with_encrypted_uploads_and_timings(
     The only test that runs a method by name through the enclave's process and compares it with a run without.
     """
     channels = (Enclave(wire=Compact(), conversation=True), Plain(wire=Compact()))
-    made = [methods.make(name, {**SMALL, "channel": channel}) for channel in channels]
+    made = [methods.make(name, {**SMALL, "cohort": 4, "channel": channel}) for channel in channels]
     sealed, plain = (train(method, task(), workers=1, noise="seeded") for method in made)
     torch.testing.assert_close(sealed.state.weights, plain.state.weights, rtol=1e-4, atol=1e-6)
     assert sealed.bytes.up > plain.bytes.up

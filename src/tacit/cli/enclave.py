@@ -3,6 +3,7 @@
 Examples:
   tacit enclave verify quote.bin --collateral collateral.json --policy policy.toml
   tacit enclave configure fedavg --set cohort=10 --population 100 --seed 0 --out enclave.json
+  tacit enclave configure fedavg --population 100 --directory keys.json --host host.pem --out enclave.json
   tacit enclave serve enclave.json --listen enclave.sock --insecure-simulation
   tacit enclave manifest enclave.json --listen 127.0.0.1:7070 --parameters 431080 --cohort 10
 """
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from tacit.core import Method
     from tacit.protocols.attestation import AttestationResult, Attestor
-    from tacit.protocols.tee import Configuration, EnclaveService
+    from tacit.protocols.tee import ChannelIdentity, Configuration, EnclaveService
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +67,17 @@ def _configure_configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--population", type=int, required=True, help="number of clients")
     parser.add_argument(
         "--directory", type=Path, help="file with the clients' Ed25519 public keys, as JSON: client number to hex"
+    )
+    parser.add_argument(
+        "--host", type=Path, help="file with the certificate of the host, which alone can reach the enclave's socket"
+    )
+    parser.add_argument(
+        "--parameters", type=int, metavar="N", help="maximum length of an update and of the model; default: 2^26"
+    )
+    parser.add_argument(
+        "--memory",
+        type=Path,
+        help="safetensors file with what the mechanism knows before the first round, such as a public clipping bound",
     )
     parser.add_argument(
         "--seed", type=int, help="for simulations: noise and identities follow from this seed, so they are not secret"
@@ -133,12 +145,13 @@ def _configure(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    """Serve until the host sends SHUT_DOWN."""
+    """Serve until the inherited connection ends, or until a signal."""
     import torch
 
     from tacit.errors import expect
     from tacit.pieces.channels import enclave_service
-    from tacit.protocols.tee import Configuration, Journal
+    from tacit.protocols.attestation import NO_CHANNEL
+    from tacit.protocols.tee import ChannelIdentity, Configuration, Journal
     from tacit.runs.expressions import build
 
     torch.set_num_threads(1)  # so that sums are bitwise those of a simulation
@@ -148,8 +161,20 @@ def _serve(args: argparse.Namespace) -> int:
         args.insecure_simulation or configuration.seed is None,
         "a configuration without a seed: a seed makes the noise public",
     )
+    expect(
+        args.listen is None or bool(configuration.host),
+        "a configuration with the host's certificate",
+        "Without it, anyone could reach the socket: configure the enclave with --host.",
+    )
+    expect(
+        args.insecure_simulation or args.journal is not None,
+        "--journal",
+        "Without it, a restart would forget what was released and charged.",
+    )
     journal = Journal(args.journal) if args.journal else None
-    service = enclave_service(configuration, build(configuration.method), _attestor(args), journal)
+    identity = ChannelIdentity.fresh()
+    channel = NO_CHANNEL if args.listen is None else identity.digest
+    service = enclave_service(configuration, build(configuration.method), _attestor(args), journal, channel)
     if args.insecure_simulation:
         print(f"tacit: {_simulated()}", file=sys.stderr, flush=True)
     if args.descriptor is not None:
@@ -157,9 +182,9 @@ def _serve(args: argparse.Namespace) -> int:
 
         from tacit.protocols.tee import serve
 
-        serve(socket.socket(fileno=args.descriptor), service.answer)
+        serve(socket.socket(fileno=args.descriptor), service.answer, service.max_frame)
         return 0
-    return _listen(args, configuration, service)
+    return _listen(args, configuration, service, identity)
 
 
 def _manifest(args: argparse.Namespace) -> int:
@@ -183,18 +208,51 @@ def _configuration(args: argparse.Namespace, method: "Method") -> "Configuration
 
     from tacit.errors import expect
     from tacit.pieces.channels import Enclave
-    from tacit.protocols.tee import Configuration, read_directory, simulated_configuration
+    from tacit.protocols.tee import PARAMETERS, Configuration, read_directory, simulated_configuration
 
     method = method if isinstance(method.channel, Enclave) else replace(method, channel=Enclave())
+    if method.unsized:
+        from tacit.privacy.charging import calibrate
+
+        method = calibrate(method, args.population)
+    parameters = PARAMETERS if args.parameters is None else args.parameters
     expect((args.seed is None) != (args.directory is None), "either --directory or --seed")
     if args.seed is not None:
-        return simulated_configuration(method, args.population, args.seed)
+        return replace(simulated_configuration(method, args.population, args.seed), parameters=parameters)
     return Configuration(
         run=secrets.token_bytes(16),
         method=repr(method),
         population=args.population,
         directory=read_directory(files.read(args.directory, "the directory"), str(args.directory)),
+        rounds=method.rounds,
+        parameters=parameters,
+        memory=_memory(args.memory),
+        host=_host(args.host),
     )
+
+
+def _memory(path: Path | None) -> bytes:
+    """The digest of the mechanism's memory in a file."""
+    from tacit.protocols.tee import NO_MEMORY, memory_digest
+    from tacit.protocols.tee.enclave_messages import read_memory
+    from tacit.wire.packing import Reader, pack_chunk
+
+    if path is None:
+        return NO_MEMORY
+    return memory_digest(read_memory(Reader(pack_chunk(files.read(path, "the mechanism's memory")))))
+
+
+def _host(path: Path | None) -> bytes:
+    """The host's certificate in a file."""
+    from tacit.errors import ProtocolError, UserError
+    from tacit.protocols.crypto import read_certificate
+
+    if path is None:
+        return b""
+    try:
+        return read_certificate(files.read(path, "the host's certificate"))
+    except ProtocolError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def _attestor(args: argparse.Namespace) -> "Attestor":
@@ -205,17 +263,25 @@ def _attestor(args: argparse.Namespace) -> "Attestor":
     return GramineAttestor(files.read(args.collateral, "the collateral") if args.collateral else b"")
 
 
-def _listen(args: argparse.Namespace, configuration: "Configuration", service: "EnclaveService") -> int:
-    from tacit.protocols.tee import serve
+def _listen(
+    args: argparse.Namespace, configuration: "Configuration", service: "EnclaveService", identity: "ChannelIdentity"
+) -> int:
+    import signal
+    import threading
 
-    with _listener(args.listen) as listener:
-        print(f"listening on   {args.listen}\nconfiguration  {configuration.digest.hex()}", flush=True)
-        if args.insecure_simulation:
-            print(_simulated(), flush=True)
-        while True:
-            connection, _ = listener.accept()
-            if serve(connection, service.answer):
-                return 0
+    from tacit.protocols.tee import EnclaveServer, enclave_context
+
+    context = enclave_context(identity, configuration.host)
+    server = EnclaveServer(_listener(args.listen), service.answer, context, limit=service.max_frame)
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: server.close())
+    print(f"listening on   {args.listen}\nconfiguration  {configuration.digest.hex()}", flush=True)
+    print(f"certificate    {identity.digest.hex()}", flush=True)
+    if args.insecure_simulation:
+        print(_simulated(), flush=True)
+    server.serve_forever()
+    return 0
 
 
 def _listener(address: str) -> "socket.socket":
@@ -229,7 +295,7 @@ def _listener(address: str) -> "socket.socket":
         if colon and port.isdigit():
             return socket.create_server((host, int(port)))
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(address)
+        listener.bind(address)  # nobody can connect before `listen`
         os.chmod(address, 0o600)
         listener.listen()
         return listener

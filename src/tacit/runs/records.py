@@ -226,7 +226,14 @@ def guarantee_of(
     if charges is None:
         reason = reason_unproved(method.price(0))
         return Guarantee.none(reason, rounds=len(history)).excluding(method.channel.caveat)
-    return charges.guarantee(history).excluding(method.channel.caveat)
+    return charges.guarantee(history).excluding(_host_of_enclave(method, charges.population), method.channel.caveat)
+
+
+def _host_of_enclave(method: Method, population: int) -> str:
+    """What does not hold against the host of an enclave, which forwards the messages of a cohort; empty: nothing."""
+    if method.channel.messages_seen_by != "enclave" or method.sampler.sampling(population, 0).rate == 1:
+        return ""
+    return "The host of the enclave knows who takes part in a round: against it, sampling does not amplify privacy."
 
 
 def final_metrics(method: Method, history: Sequence[Report]) -> dict[str, float]:

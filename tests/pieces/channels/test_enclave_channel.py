@@ -14,13 +14,14 @@ import tacit
 import zoo
 from protocols.tee.federation import launch_in_thread
 from tacit.core import CrossEntropy, Messages, Method, Round, State, Task
+from tacit.core.interfaces import Sampler
 from tacit.engine import initial_state
 from tacit.errors import CompositionError, EnclaveUnavailableError, UserError
 from tacit.papers.comparison import Comparison, ComparisonRow, RowTrial
 from tacit.papers.comparison_figures import caption
 from tacit.pieces.channels import Enclave
 from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
-from tacit.pieces.samplers import FixedSize
+from tacit.pieces.samplers import Everyone, FixedSize, Poisson
 from tacit.pieces.trainers import Sgd
 from tacit.protocols.attestation import SIMULATED
 from tacit.protocols.tee import EnclaveRelease, SimulatedEnclave, simulated_enclave
@@ -55,6 +56,12 @@ def test_every_artefact_of_a_run_carries_the_warning(tmp_path: Path) -> None:
     assert SIMULATED in str(run.privacy)
     assert SIMULATED in run.privacy.not_covered
     assert SIMULATED in json.dumps(run.privacy.to_json()["not_covered"])
+
+
+@pytest.mark.parametrize("sampler", [FixedSize(4), Poisson(5), Everyone()], ids=["fixed", "poisson", "everyone"])
+def test_the_guarantee_says_that_sampling_does_not_amplify_against_the_host(sampler: Sampler) -> None:
+    run = tacit.train(replace(method(), sampler=sampler), task(), workers=1)
+    assert ("against it, sampling does not amplify privacy" in str(run.privacy)) is (sampler != Everyone())
 
 
 def test_other_runs_carry_no_warning(tmp_path: Path) -> None:
@@ -105,9 +112,14 @@ def test_workers_make_no_difference() -> None:
 
 
 def test_with_too_few_contributors_the_model_stays() -> None:
-    few = method(Enclave(least=5))
+    few = replace(method(Enclave(least=6)), sampler=Poisson(4))  # of 6 clients
     run = tacit.train(few, task(), workers=1, noise="seeded")
     assert torch.equal(run.state.weights, initial_state(few, task()).weights)
+
+
+def test_cohorts_that_are_always_too_small_are_refused_before_the_run() -> None:
+    with pytest.raises(UserError, match=r"cohorts of at least 5 clients for Enclave\(least=4, colluding=0.1\), got 4"):
+        tacit.train(method(Enclave(least=4)), task(), workers=1)
 
 
 def test_a_run_whose_enclave_ends_fails_and_can_be_resumed(tmp_path: Path, monkeypatch) -> None:

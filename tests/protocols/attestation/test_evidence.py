@@ -17,7 +17,7 @@ def test_each_part_of_a_binding_changes_the_report_data() -> None:
 
 
 def test_evidence_is_packed_and_read() -> None:
-    sound = Evidence(SGX.kind, b"quote", b"{}", bytes(32), b"c" * 32, b"h" * 32, (GENESIS,))
+    sound = Evidence(SGX.kind, b"quote", b"{}", bytes(32), b"c" * 32, b"h" * 32, b"t" * 32, (GENESIS,))
     assert Evidence.read(Reader(sound.pack())) == sound
     for length in range(len(sound.pack())):
         with pytest.raises(ProtocolError):

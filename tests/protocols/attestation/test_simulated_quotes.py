@@ -20,19 +20,20 @@ from tacit.protocols.attestation import (
     verify_evidence,
 )
 
-KEY, NONCE, CONFIG, HEAD = (bytes([i]) * 32 for i in range(1, 5))
+KEY, NONCE, CONFIG, HEAD, CHANNEL = (bytes([i]) * 32 for i in range(1, 6))
 ALLOWED = AttestationPolicy(measurements=(code_measurement(),), simulation=True)
 
 
 def evidence(nonce: bytes = NONCE) -> Evidence:
-    quote = SimulatedAttestor(insecure=True).quote(Binding(KEY, nonce, CONFIG, HEAD).report_data)
-    return Evidence(QuoteKind.SIMULATION, quote, b"", KEY, CONFIG, HEAD, (GENESIS,))
+    quote = SimulatedAttestor(insecure=True).quote(Binding(KEY, nonce, CONFIG, HEAD, CHANNEL).report_data)
+    return Evidence(QuoteKind.SIMULATION, quote, b"", KEY, CONFIG, HEAD, CHANNEL, (GENESIS,))
 
 
 CHANGES: dict[str, Callable[[Evidence], Evidence]] = {
     "key": lambda evidence: replace(evidence, key=b"\xff" * 32),
     "config": lambda evidence: replace(evidence, config=b"\xff" * 32),
     "head": lambda evidence: replace(evidence, head=b"\xff" * 32),
+    "channel": lambda evidence: replace(evidence, channel=b"\xff" * 32),
 }
 
 

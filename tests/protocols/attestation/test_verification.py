@@ -160,7 +160,7 @@ def test_report_data_must_be_as_expected(sample: Sample) -> None:
     assert sample.verified(expected=claims.report_data).accepted
     evidence = Evidence(sample.kind, sample.quote, sample.collateral, bytes(32), bytes(32), bytes(32))
     result = verify_evidence(evidence, bytes(32), sample.policy, JULY)
-    assert result.violations == ("Its report data bind a different key, nonce, configuration or release-log head.",)
+    assert result.violations == ("Its report data bind a different key, nonce, configuration, head or certificate.",)
     assert result.compared
 
 

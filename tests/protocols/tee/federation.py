@@ -2,16 +2,17 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, Messages, Method, NoNoise, RunKeys, SimulatedRound
-from tacit.core.interfaces import Aggregator, Mechanism
+from tacit.core import DenseRows, Key, Messages, Method, NoNoise, RunKeys, SimulatedRound
+from tacit.core.interfaces import Aggregator, Mechanism, Sampler
 from tacit.core.neutral import Mean
+from tacit.core.prices import Sampling
 from tacit.pieces.channels import Enclave, enclave_service
 from tacit.pieces.samplers import FixedSize
 from tacit.pieces.trainers import Sgd
@@ -82,6 +83,20 @@ def now(index: int = 0, cohort: int = len(COHORT)) -> SimulatedRound:
     return SimulatedRound(index, POPULATION, float(len(COHORT)), cohort, keys.shared, keys.server, keys.clients)
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Draws the cohort that a test has chosen; all else is declared as by another sampler."""
+
+    clients: tuple[int, ...]
+    declared: Sampler
+
+    def cohort(self, population: int, index: int, key: Key) -> Tensor:
+        return torch.tensor(self.clients, dtype=torch.int64)
+
+    def sampling(self, population: int, index: int) -> Sampling:
+        return self.declared.sampling(population, index)
+
+
 @dataclass
 class Federation:
     """All parties; `tamper` may add to, or replace, the uploads that reach the host."""
@@ -89,9 +104,10 @@ class Federation:
     method: Method
     journal: Journal | None = None
     layers: tuple[int, ...] = LAYERS
-    attested: frozenset[int] = frozenset()
+    heads: Mapping[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.memory: Mapping[str, Tensor] = {}  # of the mechanism, as the host stores it
         self.clients = LocalClients(EnclaveClientState, self._join, lambda state: set_time(state, NOW), answer)
         self.configuration: Configuration = simulated_configuration(self.method, POPULATION, SEED)
         self.restart()
@@ -99,7 +115,7 @@ class Federation:
     def restart(self) -> None:
         attestor = SimulatedAttestor(insecure=True)
         self.service = enclave_service(self.configuration, self.method, attestor, self.journal)
-        self.attested = frozenset()
+        self.heads = {}
 
     @property
     def channel(self) -> Enclave:
@@ -108,7 +124,8 @@ class Federation:
 
     def _join(self, client: int) -> EnclaveClientState:
         run, config = self.configuration.run, self.configuration.digest
-        return join_run(run, client, config, POLICY, simulated_identity(SEED, client))
+        limit = self.configuration.rounds
+        return join_run(run, client, config, POLICY, simulated_identity(SEED, client), limit=limit)
 
     def state(self, client: int) -> EnclaveClientState:
         return set_time(self.clients.load(client), NOW)
@@ -120,13 +137,17 @@ class Federation:
             self.clients.store(client, set_upload(self.state(client), pending))
 
     def request(self, sent: Messages, index: int) -> RoundRequest:
-        cohort = tuple(sorted(sent.clients.tolist()))
-        return RoundRequest(index, MODEL, sent.rows.dim, cohort, len(cohort), self.layers, {})
+        return RoundRequest(index, MODEL, sent.rows.dim, self.layers, self.memory)
+
+    def choose(self, cohort: tuple[int, ...]) -> None:
+        """Let the enclave draw this cohort."""
+        self.service.method = replace(self.method, sampler=Chosen(cohort, self.method.sampler))
 
     def run_round(
         self, sent: Messages, index: int = 0, tamper: Callable[[list[Delivery]], Iterable[Delivery]] = list
     ) -> EnclaveOutcome:
         self.encode(sent, index)
+        self.choose(tuple(sorted(sent.clients.tolist())))
 
         def replies(requests: Requests) -> list[Delivery]:
             if ENCLAVE in requests:
@@ -135,8 +156,8 @@ class Federation:
             uploads = answers and enclave_messages.unpack(answers[0][1]).kind is MessageType.UPLOAD
             return list(tamper(answers)) if uploads else answers
 
-        outcome = play(converse(self.request(sent, index), self.attested), replies)
-        self.attested = frozenset(outcome.clients)
+        outcome = play(converse(self.request(sent, index), self.heads), replies)
+        self.heads, self.memory = outcome.heads, {**self.memory, **outcome.result.release.memory}
         return outcome
 
 

@@ -1,37 +1,168 @@
-"""The socket between host and enclave: other bytes end a connection, never the process."""
+"""The socket between host and enclave: only the host is served, nobody blocks it, and nothing ends the process."""
 
 import socket
+import ssl
 import struct
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from protocols.tee.federation import Federation, method
+from protocols.tee.federation import NOW, POLICY, SEED
+from protocols.tee.listening import ATTEST, Listening
 from tacit.errors import EnclaveRefusedError, EnclaveUnavailableError, ProtocolError
-from tacit.protocols.tee import EnclaveConnection, MessageType, enclave_messages, serve
+from tacit.protocols.kit import ProtocolId, pack_frame
+from tacit.protocols.tee import (
+    ChannelIdentity,
+    EnclaveConnection,
+    MessageType,
+    connect,
+    connection,
+    enclave_messages,
+    simulated_host,
+)
 from tacit.wire.packing import pack_number
 
-Address = tuple[str, int]
+MAGIC = b"TACP"
 
 
 @pytest.fixture
-def listening() -> Iterator[Address]:
-    """An enclave service behind a socket, in a thread; connections are served one after the other."""
-    federation = Federation(method())
-    listener = socket.create_server(("127.0.0.1", 0))
+def listening() -> Iterator[Callable[..., Listening]]:
+    """Starts enclaves, and stops them after the test."""
+    started: list[Listening] = []
 
-    def run() -> None:
-        while not serve(listener.accept()[0], federation.service.answer):
-            pass
+    def start(**settings: Any) -> Listening:
+        started.append(Listening(**settings))
+        return started[-1]
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    yield listener.getsockname()
-    EnclaveConnection(socket.create_connection(listener.getsockname())).close()
-    thread.join(10)
-    assert not thread.is_alive()
-    listener.close()
+    yield start
+    for each in started:
+        each.server.close()
+        each.thread.join(10)
+        assert not each.thread.is_alive()
+
+
+def test_only_the_host_of_the_configuration_is_served(listening) -> None:
+    enclave = listening()
+    enclave.check_alive()
+    with pytest.raises(EnclaveUnavailableError):
+        connect(enclave.open(), ChannelIdentity.fresh(), enclave.configuration.digest, POLICY, NOW, timeout=10)
+    stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+    with stranger.wrap_socket(enclave.open()) as secured:  # no certificate
+        with suppress(OSError):
+            secured.sendall(ATTEST)
+        assert _all(secured) == b""
+    with enclave.open() as plain:  # no TLS: what it sends is not read as frames
+        plain.sendall(ATTEST)
+        assert MAGIC not in _all(plain)
+    enclave.check_alive()
+
+
+def test_the_host_verifies_the_enclave_at_the_other_end(listening) -> None:
+    """A quote of the right enclave does not help whoever relays it through another connection."""
+    enclave = listening()
+    digest, host = enclave.configuration.digest, simulated_host(SEED)
+    with pytest.raises(ProtocolError, match="its configuration is another one"):
+        connect(enclave.open(), host, bytes(32), POLICY, NOW)
+    with pytest.raises(ProtocolError, match="without any isolation"):
+        connect(enclave.open(), host, digest, replace(POLICY, simulation=False), NOW)
+    genuine = enclave.service
+    relay = listening()
+    relay.service = genuine
+    with pytest.raises(ProtocolError, match="does not bind the certificate of this connection"):
+        connect(relay.open(), host, digest, POLICY, NOW)
+
+
+def test_nobody_blocks_the_host(listening) -> None:
+    """Idle strangers, an idle host, half a handshake, half a frame."""
+    enclave = listening()
+    idle = [enclave.open() for _ in range(20)]
+    for each in idle[:5]:
+        each.sendall(b"\x16\x03\x01")
+    hosts = [enclave.secured() for _ in range(3)]
+    hosts[0].sendall(ATTEST[:7])
+    enclave.check_alive()
+    for each in (*idle, *hosts):
+        each.close()
+
+
+def test_more_strangers_than_there_is_room_for(listening, monkeypatch) -> None:
+    monkeypatch.setattr(connection, "STRANGERS", 4)
+    enclave = listening()
+    idle = [enclave.open() for _ in range(12)]
+    enclave.check_alive()
+    for each in idle[:8]:
+        assert _all(each) == b""  # disconnected
+    for each in idle:
+        each.close()
+
+
+def test_more_peers_than_there_is_room_for(listening, monkeypatch) -> None:
+    monkeypatch.setattr(connection, "PEERS", 2)
+    enclave = listening()
+    hosts = [enclave.host() for _ in range(2)]
+    with pytest.raises(EnclaveUnavailableError):
+        enclave.host()
+    hosts[0].close()
+    hosts[1].close()
+    deadline = time.monotonic() + 10
+    while len(enclave.server._peers) == 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    enclave.check_alive()
+
+
+def test_silence_has_an_end(listening) -> None:
+    enclave = listening(handshake=0.2, idle=0.2)
+    with enclave.open() as stranger, enclave.secured() as host:
+        host.sendall(ATTEST[:7])
+        assert _all(stranger) == b""
+        assert _all(host) == b""
+    enclave.check_alive()
+
+
+def test_a_frame_beyond_the_limit_is_refused_before_it_is_read(listening) -> None:
+    enclave = listening(limit=1000)
+    with enclave.secured() as host:
+        host.sendall(enclave_messages.pack(MessageType.FORWARD_UPLOAD, bytes(100_000))[:16])
+        with pytest.raises(EnclaveRefusedError, match="16 to 1000 bytes, got one that declares 100016"):
+            enclave_messages.read_reply(_all(host), MessageType.RECEIPT)
+    enclave.check_alive()
+
+
+def test_an_error_inside_does_not_end_the_service(listening, monkeypatch) -> None:
+    enclave = listening()
+    monkeypatch.setattr(enclave.service, "_attest", lambda _: 1 / 0)
+    with pytest.raises(EnclaveRefusedError, match=r"could not be processed \(ZeroDivisionError\)"):
+        enclave.host()
+    monkeypatch.undo()
+    enclave.check_alive()
+
+
+def test_no_message_stops_the_service(listening) -> None:
+    """There was one, for everybody; the process ends by a signal only."""
+    enclave = listening()
+    host = enclave.host()
+    for kind in range(256):
+        reply = host.ask(pack_frame(ProtocolId.ENCLAVE, kind))
+        assert enclave_messages.unpack(reply).kind in {MessageType.REFUSED, MessageType.RECEIPT}
+    host.close()
+    enclave.check_alive()
+
+
+def _all(connection: socket.socket) -> bytes:
+    """Everything until the other side disconnects."""
+    data = b""
+    try:
+        while chunk := connection.recv(1000):
+            data += chunk
+    except (ConnectionError, ssl.SSLError):
+        pass
+    return data
 
 
 @pytest.mark.parametrize(
@@ -43,17 +174,15 @@ def listening() -> Iterator[Address]:
         b"\x80\x04\x95" + bytes(100),  # how a pickle begins
     ],
 )
-def test_bytes_that_are_not_a_frame_end_the_connection_and_not_the_process(listening: Address, data: bytes) -> None:
-    with socket.create_connection(listening, timeout=10) as connection:
-        connection.sendall(data)
-        reply = connection.recv(1000)
+def test_bytes_that_are_not_a_frame_end_the_connection_and_not_the_process(listening, data: bytes) -> None:
+    enclave = listening()
+    with enclave.secured() as host:
+        host.sendall(data)
         with pytest.raises(EnclaveRefusedError, match="Expected a frame"):
-            enclave_messages.read_reply(reply, MessageType.ROUND_OPENED)
-    with socket.create_connection(listening, timeout=10) as connection:
-        connection.sendall(b"TA")  # an incomplete frame
-    with socket.create_connection(listening) as connection:
-        evidence = EnclaveConnection(connection).ask(enclave_messages.pack(MessageType.ATTEST, bytes(64)))
-        assert enclave_messages.unpack(evidence).kind is MessageType.EVIDENCE
+            enclave_messages.read_reply(_all(host), MessageType.ROUND_OPENED)
+    with enclave.secured() as host:
+        host.sendall(b"TA")  # an incomplete frame
+    enclave.check_alive()
 
 
 def test_the_host_stops_waiting_for_a_silent_enclave() -> None:

@@ -32,6 +32,7 @@ CHANGES: dict[str, Callable[[Evidence], Evidence]] = {
     "key": lambda evidence: replace(evidence, key=b"\xff" * 32),
     "config": lambda evidence: replace(evidence, config=b"\xff" * 32),
     "head": lambda evidence: replace(evidence, head=b"\xff" * 32),
+    "channel": lambda evidence: replace(evidence, channel=b"\xff" * 32),
 }
 OTHER_REQUESTS = [
     b"",
@@ -174,13 +175,14 @@ def test_other_requests_are_refused(request_: bytes) -> None:
 
 
 def test_states_survive_serialisation() -> None:
-    state = join_run(bytes(16), 5, bytes(32), POLICY, simulated_identity(SEED, 5))
-    state = replace(state, last_round=3, nonce=b"n" * 32, key=b"k" * 32, nonces=9)
+    state = join_run(bytes(16), 5, bytes(32), POLICY, simulated_identity(SEED, 5), limit=11)
+    state = replace(state, last_round=3, participations=2, nonce=b"n" * 32, key=b"k" * 32, nonces=9)
     state = set_upload(state, PendingUpload(4, MODEL, 77, True, b"plain"))
     again = EnclaveClientState.from_bytes(state.to_bytes())
     assert again.to_bytes() == state.to_bytes()
     assert again.pending is not None
     assert (again.last_round, again.nonces, again.policy, again.pending.plaintext) == (3, 9, POLICY, b"plain")
+    assert (again.limit, again.participations) == (11, 2)
     assert "plain" not in repr(state)
     for length in range(len(state.to_bytes())):
         with pytest.raises(ProtocolError):

@@ -20,6 +20,7 @@ def attested(before: list[Delivery], silent: frozenset[int] = frozenset()) -> En
     """A round in which these replies arrive before the nonces, and some clients send no nonce."""
     federation, sent = Federation(method()), messages(rows(0))
     federation.encode(sent, 0)
+    federation.choose(COHORT)
 
     def transport(requests: Requests) -> Replies:
         if ENCLAVE in requests:

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from protocols.tee.federation import COHORT, DIM, LAYERS, POPULATION, SEED, messages, method, now, rows
-from tacit.core import State
-from tacit.errors import EnclaveUnavailableError
+from tacit.core import Messages, RunKeys, SimulatedRound, State
+from tacit.engine.simulation import draw
+from tacit.errors import EnclaveUnavailableError, ProtocolError
 from tacit.pieces.channels import Enclave
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip
 from tacit.protocols.tee import (
@@ -29,23 +30,31 @@ STATE = State(0, torch.arange(float(DIM)), layers=LAYERS)
 PARTS = {"attestation", "encryption", "transfer", "load", "aggregate", "publish"}
 
 
+def drawn(index: int) -> tuple[Messages, SimulatedRound]:
+    """The messages of the cohort that the sampler draws, and the round."""
+    cohort, current = draw(NOISY, POPULATION, RunKeys.from_seed(SEED), index)
+    return messages(rows(index), tuple(cohort.tolist())), current
+
+
 def test_a_separate_process_gives_the_result_of_the_simulation_and_its_end_is_clean() -> None:
     """Only here is the enclave a process that `tacit enclave serve` starts: it would catch a broken command line."""
     with SimulatedEnclave(NOISY, UploadFormat(Compact()), POPULATION, SEED) as enclave:
         assert enclave.process.pid != os.getpid()
         for index in range(2):
-            sent = messages(rows(index))
-            real = enclave.run_round(STATE, sent, now(index))
-            fast = aggregate(NOISY, STATE, sent, now(index))
+            sent, current = drawn(index)
+            real = enclave.run_round(STATE, sent, current)
+            fast = aggregate(NOISY, STATE, sent, current)
             assert torch.equal(real.total.total, fast.total.total)
-            assert real.contributors == COHORT
+            assert real.contributors == fast.contributors
             assert PARTS - ({"attestation"} if index else set()) <= set(enclave.seconds)
             assert all(seconds > 0 for seconds in enclave.seconds.values())
         _send_garbage(enclave)
-        assert enclave.run_round(STATE, messages(rows(3)), now(3)).contributors == COHORT
+        assert len(enclave.run_round(STATE, *drawn(3)).contributors) == len(COHORT)
+        with pytest.raises(ProtocolError, match="drew another cohort than the simulation"):
+            enclave.run_round(STATE, messages(rows(4)), now(4))
         os.kill(enclave.process.pid, signal.SIGKILL)
         with pytest.raises(EnclaveUnavailableError, match="this round failed, and the model is unchanged"):
-            enclave.run_round(STATE, messages(rows(4)), now(4))
+            enclave.run_round(STATE, *drawn(5))
     assert enclave.process.returncode == -signal.SIGKILL
 
 

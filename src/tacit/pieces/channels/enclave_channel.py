@@ -4,17 +4,19 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from typing import ClassVar
 
 import torch
 
-from tacit.core import DenseRows, Messages, Method, Round, State, Sum, Traffic
+from tacit.core import DenseRows, Messages, Method, Round, State, Sum, Traffic, Turnout
 from tacit.core.interfaces import AddNoise, Reader, SumMessages
-from tacit.errors import UserError, expect
-from tacit.protocols.attestation import SIMULATED, Attestor
+from tacit.errors import BudgetError, UserError, expect
+from tacit.protocols.attestation import NO_CHANNEL, SIMULATED, Attestor
 from tacit.protocols.tee import (
     OVERHEAD,
     UPLOAD_REQUEST,
+    Charge,
     Configuration,
     EnclaveService,
     Journal,
@@ -34,11 +36,16 @@ class Enclave:
         wire: the wire format of rows, `Csr()` or `Compact()`, used where it is shorter; None: plain values.
         down: the wire format in which the server sends whole models, used where it is shorter.
         padding: uploads are padded to a multiple of this many bytes, so that sizes do not reveal how sparse rows are.
-        least: with fewer contributors nothing is released, and the model stays unchanged.
+        least: nothing is released, and the model stays unchanged, unless at least this many honest clients
+            contribute.
+        colluding: the fraction of a cohort, rounded up to a number of clients, that may collude with the host. They are
+            not counted as honest: a cohort of 10 needs `least` + 1 contributors.
         conversation: run the protocol with a separate process, including attestation; otherwise the same result is
             computed without it.
 
-    Formal guarantees: none by itself. With a mechanism that adds noise to sums, the noise is added inside.
+    Formal guarantees: none by itself. With a mechanism that adds noise to sums, the noise is added inside. The enclave
+    draws cohorts itself, and enforces number of rounds and budget. The host learns who takes part: sampling amplifies
+    privacy against recipients of the models, not against the host.
 
     Sees: the server outside, ciphertext, its length and time, who takes part, and what the enclave releases; the
     enclave, every message. An attacker with physical access to the processor, with an exploit against it, or who
@@ -49,16 +56,28 @@ class Enclave:
     wire: WireFormat | None = None
     down: WireFormat | None = None
     padding: int = 1
-    least: int = 2
+    least: int = 3
+    colluding: float = 0.1
     conversation: bool = False
     messages_seen_by: ClassVar[Reader] = "enclave"
     caveat: ClassVar[str] = SIMULATED
-    tolerates: ClassVar[str] = ""
     streams: ClassVar[bool] = False  # rows are summed in the order of the clients' numbers, whenever they arrive
 
     def __post_init__(self) -> None:
         expect(self.padding >= 1, f"padding={self.padding} >= 1")
         expect(self.least >= 1, f"least={self.least} >= 1")
+        expect(0 <= self.colluding < 1, f"colluding={self.colluding} in [0, 1)")
+
+    @property
+    def tolerates(self) -> str:
+        return (
+            f"{self.colluding:.0%} of the clients of a cohort may collude with the host: a sum is released only if at "
+            f"least {self.least} others contribute to it"
+        )
+
+    def contributors(self, cohort: int) -> int:
+        """How many clients of a cohort must contribute, so that enough of them are honest."""
+        return self.least + ceil(self.colluding * cohort - 1e-9)
 
     @cached_property
     def message_format(self) -> UploadFormat:
@@ -71,20 +90,38 @@ class Enclave:
     def overhead(self, now: Round) -> Mapping[str, Traffic]:
         """Headers, keys, signature and authentication tag of an upload, and the request for it.
 
-        Attestation, once per client and enclave, is not included; the transcript of the conversation has it.
+        Attestation, once per client and enclave, is not included, nor are the entries of the release log, 32 bytes for
+        every round that the client did not take part in; the transcript of the conversation has both.
         """
         return {"deliver": Traffic(OVERHEAD, UPLOAD_REQUEST)}
 
     @contextmanager
     def open(self, method: Method, population: int, seed: int | None = None) -> Generator["EnclaveConversation"]:
-        """The conversation with the enclave's process, if this run has one."""
-        if not self.conversation or seed is None:
-            yield EnclaveConversation(self.least)
-            return
-        if method.aggregator.models != 1:
+        """The conversation with the enclave's process, if this run has one.
+
+        Raises `UserError` if no cohort of the run could be large enough for a release.
+        """
+        if self.conversation and seed is not None and method.aggregator.models != 1:
             raise UserError(f"Expected an aggregator of one model for conversation=True, got {method.aggregator}.")
+        if seed is not None:
+            self._check_cohorts(method, population)
+        if not self.conversation or seed is None:
+            yield EnclaveConversation(self)
+            return
         with SimulatedEnclave(method, self.message_format, population, seed) as process:
-            yield EnclaveConversation(self.least, process)
+            yield EnclaveConversation(self, process)
+
+    def _check_cohorts(self, method: Method, population: int) -> None:
+        sizes = [method.sampler.sampling(population, index) for index in range(method.rounds)]
+        fixed = [round(each.mean_cohort(population)) for each in sizes if each.kind != "poisson"]
+        largest = max(fixed, default=population)
+        needed = self.contributors(largest)
+        expect(
+            largest >= needed or len(fixed) < len(sizes),
+            f"cohorts of at least {needed} clients for Enclave(least={self.least}, colluding={self.colluding:g}), got "
+            f"{largest}",
+            "No sum would be released: use larger cohorts, or declare fewer colluding or honest clients.",
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,18 +129,18 @@ class EnclaveConversation:
     """Rounds with an enclave.
 
     Attributes:
-        least: with fewer contributors nothing is released.
+        channel: how many contributors it requires.
         process: the enclave; None: the same result is computed without it.
     """
 
-    least: int
+    channel: Enclave
     process: SimulatedEnclave | None = None
 
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
         """The sum in the order of the clients' numbers; zero if there are too few contributors."""
         ordered = _ordered(messages)
         simulated = add(ordered)
-        enough = messages.rows.count >= self.least
+        enough = messages.rows.count >= self.channel.contributors(now.cohort)
         if self.process is not None:
             self.process.seconds.clear()
             if enough:
@@ -123,12 +160,55 @@ class EnclaveConversation:
 
 
 def enclave_service(
-    configuration: Configuration, method: Method, attestor: Attestor, journal: Journal | None = None
+    configuration: Configuration,
+    method: Method,
+    attestor: Attestor,
+    journal: Journal | None = None,
+    channel: bytes = NO_CHANNEL,
 ) -> EnclaveService:
-    """The service that aggregates inside the enclave, for a method whose channel is `Enclave`."""
+    """The service that aggregates inside the enclave, for a method whose channel is `Enclave`.
+
+    Args:
+        configuration: what it does.
+        method: that of the configuration.
+        attestor: produces quotes.
+        journal: the file of releases and charges.
+        channel: the digest of the certificate with which its socket is served.
+    """
     if not isinstance(method.channel, Enclave):
         raise UserError(f"Expected a method with the channel Enclave, got {method.channel}.")
-    return EnclaveService(configuration, method, method.channel.message_format, attestor, journal)
+    charge = None if method.budget is None else _charging(method, configuration.population, journal)
+    return EnclaveService(configuration, method, method.channel.message_format, attestor, journal, charge, channel)
+
+
+def _charging(method: Method, population: int, journal: Journal | None) -> Charge:
+    """Charges rounds to the method's budget, after those of the journal, and refuses those that exceed it."""
+    from tacit.privacy.accountants import Accounting  # it imports dp_accounting, which takes a second
+    from tacit.privacy.charging import accountant_for, release_of
+
+    budget = method.budget
+    assert budget is not None
+    if method.unsized:
+        raise UserError(f"Expected a mechanism with a noise multiplier, got {method.mechanism}. Configure it anew.")
+
+    def composed(before: Accounting, index: int, turnout: Turnout) -> Accounting:
+        release = release_of(method, population, index, turnout)
+        if release is None:
+            raise BudgetError(f"Round {index} has no noise that could be accounted for: nothing is released.")
+        return before.compose(release)
+
+    spent = Accounting.of(accountant_for(method, population))
+    for entry in journal.entries if journal else ():
+        spent = composed(spent, entry.round, entry.turnout)
+
+    def charge(index: int, turnout: Turnout) -> None:
+        nonlocal spent
+        after = composed(spent, index, turnout)
+        if not after.epsilon(budget.delta) <= budget.epsilon:
+            raise BudgetError(f"Round {index} would exceed the budget of {budget}: nothing is released.")
+        spent = after
+
+    return charge
 
 
 def _ordered(messages: Messages) -> Messages:

@@ -9,7 +9,15 @@ Not covered: physical access to the machine. A memory interposer for less than 1
 of current SGX, TDX and SEV-SNP processors (WireTap, Battering RAM, TEE.fail, 2025); vendors consider it out of scope.
 """
 
-from tacit.protocols.attestation.evidence import GENESIS, Binding, Evidence, QuoteKind, ReleaseLog, extend_head
+from tacit.protocols.attestation.evidence import (
+    GENESIS,
+    NO_CHANNEL,
+    Binding,
+    Evidence,
+    QuoteKind,
+    ReleaseLog,
+    extend_head,
+)
 from tacit.protocols.attestation.gramine import GramineAttestor, render_manifest
 from tacit.protocols.attestation.simulated_quotes import SIMULATED, SimulatedAttestor, code_measurement
 from tacit.protocols.attestation.verification import (
@@ -24,6 +32,7 @@ from tacit.protocols.attestation.verification import (
 
 __all__ = [
     "GENESIS",
+    "NO_CHANNEL",
     "SIMULATED",
     "AttestationPolicy",
     "AttestationResult",

@@ -20,7 +20,8 @@ MAX_QUOTE = 1 << 16  # bytes
 MAX_COLLATERAL = 1 << 20  # bytes
 MAX_LOG_ENTRIES = 1 << 16
 GENESIS = bytes(KEY)  # the head of an empty release log
-_DOMAIN = b"tacit enclave 1\0"
+NO_CHANNEL = bytes(KEY)  # of an enclave that listens on no socket
+_DOMAIN = b"tacit enclave 2\0"
 
 
 class QuoteKind(IntEnum):
@@ -39,20 +40,22 @@ class QuoteKind(IntEnum):
 
 @dataclass(frozen=True)
 class Binding:
-    """What an enclave attests: its key, the verifier's nonce, its configuration, the head of its release log.
+    """What an enclave attests: its keys, the verifier's nonce, its configuration, the head of its release log.
 
-    Each has 32 bytes. The nonce is drawn by the verifier, so that no old quote can answer it.
+    Each has 32 bytes. The nonce is drawn by the verifier, so that no old quote can answer it. `key` is that to which
+    clients encrypt, `channel` the digest of the certificate of its socket.
     """
 
     key: bytes
     nonce: bytes
     config: bytes
     head: bytes
+    channel: bytes = NO_CHANNEL
 
     @property
     def report_data(self) -> bytes:
         """The 64 bytes in the quote: a digest over all parts, each prefixed with its length."""
-        parts = (self.key, self.nonce, self.config, self.head)
+        parts = (self.key, self.nonce, self.config, self.head, self.channel)
         return hashlib.sha512(_DOMAIN + b"".join(pack_number(len(part), LENGTH) + part for part in parts)).digest()
 
 
@@ -67,6 +70,7 @@ class Evidence:
         key: the enclave's public X25519 key.
         config: the digest of its configuration.
         head: of its release log.
+        channel: the digest of the certificate of its socket; zeros if it has none.
         log_entries: lead from the head that the verifier remembers to `head`.
     """
 
@@ -76,15 +80,16 @@ class Evidence:
     key: bytes
     config: bytes
     head: bytes
+    channel: bytes = NO_CHANNEL
     log_entries: tuple[bytes, ...] = ()
 
     def binding(self, nonce: bytes) -> Binding:
         """What the report data must bind for the verifier that drew this nonce."""
-        return Binding(self.key, nonce, self.config, self.head)
+        return Binding(self.key, nonce, self.config, self.head, self.channel)
 
     def pack(self) -> bytes:
         entries = pack_number(len(self.log_entries)) + b"".join(self.log_entries)
-        fixed = pack_number(self.kind, 1) + self.key + self.config + self.head
+        fixed = pack_number(self.kind, 1) + self.key + self.config + self.head + self.channel
         return fixed + pack_chunk(self.quote) + pack_chunk(self.collateral) + entries
 
     @classmethod
@@ -92,13 +97,13 @@ class Evidence:
         kind = reader.number(1)
         if kind not in QuoteKind.__members__.values():
             raise ProtocolError(f"Expected a known kind of quote, got {kind}.")
-        key, config, head = (reader.take(KEY) for _ in range(3))
+        key, config, head, channel = (reader.take(KEY) for _ in range(4))
         quote, collateral = reader.chunk(MAX_QUOTE), reader.chunk(MAX_COLLATERAL)
         count = reader.number()
         if count > MAX_LOG_ENTRIES:
             raise ProtocolError(f"Expected at most {MAX_LOG_ENTRIES} log entries, got {count}.")
         entries = tuple(reader.take(KEY) for _ in range(count))
-        return cls(QuoteKind(kind), quote, collateral, key, config, head, entries)
+        return cls(QuoteKind(kind), quote, collateral, key, config, head, channel, entries)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from tacit.errors import UserError, expect
 from tacit.protocols.attestation.evidence import REPORT_DATA, QuoteKind
 
 _DEVICE = Path("/dev/attestation")
-_THREADS = 16
+_THREADS = 32  # 24 connections, the one that accepts them, and a few of the libraries
 _GIB = 1 << 30
 _LIBRARIES = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu")
 

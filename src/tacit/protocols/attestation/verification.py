@@ -219,7 +219,7 @@ def check_claims(
     if claims.kind is not kind:
         violations.append(f"It is declared as {kind.label}, but is {claims.kind.label}.")
     if expected is not None and claims.report_data != expected:
-        violations.append("Its report data bind a different key, nonce, configuration or release-log head.")
+        violations.append("Its report data bind a different key, nonce, configuration, head or certificate.")
     compared = expected is not None
     return AttestationResult(kind=kind, violations=tuple(violations), claims=claims, compared=compared, verified_at=now)
 

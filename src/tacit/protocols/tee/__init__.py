@@ -2,9 +2,10 @@
 
 ::
 
+    server   open a round ────────────► enclave   draw the cohort
     client   nonce ───────────────────► enclave   quote over key, nonce, configuration, release-log head
     client   verify by its own policy, encrypt the update to the attested key, sign
-    server   forward ciphertext ──────► enclave   decrypt, check, clip, sum, add noise ──► the aggregate
+    server   forward ciphertext ──────► enclave   decrypt, check, clip, sum, charge, add noise ──► the aggregate
 
 A client's side is the function `answer`, the host's side the generator `converse`, the enclave's side
 `EnclaveService.answer`; none of them does I/O. `SimulatedEnclave` runs all of it with a separate process; `aggregate`
@@ -15,8 +16,16 @@ Not covered: attacks on the processor or its memory traffic; access patterns of 
 upload well-formed but false updates.
 """
 
-from tacit.protocols.tee.configuration import Configuration, EnclaveSession, Journal, read_directory
-from tacit.protocols.tee.connection import EnclaveConnection, serve
+from tacit.protocols.tee.configuration import (
+    NO_MEMORY,
+    PARAMETERS,
+    Configuration,
+    EnclaveSession,
+    Journal,
+    JournalEntry,
+    read_directory,
+)
+from tacit.protocols.tee.connection import EnclaveConnection, EnclaveServer, serve
 from tacit.protocols.tee.enclave_client import (
     UPLOAD_REQUEST,
     EnclaveClientState,
@@ -26,29 +35,37 @@ from tacit.protocols.tee.enclave_client import (
     set_time,
     set_upload,
 )
-from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest
+from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, memory_digest
 from tacit.protocols.tee.host import ENCLAVE, EnclaveOutcome, converse
-from tacit.protocols.tee.service import EnclaveService, aggregate
+from tacit.protocols.tee.secure_channel import ChannelIdentity, connect, enclave_context
+from tacit.protocols.tee.service import Charge, EnclaveService, aggregate
 from tacit.protocols.tee.simulated_enclave import (
     SimulatedEnclave,
     launch,
     simulated_configuration,
+    simulated_host,
     simulated_identity,
 )
 from tacit.protocols.tee.uploads import OVERHEAD, Upload, UploadFormat, seal
 
 __all__ = [
     "ENCLAVE",
+    "NO_MEMORY",
     "OVERHEAD",
+    "PARAMETERS",
     "UPLOAD_REQUEST",
+    "ChannelIdentity",
+    "Charge",
     "Configuration",
     "EnclaveClientState",
     "EnclaveConnection",
     "EnclaveOutcome",
     "EnclaveRelease",
+    "EnclaveServer",
     "EnclaveService",
     "EnclaveSession",
     "Journal",
+    "JournalEntry",
     "MessageType",
     "PendingUpload",
     "RoundRequest",
@@ -57,14 +74,18 @@ __all__ = [
     "UploadFormat",
     "aggregate",
     "answer",
+    "connect",
     "converse",
+    "enclave_context",
     "join_run",
     "launch",
+    "memory_digest",
     "read_directory",
     "seal",
     "serve",
     "set_time",
     "set_upload",
     "simulated_configuration",
+    "simulated_host",
     "simulated_identity",
 ]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -10,15 +11,20 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from tacit.core import Turnout
 from tacit.core.serialization import Source, read_json
 from tacit.errors import StorageError, UserError, expect
 from tacit.protocols import crypto
-from tacit.protocols.crypto import KEY
+from tacit.protocols.crypto import KEY, Entropy
 from tacit.protocols.kit import RUN, Session
-from tacit.wire.packing import WORD, Reader, pack_number
+from tacit.wire.packing import pack_number
 
-_FORMAT = 1
-_JOURNAL_ENTRY = WORD + KEY
+_FORMAT = 2
+PARAMETERS = 1 << 26  # the length of an update, and of the model, unless a configuration says otherwise
+MAX_PARAMETERS = 1 << 31
+NO_MEMORY = crypto.digest("memory")  # the digest of a mechanism's memory without entries
+_JOURNAL = b"TACJ\x02\0\0\0"  # magic and version
+_ENTRY = struct.Struct("<III32s32s")
 
 
 Client = Annotated[int, Meta(ge=0, description="the number of a client")]
@@ -34,6 +40,10 @@ class _Document(Struct, frozen=True, kw_only=True):
     method: str
     population: int
     directory: dict[Client, HexBytes]
+    rounds: int
+    parameters: int
+    memory: HexBytes | None
+    host: HexBytes
     seed: int | None
 
 
@@ -54,9 +64,15 @@ class Configuration:
         run: 16 bytes that are unique to the run.
         method: the `repr` of the method: clipping, noise, aggregation, minimum number of contributors, padding.
         population: number of clients.
-        directory: the Ed25519 public keys of all clients that may upload. Without it, a host could fill a cohort with
-            its own clients around a single honest one.
-        seed: of the noise; None: the noise comes from the enclave's own entropy. A seed makes runs repeatable and the
+        directory: the Ed25519 public keys of all clients, from among whom the enclave draws every cohort. Without it, a
+            host could fill a cohort with its own clients around a single honest one.
+        rounds: how many rounds are released at most, and in how many a client takes part at most.
+        parameters: the maximum length of an update and of the model: it limits the enclave's memory.
+        memory: the digest (`memory_digest`) of the mechanism's memory before the first round, such as a bound that was
+            computed from public data; by default there is none. None: that of the first request, for simulations only.
+        host: the certificate of the host, in DER: no one else can reach the enclave's socket. Empty: the enclave
+            listens on no socket.
+        seed: of noise and cohorts; None: both come from the enclave's own entropy. A seed makes runs repeatable and the
             noise public: for simulations only.
     """
 
@@ -64,13 +80,29 @@ class Configuration:
     method: str
     population: int
     directory: Mapping[int, bytes]
+    rounds: int
+    parameters: int = PARAMETERS
+    memory: bytes | None = NO_MEMORY
+    host: bytes = b""
     seed: int | None = None
 
     def __post_init__(self) -> None:
         expect(len(self.run) == RUN, f"a run of {RUN} bytes, got {len(self.run)}")
-        expect(self.population >= 1, f"population={self.population} >= 1")
+        expect(1 <= self.population < 1 << 32, f"population={self.population} in [1, 2^32)")
+        expect(1 <= self.rounds < 1 << 32, f"rounds={self.rounds} in [1, 2^32)")
+        expect(1 <= self.parameters <= MAX_PARAMETERS, f"parameters={self.parameters} in [1, 2^31]")
         expect(all(len(key) == KEY for key in self.directory.values()), f"identities of {KEY} bytes")
-        expect(all(0 <= i < self.population for i in self.directory), "identities of clients of the population")
+        expect(
+            sorted(self.directory) == list(range(self.population)),
+            f"the identities of all {self.population} clients, numbered from 0, got {len(self.directory)}",
+            "The enclave draws cohorts from all clients of the population.",
+        )
+        expect(self.memory is None or len(self.memory) == KEY, f"a digest of the mechanism's memory of {KEY} bytes")
+        expect(
+            self.memory is not None or self.seed is not None,
+            "a digest of the mechanism's memory, or a seed",
+            "Without it, the host could choose the clipping bound.",
+        )
 
     @property
     def digest(self) -> bytes:
@@ -86,6 +118,10 @@ class Configuration:
             "method": self.method,
             "population": self.population,
             "directory": {str(client): self.directory[client].hex() for client in sorted(self.directory)},
+            "rounds": self.rounds,
+            "parameters": self.parameters,
+            "memory": None if self.memory is None else self.memory.hex(),
+            "host": self.host.hex(),
             "seed": self.seed,
         }
         return (json.dumps(table, indent=1) + "\n").encode()
@@ -102,6 +138,10 @@ class Configuration:
             method=document.method,
             population=document.population,
             directory=_keys(document.directory),
+            rounds=document.rounds,
+            parameters=document.parameters,
+            memory=None if document.memory is None else bytes.fromhex(document.memory),
+            host=bytes.fromhex(document.host),
             seed=document.seed,
         )
 
@@ -139,32 +179,68 @@ class EnclaveSession(Session):
         return crypto.digest("enclave", self.run, schema, self.model, self.config, self.head, self.key)
 
 
-class Journal:
-    """The release log in a file that outlives the process: `round u32 | log entry 32s`, repeated.
+@dataclass(frozen=True)
+class JournalEntry:
+    """A round that was released.
 
-    Every entry is on disk before `append` returns. On real hardware the file is in an encrypted mount that only the
-    same code can read. The host can still restore an older copy; clients detect it, because the attested head then does
-    not follow from the one they remember.
+    Attributes:
+        round: index of the round.
+        turnout: how many clients were drawn, and how many of them contributed: what the round is charged by.
+        log_entry: by which the release log grew.
+        memory: the digest of the mechanism's memory after the round.
     """
 
-    def __init__(self, path: Path) -> None:
+    round: int
+    turnout: Turnout
+    log_entry: bytes
+    memory: bytes
+
+    def pack(self) -> bytes:
+        return _ENTRY.pack(self.round, self.turnout.cohort, self.turnout.delivered, self.log_entry, self.memory)
+
+
+class Journal:
+    """The release log and what was charged, in a file that outlives the process.
+
+    ::
+
+        magic 4s | version u8 | zero 3s | coins 32s
+        round u32 | cohort u32 | contributors u32 | log entry 32s | digest of the mechanism's memory 32s      repeated
+
+    Cohorts are drawn with the coins, so that a restart draws no other ones. Every entry is on disk before `append`
+    returns, and nothing is released before. On real hardware the file is in an encrypted mount that only the same code
+    can read. The host can still delete it or restore an older copy; a client detects it, because the attested head then
+    does not follow from the one that it remembers.
+    """
+
+    def __init__(self, path: Path, entropy: Entropy = crypto.system_entropy) -> None:
         self.path = path
         try:
             content = path.read_bytes() if path.exists() else b""
         except OSError as error:
             raise UserError(f"Could not read the journal {path}: {error.strerror}.") from error
-        if len(content) % _JOURNAL_ENTRY:
+        if not content:
+            content = _JOURNAL + entropy(KEY)
+            self._write(content)
+        head, body = content[: len(_JOURNAL) + KEY], content[len(_JOURNAL) + KEY :]
+        if not head.startswith(_JOURNAL) or len(head) < len(_JOURNAL) + KEY or len(body) % _ENTRY.size:
             raise UserError(f"{path} is not a complete journal of an enclave. Restore it, or start a new run.")
-        reader = Reader(content)
-        self.entries = tuple((reader.number(), reader.take(KEY)) for _ in range(len(content) // _JOURNAL_ENTRY))
+        self.coins = head[len(_JOURNAL) :]
+        self.entries = tuple(
+            JournalEntry(index, Turnout(cohort, delivered), log_entry, memory)
+            for index, cohort, delivered, log_entry, memory in _ENTRY.iter_unpack(body)
+        )
 
-    def append(self, index: int, log_entry: bytes) -> None:
+    def append(self, entry: JournalEntry) -> None:
         """Record that a round's aggregate is about to be released."""
+        self._write(entry.pack())
+        self.entries = (*self.entries, entry)
+
+    def _write(self, data: bytes) -> None:
         try:
-            with self.path.open("ab") as file:
-                file.write(pack_number(index) + log_entry)
+            with open(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise StorageError(f"Could not write the journal {self.path}: {error.strerror}.") from error
-        self.entries = (*self.entries, (index, log_entry))

@@ -1,8 +1,10 @@
 """A client of an enclave: `answer(state, request) -> (state, reply)`, deterministic and without I/O.
 
 A client challenges the enclave with its own nonce, accepts it only by its own policy, and encrypts its update to the
-key that the accepted quote attests. A request that is not safe to answer raises `ProtocolError`; the caller then leaves
-the round. Store the new state before the reply is sent.
+key that the accepted quote attests. It remembers the head of the enclave's release log, and moves only to heads that
+follow from it; it counts the rounds that it took part in, and stops at the limit of the configuration. A request that
+is not safe to answer raises `ProtocolError`; the caller then leaves the round. Store the new state before the reply is
+sent.
 """
 
 import json
@@ -21,7 +23,7 @@ from tacit.protocols.tee.uploads import seal
 from tacit.wire.packing import LENGTH, WORD, Reader, pack_chunk, pack_number
 
 MAX_REQUEST = 1 << 24  # bytes
-UPLOAD_REQUEST = HEADER + WORD + KEY  # bytes of the request that is sent with every broadcast
+UPLOAD_REQUEST = HEADER + WORD + KEY  # bytes of the request that is sent with every broadcast, without log entries
 _MAX_POLICY, _MAX_PENDING = 1 << 20, 1 << 32  # bytes
 
 
@@ -65,6 +67,8 @@ class EnclaveClientState:
         policy: which enclaves it accepts.
         identity: its Ed25519 secret.
         root: from which its nonces and fresh keys derive.
+        limit: in how many rounds it takes part at most, by that configuration.
+        participations: in how many rounds it took part.
         head: the last release-log head that it saw.
         nonces: how many nonces it has drawn.
         nonce: the one without an answer yet; empty if there is none.
@@ -80,6 +84,8 @@ class EnclaveClientState:
     policy: AttestationPolicy
     identity: bytes
     root: bytes
+    limit: int
+    participations: int = 0
     head: bytes = GENESIS
     nonces: int = 0
     nonce: bytes = b""
@@ -95,7 +101,8 @@ class EnclaveClientState:
         """For storage between two messages."""
         policy = json.dumps(asdict(self.policy)).encode()
         fixed = (self.run, pack_number(self.client), self.config, self.identity, self.root, self.head)
-        numbers = (pack_number(self.nonces), pack_number(self.last_round + 1))
+        counts = (self.limit, self.participations, self.nonces, self.last_round + 1)
+        numbers = map(pack_number, counts)
         chunks = (policy, self.nonce, self.key, b"" if self.pending is None else self.pending.pack())
         return pack_state(ProtocolId.ENCLAVE, *fixed, *numbers, *map(pack_chunk, chunks))
 
@@ -113,6 +120,8 @@ class EnclaveClientState:
             identity=reader.take(KEY),
             root=reader.take(KEY),
             head=reader.take(KEY),
+            limit=reader.number(),
+            participations=reader.number(),
             nonces=reader.number(),
             last_round=reader.number() - 1,
             policy=read_json(reader.chunk(_MAX_POLICY), AttestationPolicy, Source(label="the policy")),
@@ -129,6 +138,7 @@ def join_run(
     policy: AttestationPolicy,
     identity: bytes,
     *,
+    limit: int,
     head: bytes = GENESIS,
     entropy: Entropy = crypto.system_entropy,
 ) -> EnclaveClientState:
@@ -140,13 +150,22 @@ def join_run(
         config: the digest of the configuration that it agreed to.
         policy: which enclaves it accepts.
         identity: its Ed25519 secret; the public half is in the configuration's directory.
+        limit: in how many rounds it takes part at most: `Configuration.rounds`, or fewer.
         head: the last release-log head that it saw, if it took part in this run before.
         entropy: source of its secrets: the operating system's everywhere but in tests.
     """
     expect(len(run) == RUN, f"a run of {RUN} bytes, got {len(run)}")
     expect(len(config) == len(identity) == len(head) == KEY, f"configuration, identity and head of {KEY} bytes")
+    expect(0 <= limit < 1 << 32, f"limit={limit} in [0, 2^32)")
     return EnclaveClientState(
-        run=run, client=client, config=config, policy=policy, identity=identity, head=head, root=entropy(KEY)
+        run=run,
+        client=client,
+        config=config,
+        policy=policy,
+        identity=identity,
+        limit=limit,
+        head=head,
+        root=entropy(KEY),
     )
 
 
@@ -170,8 +189,8 @@ def answer(state: EnclaveClientState, request: bytes) -> tuple[EnclaveClientStat
 
     Formal guarantees: the update is sent only encrypted to a key attested by a quote that the client's policy accepted,
     in answer to the client's own nonce, with the agreed configuration and a release-log head that follows from the last
-    one seen. If the enclave is what its quote attests, it releases only the aggregate of at least as many contributors
-    as the configuration requires.
+    one seen; at most once per round, and in at most `limit` rounds. If the enclave is what its quote attests, it
+    releases only aggregates, of as many contributors and with as much noise as the configuration requires.
 
     Sees: the host, ciphertext, its length and time, who takes part; the enclave, the update.
 
@@ -219,12 +238,18 @@ def _check_evidence(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveC
 
 
 def _upload(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveClientState, bytes]:
-    index, head = reader.number(), reader.take(KEY)
-    reader.expect_end()
+    index, head, entries = reader.number(), reader.take(KEY), enclave_messages.read_log(reader)
     if not state.key:
         raise ProtocolError("This client has accepted no enclave yet: it does not upload.")
     if state.pending is None or state.pending.round != index:
         raise ProtocolError(f"This client has no upload for round {index}.")
+    if state.participations >= state.limit:
+        raise ProtocolError(f"This client took part in {state.participations} rounds, as many as it agreed to.")
+    if extend_head(state.head, entries) != head:
+        raise ProtocolError(
+            "The round is refused: its release log does not continue from the last head seen; the enclave may have "
+            "been rolled back."
+        )
     session = EnclaveSession(
         run=state.run,
         round=index,
@@ -236,5 +261,5 @@ def _upload(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveClientSta
         key=state.key,
     )
     upload = seal(session, state.client, state.identity, state.root, state.pending.plaintext)
-    after = replace(state, head=head, last_round=index, pending=None)
+    after = replace(state, head=head, last_round=index, participations=state.participations + 1, pending=None)
     return after, enclave_messages.pack(MessageType.UPLOAD, upload)

@@ -13,9 +13,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from tacit.core import State, Sum
-from tacit.core.state import SERVER
 from tacit.errors import EnclaveRefusedError, ProtocolError
-from tacit.protocols import kit
+from tacit.protocols import crypto, kit
+from tacit.protocols.attestation.evidence import MAX_LOG_ENTRIES
 from tacit.protocols.crypto import KEY
 from tacit.protocols.kit import HEADER, ProtocolFrame, ProtocolId, ReplyStatus
 from tacit.wire.packing import CLIENT_LIMIT, LENGTH, Reader, pack_chunk, pack_number, pack_table
@@ -23,6 +23,7 @@ from tacit.wire.packing import CLIENT_LIMIT, LENGTH, Reader, pack_chunk, pack_nu
 MAX_FRAME = 1 << 31  # bytes
 MAX_MEMORY = 1 << 30  # bytes
 MAX_LAYERS = 1 << 16
+MECHANISM = "mechanism/"  # the memory that the enclave needs
 _FLOATS = struct.Struct("<ddd")
 
 
@@ -31,16 +32,17 @@ class MessageType(IntEnum):
 
     # from the host to the enclave
     ATTEST = 1  # a client's nonce and the release-log head that it remembers
-    OPEN_ROUND = 2  # who may upload what
+    OPEN_ROUND = 2  # of which model, and of how many values
     FORWARD_UPLOAD = 3  # an upload and its sender
     CLOSE_ROUND = 4  # aggregate the uploads received
-    SHUT_DOWN = 5
+    READ_LOG = 5  # the entries of the release log after a head
     # from the enclave to the host
     EVIDENCE = 16
-    ROUND_OPENED = 17
+    ROUND_OPENED = 17  # the release-log head, and the cohort that the enclave has drawn
     RECEIPT = 18
     RELEASE = 19
     REFUSED = 20
+    LOG_ENTRIES = 21
     # from the host to a client
     CHALLENGE = 32  # draw a nonce
     PRESENT_EVIDENCE = 33  # evidence that answers the nonce
@@ -93,36 +95,31 @@ class RoundRequest:
         round: index of the round.
         model: SHA-256 of the broadcast.
         dim: length of an update.
-        cohort: clients that may upload.
-        invited: number of clients invited to the round.
         layers: number of values in each of the model's parameters.
-        memory: the mechanism's state, and nothing else of the server's.
-        noise_key: of the round; only in a simulation, which plays host and enclave. An enclave draws its own.
+        memory: the mechanism's state, and nothing else of the server's. The enclave knows its digest.
+        noise_key: the server's key of the round; only in a simulation, which plays host and enclave.
     """
 
     round: int
     model: bytes
     dim: int
-    cohort: tuple[int, ...]
-    invited: int
     layers: tuple[int, ...]
     memory: Mapping[str, Tensor]
     noise_key: bytes = b""
 
     def state(self) -> State:
-        """The part of the server's state that the enclave needs."""
-        return State(self.round, torch.zeros(sum(self.layers)), self.memory, self.layers)
+        """The part of the server's state that the enclave needs; the weights, all 0, take no memory."""
+        return State(self.round, torch.zeros(1).expand(sum(self.layers)), self.memory, self.layers)
 
     def pack(self) -> bytes:
         layers = pack_number(len(self.layers)) + b"".join(pack_number(size, LENGTH) for size in self.layers)
-        cohort = pack_table(dict.fromkeys(self.cohort, b""), 0)
-        head = pack_number(self.round) + self.model + pack_number(self.dim, LENGTH) + pack_number(self.invited)
-        return head + cohort + layers + pack_memory(self.memory) + pack_number(len(self.noise_key)) + self.noise_key
+        head = pack_number(self.round) + self.model + pack_number(self.dim, LENGTH)
+        return head + layers + pack_memory(self.memory) + pack_number(len(self.noise_key)) + self.noise_key
 
     @classmethod
-    def read(cls, reader: Reader) -> "RoundRequest":
-        index, model, dim, invited = reader.number(), reader.take(KEY), reader.number(LENGTH), reader.number()
-        cohort = tuple(reader.table(0, CLIENT_LIMIT))
+    def read(cls, reader: Reader, parameters: int) -> "RoundRequest":
+        """A request for updates, and a model, of at most this many `parameters`."""
+        index, model, dim = reader.number(), reader.take(KEY), reader.number(LENGTH)
         count = reader.number()
         if count > MAX_LAYERS:
             raise ProtocolError(f"Expected at most {MAX_LAYERS} layers, got {count}.")
@@ -132,9 +129,32 @@ class RoundRequest:
             raise ProtocolError(f"Expected a noise key of {KEY} bytes or none, got {length}.")
         noise_key = reader.take(length)
         reader.expect_end()
-        if max(dim, sum(layers)) >= CLIENT_LIMIT:
-            raise ProtocolError("Expected a model of fewer than 2^32 parameters.")
-        return cls(index, model, dim, cohort, invited, layers, memory, noise_key)
+        if dim < 1 or max(dim, sum(layers)) > parameters:
+            raise ProtocolError(
+                f"Expected updates of 1 to {parameters} values, as the configuration allows, got {dim} values of a "
+                f"model of {sum(layers)}."
+            )
+        return cls(index, model, dim, layers, memory, noise_key)
+
+
+def pack_opened(head: bytes, cohort: tuple[int, ...]) -> bytes:
+    """The reply to a request for a round: the release-log head and the cohort."""
+    return head + pack_table(dict.fromkeys(cohort, b""), 0)
+
+
+def read_opened(reader: Reader) -> tuple[bytes, tuple[int, ...]]:
+    """The inverse of `pack_opened`."""
+    head, cohort = reader.take(KEY), tuple(reader.table(0, CLIENT_LIMIT))
+    reader.expect_end()
+    return head, cohort
+
+
+def read_log(reader: Reader) -> tuple[bytes, ...]:
+    """Entries of a release log, to the end of the message."""
+    data = bytes(reader.rest())
+    if len(data) % KEY or len(data) > KEY * MAX_LOG_ENTRIES:
+        raise ProtocolError(f"Expected at most {MAX_LOG_ENTRIES} log entries of {KEY} bytes, got {len(data)} bytes.")
+    return tuple(data[start : start + KEY] for start in range(0, len(data), KEY))
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,9 +214,18 @@ class RoundResult:
         return cls(release, log_entry, rejected, load_seconds, aggregate_seconds)
 
 
-def shared_memory(state: State) -> dict[str, Tensor]:
+def mechanism_memory(state: State) -> dict[str, Tensor]:
     """The part of the server's memory that is sent to the enclave."""
-    return {name: value.cpu() for name, value in state.memory.items() if not name.startswith(SERVER)}
+    return {name: value.cpu() for name, value in state.memory.items() if name.startswith(MECHANISM)}
+
+
+def memory_digest(memory: Mapping[str, Tensor]) -> bytes:
+    """The digest of a mechanism's memory, by which the enclave recognises it."""
+    parts = []
+    for name in sorted(memory):
+        value = memory[name].detach().cpu().contiguous()
+        parts += [name.encode(), f"{value.dtype} {tuple(value.shape)}".encode(), value.numpy().tobytes()]
+    return crypto.digest("memory", *parts)
 
 
 def pack_memory(memory: Mapping[str, Tensor]) -> bytes:
@@ -208,5 +237,5 @@ def read_memory(reader: Reader) -> dict[str, Tensor]:
     """The inverse of `pack_memory`."""
     try:
         return dict(safetensors.torch.load(reader.chunk(MAX_MEMORY)))
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ProtocolError("Expected named tensors, got other bytes.") from error

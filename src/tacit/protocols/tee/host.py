@@ -6,6 +6,7 @@ took part, the lengths of ciphertexts, how many uploads were rejected and why.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from tacit.errors import ProtocolError
 from tacit.protocols.crypto import KEY
@@ -14,22 +15,34 @@ from tacit.protocols.tee import enclave_messages
 from tacit.protocols.tee.enclave_messages import MessageType, RoundRequest, RoundResult
 from tacit.wire.packing import Reader, pack_number
 
+_NOBODY: Mapping[int, bytes] = MappingProxyType({})
 ENCLAVE = -1  # requests to the enclave; clients have numbers from 0
-EnclaveOutcome = Outcome[RoundResult, MessageType]  # with the clients that have accepted the enclave
+Heads = Mapping[int, bytes]  # by client that has accepted the enclave: the last release-log head that it saw
 
 
-def converse(request: RoundRequest, attested: frozenset[int] = frozenset()) -> ServerSide[EnclaveOutcome]:
-    """One round: attestation for clients that need it, then uploads, then the aggregate.
+@dataclass(frozen=True, eq=False)
+class EnclaveOutcome(Outcome[RoundResult, MessageType]):
+    """The end of a round, with the clients that have accepted the enclave.
+
+    Attributes:
+        heads: of these clients.
+    """
+
+    heads: Heads = field(default_factory=dict)
+
+
+def converse(request: RoundRequest, heads: Heads = _NOBODY) -> ServerSide[EnclaveOutcome]:
+    """One round: the enclave draws the cohort; attestation for those that need it, then uploads, then the aggregate.
 
     Args:
         request: the round.
-        attested: clients that have already accepted the attestation of this enclave.
+        heads: the clients that have already accepted the attestation of this enclave, and the heads they know.
 
     Raises:
         EnclaveRefusedError: the enclave rejects a request.
         ProtocolError: the enclave's reply is malformed.
     """
-    return _Host(request).run(attested)
+    return _Host(request).run(heads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,17 +52,21 @@ class _Host:
     request: RoundRequest
     transcript: Transcript[MessageType] = field(default_factory=Transcript)
 
-    def run(self, attested: frozenset[int]) -> ServerSide[EnclaveOutcome]:
-        fresh = yield from self._attest([i for i in self.request.cohort if i not in attested])
-        attested = attested | fresh
+    def run(self, known: Heads) -> ServerSide[EnclaveOutcome]:
         opened = yield from self._ask_enclave(MessageType.OPEN_ROUND, self.request.pack(), MessageType.ROUND_OPENED)
-        yield from self._collect([i for i in self.request.cohort if i in attested], opened.take(KEY))
+        head, cohort = enclave_messages.read_opened(opened)
+        accepted = yield from self._attest([client for client in cohort if client not in known])
+        heads = {**known, **dict.fromkeys(accepted, head)}
+        answered = yield from self._collect({client: heads[client] for client in cohort if client in heads}, head)
         closed = yield from self._ask_enclave(
             MessageType.CLOSE_ROUND, pack_number(self.request.round), MessageType.RELEASE
         )
         result = RoundResult.read(closed, self.request.dim)
         self.transcript.rejected.update(result.rejected)
-        return EnclaveOutcome(result, tuple(sorted(attested)), self.transcript)
+        heads |= dict.fromkeys(answered, head)
+        lost = frozenset(cohort) - answered - accepted  # whether they saw this head is unknown: they attest again
+        heads = {client: heads[client] for client in heads if client not in lost}
+        return EnclaveOutcome(result, tuple(sorted(heads)), self.transcript, heads)
 
     def _attest(self, clients: list[int]) -> ServerSide[frozenset[int]]:
         """Every client challenges the enclave with its own nonce, and decides whether to accept it."""
@@ -62,14 +79,20 @@ class _Host:
         accepted = yield from self._ask_clients(MessageType.PRESENT_EVIDENCE, evidence, MessageType.ENCLAVE_ACCEPTED, 0)
         return frozenset(accepted)
 
-    def _collect(self, clients: list[int], head: bytes) -> ServerSide[None]:
-        """Forward every upload to the enclave, which alone decides whether it is accepted."""
-        if not clients:
-            return
-        request = enclave_messages.pack(MessageType.REQUEST_UPLOAD, pack_number(self.request.round) + head)
-        requests = dict.fromkeys(clients, request)
+    def _collect(self, heads: Heads, head: bytes) -> ServerSide[frozenset[int]]:
+        """Forward every upload to the enclave, which alone decides whether it is accepted; returns who answered."""
+        if not heads:
+            return frozenset()
+        proofs: dict[bytes, bytes] = {}
+        for old in set(heads.values()):
+            reply = yield from self._ask_enclave(MessageType.READ_LOG, old, MessageType.LOG_ENTRIES)
+            proofs[old] = pack_number(self.request.round) + head + bytes(reply.rest())
+        requests = {
+            client: enclave_messages.pack(MessageType.REQUEST_UPLOAD, proofs[old]) for client, old in heads.items()
+        }
         self.transcript.count_requests(MessageType.REQUEST_UPLOAD, requests)
-        self.transcript.unresponsive.update(clients)
+        self.transcript.unresponsive.update(requests)
+        answered = set[int]()
         for sender, data in (yield requests):
             try:
                 upload = enclave_messages.read_reply(data, MessageType.UPLOAD).rest()
@@ -81,6 +104,8 @@ class _Host:
             receipt = yield from self._ask_enclave(MessageType.FORWARD_UPLOAD, body, MessageType.RECEIPT)
             if receipt.number(1) == ReplyStatus.ACCEPTED:
                 self.transcript.unresponsive.discard(sender)
+                answered.add(sender)
+        return frozenset(answered)
 
     def _ask_enclave(self, kind: MessageType, body: bytes, expected: MessageType) -> ServerSide[Reader]:
         ((_, data),) = yield {ENCLAVE: enclave_messages.pack(kind, body)}

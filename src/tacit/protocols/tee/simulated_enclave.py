@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import Key, Messages, Method, Round, ServerRound, State, Sum
+from tacit.errors import ProtocolError
 from tacit.protocols import crypto
 from tacit.protocols.attestation import AttestationPolicy, code_measurement
 from tacit.protocols.kit import LocalClients, Requests, Transcript, play
@@ -26,8 +27,9 @@ from tacit.protocols.tee import enclave_messages
 from tacit.protocols.tee.configuration import Configuration
 from tacit.protocols.tee.connection import EnclaveConnection
 from tacit.protocols.tee.enclave_client import EnclaveClientState, PendingUpload, answer, join_run, set_time, set_upload
-from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, shared_memory
-from tacit.protocols.tee.host import ENCLAVE, converse
+from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, mechanism_memory
+from tacit.protocols.tee.host import ENCLAVE, Heads, converse
+from tacit.protocols.tee.secure_channel import ChannelIdentity
 from tacit.protocols.tee.uploads import UploadFormat
 
 _PARTS: dict[MessageType, str] = {
@@ -36,6 +38,7 @@ _PARTS: dict[MessageType, str] = {
     MessageType.PRESENT_EVIDENCE: "attestation",
     MessageType.REQUEST_UPLOAD: "encryption",
     MessageType.OPEN_ROUND: "transfer",
+    MessageType.READ_LOG: "transfer",
     MessageType.FORWARD_UPLOAD: "transfer",
     MessageType.CLOSE_ROUND: "publish",
 }
@@ -52,7 +55,21 @@ def simulated_configuration(method: Method, population: int, seed: int) -> Confi
     directory = {client: crypto.public_identity(simulated_identity(seed, client)) for client in range(population)}
     text = repr(method)
     run = crypto.digest("simulated run", text.encode(), str((population, seed)).encode())[:16]
-    return Configuration(run=run, method=text, population=population, directory=directory, seed=seed)
+    return Configuration(
+        run=run,
+        method=text,
+        population=population,
+        directory=directory,
+        rounds=method.rounds,
+        memory=None,
+        host=simulated_host(seed).certificate,
+        seed=seed,
+    )
+
+
+def simulated_host(seed: int) -> ChannelIdentity:
+    """The identity of a simulated host; it is known to everyone who knows the seed."""
+    return ChannelIdentity.of(Key.from_seed(seed, "host").value)
 
 
 class SimulatedEnclave:
@@ -73,7 +90,7 @@ class SimulatedEnclave:
         self._config = self.configuration.digest
         self._policy = AttestationPolicy(measurements=(code_measurement(),), simulation=True)
         self._clients = LocalClients(EnclaveClientState, self._join, _at_this_time, answer)
-        self._attested: frozenset[int] = frozenset()
+        self._heads: Heads = {}
 
     def __enter__(self) -> Self:
         return self
@@ -87,15 +104,16 @@ class SimulatedEnclave:
 
     def run_round(self, state: State, messages: Messages, now: Round) -> EnclaveRelease:
         """What the enclave releases of a round; raises `EnclaveUnavailableError` if its process ends."""
-        cohort, model = tuple(sorted(messages.clients.tolist())), _digest(state.weights)
+        model = _digest(state.weights)
         self.seconds = defaultdict(float)
         self._encode(messages, now, model)
-        dim, memory = messages.rows.dim, shared_memory(state)
         noise_key = now.server.value if isinstance(now, ServerRound) else b""
-        request = RoundRequest(now.index, model, dim, cohort, now.cohort, state.layers, memory, noise_key)
-        outcome = play(converse(request, self._attested), self._answer)
-        self._attested, self.transcript = frozenset(outcome.clients), outcome.transcript
+        request = RoundRequest(now.index, model, messages.rows.dim, state.layers, mechanism_memory(state), noise_key)
+        outcome = play(converse(request, self._heads), self._answer)
+        self._heads, self.transcript = outcome.heads, outcome.transcript
         result = outcome.result
+        if result.release.contributors != tuple(sorted(messages.clients.tolist())):
+            raise ProtocolError("The enclave drew another cohort than the simulation: they have different keys.")
         self.seconds["load"], self.seconds["aggregate"] = result.load_seconds, result.aggregate_seconds
         self.seconds["transfer"] -= result.load_seconds  # it includes the enclave's work
         self.seconds["publish"] -= result.aggregate_seconds
@@ -114,7 +132,8 @@ class SimulatedEnclave:
 
     def _join(self, client: int) -> EnclaveClientState:
         identity = simulated_identity(self.seed, client)
-        return join_run(self.configuration.run, client, self._config, self._policy, identity)
+        limit = self.configuration.rounds
+        return join_run(self.configuration.run, client, self._config, self._policy, identity, limit=limit)
 
     def _encode(self, messages: Messages, now: Round, model: bytes) -> None:
         """Every client encodes its update, and keeps it until the host requests the upload."""
@@ -126,8 +145,9 @@ class SimulatedEnclave:
         self.seconds["encryption"] = time.perf_counter() - began
 
 
-def _at_this_time(state: EnclaveClientState) -> EnclaveClientState:
-    return set_time(state, int(time.time()))
+def _at_this_time(state: EnclaveClientState) -> EnclaveClientState | None:
+    """A client with an upload knows the time; one without, which declined, takes no part."""
+    return None if state.pending is None else set_time(state, int(time.time()))
 
 
 def launch(configuration: Configuration) -> "tuple[subprocess.Popen[bytes], EnclaveConnection]":
@@ -151,7 +171,7 @@ def launch(configuration: Configuration) -> "tuple[subprocess.Popen[bytes], Encl
 
 
 def stop(process: "subprocess.Popen[bytes]", connection: EnclaveConnection) -> None:
-    """Shut the process down, or kill it after a timeout."""
+    """End the process by closing its only connection, or kill it after a timeout."""
     connection.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(_STOP_TIMEOUT)

@@ -23,6 +23,8 @@ from tacit.protocols import crypto, kit
 from tacit.protocols.crypto import TAG
 from tacit.protocols.kit import MAGIC, VERSION
 from tacit.protocols.tee.configuration import EnclaveSession
+from tacit.wire import frames
+from tacit.wire.frames import FrameKind
 from tacit.wire.packing import LENGTH, Reader, pack_chunk, pack_number
 from tacit.wire.sparse import WireFormat
 
@@ -67,6 +69,12 @@ class UploadFormat:
         if any(rest) or len(data) != self._padded(len(data) - len(rest)):
             raise ProtocolError("The padding does not match the configuration.")
         return messages
+
+    def check_cohort(self, data: bytes, cohort: int) -> None:
+        """Raise `ProtocolError` unless the client of this plaintext was told the cohort's true size."""
+        found = frames.unpack(Reader(data).chunk(len(data)), FrameKind.MESSAGE).cohort
+        if found != cohort:
+            raise ProtocolError(f"Expected a share of the noise for a cohort of {cohort}, got one for {found}.")
 
     def max_size(self, dim: int) -> int:
         """The longest valid upload of an update of this length."""
