@@ -31,7 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tacit.core import Budget
+from tacit.core import Budget, files
 from tacit.core.prices import Gaussian, Release, Sampling, Zcdp
 from tacit.errors import BudgetError, LedgerError, StorageError, TacitError, UserError
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, accountant_by_name
@@ -330,6 +330,8 @@ class Ledger:
 def _connect(path: Path) -> sqlite3.Connection:
     """A connection with an exclusive lock, which ends with this process and is not inherited."""
     connection: sqlite3.Connection | None = None
+    with suppress(OSError):  # of which SQLite reports better
+        files.touch_private(path)
     try:
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -26,7 +26,7 @@ def write(path: Path, state: State, caveat: str = "") -> None:
     metadata = json.dumps({"round": state.round, "sha256": _digest(state.round, tensors), **optional})
     # a single entry, because safetensors writes several in no fixed order
     content = safetensors.torch.save({name: tensor.clone() for name, tensor in tensors.items()}, {"tacit": metadata})
-    files.write(path, content)
+    files.write(path, content, private=True)
 
 
 def read(path: Path) -> State | None:

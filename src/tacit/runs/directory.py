@@ -12,6 +12,8 @@
 
 The checkpoint decides where a run resumes. A kill may leave later lines in rounds.jsonl, the last one incomplete; they
 are removed on resuming, and their rounds are repeated with bitwise the same result.
+
+The directory, those above it that are created for it, and all files in it are private to their user.
 """
 
 import fcntl
@@ -55,6 +57,7 @@ class RunDirectory:
         self.history: tuple[Report, ...] = ()
         self._last_checkpoint = time.monotonic()
         with files.storage_errors(path / ROUNDS):
+            files.touch_private(path / ROUNDS)
             self._rounds = (path / ROUNDS).open("ab+")
 
     @classmethod
@@ -63,9 +66,8 @@ class RunDirectory:
         check_free(path)
         created = [folder for folder in (path, *path.parents) if not folder.exists()]
         try:
-            with files.storage_errors(path):
-                path.mkdir(parents=True, exist_ok=True)
-            files.write(path / MANIFEST, manifest.to_bytes())
+            files.make_private(path)
+            files.write(path / MANIFEST, manifest.to_bytes(), private=True)
             return cls(path, manifest, created)._locked()
         except BaseException:
             _remove(path, created)
@@ -112,7 +114,7 @@ class RunDirectory:
         self._write_leakage(leakage)
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
         metadata = {"caveat": self.manifest.caveat} if self.manifest.caveat else None
-        files.write(self.path / MODEL, safetensors.torch.save(tensors, metadata))
+        files.write(self.path / MODEL, safetensors.torch.save(tensors, metadata), private=True)
         self._write_status("finished")
 
     def ledger_for(self, method: Method) -> Path | None:
@@ -132,11 +134,11 @@ class RunDirectory:
 
     def _write_leakage(self, leakage: LeakageAccounting | None) -> None:
         if leakage is not None:
-            files.write(self.path / LEAKAGE, (json.dumps(leakage.to_json(), indent=2) + "\n").encode())
+            files.write(self.path / LEAKAGE, (json.dumps(leakage.to_json(), indent=2) + "\n").encode(), private=True)
 
     def _write_status(self, status: Status) -> None:
         self.manifest = replace(self.manifest, status=status)
-        files.write(self.path / MANIFEST, self.manifest.to_bytes())
+        files.write(self.path / MANIFEST, self.manifest.to_bytes(), private=True)
 
     def _append(self, line: bytes) -> None:
         """Append a whole line, or nothing."""
