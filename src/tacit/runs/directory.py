@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 import safetensors.torch
 from torch import Tensor
@@ -38,6 +38,8 @@ from tacit.runs.manifest import NEW_RUN, Manifest, Status
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
 LEDGER, LEAKAGE = "ledger.db", "leakage.json"
+MAX_LINE = 1 << 24  # bytes of one round in rounds.jsonl
+MAX_HISTORY = 1 << 30  # bytes of all of them
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
 
 
@@ -164,12 +166,25 @@ class RunDirectory:
         """Return to the checkpoint: read the rounds before it, and remove those after it."""
         self.state = checkpoint.read(self.path / CHECKPOINT)
         self._rounds.seek(0)
-        lines = [self._rounds.readline() for _ in range(self.state.round if self.state else 0)]
+        lines = _read_lines(self._rounds, self.state.round if self.state else 0, self.path / ROUNDS)
         self.history = _parse_lines(lines, self.path / ROUNDS)
         with files.storage_errors(self.path / ROUNDS):
             self._rounds.truncate(sum(map(len, lines)))
             for partial in filter(files.is_partial, self.path.iterdir()):
                 partial.unlink()
+
+
+def _read_lines(rounds: IO[bytes], count: int, file: Path) -> list[bytes]:
+    """The first lines, ending with an empty one if there are fewer; a line too long for a round is a `RunError`."""
+    lines: list[bytes] = []
+    while len(lines) < count:
+        line = rounds.readline(MAX_LINE + 1)
+        if len(line) > MAX_LINE:
+            raise RunError(f"Expected line {len(lines) + 1} of {file} to have at most {MAX_LINE} bytes. {NEW_RUN}")
+        lines.append(line)
+        if not line:
+            break
+    return lines
 
 
 def check_free(path: Path) -> None:
@@ -184,16 +199,17 @@ def read_manifest(path: Path) -> Manifest:
     """The manifest of a run; raises `RunError` if there is none or it cannot be read."""
     file = path / MANIFEST
     try:
-        return Manifest.from_bytes(file.read_bytes(), file)
-    except FileNotFoundError:
-        raise RunError(f"{path} holds no run: there is no {MANIFEST} in it.") from None
-    except OSError as error:
-        raise RunError(f"Could not read {file}: {error.strerror}.") from error
+        content = files.read(file, error=RunError)
+    except RunError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise RunError(f"{path} holds no run: there is no {MANIFEST} in it.") from None
+        raise
+    return Manifest.from_bytes(content, file)
 
 
 def read_rounds(path: Path) -> tuple[Report, ...]:
     """The rounds that were written so far; an incomplete last line is ignored."""
-    lines = files.read(path / ROUNDS, error=RunError).splitlines(keepends=True)
+    lines = files.read(path / ROUNDS, error=RunError, limit=MAX_HISTORY).splitlines(keepends=True)
     complete = lines[:-1] if lines and not lines[-1].endswith(b"\n") else lines
     return _parse_lines(complete, path / ROUNDS)
 
