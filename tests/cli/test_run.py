@@ -15,9 +15,10 @@ import safetensors.torch
 import torch
 
 from tacit.cli import _console, main
+from tacit.engine.simulation import Simulation
 from tacit.pieces.trainers import Sgd
 from tacit.runs import checkpoint, directory
-from tacit.runs.directory import CHECKPOINT, LEAKAGE, MANIFEST, MODEL, ROUNDS, read_manifest, read_rounds
+from tacit.runs.directory import CHECKPOINT, LEAKAGE, LEDGER, MANIFEST, MODEL, ROUNDS, read_manifest, read_rounds
 
 SMALL = ["--set", "cohort=2", "epochs=1", "--workers", "1"]
 LONG = ["run", "fedavg", "--rounds", "60", "--set", "cohort=10", "epochs=1", "--seed", "4", "--noise", "seeded"]
@@ -386,14 +387,17 @@ def test_a_killed_run_is_resumed_with_the_same_result(whole, between):
     assert_same(Path("run"), whole)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_ctrl_c_prints_how_to_resume(whole, workers):
+@pytest.mark.parametrize(
+    ("workers", "number", "exit_code"),
+    [("1", signal.SIGINT, 130), ("2", signal.SIGINT, 130), ("1", signal.SIGTERM, 143), ("2", signal.SIGTERM, 143)],
+)
+def test_ctrl_c_and_termination_print_how_to_resume(whole, workers, number, exit_code):
     """Only this catches an interrupt that loses rounds, prints tracebacks or leaves worker processes behind."""
     process = start(*LONG, "--out", "run", "--workers", workers, seconds_between_checkpoints=3600.0)
     wait_for_rounds(Path("run"), 5)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     code, printed = process.wait()
-    assert code == 130, printed
+    assert code == exit_code, printed
     wait_until_gone(process.pid)
     assert printed.splitlines()[-1].startswith("tacit: Interrupted after ")  # progress may have been printed before
     assert printed.endswith("of 60 rounds. Resume with: tacit run --resume run\n")
@@ -404,6 +408,7 @@ def test_ctrl_c_prints_how_to_resume(whole, workers):
     done = state.round
     assert 5 <= done < 60
     assert f" after {done} of" in printed
+    assert read_manifest(Path("run")).status == "interrupted"
     assert main(["run", "--resume", "run", "--workers", "1"]) == 0
     assert_same(Path("run"), whole)
     assert read_manifest(Path("run")).status == "finished"
@@ -424,3 +429,76 @@ def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch, capsys):
     assert main(["run", "fedavg", "--rounds", "3", *SMALL]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[2] for line in lines] == ["0/3", "1/3", "2/3", "3/3"]
+
+
+def test_an_interrupt_before_the_first_round_names_no_deleted_directory(monkeypatch, capsys):
+    monkeypatch.setattr(Simulation, "initial_state", property(lambda _: signal.raise_signal(signal.SIGTERM)))
+    assert main(["run", "fedavg", *SMALL, "--out", "here/run"]) == 143
+    assert capsys.readouterr().err == "tacit: Interrupted before the first round. Nothing was written.\n"
+    assert not Path("here").exists()
+
+
+def test_a_run_is_private_to_its_user():
+    Path("given").mkdir(mode=0o755)
+    before = os.umask(0o022)
+    try:
+        line = ["run", "geyer", "--set", "cohort=3", "epsilon=8", "delta=1e-3", "--workers", "1", "--rounds", "1"]
+        assert main([*line, "--out", "given/new/run"]) == 0
+        assert main([*line, "--out", "again", "--ledger", "shared.db"]) == 0
+    finally:
+        os.umask(before)
+    modes = {str(path): path.stat().st_mode & 0o777 for path in Path().rglob("*")}
+    run = {f"given/new/run/{name}": 0o600 for name in (MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER)}
+    assert modes.items() >= {"given": 0o755, "given/new": 0o700, "given/new/run": 0o700, "shared.db": 0o600}.items()
+    assert modes.items() >= run.items()
+
+
+USER_TASK = """
+import pathlib, torch, tacit
+pathlib.Path("executed").touch()
+def mine(count: int = 4) -> tacit.Task:
+    data = [(torch.ones(3, 2), torch.zeros(3, dtype=torch.long)) for _ in range(count)]
+    return tacit.Task(model=lambda: torch.nn.Linear(2, 2), clients=data)
+"""
+NAMES_CODE = 'method = "fedavg"\ntask = "code.py:mine"\n[args]\nrounds = 1\ncohort = 2\n'
+
+
+def assert_code_is_not_run(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A foreign file names Python code: the message shows its path, and the code is not run without --trust."""
+    assert main(line.split()) == 2
+    message = capsys.readouterr().err
+    assert str(Path("code.py").absolute()) in message
+    assert "--trust" in message
+    assert not Path("executed").exists()
+    assert main([*line.split(), "--trust"]) == 0
+    assert Path("executed").exists()
+
+
+def test_an_experiment_file_runs_no_code_that_the_user_did_not_name(capsys):
+    Path("code.py").write_text(USER_TASK)
+    Path("foreign.toml").write_text(NAMES_CODE)
+    assert_code_is_not_run("run foreign.toml --workers 1", capsys)
+    assert main(["run", "foreign.toml", "--task", "code.py:mine", "--workers", "1"]) == 0
+
+
+def test_a_foreign_run_directory_runs_no_code(capsys):
+    Path("code.py").write_text(USER_TASK)
+    assert main(["run", "fedavg", "--task", "code.py:mine", *SMALL, "--rounds", "1", "--out", "run"]) == 0
+    Path("executed").unlink()
+    capsys.readouterr()
+    assert_code_is_not_run("run --resume run --workers 1", capsys)
+
+
+def test_a_study_runs_no_code(capsys):
+    Path("code.py").write_text(USER_TASK)
+    Path("experiments/mine").mkdir(parents=True)
+    row = '[[rows]]\nname = "a"\nmethod = "fedavg"\ntask = "code.py:mine"\nargs = { rounds = 1, cohort = 2 }\n'
+    Path("experiments/mine/table-1.toml").write_text(f'title = "Mine"\n{row}')
+    assert_code_is_not_run("reproduce mine/table-1 --workers 1", capsys)
+
+
+def test_the_line_that_resumes_a_user_s_task_asks_for_trust(monkeypatch, capsys):
+    Path("code.py").write_text(USER_TASK)
+    monkeypatch.setattr(Sgd, "train", lambda *_: signal.raise_signal(signal.SIGTERM))
+    assert main(["run", "fedavg", "--task", "code.py:mine", *SMALL, "--out", "run"]) == 143
+    assert capsys.readouterr().err.endswith("Resume with: tacit run --resume run --trust\n")

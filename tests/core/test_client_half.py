@@ -10,6 +10,8 @@ from tacit.core.client_half import ClientHalf
 from tacit.core.server_half import broadcast, pack_broadcast
 from tacit.engine.simulation import draw
 from tacit.errors import WireError
+from tacit.wire import frames
+from tacit.wire.frames import FrameKind, Part
 
 KEYS = RunKeys.from_seed(0)
 METHOD = methods.make("fedavg", {"rounds": 3, "sampler": "Everyone()"})
@@ -53,3 +55,20 @@ def test_memory_is_read_from_bytes_or_refused() -> None:
     assert again.mask.tolist() == [1, 5]
     with pytest.raises(WireError, match="Expected a memory, got kind 1"):
         ClientMemory.read(request())
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        ({Part.WEIGHTS: torch.ones(7), Part.KEY: torch.zeros(32, dtype=torch.uint8)}, "the weights of 2 models, got 7"),
+        (
+            {Part.WEIGHTS: torch.ones(8), Part.KEY: torch.zeros(31, dtype=torch.uint8)},
+            "a shared key of 32 bytes, got 31",
+        ),
+        ({Part.WEIGHTS: torch.ones(8), Part.KEY: torch.zeros(32)}, "a shared key of 32 bytes"),
+        ({Part.WEIGHTS: torch.ones(8)}, "the memory of a client"),
+    ],
+)
+def test_a_damaged_memory_is_refused(memory: dict[Part, torch.Tensor], words: str) -> None:
+    with pytest.raises(WireError, match=words):
+        ClientMemory.read(frames.pack(FrameKind.MEMORY, 0, memory), models=2)

@@ -186,3 +186,31 @@ def test_a_toml_file_is_a_record(tmp_path: Path) -> None:
     file.write_bytes(b"\xff")
     with pytest.raises(UserError, match=r"Expected .*it\.toml to be TOML"):
         read_toml(file, Everything)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a = " + "[" * 5000, "at most 32 nested values"),
+        ("a." * 60_000 + "a = 1", "a key has more than 8 parts"),
+        ("x = { y = '\"', " + "a . " * 30_000 + "a = 1 }", "a key has more than 8 parts"),
+        ("[" + "'=#'." * 20_000 + "a]", "a key has more than 8 parts"),
+        ('x = """\n\'\\"""" # \'\n' + "a." * 60_000 + "a = 1", "a key has more than 8 parts"),
+        ("a = " + "9" * 5000, "to be TOML"),
+        ("# " + "x" * 300_000, "at most 131072 bytes"),
+    ],
+    ids=["nested", "long key", "in a table", "quoted key", "after a string", "digits", "long"],
+)
+def test_hostile_toml_is_refused_with_a_sentence(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / "it.toml").write_text(content)
+    with pytest.raises(UserError, match=words):
+        read_toml(tmp_path / "it.toml", Everything)
+
+
+def test_hostile_json_is_refused_with_a_sentence() -> None:
+    with pytest.raises(UserError, match="at most 16777216 bytes, got 16777217"):
+        read_json(b" " * (2**24 + 1), Everything, HERE)
+    with pytest.raises(UserError, match="at most 32 nested values"):
+        read_json(b'{"a":' * 33 + b"1" + b"}" * 33, Everything, HERE)
+    with pytest.raises(UserError, match="half a character"):
+        read_json(b'{"count": 3, "inner": {"size": "\\ud800"}}', Everything, HERE, strict=False)

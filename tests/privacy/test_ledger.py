@@ -1,3 +1,4 @@
+import hashlib
 import json
 import multiprocessing
 import os
@@ -7,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -466,3 +468,64 @@ def test_events_of_earlier_versions_are_read(event, found):
 def test_json_that_describes_no_release_is_refused(data):
     with pytest.raises(UserError, match="Expected"):
         from_json(data)
+
+
+@pytest.mark.parametrize("bit", [0x01, 0x80, 0xFF])
+def test_a_flipped_byte_is_a_ledger_error_or_is_not_noticed(tmp_path, bit):
+    """A byte that no row uses may change; one that is used must be reported as this ledger's own error."""
+    file = fill(tmp_path)
+    content, noticed = file.read_bytes(), 0
+    for at in [*range(200), *range(200, len(content), 23)]:
+        file.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
+        try:
+            with open_ledger(tmp_path) as ledger:
+                assert len(ledger.entries) == 4
+        except (LedgerError, StorageError):
+            noticed += 1
+    assert noticed > 50
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [
+            "ALTER TABLE rows RENAME TO old",
+            "CREATE VIEW rows AS WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
+        ],
+        ["CREATE TRIGGER more AFTER INSERT ON rows BEGIN DELETE FROM rows; END"],
+        ["CREATE INDEX more ON rows (body)"],
+    ],
+    ids=["view", "trigger", "index"],
+)
+def test_a_ledger_with_a_schema_of_its_own_is_refused(tmp_path, statements):
+    """A view or trigger in the file would run queries that its author wrote."""
+    tamper(fill(tmp_path), *statements)
+    with pytest.raises(LedgerError, match="other tables than a ledger"):
+        open_ledger(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "[" * 100_000,
+        '{"kind":"release","loss":{"kind":"gaussian","noise":1e-300},"distance":1e300,"sampling":{"kind":"poisson","rate":0.1}}',
+        '{"kind":"repeated","count":' + "9" * 400 + ',"event":{"kind":"gaussian","noise":1.0}}',
+        '{"kind":"release","loss":{"kind":"zcdp","rho":1e308,"xi":1e308},"distance":1.0,"sampling":{"kind":"all","rate":1.0}}',
+    ],
+    ids=["nested", "tiny noise", "a huge count", "huge loss"],
+)
+def test_a_hostile_event_with_a_right_chain_is_a_ledger_error(tmp_path, event):
+    file = fill(tmp_path)
+    connection = sqlite3.connect(file)
+    rows = [json.loads(body) for (body,) in connection.execute("SELECT body FROM rows ORDER BY number")]
+    next(row for row in rows if row["kind"] == "reserve")["event"] = event
+    head = "0" * 64
+    with connection:
+        for number, row in enumerate(rows):
+            body = json.dumps(row)
+            head = hashlib.sha256(canonical([head, number, body]).encode()).hexdigest()
+            connection.execute("UPDATE rows SET body = ?, hash = ? WHERE number = ?", (body, head, number))
+        connection.execute("UPDATE head SET hash = ?", (head,))
+    connection.close()
+    with suppress(LedgerError, UserError):  # a valid release that costs more than any budget may be in a ledger
+        open_ledger(tmp_path).close()

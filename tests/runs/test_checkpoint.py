@@ -61,3 +61,15 @@ def test_changed_metadata_are_refused(file, change):
     safetensors.torch.save_file(tensors, file, None if change == "no metadata" else metadata)
     with pytest.raises(RunError, match="Start a new run"):
         checkpoint.read(file)
+
+
+@pytest.mark.parametrize(
+    "rounds", ["Infinity", "NaN", "-1", "1e999", "4.0", "true", '"4"', "[" * 900 + "]" * 900, "9" * 30]
+)
+def test_rounds_that_are_no_number_of_rounds_are_refused(file, rounds):
+    tensors = safetensors.torch.load_file(file)
+    with safe_open(file, "pt") as opened:
+        metadata = {"tacit": opened.metadata()["tacit"].replace('"round": 4', f'"round": {rounds}')}
+    safetensors.torch.save_file(tensors, file, metadata)
+    with pytest.raises(RunError, match="Start a new run"):
+        checkpoint.read(file)

@@ -37,3 +37,22 @@ def test_every_method_is_rebuilt_from_its_repr(method) -> None:
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(UserError):
         build(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Masked(" * 90 + "1" + ")" * 90,
+        "Method(name='x', rounds=1, sampler=Everyone(), trainer=3)",
+        "Method(name='x', rounds=None, sampler=Everyone(), trainer=None)",
+        "Sgd(lr=" + "9" * 5000 + ")",
+        "Method(name='" + "x" * 70_000 + "')",
+        "-" * 5000 + "1",
+        "\x00",
+        "'\\ud800'",
+    ],
+    ids=["nested", "a number for a piece", "nothing for a piece", "digits", "long", "signs", "NUL", "half a character"],
+)
+def test_hostile_texts_are_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(UserError, match=r"^Expected"):
+        build(text)

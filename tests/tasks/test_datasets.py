@@ -221,3 +221,49 @@ def test_a_folder_that_cannot_be_written(url, store):
     store.write_text("a file where a folder should be")
     with pytest.raises(StorageError, match="cannot be written"):
         fetch(tiny(table(f"{url}/plain.csv")))
+
+
+def test_every_source_is_encrypted():
+    urls = [url for data in DATA_SETS.values() for file in data.files for url in file.urls]
+    assert urls
+    assert all(url.startswith("https://") for url in urls)
+
+
+@pytest.mark.parametrize("address", ["http://example.org/table.csv.gz", "file:///etc/passwd", "ftp://example.org/a.gz"])
+def test_a_source_that_others_can_change_is_refused(monkeypatch, store, address):
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: pytest.fail("a connection was made"))
+    with pytest.raises(DataError, match="expected an https address"):
+        fetch(tiny(table(address)))
+
+
+def test_a_redirect_to_an_unencrypted_address_is_refused(monkeypatch, store):
+    class Response(io.BytesIO):
+        headers: dict[str, str] = {}  # noqa: RUF012
+
+        def geturl(self) -> str:
+            return "http://example.org/table.csv.gz"
+
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: Response(CSV))
+    with pytest.raises(DataError, match="expected an https address"):
+        fetch(tiny(table("https://example.org/table.csv.gz")))
+    assert remaining(store) == []
+
+
+@pytest.mark.parametrize("length", ["", "9000000", "many"])
+def test_a_download_ends_at_its_limit(monkeypatch, store, length):
+    class Endless(io.BytesIO):
+        headers = {"Content-Length": length} if length else {}
+        sent = 0
+
+        def geturl(self) -> str:
+            return "https://example.org/table.csv.gz"
+
+        def read(self, size: int | None = -1) -> bytes:
+            self.sent += size or 0
+            assert self.sent < 4 * 2**20, "it does not end"
+            return bytes(size or 0)
+
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: Endless())
+    with pytest.raises(DataError, match=r"expected at most \d+ bytes"):
+        fetch(tiny(table("https://example.org/table.csv.gz")))
+    assert remaining(store) == []

@@ -1,7 +1,9 @@
 import gzip
 import io
+import re
 import struct
 import tarfile
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -94,3 +96,79 @@ def test_csv_is_stripped_and_strict():
         parse_csv(b"a,b\n1,2\n3\n", "t")
     with pytest.raises(DataError, match="header and rows"):
         parse_csv(b"", "t")
+
+
+def npz_bomb(path: Path, size: int) -> None:
+    """An archive of few bytes whose arrays have `size` bytes."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, shape in (("x", (size // 3072, 3, 32, 32)), ("y", (size // 3072,))):
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array_header_1_0(member, {"descr": "|u1", "fortran_order": False, "shape": shape})
+                for _ in range(int(np.prod(shape)) // 3072):
+                    member.write(bytes(3072))
+
+
+def test_npz_stops_at_the_limit(tmp_path: Path):
+    npz_bomb(tmp_path / "bomb.npz", 200 * 2**20)
+    assert (tmp_path / "bomb.npz").stat().st_size < 2**20
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"bomb.npz cannot be read"):
+        unpack(tmp_path / "bomb.npz", limit=len(RECORDS))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 8 * 2**20
+
+
+@pytest.mark.parametrize("shape", [(2**40,), (3, 3, 32, 2**50), (-1, 3, 32, 32)])
+def test_an_npy_header_allocates_nothing(tmp_path: Path, shape):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name in "xy":
+            header = io.BytesIO()
+            np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+            archive.writestr(f"{name}.npy", header.getvalue() + bytes(3))
+    with pytest.raises(DataError, match=r"bytes of data, got 3"):
+        unpack(tmp_path / "a.npz", limit=len(RECORDS))
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.npz"])
+def test_encrypted_archives_are_refused(tmp_path: Path, name):
+    pack(RECORDS, tmp_path / "a.npz")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("batch.bin", RECORDS)
+    data = bytearray((tmp_path / name).read_bytes())
+    for signature, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        for found in re.finditer(re.escape(signature), bytes(data)):
+            data[found.start() + at] |= 1  # the flag of an encrypted member
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=r"cannot be read: .*(encrypted|password)"):
+        unpack(tmp_path / name, member="batch.bin", limit=len(RECORDS))
+
+
+def test_what_precedes_a_member_of_a_tar_archive_is_limited(tmp_path: Path):
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        for name, size in (("first.bin", 64 * 2**20), ("batch.bin", 10)):
+            entry = tarfile.TarInfo(name)
+            entry.size = size
+            tar.addfile(entry, io.BytesIO(bytes(size)))
+    with pytest.raises(DataError, match="decompresses to far more than its content"):
+        unpack(tmp_path / "a.tar.gz", member="batch.bin", limit=10)
+
+
+def test_a_file_that_is_much_larger_than_its_content_is_not_opened(tmp_path: Path):
+    with (tmp_path / "a.gz").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(DataError, match=r"expected at most \d+ bytes, got 1099511627776"):
+        unpack(tmp_path / "a.gz", limit=10)
+
+
+@pytest.mark.parametrize(
+    "content", [b"a,b\n1," + b"x" * 200_000 + b"\n", b"a,b\n\xff,2\n"], ids=["a huge cell", "not UTF-8"]
+)
+def test_tables_that_python_cannot_read_are_refused(content):
+    with pytest.raises(DataError, match="to be a table in UTF-8"):
+        parse_csv(content, "table.csv")
+
+
+def test_idx_of_many_dimensions_is_refused():
+    with pytest.raises(DataError, match="at most 4 dimensions, got 200"):
+        parse_idx(b"\0\0\x08\xc8" + struct.pack(">200I", *[0] * 200), "x")

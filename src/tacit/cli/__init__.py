@@ -23,13 +23,17 @@ import importlib
 import os
 import pkgutil
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
-INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
+STOPPED = 128  # plus the number of the signal: the exit codes that shells expect, 130 after Ctrl-C and 143 after a TERM
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,10 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line.
 
     Returns:
-        The exit code: 0; 2 for a mistake of the user; 1 for any other failure; 130 after an interrupt.
+        The exit code: 0; 2 for a mistake of the user; 1 for any other failure; 130 after Ctrl-C, 143 after SIGTERM.
     """
     line = sys.argv[1:] if argv is None else list(argv)
     args = make_parser(line[0] if line else "").parse_args(line)
+    with _termination_interrupts() as signals:
+        return _run(args, signals)
+
+
+def _run(args: argparse.Namespace, signals: Sequence[int]) -> int:
     try:
         code = int(args.run(args))
         sys.stdout.flush()
@@ -83,9 +92,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt as interrupt:
         print(f"tacit: {interrupt}" if interrupt.args else "tacit: Interrupted.", file=sys.stderr)
-        return INTERRUPTED
+        return STOPPED + (signals[0] if signals else signal.SIGINT)
     except Exception as error:
         return _exit_code(error)
+
+
+@contextmanager
+def _termination_interrupts() -> Iterator[Sequence[int]]:
+    """Inside this block SIGTERM raises `KeyboardInterrupt`, as Ctrl-C does; yields the list of signals that arrived."""
+    signals: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        signals.append(number)
+        if len(signals) == 1:  # a second one must not interrupt the writing of the checkpoint
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield signals
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def make_parser(chosen: str) -> Parser:

@@ -26,6 +26,11 @@ def add_options(parser: argparse.ArgumentParser, flag: str, owner: str) -> None:
     )
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Declare the flag without which Python code that only a file names is not run."""
+    parser.add_argument("--trust", action="store_true", help="run the Python file that a manifest or TOML file names")
+
+
 def to_dict(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The pairs as a dictionary; of equal keys the last one counts."""
     return dict(pairs)

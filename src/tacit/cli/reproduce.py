@@ -27,7 +27,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import aligned, print_json, track, track_run
+from tacit.cli._console import add_trust, aligned, print_json, track, track_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,6 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="save the results as JSON (default: experiments/PAPER/results/WHAT.json)",
     )
     parser.add_argument("--from", dest="saved", metavar="FILE", help="print saved results: a file, or PAPER/WHAT")
+    add_trust(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
 
 
@@ -84,7 +85,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     from tacit.papers.study import FAST, read_study
 
     study = read_study(args.study)
-    choice = Choice(rows=args.rows, seeds=args.seeds, fast=args.fast, out=args.out or OUT)
+    choice = Choice(rows=args.rows, seeds=args.seeds, fast=args.fast, out=args.out or OUT, trust=args.trust)
     earlier = _earlier(args.save, study.name, fast=choice.fast) if args.save else None
     comparison = _compare(study, jobs_of(study, choice), args)
     if earlier is not None:
@@ -215,7 +216,7 @@ def _check_alone(args: argparse.Namespace) -> None:
     """Raise `UserError` if --from is combined with something that runs or saves."""
     from tacit.errors import UserError
 
-    names = ("study", "rows", "fast", "seeds", "workers", "out", "save")
+    names = ("study", "rows", "fast", "seeds", "workers", "out", "save", "trust")
     given = [name for name in names if getattr(args, name)]
     if given:
         flag = args.study if given[0] == "study" else f"--{given[0]}"

@@ -10,6 +10,7 @@ Examples:
   tacit run fl-top --task mine.py:hospitals             your own data: a function that returns a tacit.Task
   tacit run experiment.toml                             an experiment described in a file
   tacit run --resume runs/fedavg-digits-0               continue after Ctrl-C, a crash or a kill
+  tacit run --resume runs/fl-top-hospitals-0 --trust    the same, for a task of your own Python file
   tacit run geyer --set epsilon=8 delta=1e-3            stops when the privacy budget is used up
   tacit run geyer --noise seeded --seed 1               a simulation that can be repeated: noise from the seed
   tacit run fl-top --set ratio=0.005                    train and send only 0.5 % of the weights
@@ -37,7 +38,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_options, aligned, figures, print_json, to_dict
+from tacit.cli._console import add_options, add_trust, aligned, figures, print_json, to_dict
 from tacit.report.labels import size, size_against
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
     parser.add_argument("--evaluate-every", type=int, metavar="N", help="evaluate every N rounds (default: 1)")
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs may share")
+    add_trust(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
@@ -138,6 +140,7 @@ def _experiments(args: argparse.Namespace) -> "list[Experiment]":
             },
             seeds=base.seeds if args.seed is None else (args.seed,),
             noise=args.noise or base.noise,
+            named_in="" if args.task or args.trust else base.named_in,
         )
         for base, own in zip(bases, split_args(given, [base.method for base in bases]), strict=True)
     ]
@@ -148,7 +151,7 @@ def _resume(args: argparse.Namespace) -> "Run":
     _check_resume_alone(args)
 
     from tacit.errors import RunError
-    from tacit.runs.directory import read_manifest
+    from tacit.runs.directory import MANIFEST, read_manifest
     from tacit.runs.experiment import Experiment
     from tacit.runs.records import Plan
 
@@ -163,6 +166,7 @@ def _resume(args: argparse.Namespace) -> "Run":
         task=manifest.task.name,
         args=manifest.method.args,
         task_args=manifest.task.args,
+        named_in="" if args.trust else str(args.resume / MANIFEST),
     )
     plan = Plan(
         method=experiment.build_method(),
@@ -202,10 +206,21 @@ def _execute(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume:
                     _warn(step)
                 latest = step
     except KeyboardInterrupt:
-        done = f" after {latest.state.round} of {plan.method.rounds} rounds" if latest else ""
-        raise KeyboardInterrupt(f"Interrupted{done}. Resume with: tacit run --resume {directory}") from None
+        raise KeyboardInterrupt(_interrupted(plan, directory, latest)) from None
     assert latest is not None  # follow yields the run as it starts
     return latest
+
+
+def _interrupted(plan: "Plan", directory: Path, latest: "Run | None") -> str:
+    """How far an interrupted run came, and how to resume it; a run that has not started yet leaves no files."""
+    from tacit.runs.directory import MANIFEST
+    from tacit.runs.experiment import user_task
+
+    if not (directory / MANIFEST).exists():
+        return "Interrupted before the first round. Nothing was written."
+    done = f" after {latest.state.round} of {plan.method.rounds} rounds" if latest else ""
+    trust = " --trust" if user_task(plan.task.name) else ""
+    return f"Interrupted{done}. Resume with: tacit run --resume {directory}{trust}"
 
 
 def _warn(run: "Run") -> None:

@@ -1,4 +1,7 @@
-"""Files: read whole, and written atomically, to a temporary file beside the target that is then renamed."""
+"""Files: read whole, up to a limit, and written atomically, to a temporary file beside the target that is then renamed.
+
+Private files and folders, such as those of a run, can be read by their user only.
+"""
 
 import errno
 import os
@@ -9,6 +12,7 @@ from typing import IO
 
 from tacit.errors import StorageError, UserError
 
+LIMIT = 1 << 24  # bytes of a file that is read whole, unless another limit is given
 _ADVICE = {
     errno.ENOSPC: "Free some space",
     errno.EDQUOT: "Free some space",
@@ -28,28 +32,33 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"Could not write {path} ({os.strerror(error.errno or errno.EIO)}). {advice}.") from error
 
 
-def read(path: Path, what: str = "", error: type[UserError] = UserError) -> bytes:
-    """The content of a file; one that cannot be read is an `error`, whose message calls it `what`."""
+def read(path: Path, what: str = "", error: type[UserError] = UserError, limit: int = LIMIT) -> bytes:
+    """The content of a file; one that cannot be read or is too long is an `error`, whose message calls it `what`."""
+    name = f"{what} {path}" if what else str(path)
     try:
-        return path.read_bytes()
-    except OSError as problem:
-        name = f"{what} {path}" if what else str(path)
-        raise error(f"Could not read {name}: {problem.strerror}.") from problem
+        with path.open("rb") as file:
+            content = file.read(limit + 1)  # whatever the file system says: a device has no size
+    except (OSError, ValueError) as problem:  # ValueError: a NUL in the path
+        raise error(f"Could not read {name}: {getattr(problem, 'strerror', None) or problem}.") from problem
+    if len(content) > limit:
+        raise error(f"Expected {name} to have at most {limit} bytes, got more. It is not a file of this kind.")
+    return content
 
 
 def write(path: Path, content: bytes, *, parents: bool = False, private: bool = False) -> None:
     """Write a file atomically: on any failure, the file that was there before is unchanged.
 
-    With `parents`, folders that do not exist are created. With `private`, only the owner can read the file.
+    With `parents`, folders that do not exist are created. A `private` file can be read by its user only.
     """
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            partial.unlink(missing_ok=True)
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
-            with open(descriptor, "wb") as file:
+            if private:
+                partial.unlink(missing_ok=True)  # of a killed write, perhaps with another mode
+                touch_private(partial)
+            with partial.open("wb") as file:
                 file.write(content)
                 flush(file)
             partial.replace(path)
@@ -58,6 +67,19 @@ def write(path: Path, content: bytes, *, parents: bool = False, private: bool = 
                 partial.unlink(missing_ok=True)
             raise
         _flush_directory(path.parent)
+
+
+def touch_private(path: Path) -> None:
+    """Create an empty file that only its user can read and write; a file that exists keeps its mode."""
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+
+
+def make_private(folder: Path) -> None:
+    """Create a folder, and those above it that do not exist, for their user only."""
+    with storage_errors(folder):
+        for each in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+            each.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # raises if it is a file
 
 
 def is_partial(path: Path) -> bool:

@@ -6,12 +6,15 @@ that the caller permits, with arguments that are such calls or literals.
 
 import ast
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from types import ModuleType
 from typing import TypeGuard
 
 from tacit.core.schema import choose
 from tacit.errors import UserError
+
+LIMIT = 1 << 16  # characters
 
 
 def parse(text: str, records: Mapping[str, type], what: str) -> object:
@@ -25,11 +28,21 @@ def parse(text: str, records: Mapping[str, type], what: str) -> object:
         >>> parse("Budget(2.0, delta=1e-5)", {"Budget": Budget}, "a budget")
         Budget(epsilon=2.0, delta=1e-05)
     """
+    if len(text) > LIMIT:
+        raise UserError(f"Expected the text of {what} to have at most {LIMIT} characters, got {len(text)}.")
     try:
-        tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return _value(_tree(text), records)
+    except (SyntaxError, RecursionError, MemoryError) as error:
         raise UserError(f"Expected the text of {what}, got something else.") from error
-    return _value(tree, records)
+
+
+def _tree(text: str) -> ast.expr:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as those of invalid escapes
+        try:
+            return ast.parse(text, mode="eval").body
+        except ValueError as error:
+            raise SyntaxError(str(error)) from error
 
 
 def records_of(*packages: ModuleType) -> Mapping[str, type]:
@@ -63,7 +76,9 @@ def _value(node: ast.expr, records: Mapping[str, type]) -> object:
 def _make(record: type, args: list[object], kwargs: dict[str, object]) -> object:
     try:
         return record(*args, **kwargs)
-    except TypeError as error:
+    except UserError:
+        raise
+    except Exception as error:  # a record's own checks may fail in any way on a value of another type
         raise UserError(f"Expected the fields of {record.__name__} in a method's text: {error}.") from error
 
 

@@ -12,20 +12,31 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
 
+from tacit.core import files
 from tacit.core.schema import TYPES_IN_WORDS, listed, suggestion
 from tacit.errors import UserError
 
 T = TypeVar("T")
+LIMIT = 1 << 24  # bytes of a JSON document, which needs about 20 times as many when it is parsed
+TOML_LIMIT = 1 << 17  # bytes of a TOML document, whose parser is slow
+MAX_DEPTH = 32  # of values in a document
+MAX_KEY = 8  # dots in a key of a TOML document
+MAX_TRIALS = 100  # keys of a mapping that are tried, to find the one that an error is about
 Step = str | int  # a key of a table, or the place of an item in a list
 Steps = tuple[Step, ...]
 _PROBLEM = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]*)`)?", re.DOTALL)
 _WRONG_TYPE = re.compile(r"Expected `(?P<kind>[^`]*)`(?P<limit>[^,]*)(?:, got .*)?")
+_TOML_TEXT = re.compile(
+    r"#[^\n]*|\"{3}(?:[^\\]|\\.)*?\"{3,5}|'{3}.*?'{3,5}|\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'", re.DOTALL
+)  # comments and strings
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){{{MAX_KEY}}}")
 _KINDS = {**TYPES_IN_WORDS, "array": "a list", "object": "a table", "null": "none"}
 
 
@@ -63,10 +74,14 @@ def read_json(content: bytes, kind: type[T], source: Source, *, version: int | N
         version: what its key `format` must be; None: it is not checked.
         strict: whether strings are only strings, and not also numbers such as `inf`, which JSON does not have.
     """
+    if len(content) > LIMIT:
+        raise source.problem(f"Expected {source.label} to have at most {LIMIT} bytes, got {len(content)}.")
     try:
         table = json.loads(content)
     except (ValueError, RecursionError):
         raise source.problem(f"Expected {source.label} to be JSON, but it is not.") from None
+    if not _is_shallow(table):
+        raise source.problem(f"Expected {source.label} to have at most {MAX_DEPTH} nested values.")
     found = table.get("format") if type(table) is dict else None
     if version is not None and found != version:
         writer = "" if found is None else ", of another version of Tacit"
@@ -81,17 +96,35 @@ def read_toml(path: Path, kind: type[T]) -> T:
 
 def load_toml(path: Path) -> Mapping[str, Any]:
     """The plain values in a TOML file; a file that cannot be read or parsed is a `UserError`."""
+    content = files.read(path, limit=TOML_LIMIT)
     try:
-        return _parsed(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"Could not read {path}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = _parsed(content.decode("utf-8"))
+    except RecursionError as error:
+        raise UserError(f"Expected {path} to have at most {MAX_DEPTH} nested values.") from error
+    except ValueError as error:  # of the syntax, the encoding, or a number with too many digits
         raise UserError(f"Expected {path} to be TOML: {error}.") from error
+    if not _is_shallow(table):
+        raise UserError(f"Expected {path} to have at most {MAX_DEPTH} nested values.")
+    return table
+
+
+def _is_shallow(value: object) -> bool:
+    """Whether tables and lists are nested at most `MAX_DEPTH` times, so that what reads them may recurse."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        parts = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
+        level = [item for part in parts for item in part if isinstance(item, (dict, list))]
+        if not level:
+            return True
+    return False
 
 
 @functools.lru_cache(maxsize=16)
 def _parsed(content: str) -> Mapping[str, Any]:
     """Rows of a study refer to the same few files again and again."""
+    plain = _TOML_TEXT.sub(lambda found: "" if found[0].startswith("#") else "s", content)
+    if _LONG_KEY.search(plain):  # memory and time of tomllib grow with the square of its length
+        raise ValueError(f"a key has more than {MAX_KEY} parts")
     return tomllib.loads(content)
 
 
@@ -115,6 +148,13 @@ def convert(value: object, kind: type[T], source: Source, *, strict: bool = True
             ...
         tacit.errors.UserError: Expected x of here.toml to be a number, got [].
     """
+    try:
+        return _converted(value, kind, source, strict=strict)
+    except UnicodeEncodeError:
+        raise source.problem(f"Expected the texts of {source.label} to be Unicode, got half a character.") from None
+
+
+def _converted(value: object, kind: type[T], source: Source, *, strict: bool) -> T:
     schema = _schema(kind)  # type: ignore[arg-type]  # a type is hashable
     if source.renamed:
         value = _with_present_names(value, schema, source.renamed)
@@ -234,8 +274,9 @@ def _sentence(problem: str, document: Any, schema: inspect.Type, source: Source,
 
     def culprit() -> str:
         """The key in the present mapping that causes the problem: msgspec reports only the mapping."""
+        few = islice(value, MAX_TRIALS)
         return next(
-            (key for key in value if _problem(read, _replaced(document, path, {key: value[key]})) == problem), "*"
+            (key for key in few if _problem(read, _replaced(document, path, {key: value[key]})) == problem), "*"
         )
 
     for key, index in re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", found["path"] or ""):

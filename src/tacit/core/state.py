@@ -175,6 +175,10 @@ class ClientMemory:
         parts = frames.unpack(data, FrameKind.MEMORY).parts
         if not {Part.WEIGHTS, Part.KEY} <= parts.keys():
             raise WireError("Expected the memory of a client, with its initial weights and the shared key.")
+        if parts[Part.KEY].numel() != 32 or parts[Part.KEY].dtype != torch.uint8:
+            raise WireError(f"Expected a shared key of 32 bytes, got {parts[Part.KEY].numel()} numbers.")
+        if parts[Part.WEIGHTS].numel() % models:
+            raise WireError(f"Expected the weights of {models} models, got {parts[Part.WEIGHTS].numel()} numbers.")
         weights = parts[Part.WEIGHTS] if models == 1 else parts[Part.WEIGHTS].view(models, -1)
         mask = indices.unpack(parts[Part.MASK], weights.shape[-1]) if Part.MASK in parts else None
         return cls(weights, Key(parts[Part.KEY].numpy().tobytes()), mask)

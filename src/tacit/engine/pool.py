@@ -169,6 +169,7 @@ class WorkerProcess:
 def _work(worker: Worker, pipe: "Connection[Any, Any]", unused: "list[Connection[Any, Any]]") -> None:
     """Run jobs until the parent closes the pipe or ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not with the parent's handler, which a fork inherits
     for other in unused:
         other.close()
     torch.set_num_threads(1)

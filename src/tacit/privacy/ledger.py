@@ -34,12 +34,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tacit.core import Budget
+from tacit.core import Budget, files
 from tacit.core.prices import Gaussian, Release, Sampling, Zcdp
 from tacit.errors import BudgetError, LedgerError, StorageError, TacitError, UserError
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, accountant_by_name
 
 FORMAT = 1
+LIMIT = 1 << 26  # bytes of a ledger
+MAX_ROW = 1 << 20  # bytes of a row
 GENESIS = "0" * 64
 _CHANGED = "{path} was changed or damaged after it was written: {what}. Restore a copy of it. Nothing was released."
 _SCHEMA = (
@@ -231,8 +233,11 @@ class Ledger:
 
     def _load(self, budget: Budget | None, accountant: Accountant | None) -> None:
         """Read all rows; write the first one if the file is new."""
-        if not self._connection.execute("SELECT name FROM sqlite_master").fetchall():
+        tables = self._connection.execute("SELECT sql FROM sqlite_master LIMIT 9").fetchall()
+        if not tables:
             self._create(budget, accountant or FAST_PLD)
+        elif not set(tables) <= {(statement,) for statement in _SCHEMA}:  # a view or trigger would run its own queries
+            raise self._tampered("it has other tables than a ledger")
         rows = self._verified_rows()
         try:
             self.budget, self._accountant = _parse_terms(next(rows))
@@ -240,9 +245,9 @@ class Ledger:
             for row in rows:
                 self._replay(row)
             self.accounting = self._account(self.entries)
-        except TacitError:
+        except (TacitError, sqlite3.Error, UnicodeDecodeError):
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        except Exception as error:  # whatever the content of a row leads to
             raise self._tampered("a row has invalid content") from error
 
     def _create(self, budget: Budget | None, accountant: Accountant) -> None:
@@ -306,7 +311,7 @@ class Ledger:
         """Roll back an unfinished transaction, and translate SQLite's errors."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
@@ -364,20 +369,27 @@ class Ledger:
 def _connect(path: Path) -> sqlite3.Connection:
     """A connection with an exclusive lock, which ends with this process and is not inherited."""
     connection: sqlite3.Connection | None = None
+    with suppress(OSError):  # of which SQLite reports better
+        files.touch_private(path)
+        if path.stat().st_size > LIMIT:
+            raise LedgerError(f"Expected {path} to have at most {LIMIT} bytes, got more. It is not a ledger.")
     try:
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW)
+        connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("BEGIN EXCLUSIVE")
         connection.execute("COMMIT")
         return connection
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         if connection is not None:
             connection.close()
         raise _translate(error, path) from error
 
 
-def _translate(error: sqlite3.Error, path: Path) -> TacitError:
+def _translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> TacitError:
+    """The error of this module; SQLite's messages quote the file, and so may not even be text."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return LedgerError(f"{path} is held by another process. Wait until it ends, or use another ledger.")

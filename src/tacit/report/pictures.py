@@ -1,6 +1,7 @@
 """Images in a PNG figure: strips of originals and reconstructions, and maps of values per input."""
 
 import base64
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tacit.errors import UserError
 from tacit.report.style import ABOVE, BELOW, INK, to_png
 
 if TYPE_CHECKING:
@@ -36,6 +38,11 @@ class Strip:
     pixels: str = ""
     note: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse pixels that are not those of images of this shape, as a file may hold them."""
+        if not _are_images(self.pixels, self.shape):
+            raise UserError(f"Expected the pixels of {self.name!r:.80} to be images of shape {self.shape!r:.80}.")
+
     @classmethod
     def of(cls, name: str, images: NDArray[Any]) -> "Strip":
         """Make a strip from images (count, channels, height, width) in [0, 1]."""
@@ -46,6 +53,16 @@ class Strip:
     def images(self) -> NDArray[np.uint8]:
         """The images, (count, height, width, channels)."""
         return np.frombuffer(base64.b64decode(self.pixels), np.uint8).reshape(self.shape)
+
+
+def _are_images(pixels: str, shape: tuple[int, ...]) -> bool:
+    """Whether the text is the base64 of images (count, height, width, channels), with one channel or three."""
+    if len(shape) != 4 or min(shape) < 0 or (shape[3] not in (1, 3) and shape[0]):
+        return False
+    try:
+        return len(base64.b64decode(pixels, validate=True)) == math.prod(shape)
+    except ValueError:
+        return False
 
 
 class Gallery(Struct, frozen=True, kw_only=True, tag_field="kind", tag="gallery"):

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from tacit.core import State, files
 from tacit.errors import RunError
 
+LIMIT = 1 << 36  # bytes; a tensor is mapped from the file, never allocated by what its header declares
+MAX_ROUNDS = 1 << 32
 _MEMORY = "memory/"
 
 
@@ -26,7 +28,7 @@ def write(path: Path, state: State, caveat: str = "") -> None:
     metadata = json.dumps({"round": state.round, "sha256": _digest(state.round, tensors), **optional})
     # a single entry, because safetensors writes several in no fixed order
     content = safetensors.torch.save({name: tensor.clone() for name, tensor in tensors.items()}, {"tacit": metadata})
-    files.write(path, content)
+    files.write(path, content, private=True)
 
 
 def read(path: Path) -> State | None:
@@ -34,14 +36,18 @@ def read(path: Path) -> State | None:
     if not path.exists():
         return None
     try:
+        if path.stat().st_size > LIMIT:
+            raise ValueError(f"more than {LIMIT} bytes")
         with safe_open(path, "pt") as file:
             metadata = json.loads((file.metadata() or {})["tacit"])
             names = list(file.keys())
             tensors = {name: file.get_tensor(name).clone() for name in names}
-        rounds = int(metadata["round"])
+        rounds = metadata["round"]
+        if type(rounds) is not int or not 0 <= rounds < MAX_ROUNDS:
+            raise ValueError(f"round {rounds}")
         intact = _digest(rounds, tensors) == metadata["sha256"]
         weights = tensors.pop("weights")
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError):
+    except Exception:  # of a parser of foreign bytes: SafetensorError, KeyError, RecursionError and others
         raise RunError(f"{path} is not a complete checkpoint: it was cut or changed. Start a new run.") from None
     if not intact:
         raise RunError(f"{path} does not match its checksum: it was damaged or changed. Start a new run.")

@@ -16,6 +16,8 @@ is finished: the directory of a finished run holds no key.
 
 The checkpoint decides where a run resumes. A kill may leave later lines in rounds.jsonl, the last one incomplete; they
 are removed on resuming, and their rounds are repeated with bitwise the same result.
+
+The directory, those above it that are created for it, and all files in it are private to their user.
 """
 
 import fcntl
@@ -26,7 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 import safetensors.torch
 from torch import Tensor
@@ -41,6 +43,8 @@ from tacit.runs.manifest import NEW_RUN, Manifest, Status
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
 LEDGER, LEAKAGE, KEY = "ledger.db", "leakage.json", "noise.key"
+MAX_LINE = 1 << 24  # bytes of one round in rounds.jsonl
+MAX_HISTORY = 1 << 30  # bytes of all of them
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
 
 
@@ -68,6 +72,7 @@ class RunDirectory:
         self.history: tuple[Report, ...] = ()
         self._last_checkpoint = time.monotonic()
         with files.storage_errors(path / ROUNDS):
+            files.touch_private(path / ROUNDS)
             self._rounds = (path / ROUNDS).open("ab+")
 
     @classmethod
@@ -76,11 +81,10 @@ class RunDirectory:
         check_free(path)
         created = [folder for folder in (path, *path.parents) if not folder.exists()]
         try:
-            with files.storage_errors(path):
-                path.mkdir(parents=True, exist_ok=True)
+            files.make_private(path)
             if ratchet is not None:
                 key_file.write(path / KEY, ratchet, manifest.run)
-            files.write(path / MANIFEST, manifest.to_bytes())
+            files.write(path / MANIFEST, manifest.to_bytes(), private=True)
             return cls(path, manifest, created, ratchet)._locked()
         except BaseException:
             _remove(path, created)
@@ -128,7 +132,7 @@ class RunDirectory:
         self._write_leakage(leakage)
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
         metadata = {"caveat": self.manifest.caveat} if self.manifest.caveat else None
-        files.write(self.path / MODEL, safetensors.torch.save(tensors, metadata))
+        files.write(self.path / MODEL, safetensors.torch.save(tensors, metadata), private=True)
         self._erase_key()
         self._write_status("finished")
 
@@ -171,11 +175,11 @@ class RunDirectory:
 
     def _write_leakage(self, leakage: LeakageAccounting | None) -> None:
         if leakage is not None:
-            files.write(self.path / LEAKAGE, (json.dumps(leakage.to_json(), indent=2) + "\n").encode())
+            files.write(self.path / LEAKAGE, (json.dumps(leakage.to_json(), indent=2) + "\n").encode(), private=True)
 
     def _write_status(self, status: Status) -> None:
         self.manifest = replace(self.manifest, status=status)
-        files.write(self.path / MANIFEST, self.manifest.to_bytes())
+        files.write(self.path / MANIFEST, self.manifest.to_bytes(), private=True)
 
     def _append(self, line: bytes) -> None:
         """Append a whole line, or nothing."""
@@ -201,13 +205,26 @@ class RunDirectory:
         """Return to the checkpoint: read the rounds before it, and remove those after it."""
         self.state = checkpoint.read(self.path / CHECKPOINT)
         self._rounds.seek(0)
-        lines = [self._rounds.readline() for _ in range(self.state.round if self.state else 0)]
+        lines = _read_lines(self._rounds, self.state.round if self.state else 0, self.path / ROUNDS)
         self.history = _parse_lines(lines, self.path / ROUNDS)
         self._read_key()
         with files.storage_errors(self.path / ROUNDS):
             self._rounds.truncate(sum(map(len, lines)))
             for partial in filter(files.is_partial, self.path.iterdir()):
                 partial.unlink()
+
+
+def _read_lines(rounds: IO[bytes], count: int, file: Path) -> list[bytes]:
+    """The first lines, ending with an empty one if there are fewer; a line too long for a round is a `RunError`."""
+    lines: list[bytes] = []
+    while len(lines) < count:
+        line = rounds.readline(MAX_LINE + 1)
+        if len(line) > MAX_LINE:
+            raise RunError(f"Expected line {len(lines) + 1} of {file} to have at most {MAX_LINE} bytes. {NEW_RUN}")
+        lines.append(line)
+        if not line:
+            break
+    return lines
 
 
 def check_free(path: Path) -> None:
@@ -222,16 +239,17 @@ def read_manifest(path: Path) -> Manifest:
     """The manifest of a run; raises `RunError` if there is none or it cannot be read."""
     file = path / MANIFEST
     try:
-        return Manifest.from_bytes(file.read_bytes(), file)
-    except FileNotFoundError:
-        raise RunError(f"{path} holds no run: there is no {MANIFEST} in it.") from None
-    except OSError as error:
-        raise RunError(f"Could not read {file}: {error.strerror}.") from error
+        content = files.read(file, error=RunError)
+    except RunError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise RunError(f"{path} holds no run: there is no {MANIFEST} in it.") from None
+        raise
+    return Manifest.from_bytes(content, file)
 
 
 def read_rounds(path: Path) -> tuple[Report, ...]:
     """The rounds that were written so far; an incomplete last line is ignored."""
-    lines = files.read(path / ROUNDS, error=RunError).splitlines(keepends=True)
+    lines = files.read(path / ROUNDS, error=RunError, limit=MAX_HISTORY).splitlines(keepends=True)
     complete = lines[:-1] if lines and not lines[-1].endswith(b"\n") else lines
     return _parse_lines(complete, path / ROUNDS)
 

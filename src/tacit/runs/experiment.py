@@ -2,7 +2,7 @@
 
 If the task is left out, the method's default task is used with its default arguments; further arguments are added to
 these. A task is one of the catalog, or `FILE.py:FUNCTION`: a user's function that returns a `Task`, whose parameters
-are then the task's arguments.
+are then the task's arguments. Such a function runs only if the user named it or trusts the file that names it.
 
 ::
 
@@ -58,6 +58,9 @@ class Experiment:
 
     The factories' signatures are the schema: `build_method` and `build_task` raise a `UserError` that names the
     factory, the wrong key and the most similar valid one.
+
+    `named_in` is the file that names the task, if it is `FILE.py:FUNCTION`: code that only a file names is not run.
+    Empty: the user named the task, or trusts the file.
     """
 
     method: str
@@ -66,6 +69,7 @@ class Experiment:
     task_args: Options = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
     noise: Literal["secret", "seeded"] = "secret"
+    named_in: str = ""
 
     def check_names(self) -> None:
         """Raise `UserError` if method, task or one of their arguments does not exist. Imports none of them."""
@@ -94,7 +98,14 @@ class Experiment:
 
     def _task_factory(self) -> "Callable[..., Task]":
         found = user_task(self.task)
-        return found.factory() if found else choose(tasks.TASKS, self.task, "task").factory
+        if found is None:
+            return choose(tasks.TASKS, self.task, "task").factory
+        if self.named_in:
+            raise UserError(
+                f"{self.named_in} names code: its task would run the Python file {found.file.absolute()}. "
+                "Nothing was run. Read that file, and if you trust it, add --trust."
+            )
+        return found.factory()
 
 
 @dataclass(frozen=True)
@@ -179,6 +190,7 @@ def experiment_of(given: ExperimentTable, label: str) -> Experiment:
         task_args={**default_task_args(default_task, task), **given.task_args},
         seeds=_seeds(given, label),
         noise=given.noise,
+        named_in=label if user_task(task) else "",
     )
 
 

@@ -3,7 +3,8 @@
 A file is looked up in `$TACIT_DATA`, then in the cache folder (`$XDG_CACHE_HOME/tacit`, usually `~/.cache/tacit`), then
 where Debian's package `dataset-fashion-mnist` installs. In each folder the layout is `<data set>/<file>`. Every read
 verifies the checksum of the content; a file that differs is refused. Downloads go to a temporary folder and are moved
-to their place only after they have been verified.
+to their place only after they have been verified. A download comes over https only, and ends with an error as
+soon as it is longer than the file can be.
 """
 
 import contextlib
@@ -11,16 +12,18 @@ import hashlib
 import os
 import shutil
 import tempfile
+import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
 from tacit.errors import DataError, StorageError
-from tacit.tasks.formats import pack, packing_of, unpack
+from tacit.tasks.formats import max_packed, pack, packing_of, unpack
 
 DEBIAN = Path("/usr/share/datasets")
 CHUNK = 1 << 18  # bytes per read of a download
@@ -210,7 +213,7 @@ def _download_first(files: list[File], target: Path, progress: Progress) -> str:
     failures = []
     for url in files[0].urls:
         try:
-            _download(url, target, files[0].name, progress)
+            _download(url, target, _most_bytes(files, url), partial(progress, files[0].name))
         except (OSError, HTTPException) as error:
             failures.append(f"{url} ({getattr(error, 'reason', None) or error})")
         else:
@@ -221,17 +224,36 @@ def _download_first(files: list[File], target: Path, progress: Progress) -> str:
     )
 
 
-def _download(url: str, target: Path, name: str, progress: Progress) -> None:
+def _most_bytes(files: list[File], url: str) -> int:
+    """The most bytes that a download of these files may have."""
+    return max_packed(max(file.size for file in files), packing_of(url))
+
+
+def _download(url: str, target: Path, most: int, progress: Callable[[int, int | None], None]) -> None:
+    """Download at most this many bytes, over an encrypted connection."""
+    _check_transport(url)
     with urllib.request.urlopen(url, timeout=30) as response, target.open("wb") as out:
-        length = response.headers.get("Content-Length")
-        total, done = int(length) if length else None, 0
+        _check_transport(response.geturl())  # after redirects
+        length, done = response.headers.get("Content-Length", ""), 0
+        total = int(length) if length.isascii() and length.isdigit() else None
+        if total is not None and total > most:
+            raise OSError(f"expected at most {most} bytes, the server announces {total}")
         while chunk := response.read(CHUNK):
+            done += len(chunk)
+            if done > most:
+                raise OSError(f"expected at most {most} bytes, got more")
             with _storage_errors(target):
                 out.write(chunk)
-            done += len(chunk)
-            progress(name, done, total)
+            progress(done, total)
     if total is not None and done != total:
         raise OSError(f"the connection broke after {done} of {total} bytes")
+
+
+def _check_transport(url: str) -> None:
+    """Raise `OSError` for a connection that others on the way can change; this machine itself is trusted."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "https" and (parts.scheme, parts.hostname) not in (("http", "127.0.0.1"), ("http", "localhost")):
+        raise OSError("expected an https address")
 
 
 @contextlib.contextmanager

@@ -7,11 +7,10 @@ the original binary records of an npz batch. A file that was compressed again th
 import csv
 import gzip
 import io
-import lzma
+import math
 import struct
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -22,9 +21,10 @@ from numpy.typing import NDArray
 from tacit.errors import DataError
 
 PACKINGS = (".tar.gz", ".gz", ".zip", ".npz")
-READ_ERRORS = (
-    OSError, EOFError, ValueError, KeyError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError,
-)  # fmt: skip
+MAX_ARCHIVE = 8  # an archive may have this many times the bytes of the file that is wanted from it
+MAX_OVERHEAD = 1 << 20  # bytes of headers and directories, beside content
+MAX_DIMENSIONS = 4  # of an IDX array
+_IMAGE = (3, 32, 32)  # of an image record, after its label
 IDX_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype("u1"), 0x0C: np.dtype(">i4")}
 
 
@@ -43,25 +43,27 @@ def unpack(path: Path, *, member: str = "", limit: int, packing: str = "") -> by
         packing: one of `PACKINGS` or `.raw`; by default what the file's name says.
 
     Raises:
-        DataError: the file is truncated or damaged.
+        DataError: the file is truncated, damaged, encrypted, or much larger than its content should be.
     """
+    packing = packing or packing_of(path.name)
     try:
-        match packing or packing_of(path.name):
-            case ".tar.gz":
-                return _tar_member(path, member, limit)
-            case ".gz":
-                with gzip.open(path) as stream:
-                    return stream.read(limit + 1)
-            case ".zip":
-                return _zip_member(path, member, limit)
-            case ".npz":
-                return _npz_records(path)
-        with path.open("rb") as plain:
-            return plain.read(limit + 1)
-    except READ_ERRORS as error:
+        _check_size(path, max_packed(limit, packing))
+        return _READERS.get(packing, _raw)(path, member, limit)
+    except Exception as error:  # the parsers of archives raise almost anything for hostile bytes
         raise DataError(
             f"{path} cannot be read: {error or type(error).__name__}. Delete it and fetch it again."
         ) from error
+
+
+def max_packed(limit: int, packing: str) -> int:
+    """The most bytes that a file may have whose content has `limit` bytes; archives may hold other files too."""
+    return limit * (MAX_ARCHIVE if packing in (".tar.gz", ".zip") else 1) + limit // 100 + MAX_OVERHEAD
+
+
+def _check_size(path: Path, most: int) -> None:
+    size = path.stat().st_size
+    if size > most:
+        raise ValueError(f"expected at most {most} bytes, got {size}")
 
 
 def pack(content: bytes, path: Path) -> None:
@@ -81,11 +83,13 @@ def parse_idx(content: bytes, name: str) -> NDArray[Any]:
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
         raise DataError(f"Expected {name} to begin with an IDX header, got {content[:4].hex(' ') or 'nothing'}.")
     dtype, dimensions = IDX_TYPES[content[2]], content[3]
+    if dimensions > MAX_DIMENSIONS:
+        raise DataError(f"Expected {name} to have at most {MAX_DIMENSIONS} dimensions, got {dimensions}.")
     start = 4 + 4 * dimensions
     if len(content) < start:
         raise DataError(f"Expected {name} to have {dimensions} dimensions, but its header is cut off.")
     shape = struct.unpack(f">{dimensions}I", content[4:start])
-    expected = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    expected = math.prod(shape) * dtype.itemsize
     if len(content) - start != expected:
         raise DataError(f"Expected {name} to hold {expected} bytes of data, got {len(content) - start}.")
     array: NDArray[Any] = np.frombuffer(content, dtype, offset=start).reshape(shape)
@@ -103,9 +107,12 @@ def image_records(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 def parse_csv(content: bytes, name: str) -> dict[str, list[str]]:
     """A table as columns of stripped strings; every row must be as long as the header."""
-    rows = csv.reader(io.StringIO(content.decode("utf-8"), newline=""))
-    header = [cell.strip() for cell in next(rows, [])]
-    columns = list(zip(*_full_rows(rows, len(header), name), strict=True))
+    try:
+        rows = csv.reader(io.StringIO(content.decode("utf-8"), newline=""))
+        header = [cell.strip() for cell in next(rows, [])]
+        columns = list(zip(*_full_rows(rows, len(header), name), strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"Expected {name} to be a table in UTF-8 with commas: {error}.") from error
     if not columns:
         raise DataError(f"Expected {name} to hold a header and rows, got {len(content)} bytes.")
     has_spaces = b", " in content or b" ," in content or b" \n" in content or b"\n " in content
@@ -122,8 +129,33 @@ def _full_rows(rows: Iterator[list[str]], width: int, name: str) -> Iterator[lis
         yield row
 
 
+def _raw(path: Path, _: str, limit: int) -> bytes:
+    with path.open("rb") as plain:
+        return plain.read(limit + 1)
+
+
+def _gzip(path: Path, _: str, limit: int) -> bytes:
+    with gzip.open(path) as stream:
+        return stream.read(limit + 1)
+
+
+class _Capped:
+    """A stream that raises once more than `limit` bytes are read: what precedes a member is decompressed too."""
+
+    def __init__(self, stream: gzip.GzipFile, limit: int) -> None:
+        self.stream, self.left = stream, limit
+
+    def read(self, size: int) -> bytes:
+        data = self.stream.read(min(size, self.left + 1))
+        self.left -= len(data)
+        if self.left < 0:
+            raise ValueError("it decompresses to far more than its content")
+        return data
+
+
 def _tar_member(path: Path, member: str, limit: int) -> bytes:
-    with tarfile.open(path, "r:gz") as archive:
+    capped = _Capped(gzip.open(path), max_packed(limit, ".tar.gz"))  # noqa: SIM115, closed below
+    with capped.stream, tarfile.open(fileobj=capped, mode="r|") as archive:  # type: ignore[call-overload]
         for entry in archive:
             if entry.isfile() and Path(entry.name).name == member:
                 stream: IO[bytes] | None = archive.extractfile(entry)
@@ -140,10 +172,27 @@ def _zip_member(path: Path, member: str, limit: int) -> bytes:
     raise KeyError(f"no {member} inside")
 
 
-def _npz_records(path: Path) -> bytes:
+def _npz_records(path: Path, _: str, limit: int) -> bytes:
     """An npz batch (x, y) as the records of the original binary batch."""
-    with np.load(path, allow_pickle=False) as arrays:
-        images, labels = arrays["x"], arrays["y"]
-    if images.dtype != np.uint8 or labels.dtype != np.uint8 or images.shape != (len(labels), 3, 32, 32):
-        raise ValueError(f"x is {images.dtype} {images.shape}, y is {labels.dtype} {labels.shape}")
+    images, labels = (_npy(_zip_member(path, f"{name}.npy", limit + MAX_OVERHEAD)) for name in ("x", "y"))
+    if images.shape != (len(labels), *_IMAGE) or labels.ndim != 1:
+        raise ValueError(f"x has shape {images.shape}, y has shape {labels.shape}")
     return np.hstack([labels[:, None], images.reshape(len(labels), -1)]).tobytes()
+
+
+def _npy(content: bytes) -> NDArray[np.uint8]:
+    """The array of bytes in an npy file; its length must be exactly what the header declares."""
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    if version != (1, 0):
+        raise ValueError(f"expected version 1.0 of the npy format, got {version}")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    if dtype != np.uint8 or fortran or not shape:
+        raise ValueError(f"expected an array of bytes, got {dtype} of shape {shape}")
+    data = np.frombuffer(content, np.uint8, offset=stream.tell())
+    if min(shape) < 0 or math.prod(shape) != data.size:
+        raise ValueError(f"expected {math.prod(shape)} bytes of data, got {data.size}")
+    return data.reshape(shape)
+
+
+_READERS = {".tar.gz": _tar_member, ".gz": _gzip, ".zip": _zip_member, ".npz": _npz_records}

@@ -8,7 +8,10 @@ from tacit.tasks.datasets import DataSet, File
 _GITHUB = "https://raw.githubusercontent.com/"
 _UCI = "https://archive.ics.uci.edu/static/public/"
 _MNIST = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
-_FASHION = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
+_FASHION = (
+    _GITHUB + "zalandoresearch/fashion-mnist/master/data/fashion/",
+    "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
+)
 _QMNIST = (_GITHUB + "facebookresearch/qmnist/master/",)
 _CIFAR = ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",)
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.core import files
 from tacit.core.keys import Key
 from tacit.core.losses import CrossEntropy, Loss, RootBrier
 from tacit.core.schema import choose
@@ -28,6 +29,7 @@ from tacit.tasks.sources import MNIST, QMNIST_WRITERS
 ClassLoss = Literal["cross-entropy", "rmse"]
 LOSSES: dict[str, Loss] = {"cross-entropy": CrossEntropy(), "rmse": RootBrier()}
 PIXELS, CLASSES = 784, 62
+MAX_LEAF = 1 << 29  # bytes of one of LEAF's files; Python needs about eight times as many to parse it
 
 
 def mnist_writers(
@@ -129,11 +131,11 @@ def read_leaf(folder: Path) -> tuple[Tensor, Tensor, list[Tensor]]:
 def _parse(file: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Every writer's pixels and classes in one file; another format is a `DataError`."""
     try:
-        table = json.loads(file.read_bytes())
+        table = json.loads(files.read(file, error=DataError, limit=MAX_LEAF))
         return {str(writer): _arrays(table["user_data"][writer]) for writer in table["users"]}
-    except OSError as error:
-        raise DataError(f"Could not read {file}: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except DataError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, ArithmeticError, RecursionError) as error:
         raise DataError(
             f"Expected {file} in LEAF's format of FEMNIST, with users and user_data of x ({PIXELS} numbers each) and y "
             f"(classes 0 to {CLASSES - 1}): {error}."
