@@ -544,7 +544,7 @@ def _npz() -> bytes:
 
 
 def _quotes() -> Iterator[Decoder]:
-    evidence = Evidence(QuoteKind.SIMULATION, b"quote", b"{}", bytes(32), bytes(32), bytes(32), (bytes(32),))
+    evidence = Evidence(QuoteKind.SIMULATION, b"quote", b"{}", bytes(32), bytes(32), bytes(32), bytes(32), (bytes(32),))
     yield Decoder("evidence", lambda data: Evidence.read(Reader(data)), [evidence.pack()], BYTES)
     samples = Path(__file__).resolve().parents[1] / "protocols" / "attestation" / "samples"
     quote, collateral = (samples / "sgx_quote").read_bytes(), (samples / "sgx_quote_collateral.json").read_bytes()
