@@ -24,6 +24,7 @@ from tacit.pieces.mechanisms.sum_grid import (
     WideSums,
     float_error,
     noisy_count,
+    round_stochastically,
 )
 
 MECHANISM = CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)
@@ -104,8 +105,10 @@ def test_rounded_neighbours_stay_within_the_sensitivity(dim: int) -> None:
     start = 10 * grid.steps * np.random.default_rng(1).standard_normal(dim)
     for change in worst_changes(grid):
         for seed in range(5):
-            one, other = (grid._round(values, np.ones(dim), source(seed)) for values in (start, start + change))
-            assert int(((one - other).astype(object) ** 2).sum()) <= grid.bound.squared
+            one, other = (
+                round_stochastically(values * 2**FINE_BITS, source(seed)) for values in (start, start + change)
+            )
+            assert ((one - other) ** 2).sum() <= grid.bound.squared  # integers below 2⁵³
     assert grid.bound.l2 > grid.steps
 
 
@@ -125,14 +128,14 @@ def test_fine_rounding_is_exact_in_integers() -> None:
     every = np.arange(1 << FINE_BITS, dtype="<u2").tobytes()
     for fraction in (0, 1, 12_345, 65_535):
         values = np.full(1 << FINE_BITS, 3 + fraction / 65_536)
-        rounded = SumGrid(1 << FINE_BITS, 10, 1.0)._round(values, np.ones(1 << FINE_BITS), lambda _: every)
+        rounded = round_stochastically(values * 2**FINE_BITS, lambda _: every)
         assert int((rounded == 4).sum()) == fraction
         assert int((rounded == 3).sum()) == 65_536 - fraction
 
 
 @pytest.mark.parametrize("values", [np.nan, np.inf, -np.inf, 1e300])
 def test_what_is_no_sum_of_bounded_rows_is_limited(values: float) -> None:
-    rounded = SumGrid(3, 10, 1.0)._round(np.full(3, values), np.ones(3), source())
+    rounded = round_stochastically(np.full(3, values), source())
     assert int(np.abs(rounded).max()) <= 2 ** (52 - FINE_BITS)
 
 

@@ -27,7 +27,6 @@ from tacit.pieces.mechanisms.discrete import (
     ByteSource,
     DiscreteGaussian,
     IntegerBound,
-    Integers,
     draw_bytes,
 )
 from tacit.pieces.mechanisms.lattice import Floats, rounded_bound
@@ -133,25 +132,30 @@ class SumGrid:
         """
         expect(self.distance <= DISTANCE, f"noise within 2^-80 of Gaussian noise, not {self.distance:.1g}")
         values = total.detach().reshape(-1).cpu().numpy()
-        radii = np.broadcast_to(radius.detach().reshape(-1).double().cpu().numpy(), values.shape)
+        step = radius.detach().reshape(-1).double().cpu().numpy() / self.steps
+        fine_steps = np.divide(ldexp(1, FINE_BITS), step, out=np.zeros_like(step), where=step > 0)
         released = np.empty(values.shape, np.float32)
         for begin in range(0, self.dim, BLOCK):
             part = slice(begin, begin + BLOCK)
-            scale = radii[part] / self.steps
-            rounded = self._round(values[part], scale, source)
+            own = part if len(step) > 1 else slice(None)
+            integers = round_stochastically(values[part] * fine_steps[own], source)
             for _ in range(self.samples):
-                rounded += self.noise.table.sample(len(rounded), source)
-            np.multiply(rounded, scale, out=released[part])
+                integers += self.noise.table.sample(len(integers), source)
+            np.multiply(integers, step[own], out=released[part])
         return torch.from_numpy(released).view(total.shape).to(total.device)
 
-    def _round(self, values: Floats, scale: Floats, source: ByteSource) -> Integers:
-        """The values in steps, rounded to fine steps, then stochastically; zero where a step has no size."""
-        fine = np.zeros(len(values))
-        np.divide(values, ldexp(1, -FINE_BITS) * scale, out=fine, where=scale > 0)
-        limited = np.fmin(np.fmax(fine, -LARGEST), LARGEST)
-        uniform = np.frombuffer(draw_bytes(source, 2 * len(values)), "<u2")
-        rounded: Integers = np.rint(limited).astype(np.int64) + uniform >> FINE_BITS
-        return rounded
+
+def round_stochastically(fine: Floats, source: ByteSource) -> Floats:
+    """Steps, from values in fine steps: these are rounded to the nearest integers, and then up or down at random.
+
+    All numbers are integers below 2⁵³, or multiples of 2⁻¹⁶ below 2³⁷, which float64 holds exactly.
+    """
+    values = np.fmax(fine, -LARGEST)
+    np.fmin(values, LARGEST, out=values)
+    np.rint(values, out=values)
+    values += np.frombuffer(draw_bytes(source, 2 * len(values)), "<u2")
+    values *= ldexp(1, -FINE_BITS)
+    return np.floor(values, out=values)
 
 
 def float_error(rows: int) -> float:
