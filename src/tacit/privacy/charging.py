@@ -144,6 +144,7 @@ class Charges:
             return Guarantee.none(price.reason, rounds=rounds).excluding(nominal, *exclusions)
         releases = [_release(self.method, self.population, index) for index in range(max(rounds, 1))]
         proved = self.accounting.guarantee(self.delta, releases, releases[0].adversary).excluding(*exclusions)
+        proved = proved.excluding(releases[0].caveat)
         return self._against_server(proved, history) if mechanism.requires == "only the sum" else proved
 
     def _against_server(self, proved: Guarantee, history: Sequence[Report]) -> Guarantee:

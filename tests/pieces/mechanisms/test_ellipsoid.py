@@ -23,6 +23,7 @@ from tacit.pieces.mechanisms import (
 )
 from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.pieces.mechanisms.ellipsoid import MOVES, START
+from tacit.pieces.mechanisms.sum_grid import DISTANCE
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import Sgd
 
@@ -91,7 +92,7 @@ def test_the_noise_is_as_declared_along_every_axis(power: float, ball: bool, fac
     assert axes is not None
     standard, long = noise / axes / 0.5 / declared, axes > axes.median()
     assert all((stats.kstest(standard[half].numpy(), "norm").pvalue > 1e-3) == fits for half in (long, ~long))
-    assert mechanism.price(0) == Release(Gaussian(declared * factor))
+    assert mechanism.price(0) == Release(Gaussian(declared * factor), DISTANCE)
 
 
 def test_the_price_is_that_of_the_worst_direction() -> None:

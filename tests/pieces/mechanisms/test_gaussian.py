@@ -14,6 +14,7 @@ from tacit.core.server_half import reject_non_finite, server_side, sum_messages
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
 from tacit.pieces.mechanisms.clipping import BOUND, Clip
+from tacit.pieces.mechanisms.sum_grid import DISTANCE
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import Sgd
 
@@ -105,7 +106,7 @@ def test_sum_and_count_together_have_the_declared_price() -> None:
     z_sum = mechanism.clip.sum_multiplier(1.1)
     together = (z_sum**-2 + (2 * 2.0) ** -2) ** -0.5
     assert together == pytest.approx(1.1)
-    assert mechanism.price(0) == Release(Gaussian(1.1))
+    assert mechanism.price(0) == Release(Gaussian(1.1), DISTANCE)
 
 
 @pytest.mark.parametrize("start", [0.1, 10.0])
@@ -145,7 +146,7 @@ def test_every_round_has_new_noise() -> None:
 
 
 def test_the_reason_for_no_guarantee() -> None:
-    release = Release(Gaussian(1.0))
+    release = Release(Gaussian(1.0), DISTANCE)
     assert CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0).price(0) == release
     assert CentralGaussian(clip=QuantileClip(), noise_multiplier=1.0).price(0) == release
     median = CentralGaussian(clip=MedianClip(), noise_multiplier=1.0).price(0)

@@ -19,6 +19,7 @@ from tacit.pieces.mechanisms.discrete import DiscreteGaussian, Integers, Skellam
 from tacit.pieces.mechanisms.lattice import MIN_STEPS, Lattice
 
 DISTANCE = 2.0**-62  # total variation of a round on a grid from its price, for up to 2^15 clients and 2^28 coordinates
+REAL_VALUED = "The noise is real-valued: what its rounding to floating-point numbers reveals is not covered."
 WIDE_BITS = 24  # integers of this many bits have room for the usual grid
 MIN_STEPS_NARROW = 16  # with fewer bits
 MAX_TABLE_SIGMA = 2e4  # the table of wider noise is slow to build (0.3 s here, 1.6 s at 1e5): it is drawn as a sum
@@ -67,7 +68,11 @@ class Arithmetic(Protocol):
 
 @dataclass(frozen=True)
 class Reals:
-    """Real numbers and continuous noise, for simulations: secure aggregation requires `Grid`."""
+    """Real numbers and continuous noise, for simulations: secure aggregation requires `Grid`.
+
+    Formal guarantees: those of the mechanism, in real arithmetic. Floating-point numbers are not real numbers, and the
+    rounding of sum and noise can reveal the sum (Mironov 2012): the guarantee says that this is not covered.
+    """
 
     bits: ClassVar[int | None] = None
 
@@ -79,7 +84,7 @@ class Reals:
         return key.stream().normal(like.shape, like).mul_(deviation)
 
     def release(self, multiplier: float, part: float) -> Release | None:
-        return Release(Gaussian(multiplier * sqrt(part))) if multiplier * part else None
+        return Release(Gaussian(multiplier * sqrt(part)), caveat=REAL_VALUED) if multiplier * part else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from torch import Tensor
 from tacit.core import Bound, DenseRows, Rows, ServerRound, State, Sum
 from tacit.core.interfaces import DryRun
 from tacit.errors import PublicDataError, expect
+from tacit.pieces.mechanisms.sum_grid import noisy_count
 
 BOUND = "mechanism/bound"
 
@@ -176,7 +177,8 @@ class QuantileClip(WithoutPublicData):
     shrinks.
 
     Formal guarantees: a client changes the count by at most ½, so count and sum together are one Gaussian mechanism of
-    multiplier z, where `1/z² = 1/z_sum² + 1/(2·count_noise)²`. z is declared; the sum gets the larger z_sum.
+    multiplier z, where `1/z² = 1/z_sum² + 1/(2·count_noise)²`. z is declared; the sum gets the larger z_sum. Twice the
+    count is an integer, and its noise is drawn on a grid (`noisy_count`), as that of the sum.
 
     Args:
         quantile: the fraction of rows that should stay unclipped.
@@ -216,8 +218,10 @@ class QuantileClip(WithoutPublicData):
         return (noise_multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5 if noise_multiplier else 0.0
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
-        noise = now.server.child("count noise").stream().normal((), torch.empty(0, dtype=torch.float64))
-        fraction = (total.statistic + self.count_noise * float(noise)) / now.expected_cohort + 0.5
+        doubled = noisy_count(
+            round(2 * total.statistic), 2 * self.count_noise, now.server.child("count noise").byte_source()
+        )
+        fraction = doubled / 2 / now.expected_cohort + 0.5
         moved = total.bound.whole * exp(-self.rate * (fraction - self.quantile))
         return replace(state, memory=state.memory_with(BOUND, torch.tensor(moved, dtype=torch.float64)))
 

@@ -335,17 +335,18 @@ def _check_sigma(sigma: float) -> None:
 
 def _half_words(source: ByteSource, count: int) -> HalfWords:
     """`count` uniform 32-bit words."""
-    drawn = _draw(source, 4 * count)
+    drawn = draw_bytes(source, 4 * count)
     return np.frombuffer(drawn, dtype="<u4").astype(np.uint32, copy=False)
 
 
 def _rests(source: ByteSource, count: int) -> list[int]:
     """`count` uniform 96-bit numbers."""
-    drawn = _draw(source, REST // 8 * count) if count else b""
+    drawn = draw_bytes(source, REST // 8 * count) if count else b""
     return [int.from_bytes(drawn[i : i + REST // 8], "little") for i in range(0, len(drawn), REST // 8)]
 
 
-def _draw(source: ByteSource, size: int) -> bytes:
+def draw_bytes(source: ByteSource, size: int) -> bytes:
+    """The next `size` bytes of a source."""
     drawn = source(size)
     expect(len(drawn) == size, f"{size} bytes of randomness, not {len(drawn)}")
     return drawn

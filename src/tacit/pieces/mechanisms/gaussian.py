@@ -31,6 +31,7 @@ from tacit.core.prices import Price, Release, Unproved, Unsized
 from tacit.errors import UserError, WireError, expect
 from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
 from tacit.pieces.mechanisms.clipping import Clip, FixedClip, PublicClip, clip_rows
+from tacit.pieces.mechanisms.sum_grid import DISTANCE, SumGrid, WideSums
 from tacit.wire.frames import Part, Parts
 
 
@@ -42,20 +43,27 @@ class CentralGaussian:
     layer, each of L layers gets noise of `noise_multiplier · √L · S`, so that all layers together are one release with
     the declared multiplier.
 
+    By default the noise is exact: the sum is rounded to a grid once, and integer noise is added, slightly more than
+    `noise_multiplier` says, by what rounding and floating point can add to a client's influence (`SumGrid`).
+
     Args:
         clip: the clipping rule: `FixedClip`, `PublicClip`, `QuantileClip`, `EllipsoidClip` or `MedianClip`.
         noise_multiplier: standard deviation of the noise over the sensitivity, for everything that a round releases;
             None: as much as the method's budget requires, computed when the population is known.
+        exact: draw the noise on integers; otherwise it is real-valued, and the guarantee does not cover what
+            floating-point numbers reveal (Mironov 2012).
 
     Formal guarantees: adding or removing one client changes the sum by at most the bound, which is public or accounted;
-    everything a round releases is a Gaussian mechanism of `noise_multiplier`. With `MedianClip`: none. Clients are
-    protected against recipients of the models. The server is trusted: it sees every message.
+    everything a round releases is a Gaussian mechanism of `noise_multiplier`, up to a total variation of 2⁻⁸⁰, which is
+    charged to δ; if not `exact`, in real arithmetic. With `MedianClip`: none. Clients are protected against recipients
+    of the models. The server is trusted: it sees every message.
 
     Sees: the server, every message; recipients of the model, the noisy sum.
     """
 
     clip: Clip
     noise_multiplier: float | None = None
+    exact: bool = True
     bits: ClassVar[int | None] = None
     expects: ClassVar[Payload | None] = None
 
@@ -76,7 +84,10 @@ class CentralGaussian:
         """The Gaussian mechanism of this multiplier."""
         if self.noise_multiplier is None:
             return Unsized()
-        return _price(self.clip, Reals().release(self.noise_multiplier, 1.0))
+        release = Reals().release(self.noise_multiplier, 1.0)
+        if self.exact and release is not None:
+            release = Release(release.loss, DISTANCE)
+        return _price(self.clip, release)
 
     def sized(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise)
@@ -93,15 +104,24 @@ class CentralGaussian:
     def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
         bound = self.clip.bound(messages.rows, state)
         statistic = self.clip.statistic(messages.rows, bound)
-        return BoundedMessages(replace(messages, rows=clip_rows(messages.rows, bound)), bound, statistic)
+        clipped = clip_rows(messages.rows, bound)
+        rows = WideSums(clipped) if self.exact else clipped
+        return BoundedMessages(replace(messages, rows=rows), bound, statistic)
 
     def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         """Add noise scaled by the sum's bound; also if the cohort is empty, since its size is private."""
-        multiplier = self.clip.sum_multiplier(_given(self.noise_multiplier)) * sqrt(len(total.bound.values))
-        noise = _standard_normal(total.total, now.server.child("central noise")).mul_(
-            total.bound.per_coordinate(total.total)
-        )
-        return replace(total, total=total.total + noise.mul_(multiplier), weight=now.expected_cohort)
+        multiplier = self.clip.sum_multiplier(_given(self.noise_multiplier))
+        released = self._with_noise(total, multiplier, now) if multiplier else total.total
+        return replace(total, total=released, weight=now.expected_cohort)
+
+    def _with_noise(self, total: Sum, multiplier: float, now: ServerRound) -> Tensor:
+        """The noisy sum; divided by `radius`, all rows are within a ball of radius 1."""
+        radius = total.bound.per_coordinate(total.total.double()) * sqrt(len(total.bound.values))
+        key = now.server.child("central noise")
+        if self.exact:
+            grid = SumGrid(total.total.numel(), now.max_cohort, multiplier)
+            return grid.release(total.total, radius, key.byte_source())
+        return total.total + _standard_normal(total.total, key).mul_(radius * multiplier)
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         return self.clip.update_state(state, total, now)

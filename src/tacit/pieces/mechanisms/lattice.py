@@ -194,12 +194,12 @@ class Lattice:
         return truncated
 
 
-def rounded_bound(steps: float, dim: int) -> IntegerBound:
-    """The bound after rounding a row of norm `steps`: Δ₂² of Kairouz et al., Theorem 1, with β = e^{−½}.
+def rounded_bound(steps: float, dim: int, log_failure: float = 0.5) -> IntegerBound:
+    """The bound after rounding a row of norm `steps`: Δ₂² of Kairouz et al., Theorem 1, with β = e^{−log_failure}.
 
     A stochastic rounding satisfies it with probability 1 − β or more.
     """
-    typical = steps**2 + dim / 4 + steps + sqrt(dim) / 2
+    typical = steps**2 + dim / 4 + sqrt(2 * log_failure) * (steps + sqrt(dim) / 2)
     return IntegerBound(floor(min(typical, (steps + sqrt(dim)) ** 2)), dim)
 
 
