@@ -190,6 +190,7 @@ def enclave_round() -> tuple[ServerSide[Outcome[Any, MessageType]], Transport]:
     sent = tee_federation.messages(tee_federation.rows())
     federation = tee_federation.Federation(tee_federation.method())
     federation.encode(sent, 0)
+    federation.choose(tee_federation.COHORT)
 
     def transport(requests: Requests) -> Replies:
         if ENCLAVE in requests:

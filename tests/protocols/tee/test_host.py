@@ -57,3 +57,15 @@ def test_without_any_attested_client_no_upload_is_requested() -> None:
     outcome = attested([], silent=frozenset(COHORT))
     assert outcome.clients == outcome.result.release.contributors == ()
     assert MessageType.REQUEST_UPLOAD not in outcome.transcript.down
+
+
+def test_a_client_whose_upload_was_lost_attests_again() -> None:
+    """The host does not know whether it saw the head of that round; its nonce says which one it remembers."""
+    federation = Federation(method())
+    federation.run_round(messages(rows(0)), 0)
+    lost = federation.run_round(messages(rows(1)), 1, lambda replies: replies[1:])
+    assert CLIENT not in lost.heads
+    assert lost.clients == COHORT[1:]
+    again = federation.run_round(messages(rows(2)), 2)
+    assert set(again.transcript.down[MessageType.CHALLENGE]) == {CLIENT}
+    assert again.result.release.contributors == COHORT

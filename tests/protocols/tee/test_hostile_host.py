@@ -24,7 +24,7 @@ from protocols.tee.federation import (
     now,
     rows,
 )
-from tacit.core import Budget, Key, Messages, Method, RunKeys, Turnout
+from tacit.core import Budget, Messages, Method, RunKeys, Turnout
 from tacit.core.interfaces import Mechanism, Sampler
 from tacit.engine.simulation import draw
 from tacit.errors import BudgetError, EnclaveRefusedError, ProtocolError, UserError
@@ -45,6 +45,7 @@ from tacit.protocols.tee import (
     answer,
     enclave_messages,
     memory_digest,
+    service,
     set_upload,
     simulated_configuration,
 )
@@ -279,18 +280,18 @@ def test_dropouts_are_charged_to_the_budget() -> None:
     assert 0 < released(4) < 4
 
 
-def test_a_failed_charge_releases_nothing_and_draws_no_noise() -> None:
+def test_a_failed_charge_releases_nothing_and_draws_no_noise(monkeypatch) -> None:
     federation = Federation(method(mechanism=CENTRAL))
 
     def no(index: int, turnout: Turnout) -> None:
         raise BudgetError("No.")
 
     federation.service._charge_budget = no
-    keys = federation.service._noise
-    federation.service._noise = Key(bytes(32))
-    with pytest.raises(EnclaveRefusedError, match="No"):
-        federation.run_round(messages(rows(0)), 0)
-    federation.service._noise, federation.service._charge_budget = keys, None
+    with monkeypatch.context() as patched:
+        patched.setattr(service, "released_sum", lambda *_: pytest.fail("noise was drawn"))
+        with pytest.raises(EnclaveRefusedError, match="No"):
+            federation.run_round(messages(rows(0)), 0)
+    federation.service._charge_budget = None
     federation.clients.stored.clear()
     federation.heads = {}
     assert federation.run_round(messages(rows(0)), 0).result.release.contributors == COHORT
