@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from tacit.core import Method, Report, State, Task
-from tacit.errors import BudgetError, StorageError, UserError
+from tacit.errors import BudgetError, StorageError, TrainingError, UserError
 from tacit.runs.directory import RunDirectory
 from tacit.runs.records import Plan, Run
 
@@ -48,7 +49,7 @@ def train(
 
     Returns:
         The finished run, with `model`, `history`, `bytes`, `privacy`, `state` and `directory`. A method with a budget
-        stops before the round that would exceed it.
+        stops before the round that would exceed it. A run whose model becomes non-finite ends with the last finite one.
 
     Example:
         >>> import torch, tacit
@@ -136,6 +137,11 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
         while not run.ended:
             try:
                 run = _step(run, steps)
+            except _NonFiniteModelError as problem:  # the round was charged, and its model is not released
+                if run.state.round == 0:
+                    raise TrainingError(_NOT_FINITE) from None
+                yield replace(run, charges=problem.charges, diverged=True)
+                return
             except BudgetError:  # a shared ledger is used up, or too few clients added their share of the noise
                 if run.state.round == 0:
                     raise
@@ -146,12 +152,34 @@ def _steps(run: Run, workers: int | None) -> Generator[Run]:
 def _step(run: Run, steps: Generator[tuple[State, Report]]) -> Run:
     """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
     if run.charges is None:
-        return _after(run, *next(steps), None)
+        state, report = next(steps)
+        _check_finite(state, None)
+        return _after(run, state, report, None)
     reserved = run.charges.reserve()
     state, report = next(steps)
     charges = reserved.settle(report.turnout)
+    _check_finite(state, charges)
     charges.release(state)
     return _after(run, state, report, charges)
+
+
+class _NonFiniteModelError(Exception):
+    """A round led to a model with infinite weights or NaN; `charges` include that round."""
+
+    def __init__(self, charges: "Charges | None") -> None:
+        Exception.__init__(self)
+        self.charges = charges
+
+
+_NOT_FINITE = (
+    "The model is not finite after the first round: training diverged. "
+    "Lower the learning rate, take fewer local steps, or clip."
+)
+
+
+def _check_finite(state: State, charges: "Charges | None") -> None:
+    if not bool(torch.isfinite(state.weights).all()):
+        raise _NonFiniteModelError(charges)
 
 
 def _after(run: Run, state: State, report: Report, charges: "Charges | None") -> Run:
@@ -171,7 +199,7 @@ def _recorded(plan: Plan, directory: RunDirectory, workers: int | None, ledger: 
         with open_charges(plan, run.history, ledger or directory.ledger_for(plan.method)) as charges:
             run = replace(run, charges=charges)
             for step in _steps(run, workers):
-                if step is not run:
+                if step.state is not run.state:
                     directory.record(step.state, step.history[-1])
                 run = step  # only now: a state is written only after the round that led to it
                 yield run
