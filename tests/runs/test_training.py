@@ -201,3 +201,20 @@ def test_a_full_disk_leaves_a_run_that_can_be_resumed(whole, tmp_path, monkeypat
     assert not (tmp_path / "run" / MODEL).exists()
     assert not (tmp_path / "run" / CHECKPOINT).exists()
     assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True), whole)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [torch.zeros(14), torch.zeros(2, 15), torch.zeros(15, dtype=torch.int64), torch.full((15,), torch.inf)],
+    ids=["shorter", "two models", "integers", "infinite"],
+)
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, weights):
+    steps = follow(Plan(method=METHOD, task=TASK, seed=5), workers=1, out=tmp_path / "run")
+    for _ in range(4):
+        next(steps)
+    steps.close()
+    done = checkpoint.read(tmp_path / "run" / CHECKPOINT)
+    assert done is not None
+    checkpoint.write(tmp_path / "run" / CHECKPOINT, replace(done, weights=weights))
+    with pytest.raises(RunError, match=r"Expected finite weights of shape \(15,\) in the checkpoint"):
+        tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core import Method, Report, State, Task
-from tacit.errors import BudgetError, StorageError, TrainingError, UserError
+from tacit.errors import BudgetError, RunError, StorageError, TrainingError, UserError
 from tacit.runs.directory import RunDirectory
 from tacit.runs.records import Plan, Run
 
@@ -215,12 +215,25 @@ def _recorded(plan: Plan, directory: RunDirectory, workers: int | None, ledger: 
 def _start(plan: Plan, directory: RunDirectory) -> State:
     """The state to start from; a run that cannot start leaves no files."""
     if directory.state is not None:
+        _check_fits(plan, directory)
         return directory.state
     try:
         return plan.simulation.initial_state
     except BaseException:
         directory.discard()
         raise
+
+
+def _check_fits(plan: Plan, directory: RunDirectory) -> None:
+    """Raise `RunError` if the checkpoint is that of another model, whatever the manifest says."""
+    assert directory.state is not None, "the run is resumed"
+    dim, models, found = plan.simulation.layout.dim, plan.method.aggregator.models, directory.state.weights
+    expected = (dim,) if models == 1 else (models, dim)
+    if tuple(found.shape) != expected or not found.is_floating_point() or not bool(torch.isfinite(found).all()):
+        raise RunError(
+            f"Expected finite weights of shape {expected} in the checkpoint of {directory.path}, got {found.dtype} of "
+            f"shape {tuple(found.shape)}. It is that of another run. Start a new run."
+        )
 
 
 def _give_up(directory: RunDirectory, run: Run) -> None:
