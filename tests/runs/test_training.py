@@ -175,7 +175,7 @@ def test_a_run_that_cannot_start_leaves_no_files(tmp_path, method, options, erro
 def test_a_diverged_run_keeps_its_last_good_state(tmp_path):
     x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
     task = tacit.Task(model=lambda: nn.Linear(2, 1), clients=[(x, x[:, :1])] * 3, loss=tacit.MeanSquared())
-    wild = replace(METHOD, rounds=200, trainer=tacit.Sgd(lr=100.0, steps=2))
+    wild = replace(METHOD, rounds=200, trainer=tacit.Sgd(lr=1.2, steps=2))
     with pytest.raises(tacit.TrainingError, match="diverged"):
         tacit.train(wild, task, workers=1, out=tmp_path / "run", noise="seeded")
     assert read_manifest(tmp_path / "run").status == "failed"
@@ -201,3 +201,20 @@ def test_a_full_disk_leaves_a_run_that_can_be_resumed(whole, tmp_path, monkeypat
     assert not (tmp_path / "run" / MODEL).exists()
     assert not (tmp_path / "run" / CHECKPOINT).exists()
     assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, noise="seeded"), whole)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [torch.zeros(14), torch.zeros(2, 15), torch.zeros(15, dtype=torch.int64), torch.full((15,), torch.inf)],
+    ids=["shorter", "two models", "integers", "infinite"],
+)
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, weights):
+    steps = follow(Plan(method=METHOD, task=TASK, seed=5, noise="seeded"), workers=1, out=tmp_path / "run")
+    for _ in range(4):
+        next(steps)
+    steps.close()
+    done = checkpoint.read(tmp_path / "run" / CHECKPOINT)
+    assert done is not None
+    checkpoint.write(tmp_path / "run" / CHECKPOINT, replace(done, weights=weights))
+    with pytest.raises(RunError, match=r"Expected finite weights of shape \(15,\) in the checkpoint"):
+        tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, noise="seeded")

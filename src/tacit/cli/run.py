@@ -322,7 +322,9 @@ def _ending(run: "Run") -> list[str]:
         lines.append(f"Clients declined to take part {leakage.declined} times: the leakage limit is {leakage.limit:g}.")
     if run.state.round >= method.rounds:
         return lines
-    if leakage is not None and leakage.exhausted:
+    if run.diverged:
+        why = "the next round's model was not finite; the last finite one is kept. Lower the learning rate, or clip"
+    elif leakage is not None and leakage.exhausted:
         why = "every client has reached its leakage limit"
     elif method.patience is not None and run.state.round < run.rounds:
         why = f"the loss on held-out data did not improve in {method.patience} evaluations; the best model is kept"

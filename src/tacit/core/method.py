@@ -5,8 +5,9 @@ decides about privacy. The order is therefore fixed, in `tacit.core.client_half`
 method only names the piece in each slot. An ablation is `dataclasses.replace`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from math import sqrt
 
 from tacit.core.interfaces import (
     Aggregator,
@@ -23,6 +24,7 @@ from tacit.core.provenance import OwnPart, own_parts, rests_on
 from tacit.core.state import Turnout
 from tacit.errors import CompositionError, expect
 
+REACH = 16.0  # the mean size of a row's numbers that is accepted by default
 DELTA = 1e-5  # at which ε is reported if there is no budget
 
 
@@ -45,6 +47,7 @@ class Method:
         budget: training stops before the round that would exceed this (ε, δ).
         patience: training stops after this many evaluations in a row without a smaller loss on held-out data, and
             returns the best model.
+        reach: the largest L2 norm of a row that is accepted; None: see `max_norm`.
     """
 
     name: str
@@ -58,11 +61,18 @@ class Method:
     server: ServerUpdate = Add()
     budget: Budget | None = None
     patience: int | None = None
+    reach: float | None = None
 
     def __post_init__(self) -> None:
         expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
+        expect(self.reach is None or self.reach > 0, f"reach={self.reach} > 0")
         expect(self.patience is None or self.patience >= 1, f"patience={self.patience} >= 1")
         check_composition(self)
+
+    def __repr__(self) -> str:
+        """As a dataclass writes it, without a reach that was not set: a run is named by this text."""
+        set_fields = [each.name for each in fields(self) if each.name != "reach" or self.reach is not None]
+        return f"Method({', '.join(f'{name}={getattr(self, name)!r}' for name in set_fields)})"
 
     @property
     def delta(self) -> float:
@@ -98,6 +108,18 @@ class Method:
         """Whether its mechanism clips rows or adds noise at all."""
         price = self.mechanism.price(0)
         return self.mechanism.requires != "anything" or not isinstance(price, Unproved) or price.noisy
+
+    def max_norm(self, dim: int) -> float:
+        """The largest L2 norm of a row of `dim` numbers that is accepted; one beyond it is rejected, as NaN is.
+
+        By default infinite where the mechanism clips every row before it is summed; otherwise that of a row whose
+        numbers are 16 on average (as `SecureSum` accepts them), or √dim times as much if clients add noise.
+        """
+        if self.reach is not None:
+            return self.reach
+        if self.mechanism.requires in ("messages", "all messages"):
+            return float("inf")
+        return REACH * (dim if self.changes_rows else sqrt(dim))
 
     @property
     def weighted(self) -> bool:

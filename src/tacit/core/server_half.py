@@ -4,7 +4,7 @@
 
     before   codec.prepare ─► mechanism.prepare ──► what pieces learn from public data
     out      codec.broadcast ─► mechanism.broadcast_parts ──► broadcast
-    in       message_format.read ─► reject non-finite rows ──► messages
+    in       message_format.read ─► reject rows that are not finite or too long ──► messages
              conversation.aggregate: mechanism.before_sum ─► aggregator.combine ──► sum
              conversation.release: mechanism.after_sum ──► what the server learns
              aggregator.finish ─► codec.decode ─► server.apply ──► next state
@@ -140,15 +140,18 @@ def join_messages(messages: Sequence[Messages], like: Messages) -> Messages:
     return Messages(clients, DenseRows(rows), samples, like.grid_step)
 
 
-def reject_non_finite(messages: Messages) -> tuple[Messages, WaveReport]:
-    """The messages whose rows are finite, and a report of the wave. A faulty client loses only its own update."""
+def reject_non_finite(messages: Messages, reach: float = torch.inf) -> tuple[Messages, WaveReport]:
+    """The messages whose rows are finite and no longer than `reach`, and a report of the wave.
+
+    A faulty or hostile client loses only its own update. `reach` is the method's `max_norm`.
+    """
     norms = messages.rows.norms()
-    finite = torch.isfinite(norms)
-    accepted = messages if bool(finite.all()) else messages.keep(finite)
+    usable = torch.isfinite(norms) & (norms <= reach)
+    accepted = messages if bool(usable.all()) else messages.keep(usable)
     return accepted, WaveReport(
-        delivered=tuple(messages.clients[finite].tolist()),
-        rejected=tuple(messages.clients[~finite].tolist()),
-        norms=tuple(norms[finite].tolist()),
+        delivered=tuple(messages.clients[usable].tolist()),
+        rejected=tuple(messages.clients[~usable].tolist()),
+        norms=tuple(norms[usable].tolist()),
     )
 
 
@@ -190,7 +193,7 @@ def released_sum(method: Method, conversation: Conversation, total: Sum, now: Se
 
 def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> State:
     """The state after a round whose messages are all at hand, in a conversation of this round alone."""
-    accepted, _ = reject_non_finite(messages)
+    accepted, _ = reject_non_finite(messages, method.max_norm(messages.rows.dim))
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)
         return finish_round(method, conversation, state, total, now)

@@ -431,7 +431,7 @@ class Report:
     Attributes:
         round: the number of complete rounds, from 1.
         clients: the cohort, without clients that declined.
-        rejected: clients whose message was not finite; the others' messages count.
+        rejected: clients whose message was not finite, or longer than the method accepts; the others' messages count.
         up: bytes that each client of the cohort sent.
         down: bytes that each client of the cohort received.
         norm: mean L2 norm of the delivered messages; None if the server does not see messages.

@@ -390,8 +390,8 @@ def _density(weights: Tensor, sizes: tuple[int, ...], kept: tuple[int | None, ..
 def _check_delivered(state: State, results: list[Trained]) -> None:
     if results and not any(result.wave_report.delivered for result in results):
         raise TrainingError(
-            f"No client sent a finite update in round {state.round + 1}: training diverged. "
-            "Lower the learning rate, take fewer local steps, or clip."
+            f"No client sent a finite update that the method accepts in round {state.round + 1}: training diverged. "
+            "Lower the learning rate, take fewer local steps, clip, or set a larger reach."
         )
 
 

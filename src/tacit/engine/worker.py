@@ -99,7 +99,7 @@ class Worker:
         _, view = self._broadcast(state, now)
         messages = make_messages(method, view, wave, now)
         up = upload_sizes(method.channel, messages, now)
-        kept, wave_report = reject_non_finite(messages)
+        kept, wave_report = reject_non_finite(messages, method.max_norm(messages.rows.dim))
         part = (
             sum_messages(method, state, kept)
             if method.streams

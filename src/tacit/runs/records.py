@@ -112,6 +112,7 @@ class Run:
         directory: where the run's files are; None: it writes none.
         charges: the privacy charged so far; None: the method has no (ε, δ) accounting.
         leakage: what each client has leaked (d-privacy); None: the method has no such accounting.
+        diverged: whether the next round led to a model that is not finite, so that the run ended with this one.
     """
 
     plan: Plan
@@ -120,6 +121,7 @@ class Run:
     directory: Path | None = None
     charges: "Charges | None" = None
     leakage: LeakageAccounting | None = None
+    diverged: bool = False
 
     @classmethod
     def begin(cls, plan: Plan, state: State, history: tuple[Report, ...] = (), directory: Path | None = None) -> Self:

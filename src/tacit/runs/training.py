@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from tacit.core import KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Task
 from tacit.core.keys import Ratchet
-from tacit.errors import BudgetError, StorageError, UserError
+from tacit.errors import BudgetError, RunError, StorageError, TrainingError, UserError
 from tacit.runs.directory import RunDirectory
 from tacit.runs.manifest import Manifest
 from tacit.runs.records import Plan, Run
@@ -54,7 +55,7 @@ def train(
 
     Returns:
         The finished run, with `model`, `history`, `bytes`, `privacy`, `state` and `directory`. A method with a budget
-        stops before the round that would exceed it.
+        stops before the round that would exceed it. A run whose model becomes non-finite ends with the last finite one.
 
     Example:
         >>> import torch, tacit
@@ -169,6 +170,11 @@ def _steps(run: Run, workers: int | None, keys: KeySource) -> Generator[Run]:
         while not run.ended:
             try:
                 run = _step(run, steps, keys)
+            except _NonFiniteModelError as problem:  # the round was charged, and its model is not released
+                if run.state.round == 0:
+                    raise TrainingError(_NOT_FINITE) from None
+                yield replace(run, charges=problem.charges, diverged=True)
+                return
             except BudgetError:  # a shared ledger is used up, or too few clients added their share of the noise
                 if run.state.round == 0:
                     raise
@@ -179,12 +185,34 @@ def _steps(run: Run, workers: int | None, keys: KeySource) -> Generator[Run]:
 def _step(run: Run, steps: Generator[tuple[State, Report]], keys: KeySource) -> Run:
     """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
     if run.charges is None:
-        return _after(run, *next(steps), None)
+        state, report = next(steps)
+        _check_finite(state, None)
+        return _after(run, state, report, None)
     reserved = run.charges.reserve(keys.keys(run.state.round).server.digest)
     state, report = next(steps)
     charges = reserved.settle(report.turnout)
+    _check_finite(state, charges)
     charges.release(state)
     return _after(run, state, report, charges)
+
+
+class _NonFiniteModelError(Exception):
+    """A round led to a model with infinite weights or NaN; `charges` include that round."""
+
+    def __init__(self, charges: "Charges | None") -> None:
+        Exception.__init__(self)
+        self.charges = charges
+
+
+_NOT_FINITE = (
+    "The model is not finite after the first round: training diverged. "
+    "Lower the learning rate, take fewer local steps, or clip."
+)
+
+
+def _check_finite(state: State, charges: "Charges | None") -> None:
+    if not bool(torch.isfinite(state.weights).all()):
+        raise _NonFiniteModelError(charges)
 
 
 def _after(run: Run, state: State, report: Report, charges: "Charges | None") -> Run:
@@ -205,7 +233,7 @@ def _recorded(plan: Plan, directory: RunDirectory, workers: int | None, ledger: 
         with open_charges(plan, run.history, where, name) as charges:
             run = replace(run, charges=charges)
             for step in _steps(run, workers, _key_source(plan, directory.ratchet)):
-                if step is not run:
+                if step.state is not run.state:
                     directory.record(step.state, step.history[-1])
                 run = step  # only now: a state is written only after the round that led to it
                 yield run
@@ -221,12 +249,25 @@ def _recorded(plan: Plan, directory: RunDirectory, workers: int | None, ledger: 
 def _start(plan: Plan, directory: RunDirectory) -> State:
     """The state to start from; a run that cannot start leaves no files."""
     if directory.state is not None:
+        _check_fits(plan, directory)
         return directory.state
     try:
         return plan.simulation.initial_state
     except BaseException:
         directory.discard()
         raise
+
+
+def _check_fits(plan: Plan, directory: RunDirectory) -> None:
+    """Raise `RunError` if the checkpoint is that of another model, whatever the manifest says."""
+    assert directory.state is not None, "the run is resumed"
+    dim, models, found = plan.simulation.layout.dim, plan.method.aggregator.models, directory.state.weights
+    expected = (dim,) if models == 1 else (models, dim)
+    if tuple(found.shape) != expected or not found.is_floating_point() or not bool(torch.isfinite(found).all()):
+        raise RunError(
+            f"Expected finite weights of shape {expected} in the checkpoint of {directory.path}, got {found.dtype} of "
+            f"shape {tuple(found.shape)}. It is that of another run. Start a new run."
+        )
 
 
 def _give_up(directory: RunDirectory, run: Run) -> None:

@@ -55,8 +55,10 @@ class SecureSum:
 
     Formal guarantees: if at most the given fractions collude and drop out, the server and the colluders together learn
     nothing beyond the sum of the other clients' messages, which are 3 or more (Bell et al. 2020, Theorem 3.9;
-    statistical error 2⁻⁴⁰). Not covered: a client may send any vector, such as one that is not clipped or has no noise,
-    and can make a round fail, but it cannot learn another client's message. The server knows who takes part, and when.
+    statistical error 2⁻⁴⁰). Not covered: a client may send any vector, such as one that is not clipped, has no noise,
+    or has its sign flipped: nobody sees its length, and sums wrap around, so that one client can set the mean to
+    anything within about `reach` in every number. It can make a round fail, but it cannot learn another client's
+    message. The server knows who takes part, and when.
 
     Sees: the server, the sum of the messages, who took part and who dropped out; a neighbour, one share of each secret;
     nobody, a single message.
