@@ -133,7 +133,7 @@ def test_what_is_opened_follows_from_the_survivors_that_were_agreed_upon() -> No
 
 
 def test_a_server_that_claims_other_losses_to_some_clients_opens_neither() -> None:
-    """Two clients are told that nobody is lost, three that client 5 is: no claim has four signatures."""
+    """Two clients are told that nobody is lost, two that client 5 is: neither claim has four signatures."""
     honest = everyone_uploads()
     for survivors, told in ((frozenset(COHORT), (1, 2)), (frozenset(COHORT) - {5}, (3, 4))):
         for client in told:

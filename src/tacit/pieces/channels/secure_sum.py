@@ -49,18 +49,21 @@ class SecureSum:
         level: the threat model. `active_server`: messages stay hidden from a server that may send anything;
             `semi_honest`: from one that follows the protocol.
         corrupt: the fraction of a cohort that may collude with the server.
-        dropout: the fraction that may drop out, in any phase; if more do, the round ends without a sum.
+        dropout: the fraction that may drop out, in any phase; if more do, or more than noise in shares provides for
+            (`DistributedGaussian(dropouts=...)`), the round ends without a sum.
         bits: sums are modulo 2^bits; fewer than 32 save bytes and make the grid coarser.
         reach: the largest absolute value in a message without noise; a client that exceeds it drops out.
         conversation: run the protocol with real keys and messages.
 
     Formal guarantees: if at most the given fractions collude and drop out, the server and the colluders together learn
     nothing beyond the sum of the other clients' messages, which are 3 or more (Bell et al. 2020, Theorem 3.9;
-    statistical error 2⁻⁴⁰). Not covered: a client may send any vector, such as one that is not clipped or has no noise,
-    and can make a round fail, but it cannot learn another client's message. The server knows who takes part, and when.
+    statistical error 2⁻⁴⁰). Of surplus noise they learn the components beyond the number of losses that the clients
+    agreed upon, and no others. Not covered: a client may send any vector, such as one that is not clipped or has no
+    noise, and can make a round fail, but it cannot learn another client's message. The server knows who takes part, and
+    when.
 
-    Sees: the server, the sum of the messages, who took part and who dropped out; a neighbour, one share of each secret;
-    nobody, a single message.
+    Sees: the server, the sum of the messages, who took part and who dropped out, and the seeds of surplus noise, which
+    it subtracts; a neighbour, one share of each secret; nobody, a single message.
     """
 
     level: Literal["active_server", "semi_honest"] = "active_server"

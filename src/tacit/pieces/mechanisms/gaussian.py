@@ -183,6 +183,10 @@ class DistributedGaussian:
         )
         return _price(self.clip, seen)
 
+    def tolerates(self, turnout: Turnout) -> bool:
+        """Whether the sum's noise has its target variance, which is the same for all turnouts of which this is true."""
+        return turnout.delivered >= turnout.cohort - self._noise_of(1.0, Bound()).tolerated(turnout.cohort)
+
     def sized(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise)
 
@@ -230,18 +234,17 @@ class DistributedGaussian:
         return Bound((self.clip.bound(_NO_ROWS, state).whole,))
 
     def _noise(self, bound: Bound) -> SharedNoise:
-        return SharedNoise(bound, _given(self.noise_multiplier), self.honest, self.dropouts)
+        return self._noise_of(_given(self.noise_multiplier), bound)
+
+    def _noise_of(self, multiplier: float, bound: Bound) -> SharedNoise:
+        return SharedNoise(bound, multiplier, self.honest, self.dropouts)
 
     def _part(self, turnout: Turnout | None) -> float:
-        """The part of the declared noise that a sum has at least: all of it, unless more are lost than tolerated.
-
-        This is the one place that decides which turnouts leave the price as it was declared.
-        """
-        noise = SharedNoise(Bound(), 1.0, self.honest, self.dropouts)
-        if turnout is None or turnout.delivered >= turnout.cohort - noise.tolerated(turnout.cohort):
+        """The part of the declared noise that a sum has at least."""
+        if turnout is None or self.tolerates(turnout):
             return 1.0
         honest = max(turnout.delivered - self.colluding * turnout.cohort, 0.0)
-        return min(honest / noise.of_cohort(turnout.cohort), 1.0)
+        return min(honest / self._noise_of(1.0, Bound()).of_cohort(turnout.cohort), 1.0)
 
     def _share(self, like: Tensor, noise: SharedNoise, key: Key, surplus: Surplus, now: ClientRound) -> Tensor:
         """One client's share: the component that stays, and the surplus."""

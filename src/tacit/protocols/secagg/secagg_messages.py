@@ -37,10 +37,10 @@ class Phase(IntEnum):
     """What the server requests from a client, in this order."""
 
     ANNOUNCE = 0  # fresh public keys (Bonawitz et al.: AdvertiseKeys)
-    SHARE = 1  # encrypted shares of seed and pad key (ShareKeys)
+    SHARE = 1  # encrypted shares of seed and pad key (ShareKeys), and what opens surplus noise
     UPLOAD = 2  # the padded vector (MaskedInputCollection)
     AGREE = 3  # a signature on the set of survivors; against an active server only (ConsistencyCheck)
-    OPEN = 4  # the shares that remove pads (Unmasking)
+    OPEN = 4  # the shares that remove pads (Unmasking), and surplus noise
     CLOSED = 5  # the client answers no further request
 
 
