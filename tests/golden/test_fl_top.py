@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tacit import methods
-from tacit.core import Budget, Turnout
+from tacit.core import Budget, Method, Turnout
 from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
 from tacit.pieces.mechanisms import DistributedGaussian
 from tacit.pieces.samplers import FixedSize, Poisson
@@ -79,13 +79,22 @@ def test_the_noise_of_the_method_for_epsilon_1():
 @pytest.mark.parametrize(("missing", "epsilon"), [(0, "1.00"), (10, "1.10"), (30, "1.40"), (50, "1.97")])
 def test_missing_shares_of_the_noise(missing, epsilon):
     """Collusion and dropouts cost the same, since the same noise is missing; assumed beforehand, neither costs."""
-    method = methods.fl_top_dp(noise=1.54)
+    method = methods.make("fl-top-dp", {"noise": 1.54, "mechanism.dropouts": 0})
+    assert epsilon_with(method, missing) == epsilon
+    assumed = methods.make("fl-top-dp", {"noise": 1.54, "mechanism.colluding": missing / 100}).mechanism
+    assert assumed.price(0) == assumed.price(0, Turnout(100, 100)) == method.mechanism.price(0)
+
+
+def epsilon_with(method: Method, missing: int) -> str:
+    """ε of 200 rounds in each of which this many of 100 clients are lost."""
     releases = [release_of(method, 6000, index, Turnout(100, 100 - missing)) for index in range(200)]
     charged = [release for release in releases if release is not None]
     assert len(charged) == 200
-    assert f"{Accounting.of(RdpClassic(), charged).epsilon(DELTA):.2f}" == epsilon
-    assumed = methods.make("fl-top-dp", {"noise": 1.54, "mechanism.colluding": missing / 100}).mechanism
-    assert assumed.price(0) == assumed.price(0, Turnout(100, 100)) == method.mechanism.price(0)
+    return f"{Accounting.of(RdpClassic(), charged).epsilon(DELTA):.2f}"
+
+
+def test_losses_for_which_the_method_provides_cost_nothing():
+    assert {epsilon_with(methods.fl_top_dp(noise=1.54), missing) for missing in (0, 1, 9, 10)} == {"1.00"}
 
 
 @pytest.mark.parametrize(

@@ -214,9 +214,14 @@ UNREGISTERED: tuple[Method, ...] = (
         trainer=Masked(SGD),
         codec=Select(TOP),
         mechanism=DistributedGaussian(
-            clip=FixedClip(0.3), noise_multiplier=0.5, colluding=0.2, at_once=False, arithmetic=Grid(bits=24)
+            clip=FixedClip(0.3),
+            noise_multiplier=0.5,
+            dropouts=0.4,
+            colluding=0.2,
+            at_once=False,
+            arithmetic=Grid(bits=24),
         ),
-        channel=SecureSum(bits=24),
+        channel=SecureSum(bits=24, dropout=0.2),
     ),
     Method(
         name="skellam shares",
@@ -224,7 +229,7 @@ UNREGISTERED: tuple[Method, ...] = (
         sampler=FixedSize(5),
         trainer=SGD,
         mechanism=DistributedGaussian(
-            clip=FixedClip(0.3), noise_multiplier=0.5, at_once=False, arithmetic=Grid(noise="skellam")
+            clip=FixedClip(0.3), noise_multiplier=0.5, dropouts=0.2, at_once=False, arithmetic=Grid(noise="skellam")
         ),
         channel=SecureSum(level="semi_honest"),
     ),

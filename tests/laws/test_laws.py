@@ -316,9 +316,10 @@ def test_size(method: Method) -> None:
     uploads, request = packed(method, messages)
     assert list(upload_sizes(method.channel, messages, now())) == uploads
     sent_out = broadcast(method, prepared(method, zoo.cnn), now())
+    tolerated = 0 if messages.surplus is None else messages.surplus.tolerated
     for first in (True, False):
         download = len(pack_broadcast(method, sent_out, now(), first=first)) + request
-        assert download_size(method.channel, sent_out, now(), first=first) == download
+        assert download_size(method.channel, sent_out, now(), first=first, tolerated=tolerated) == download
 
 
 def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
@@ -327,7 +328,8 @@ def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
         return packed_for_enclave(method, messages)
     if not isinstance(method.channel, SecureSum):
         return [len(method.channel.message_format.pack(messages, i, now())) for i in range(messages.rows.count)], 0
-    parameters = method.channel.parameters(messages.rows.dim, now())
+    tolerated = None if messages.surplus is None else messages.surplus.tolerated
+    parameters = method.channel.parameters(messages.rows.dim, now(), tolerated)
     session = SecaggSession(run=bytes(16), round=1, model=bytes(32), config=bytes(32), parameters=parameters)
     zeros = np.zeros(messages.rows.dim, np.uint32)
     transcript = run_locally(session, dict.fromkeys(messages.clients.tolist(), zeros)).transcript

@@ -245,8 +245,11 @@ class Channel(Protocol):
         """The wire format of whole models that the server sends, where it is shorter; None: plain numbers."""
         ...
 
-    def overhead(self, now: Round) -> Mapping[str, Traffic]:
-        """What a client sends and receives in addition to message and broadcast, by phase of the channel's protocol."""
+    def overhead(self, now: Round, tolerated: int = 0) -> Mapping[str, Traffic]:
+        """What a client sends and receives in addition to message and broadcast, by phase of the channel's protocol.
+
+        `tolerated`: the losses for which messages carry surplus noise, whose seeds clients share.
+        """
         ...
 
     def open(

@@ -151,7 +151,7 @@ class Plain:
     def message_format(self) -> FrameFormat:
         return FrameFormat(self.wire)
 
-    def overhead(self, now: Round) -> Mapping[str, Traffic]:
+    def overhead(self, now: Round, tolerated: int = 0) -> Mapping[str, Traffic]:
         return {}
 
     def open(

@@ -41,6 +41,7 @@ from tacit.core.state import (
     View,
     WaveReport,
 )
+from tacit.core.surplus import Surplus
 from tacit.core.wave import EmptyWave, Wave
 from tacit.errors import ProtocolError, PublicDataError, UserError, WireError
 from tacit.wire import frames
@@ -81,15 +82,24 @@ def pack_broadcast(method: Method, sent: Broadcast, now: Round, *, first: bool) 
     return frames.pack(FrameKind.VIEW, now.index, parts, now.cohort)
 
 
-def download_size(channel: Channel, sent: Broadcast, now: Round, *, first: bool) -> int:
-    """How many bytes a client receives in a round; `first`: whether this is its first broadcast."""
-    overhead = sum(channel.overhead(now).values(), Traffic())
+def download_size(channel: Channel, sent: Broadcast, now: Round, *, first: bool, tolerated: int = 0) -> int:
+    """How many bytes a client receives in a round.
+
+    Args:
+        channel: of the method.
+        sent: the broadcast.
+        now: the round.
+        first: whether this is the client's first broadcast.
+        tolerated: the losses for which messages carry surplus noise.
+    """
+    overhead = sum(channel.overhead(now, tolerated).values(), Traffic())
     return frames.size(sent.sent(first=first, wire_format=channel.down)) + overhead.down
 
 
 def upload_sizes(channel: Channel, messages: Messages, now: Round) -> tuple[int, ...]:
     """How many bytes the client of each message sends in a round."""
-    overhead = sum(channel.overhead(now).values(), Traffic())
+    tolerated = 0 if messages.surplus is None else messages.surplus.tolerated
+    overhead = sum(channel.overhead(now, tolerated).values(), Traffic())
     return tuple(size + overhead.up for size in channel.message_format.sizes(messages))
 
 
@@ -137,7 +147,7 @@ def join_messages(messages: Sequence[Messages], like: Messages) -> Messages:
     samples = (
         None if like.samples is None else torch.cat([each.samples for each in messages if each.samples is not None])
     )
-    return Messages(clients, DenseRows(rows), samples, like.grid_step)
+    return Messages(clients, DenseRows(rows), samples, like.grid_step, like.surplus)
 
 
 def reject_non_finite(messages: Messages, reach: float = torch.inf) -> tuple[Messages, WaveReport]:
@@ -160,13 +170,16 @@ def sum_messages(method: Method, state: State, messages: Messages) -> Sum:
     return method.aggregator.combine(method.mechanism.before_sum(messages, state), state)
 
 
-def sum_of_total(method: Method, state: State, total: Tensor, delivered: int, like: Messages) -> Sum:
+def sum_of_total(
+    method: Method, state: State, total: Tensor, delivered: int, like: Messages, surplus: Surplus | None = None
+) -> Sum:
     """The sum where nobody sees a message: its total, which secure aggregation revealed, and how many delivered.
 
-    Bound and grid follow from the broadcast, through `like`; the norms of rows do not exist here.
+    Bound and grid follow from the broadcast, through `like`; the norms of rows do not exist here. `surplus` holds the
+    seeds of surplus noise that the clients opened.
     """
     empty = sum_messages(method, state, like)
-    return replace(empty, total=total, weight=float(delivered))
+    return replace(empty, total=total, weight=float(delivered), surplus=surplus or empty.surplus)
 
 
 def aggregate_messages(method: Method, conversation: Conversation, state: State, messages: Messages, now: Round) -> Sum:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tacit.core.keys import ClientKeys, Key
 from tacit.core.rows import DenseRows, Rows
+from tacit.core.surplus import Surplus, added
 from tacit.errors import WireError
 from tacit.wire import frames, indices
 from tacit.wire.frames import FrameKind, Part, Parts
@@ -193,17 +194,22 @@ class Messages:
         rows: one row per client.
         samples: the number of samples of each client; only if the aggregator weights rows by it.
         grid_step: the step of the grid to which rows are rounded; None: they are not rounded.
+        surplus: the part of the rows' noise that can be removed from their sum; None: they have no noise in shares.
+            It is never part of a message's bytes: its seeds are the clients' secrets.
     """
 
     clients: Tensor
     rows: Rows
     samples: Tensor | None = None
     grid_step: "GridStep | None" = None
+    surplus: Surplus | None = None
 
     def keep(self, which: Tensor) -> "Messages":
         """The messages where the boolean `which` is true."""
         samples = None if self.samples is None else self.samples[which]
-        return Messages(self.clients[which], self.rows.keep(which), samples, self.grid_step)
+        clients = self.clients[which]
+        surplus = None if self.surplus is None else self.surplus.of(clients.tolist())
+        return Messages(clients, self.rows.keep(which), samples, self.grid_step, surplus)
 
 
 class MessageFormat(Protocol):
@@ -340,7 +346,8 @@ class BoundedMessages:
 
     def summed(self, total: Tensor, weight: float, squared_norms: float) -> "Sum":
         """A sum of these rows, with their bound, statistic and grid."""
-        return Sum(total, weight, self.bound, self.statistic, squared_norms, self.messages.grid_step)
+        grid_step, surplus = self.messages.grid_step, self.messages.surplus
+        return Sum(total, weight, self.bound, self.statistic, squared_norms, grid_step, surplus)
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,6 +363,7 @@ class Sum:
         statistic: the sum of the mechanism's statistic.
         squared_norms: the sum of the squared norms of the rows, weighted as the rows are; for diagnostics.
         grid_step: the step of the grid to which rows were rounded; None: they were not.
+        surplus: the part of the rows' noise that can be removed; None: they have no noise in shares.
     """
 
     total: Tensor
@@ -364,6 +372,12 @@ class Sum:
     statistic: float = 0.0
     squared_norms: float = 0.0
     grid_step: "GridStep | None" = None
+    surplus: Surplus | None = None
+
+    @property
+    def tolerated(self) -> int:
+        """For how many losses the shares of the noise provide; 0 also if there are none."""
+        return 0 if self.surplus is None else self.surplus.tolerated
 
     def __add__(self, other: "Sum") -> "Sum":
         return replace(
@@ -372,6 +386,7 @@ class Sum:
             weight=self.weight + other.weight,
             statistic=self.statistic + other.statistic,
             squared_norms=self.squared_norms + other.squared_norms,
+            surplus=added(self.surplus, other.surplus),
         )
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from itertools import chain
 
 import numpy as np
@@ -40,6 +40,7 @@ from tacit.core.losses import best_outputs
 from tacit.core.prices import max_participations
 from tacit.core.server_half import aggregate_messages, download_size, finish_round, no_messages, prepare
 from tacit.core.state import SERVER, out_of_patience, track_best
+from tacit.core.surplus import added
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.pool import Pool, count_workers, make_pool
 from tacit.engine.waves import FEWEST_MASKED, AutoLearner, StackedClients, divide
@@ -215,8 +216,9 @@ class RoundRunner:
         with single_thread():
             after = finish_round(self.method, self.conversation, state, total, now)
         clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
-        down, received = self._download(state, clients, sent, now)
+        down, received = self._download(state, clients, sent, now, total.tolerated)
         norm, variance, scale = self._diagnostics(total, results)
+        overhead = self.method.channel.overhead(now, total.tolerated)
         report = Report(
             round=after.round,
             clients=clients,
@@ -228,7 +230,7 @@ class RoundRunner:
             scale=scale,
             metrics={},
             seconds=0.0,
-            overhead={name: each * now.cohort for name, each in self.method.channel.overhead(now).items()},
+            overhead={name: each * now.cohort for name, each in overhead.items()},
             grid_step=total.grid_step,
             declined=tuple(declined.tolist()),
             timings=self._timings(folded),
@@ -283,10 +285,10 @@ class RoundRunner:
         return float(np.mean(norms)) if norms else 0.0, *_variance_and_scale(total)
 
     def _download(
-        self, state: State, clients: tuple[int, ...], sent: Broadcast, now: Round
+        self, state: State, clients: tuple[int, ...], sent: Broadcast, now: Round, tolerated: int
     ) -> tuple[tuple[int, ...], Tensor | None]:
         """How many bytes each client received, and who has by now received what is sent only once."""
-        download = partial(download_size, self.method.channel, sent, now)
+        download = partial(download_size, self.method.channel, sent, now, tolerated=tolerated)
         if not sent.first_parts or not clients:
             return tuple(download(first=False) for _ in clients[:1]) * len(clients), None
         received = state.memory.get(RECEIVED, torch.zeros(len(self.task.population), dtype=torch.bool)).clone()
@@ -345,7 +347,8 @@ class RoundRunner:
         if len(clients) == 0:
             return None
         samples = self.task.population.sizes[clients] if self.method.weighted else None
-        messages = Messages(clients, DenseRows(rows.all()), samples, results[0].part.grid_step)
+        surplus = reduce(added, (result.part.surplus for result in results))
+        messages = Messages(clients, DenseRows(rows.all()), samples, results[0].part.grid_step, surplus)
         with single_thread():
             return aggregate_messages(self.method, self.conversation, state, messages, now)
 

@@ -103,7 +103,7 @@ class Worker:
         part = (
             sum_messages(method, state, kept)
             if method.streams
-            else Sum(kept.rows.dense(), 0.0, grid_step=kept.grid_step)
+            else Sum(kept.rows.dense(), 0.0, grid_step=kept.grid_step, surplus=kept.surplus)
         )
         self.slots[job.slot].view(part.total.dtype)[: part.total.numel()].copy_(part.total.reshape(-1))
         return Trained(wave_report, up, replace(part, total=part.total.to("meta")))

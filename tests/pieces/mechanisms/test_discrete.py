@@ -23,6 +23,7 @@ from tacit.pieces.mechanisms.discrete import (
     IntegerBound,
     IntegerNoise,
     Skellam,
+    distance_of_sum,
 )
 
 SAMPLES = int(os.environ.get("TACIT_SAMPLES", 1_000_000))
@@ -224,3 +225,26 @@ def test_the_l1_bound_follows_from_the_l2_bound() -> None:
     assert IntegerBound(9, 100).l1 == 9  # nine ones
     assert IntegerBound(100, 4).l1 == 20  # four fives
     assert IntegerBound(100, 4).l2 == 10
+
+
+@pytest.mark.parametrize(
+    "parts", [[(0.5, 2)], [(0.6, 3), (0.4, 4)], [(2.0, 1), (0.3, 5)], [(0.4, 4), (0.6, 3), (0.5, 2)]], ids=str
+)
+def test_sums_of_unequal_discrete_gaussians_are_as_close_to_one_as_promised(parts: list[tuple[float, int]]) -> None:
+    """The exact pmf of the sum, by convolution, beside that of one discrete Gaussian of the same variance."""
+
+    def exact(variance: float) -> npt.NDArray[np.float64]:
+        weights = np.exp(-(np.arange(-40, 41.0) ** 2) / (2 * variance))
+        return np.asarray(weights / weights.sum())
+
+    total = np.ones(1)
+    for variance, times in parts:
+        for _ in range(times):
+            total = np.convolve(total, exact(variance))
+    middle = len(total) // 2
+    found = total[middle - 40 : middle + 41]
+    one = exact(sum(variance * times for variance, times in parts))
+    distance = float(np.abs(found - one).sum()) / 2
+    allowed = distance_of_sum(parts, dim=1)
+    assert 1e-8 < distance <= allowed < 0.5
+    assert distance_of_sum([(25.0, 100), (5.0, 1000)], dim=1 << 20) < 2.0**-70

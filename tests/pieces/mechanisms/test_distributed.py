@@ -82,13 +82,35 @@ def fits_only(noise: Tensor, scale: float) -> bool:
 @at_once_or_not
 @all_fractions
 @every_arithmetic
-def test_the_released_noise_is_that_of_the_delivered_shares(
+def test_the_released_noise_is_the_same_unless_more_are_lost_than_tolerated(
     arithmetic: Arithmetic, at_once: bool, dropouts: float, colluding: float
 ) -> None:
     mechanism = gaussian(dropouts=dropouts, colluding=colluding, at_once=at_once, arithmetic=arithmetic)
-    for cohort, delivered in ((20, 20), (20, 13), (1, 1)):
-        multiplier = DECLARED * sqrt(delivered / cohort / mechanism.honest)
-        assert fits_only(released(mechanism, cohort, delivered), CLIP * multiplier)
+    target = DECLARED * sqrt((1 - dropouts) / mechanism.honest)
+    for cohort, delivered in ((20, 20), (20, 17), (20, 13), (1, 1)):
+        part = min(delivered / (cohort - int(dropouts * cohort)), 1.0)
+        assert fits_only(released(mechanism, cohort, delivered), CLIP * target * sqrt(part))
+
+
+@at_once_or_not
+@every_arithmetic
+def test_the_variance_of_the_sum_does_not_show_how_many_were_lost(arithmetic: Arithmetic, at_once: bool) -> None:
+    """Chi-square, for every number of losses that is tolerated; 2/3 and 3/2 of the variance are rejected."""
+    mechanism = gaussian(dropouts=0.3, at_once=at_once, arithmetic=arithmetic)
+    for delivered in (7, 8, 9, 10):
+        squares = float(released(mechanism, 10, delivered).double().square().sum()) / (CLIP * DECLARED) ** 2
+        assert 1e-4 < stats.chi2(DIM).cdf(squares) < 1 - 1e-4
+        assert stats.chi2(DIM).cdf(squares * 2 / 3) < 1e-9
+        assert stats.chi2(DIM).sf(squares * 3 / 2) < 1e-9
+
+
+def test_excess_noise_that_nobody_opens_is_not_left_in_the_sum() -> None:
+    mechanism, here = gaussian(dropouts=0.3, at_once=False), now(10)
+    total = Sum(torch.zeros(DIM), 10.0, Bound((CLIP,)))
+    with pytest.raises(UserError, match="Use SecureSum, or dropouts=0"):
+        mechanism.after_sum(total, here)
+    lost = replace(total, weight=7.0)  # as many as tolerated: there is no excess
+    assert torch.equal(mechanism.after_sum(lost, here).total, lost.total)
 
 
 @all_fractions
@@ -114,18 +136,24 @@ def test_the_shares_of_honest_survivors_are_the_declared_noise(
 @pytest.mark.parametrize("colluding", [0.0, 0.2])
 @pytest.mark.parametrize("delivered", [20, 16, 9])
 def test_the_price_of_a_turnout_is_that_of_the_remaining_noise(delivered: int, colluding: float) -> None:
+    """Colluding clients subtract what is left of their own shares; the less is lost, the more others are there."""
     mechanism = gaussian(dropouts=0.1, colluding=colluding, at_once=False)
     here, colluders = now(20), round(20 * colluding)
     shares = mechanism.at_client(
         messages(torch.zeros(20, DIM)), zoo.view_of(method(mechanism), STATE, here), DATA, here
     )
-    remaining = shares.rows.dense()[colluders:delivered].sum(0)
-    assert fits_only(remaining, CLIP * multiplier(mechanism.price(0, Turnout(20, delivered))))
+    kept = shares.keep((torch.arange(20) >= colluders) & (torch.arange(20) < delivered))
+    assert kept.surplus is not None
+    excess = mechanism._drawn(
+        STATE.weights, mechanism._noise(Bound((CLIP,))), kept.surplus.opened(20 - delivered), here
+    )
+    assert fits_only(kept.rows.sum() - excess, CLIP * multiplier(mechanism.price(0, Turnout(20, delivered))))
 
 
-def test_more_shares_than_assumed_count_and_without_honest_shares_nothing_is_proved() -> None:
+def test_the_price_is_the_same_for_tolerated_losses_and_without_honest_shares_nothing_is_proved() -> None:
     mechanism = gaussian(dropouts=0.3, colluding=0.2)
-    assert multiplier(mechanism.price(0, Turnout(20, 20))) == pytest.approx(DECLARED * sqrt(0.8 / 0.5))
+    assert {mechanism.price(0, Turnout(20, delivered)) for delivered in range(14, 21)} == {mechanism.price(0)}
+    assert multiplier(mechanism.price(0, Turnout(20, 13))) == pytest.approx(DECLARED * sqrt(0.45 / 0.5))
     assert mechanism.price(0, Turnout(20, 4)) == Unproved("no noise is added", noisy=False)
     assert mechanism.price(0, Turnout(20, 0)) == Unproved("no noise is added", noisy=False)
 

@@ -7,6 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from tacit.core.keys import Key
+from tacit.core.surplus import seed_after
 from tacit.protocols import crypto
 from tacit.protocols.kit import Requests, play
 from tacit.protocols.secagg import (
@@ -40,6 +42,17 @@ IDENTITIES = {j: entropy(("identity", j))(32) for j in range(1, 200)}
 DIRECTORY = {j: crypto.public_identity(secret) for j, secret in IDENTITIES.items()}
 
 
+def noise_seed(client: int) -> bytes:
+    """The seed of a client's surplus noise."""
+    return entropy(("noise", client))(32)
+
+
+def opened_seeds(p: Parameters, survivors: tuple[int, ...]) -> dict[int, bytes]:
+    """The noise seeds that survivors open: of the component after the number of losses, if there is one."""
+    losses = p.cohort - len(survivors)
+    return {} if losses >= p.surplus else {j: seed_after(Key(noise_seed(j)), losses).value for j in survivors}
+
+
 def session(p: Parameters, *, index: int = 1, model: bytes = b"m" * 32, config: bytes = b"c" * 32) -> SecaggSession:
     return SecaggSession(run=b"r" * 16, round=index, model=model, config=config, parameters=p)
 
@@ -49,7 +62,12 @@ def directory(p: Parameters, cohort: tuple[int, ...]) -> dict[int, bytes]:
 
 
 def joined(
-    s: SecaggSession, client: int, cohort: tuple[int, ...], vector: Vector | None = None, seed: object = 0
+    s: SecaggSession,
+    client: int,
+    cohort: tuple[int, ...],
+    vector: Vector | None = None,
+    seed: object = 0,
+    noise: bytes | None = None,
 ) -> SecaggClientState:
     """The state of a client that has joined the round and set its vector."""
     p = s.parameters
@@ -59,6 +77,7 @@ def joined(
         SecaggPolicy(threat_model=p.threat_model, min_corrupt=p.corrupt),
         identity=IDENTITIES[client] if p.threat_model is ThreatModel.ACTIVE_SERVER else b"",
         directory=directory(p, cohort),
+        noise_seed=(noise or noise_seed(client)) if p.surplus else b"",
         entropy=entropy((seed, client)),
     )
     return set_vector(state, np.zeros(p.dim, np.uint32) if vector is None else vector)
@@ -79,6 +98,7 @@ class Federation:
         serialised: whether states are bytes between messages.
         seed: of the clients' entropy.
         answers: a cache of answers, which are pure functions of state and request; None: no cache.
+        noise_seeds: of the surplus noise in the vectors; by default some others.
     """
 
     session: SecaggSession
@@ -88,10 +108,12 @@ class Federation:
     serialised: bool = True
     seed: object = 0
     answers: Answers | None = None
+    noise_seeds: Mapping[int, bytes] = field(default_factory=dict)
 
     def start(self) -> tuple[int, ...]:
         cohort = tuple(sorted(self.vectors))
-        self.states = {j: joined(self.session, j, cohort, v, self.seed) for j, v in self.vectors.items()}
+        seeds = self.noise_seeds
+        self.states = {j: joined(self.session, j, cohort, v, self.seed, seeds.get(j)) for j, v in self.vectors.items()}
         return cohort
 
     def run(self) -> SecaggOutcome:
@@ -138,9 +160,11 @@ def small_vectors(dim: int = 4) -> dict[int, Vector]:
     return {j: np.arange(dim, dtype=np.uint32) + np.uint32(j) for j in COHORT}
 
 
-def recorded(threat_model: ThreatModel = ThreatModel.ACTIVE_SERVER, index: int = 1, dim: int = 4) -> RecordedFederation:
+def recorded(
+    threat_model: ThreatModel = ThreatModel.ACTIVE_SERVER, index: int = 1, dim: int = 4, surplus: int = 0
+) -> RecordedFederation:
     """An honest conversation of five clients, of which client 5 drops out before its upload."""
-    p = parameters(5, dim, threat_model=threat_model)
+    p = parameters(5, dim, threat_model=threat_model, surplus=surplus)
     federation = RecordedFederation(session(p, index=index), small_vectors(dim), {Phase.UPLOAD: frozenset({5})})
     federation.run()
     return federation
@@ -164,6 +188,7 @@ def parameters(
     corrupt: Fraction = Fraction(0),
     dropout: Fraction = Fraction(1, 3),
     min_uploads: int = 0,
+    surplus: int = 0,
 ) -> Parameters:
     return Parameters(
         cohort=count,
@@ -173,6 +198,7 @@ def parameters(
         corrupt=corrupt,
         dropout=dropout,
         min_uploads=min_uploads,
+        surplus=surplus,
     )
 
 

@@ -70,7 +70,7 @@ def mutated_frame(chance: random.Random, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("threat_model", ThreatModel)
 def test_a_client_refuses_garbage_and_nothing_else_happens(threat_model: ThreatModel) -> None:
-    chance, federation, ends = random.Random(threat_model), recorded(threat_model), Counter[str]()
+    chance, federation, ends = random.Random(threat_model), recorded(threat_model, surplus=2), Counter[str]()
     before = {at: pair for at, pair in federation.before.items() if at[0] == VICTIM}
     for _ in range(INPUTS // 2):
         state, frame = before[chance.choice(list(before))]
@@ -89,7 +89,8 @@ def garbling(seed: int, make: Callable[[random.Random, bytes], bytes]) -> Federa
     def garble(_: Phase, replies: Replies) -> Replies:
         return [(j, make(chance, data)) for j, data in replies for _ in range(4)] + replies
 
-    return Federation(session(parameters(5, 4, threat_model=ThreatModel.SEMI_HONEST)), small_vectors(), network=garble)
+    p = parameters(5, 4, threat_model=ThreatModel.SEMI_HONEST, surplus=2)
+    return Federation(session(p), small_vectors(), network=garble)
 
 
 def test_damage_in_transit_never_changes_the_sum() -> None:
@@ -113,7 +114,7 @@ def test_garbage_sent_by_clients_ends_in_a_sum_or_a_clean_abort() -> None:
 
 
 def test_states_from_garbage_are_refused() -> None:
-    chance, federation = random.Random(3), recorded()
+    chance, federation = random.Random(3), recorded(surplus=2)
     stored = [state.to_bytes() for state in federation.after.values()]
     refused = 0
     for _ in range(INPUTS // 5):

@@ -7,13 +7,13 @@ The suite runs 120 schedules, and a hundred clients three times. A campaign runs
 import os
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from protocols.secagg.federation import Answers, Federation, exact_sum, parameters, session
+from protocols.secagg.federation import Answers, Federation, exact_sum, opened_seeds, parameters, session
 from tacit.errors import TooFewClientsError
 from tacit.protocols.kit import ReplyStatus
 from tacit.protocols.secagg import Parameters, Phase, ThreatModel, graph
@@ -92,6 +92,7 @@ def test_random_schedules_give_the_exact_sum_or_a_clean_abort() -> None:
     for index in range(SCHEDULES):
         chance = random.Random(index)
         p, vectors, dropouts = draw(chance)
+        p = replace(p, surplus=max(p.cohort - p.min_survivors, index % 3) if index % 2 else 0)  # half with noise seeds
         network = BadNetwork(chance, Counter())
         federation = Federation(session(p, index=index), vectors, dropouts, network, seed=index)
         predicted = predict(p, frozenset(vectors), dropouts)
@@ -102,6 +103,7 @@ def test_random_schedules_give_the_exact_sum_or_a_clean_abort() -> None:
             outcome = federation.run()
             assert outcome.clients == tuple(sorted(predicted))
             assert np.array_equal(outcome.result, exact_sum(vectors, outcome.clients, p.bits))
+            assert outcome.noise_seeds == opened_seeds(p, outcome.clients)
             assert outcome.transcript.rejected == network.expected
         ends["abort" if predicted is None else "sum" if len(predicted) == p.cohort else "smaller sum"] += 1
     assert all(ends[end] > SCHEDULES // 20 for end in ("abort", "sum", "smaller sum")), ends
@@ -113,7 +115,7 @@ def test_every_subset_of_six_dropping_out_in_every_phase_ends_as_predicted(threa
 
     The only exhaustive test of dropouts: it would catch a set that random schedules miss.
     """
-    p = parameters(6, 3, threat_model=threat_model)
+    p = parameters(6, 3, threat_model=threat_model, surplus=2)
     assert (p.min_survivors, p.graph(6).threshold) == (4, 4)
     vectors = {j: np.array([j, 2**32 - j, 1 << 4 * j], np.uint32) for j in range(1, 7)}
     answers: Answers = {}
@@ -128,6 +130,7 @@ def test_every_subset_of_six_dropping_out_in_every_phase_ends_as_predicted(threa
             outcome = federation.run()
             assert outcome.clients == tuple(j for j in vectors if j not in dropouts or phase > Phase.UPLOAD)
             assert np.array_equal(outcome.result, exact_sum(vectors, outcome.clients))
+            assert outcome.noise_seeds == opened_seeds(p, outcome.clients)
 
 
 @pytest.mark.parametrize("seed", range(HUNDREDS))
@@ -135,13 +138,14 @@ def test_a_hundred_clients_on_a_sparse_graph_with_thirty_dropouts(seed: int) -> 
     """Always the exact sum, whenever the thirty drop out; only here is the sparse graph that of real parameters."""
     chance = random.Random(seed)
     threat_model = ThreatModel.ACTIVE_SERVER if seed % 3 == 2 else ThreatModel.SEMI_HONEST
-    p = parameters(100, 50, threat_model=threat_model, corrupt=Fraction(1, 20), dropout=Fraction(3, 10))
+    p = parameters(100, 50, threat_model=threat_model, corrupt=Fraction(1, 20), dropout=Fraction(3, 10), surplus=30)
     assert p.graph(100).degree < 99
     vectors = {j: np.full(50, j * 12345678901 % 2**32, np.uint32) for j in range(1, 101)}
     when = {j: chance.choice(REQUESTS) for j in chance.sample(range(1, 101), 30)}
     dropouts = {phase: frozenset(j for j, at in when.items() if at is phase) for phase in Phase}
     outcome = Federation(session(p), vectors, dropouts, serialised=False, seed=seed).run()
     assert outcome.clients == tuple(j for j in vectors if when.get(j, Phase.OPEN) > Phase.UPLOAD)
+    assert outcome.noise_seeds == opened_seeds(p, outcome.clients)
     assert np.array_equal(outcome.result, exact_sum(vectors, outcome.clients))
 
 
@@ -156,7 +160,7 @@ def test_random_schedules_on_sparse_graphs(monkeypatch: pytest.MonkeyPatch) -> N
     for seed in range(max(30, SCHEDULES // 10)):
         chance = random.Random(seed)
         count, threat_model = chance.randint(12, 30), chance.choice(list(ThreatModel))
-        p = parameters(count, 3, threat_model=threat_model, dropout=Fraction(1, 5))
+        p = parameters(count, 3, threat_model=threat_model, dropout=Fraction(1, 5), surplus=count // 5)
         clients = range(1, p.cohort + 1)
         ends["sparse"] += p.graph(p.cohort).degree < p.cohort - 1
         vectors = {j: np.array([j, j << 20, 2**32 - j], np.uint32) for j in clients}
@@ -170,6 +174,7 @@ def test_random_schedules_on_sparse_graphs(monkeypatch: pytest.MonkeyPatch) -> N
             continue
         ends["sum"] += 1
         assert set(outcome.clients) <= set(clients) - silent
+        assert outcome.noise_seeds == opened_seeds(p, outcome.clients)
         assert np.array_equal(outcome.result, exact_sum(vectors, outcome.clients))
     graph.graph_parameters.cache_clear()
     assert min(ends["abort"], ends["sum"], ends["sparse"]) >= 5, ends

@@ -266,7 +266,7 @@ def test_variants_of_the_attacks_are_refused(honest: RecordedFederation) -> None
         answer(state, ask_open(state, survivors, dict(list(signed.items())[:2]), pack_table(requested, 1)))
     with pytest.raises(ProtocolError, match="not those that this client has signed"):
         answer(state, ask_open(state, survivors | {5}, signed, pack_table(requested, 1)))
-    with pytest.raises(ProtocolError, match="signatures of dropouts, or of clients that are not neighbours"):
+    with pytest.raises(ProtocolError, match="signatures of dropouts, or of clients whose signatures are not needed"):
         answer(state, ask_open(state, survivors, {**signed, 5: bytes(SIGNATURE)}, pack_table(requested, 1)))
     with pytest.raises(ProtocolError, match="does not hold"):
         answer(state, ask_open(state, survivors, signed, pack_table({77: b"\1"}, 1)))

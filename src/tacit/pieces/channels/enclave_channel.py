@@ -87,7 +87,7 @@ class Enclave:
     def send(self, messages: Messages, now: Round) -> Messages:
         return messages  # encryption changes no number
 
-    def overhead(self, now: Round) -> Mapping[str, Traffic]:
+    def overhead(self, now: Round, tolerated: int = 0) -> Mapping[str, Traffic]:
         """Headers, keys, signature and authentication tag of an upload, and the request for it.
 
         Attestation, once per client and enclave, is not included, nor are the entries of the release log, 32 bytes for

@@ -35,7 +35,7 @@ class IdealSum:
     def send(self, messages: Messages, now: Round) -> Messages:
         return messages
 
-    def overhead(self, now: Round) -> Mapping[str, Traffic]:
+    def overhead(self, now: Round, tolerated: int = 0) -> Mapping[str, Traffic]:
         return {}
 
     def open(

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import DenseRows, GridStep, Messages, Method, Round, State, Sum, Traffic
+from tacit.core import DenseRows, GridStep, Key, Messages, Method, Round, State, Sum, Traffic
 from tacit.core.interfaces import AddNoise, Reader, SumMessages
 from tacit.core.schema import choose
+from tacit.core.surplus import Surplus
 from tacit.errors import TooFewClientsError, expect
 from tacit.protocols.secagg import (
     MIN_COHORT,
@@ -48,20 +49,22 @@ class SecureSum:
         level: the threat model. `active_server`: messages stay hidden from a server that may send anything;
             `semi_honest`: from one that follows the protocol.
         corrupt: the fraction of a cohort that may collude with the server.
-        dropout: the fraction that may drop out, in any phase; if more do, the round ends without a sum.
+        dropout: the fraction that may drop out, in any phase; if more do, or more than noise in shares provides for
+            (`DistributedGaussian(dropouts=...)`), the round ends without a sum.
         bits: sums are modulo 2^bits; fewer than 32 save bytes and make the grid coarser.
         reach: the largest absolute value in a message without noise; a client that exceeds it drops out.
         conversation: run the protocol with real keys and messages.
 
     Formal guarantees: if at most the given fractions collude and drop out, the server and the colluders together learn
     nothing beyond the sum of the other clients' messages, which are 3 or more (Bell et al. 2020, Theorem 3.9;
-    statistical error 2⁻⁴⁰). Not covered: a client may send any vector, such as one that is not clipped, has no noise,
-    or has its sign flipped: nobody sees its length, and sums wrap around, so that one client can set the mean to
+    statistical error 2⁻⁴⁰). Of surplus noise they learn the components beyond the number of losses that the clients
+    agreed upon, and no others. Not covered: a client may send any vector, such as one that is not clipped, has no
+    noise, or has its sign flipped: nobody sees its length, and sums wrap around, so that one client can set the mean to
     anything within about `reach` in every number. It can make a round fail, but it cannot learn another client's
     message. The server knows who takes part, and when.
 
-    Sees: the server, the sum of the messages, who took part and who dropped out; a neighbour, one share of each secret;
-    nobody, a single message.
+    Sees: the server, the sum of the messages, who took part and who dropped out, and the seeds of surplus noise, which
+    it subtracts; a neighbour, one share of each secret; nobody, a single message.
     """
 
     level: Literal["active_server", "semi_honest"] = "active_server"
@@ -106,21 +109,29 @@ class SecureSum:
     def message_format(self) -> "RingFormat":
         return RingFormat(self.bits)
 
-    def overhead(self, now: Round) -> Mapping[str, Traffic]:
+    def overhead(self, now: Round, tolerated: int = 0) -> Mapping[str, Traffic]:
         """Keys, shares, signatures and headers of all phases if nobody drops out; a pad does not lengthen a vector."""
         if now.cohort == 0:
             return {}
-        return _overhead(self.parameters(1, now))
+        return _overhead(self.parameters(1, now, tolerated or None))
 
-    def parameters(self, dim: int, now: Round) -> Parameters:
-        """The protocol's parameters for this round's cohort."""
+    def parameters(self, dim: int, now: Round, tolerated: int | None = None) -> Parameters:
+        """The protocol's parameters for this round's cohort.
+
+        `tolerated`: for how many losses the noise in the messages provides; None: it is not in shares. If more clients
+        are lost, there is no sum, because the variance of its noise would show how many.
+        """
         if now.cohort < MIN_COHORT:
             clients = f"{now.cohort} client{'s' * (now.cohort != 1)}"
             raise TooFewClientsError(
                 f"Secure aggregation needs at least {MIN_COHORT} clients, but round {now.index + 1} has {clients}. "
                 "Use larger cohorts."
             )
-        return self._parameters(now.cohort, dim)
+        found = self._parameters(now.cohort, dim)
+        if tolerated is None:
+            return found
+        least = max(found.min_survivors, now.cohort - tolerated)
+        return replace(found, min_uploads=least, surplus=tolerated)
 
     def _parameters(self, cohort: int, dim: int) -> Parameters:
         return Parameters(
@@ -152,29 +163,38 @@ class SecureSumConversation:
         channel, steps = self.channel, self.channel.message_format
         if not channel.conversation or messages.rows.count == 0:
             return add(messages)
-        session = self._session(channel.parameters(messages.rows.dim, now), state, now)
+        parameters = channel.parameters(messages.rows.dim, now, _tolerated(messages.surplus))
+        session = self._session(parameters, state, now)
         vectors = {client: steps.integers(messages, i) for i, client in enumerate(messages.clients.tolist())}
         others = (client for client in count() if client not in vectors)  # stand for clients that dropped out
-        outcome = run_locally(session, vectors, dropouts=islice(others, now.cohort - len(vectors)))
+        seeds = {} if messages.surplus is None else messages.surplus.seeds
+        roots = {client: seed.value for client, seed in seeds.items()} if parameters.surplus else {}
+        outcome = run_locally(session, vectors, islice(others, now.cohort - len(vectors)), roots)
         nobody = messages.keep(torch.zeros(messages.rows.count, dtype=torch.bool))
-        return replace(add(nobody), total=steps.numbers(outcome.result, nobody), weight=float(len(outcome.clients)))
+        delivered = len(outcome.clients)
+        opened = {client: Key(seed) for client, seed in outcome.noise_seeds.items()} if seeds else {}
+        surplus = messages.surplus and Surplus(messages.surplus.tolerated, opened, now.cohort - delivered + 1)
+        total = steps.numbers(outcome.result, nobody)
+        return replace(add(nobody), total=total, weight=float(delivered), surplus=surplus)
 
     def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
         """The sum modulo 2^bits, centred at zero; raises `TooFewClientsError` if too few clients uploaded."""
         if now.cohort == 0 or total.grid_step is None:
             return add_noise(total)
-        self._check_enough(int(total.weight), total.total.numel(), now)
+        self._check_enough(total, now)
         return add_noise(replace(total, total=_centred(total.total, total.grid_step.size, self.channel.bits)))
 
     def timings(self) -> Mapping[str, float]:
         return {}
 
-    def _check_enough(self, survivors: int, dim: int, now: Round) -> None:
-        required = self.channel.parameters(dim, now).min_survivors
+    def _check_enough(self, total: Sum, now: Round) -> None:
+        survivors, tolerated = int(total.weight), _tolerated(total.surplus)
+        required = self.channel.parameters(total.total.numel(), now, tolerated).min_survivors
         if survivors < required:
+            shares = "" if tolerated is None else f", for which noise is added ({tolerated} here)"
             raise TooFewClientsError(
                 f"Round {now.index + 1}: {survivors} of {now.cohort} clients uploaded, but {required} are required. "
-                "There is no sum, and nothing is released. Allow a larger dropout."
+                f"There is no sum, and nothing is released. Allow a larger dropout{shares}."
             )
 
     def _session(self, parameters: Parameters, state: State, now: Round) -> SecaggSession:
@@ -186,6 +206,11 @@ class SecureSumConversation:
             config=hashlib.sha256(repr(self.channel).encode()).digest(),
             parameters=parameters,
         )
+
+
+def _tolerated(surplus: Surplus | None) -> int | None:
+    """For how many losses noise in shares provides; None: there is no such noise."""
+    return None if surplus is None else surplus.tolerated
 
 
 @cache

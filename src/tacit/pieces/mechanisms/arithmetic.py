@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from math import ceil, sqrt
 from typing import ClassVar, Literal, Protocol
@@ -15,13 +16,14 @@ from tacit.core.prices import Gaussian, Release
 from tacit.core.schema import choose
 from tacit.errors import expect
 from tacit.pieces.mechanisms.clipping import clip_rows
-from tacit.pieces.mechanisms.discrete import DiscreteGaussian, Integers, Skellam
+from tacit.pieces.mechanisms.discrete import DiscreteGaussian, Integers, Skellam, distance_of_sum
 from tacit.pieces.mechanisms.lattice import MIN_STEPS, Lattice
 
 DISTANCE = 2.0**-62  # total variation of a round on a grid from its price, for up to 2^15 clients and 2^28 coordinates
 REAL_VALUED = "The noise is real-valued: what its rounding to floating-point numbers reveals is not covered."
 WIDE_BITS = 24  # integers of this many bits have room for the usual grid
 MIN_STEPS_NARROW = 16  # with fewer bits
+MIN_COMPONENT = 2.2  # standard deviation, in steps, from which a sum of components is smooth enough
 MAX_TABLE_SIGMA = 2e4  # the table of wider noise is slow to build (0.3 s here, 1.6 s at 1e5): it is drawn as a sum
 NOISES: dict[str, type[DiscreteGaussian] | type[Skellam]] = {"gaussian": DiscreteGaussian, "skellam": Skellam}
 
@@ -33,16 +35,39 @@ class SharedNoise:
     Attributes:
         bound: the bound on one client's contribution to the sum.
         multiplier: standard deviation of the honest clients' noise over that bound.
-        honest: the fraction of a cohort that is assumed to add its share.
+        honest: the fraction of a cohort that is assumed to add its share and not to disclose it.
+        dropouts: the fraction of a cohort that may be lost, for which every share has a surplus.
     """
 
     bound: Bound
     multiplier: float
     honest: float
+    dropouts: float = 0.0
+
+    def tolerated(self, cohort: int) -> int:
+        """The number of losses for which shares provide."""
+        return int(Fraction(self.dropouts).limit_denominator(1000) * cohort)
+
+    def remaining(self, cohort: int) -> int:
+        """The fewest clients that deliver; their shares alone are the noise of every sum."""
+        return max(cohort, 1) - self.tolerated(cohort)
 
     def shares(self, now: Round) -> float:
         """The number of shares that amount to the declared noise."""
-        return self.honest * max(now.cohort, 1)
+        return self.of_cohort(now.cohort)
+
+    def of_cohort(self, cohort: int) -> float:
+        """The number of shares that amount to the declared noise in a cohort of this size."""
+        return self.honest / (1 - self.dropouts) * self.remaining(cohort)
+
+    def component(self, k: int, cohort: int) -> float:
+        """The variance of component k of a share, relative to that of the whole share.
+
+        Component 0 stays, and component k = 1 … t is removed if fewer than k clients are lost (see
+        `tacit.core.surplus`). Where no loss is tolerated, component 0 is the whole share.
+        """
+        n = max(cohort, 1)
+        return self.remaining(cohort) / (n if k == 0 else (n - k + 1) * (n - k))
 
 
 class Arithmetic(Protocol):
@@ -58,7 +83,7 @@ class Arithmetic(Protocol):
         ...
 
     def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
-        """The sum of `count` shares of the noise, in the shape of `like`."""
+        """The sum of `count` shares of the noise, or a part of one, in the shape of `like`."""
         ...
 
     def release(self, multiplier: float, part: float) -> Release | None:
@@ -146,23 +171,25 @@ class Grid:
     def lattice(self, noise: SharedNoise, dim: int, now: Round) -> Lattice:
         """The round's grid; its step is the same in all rounds, so it does not reveal the cohort's size."""
         expect(now.cohort <= now.max_cohort, f"a cohort of at most {now.max_cohort} clients, got {now.cohort}")
-        lattice = _fitted(self, noise.bound.whole, dim, now.max_cohort, noise.honest, noise.multiplier)
+        lattice = _fitted(self, noise, dim, now.max_cohort)
         return lattice.for_cohort(max(now.cohort, 1), noise.shares(now), noise.multiplier)
 
 
 @lru_cache(maxsize=64)
-def _fitted(grid: Grid, clip: float, dim: int, max_cohort: int, honest: float, multiplier: float) -> Lattice:
+def _fitted(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) -> Lattice:
     """The lattice that has room for the largest cohort."""
+    multiplier = noise.multiplier
     expect(multiplier > 0, f"noise_multiplier={multiplier} > 0 on a grid", "Without noise, use NoNoise.")
     lattice = Lattice.fit(
-        clip=clip,
+        clip=noise.bound.whole,
         dim=dim,
         cohort=max_cohort,
-        honest=honest * max_cohort,
+        honest=noise.of_cohort(max_cohort),
         noise_multiplier=multiplier,
         bits=grid.bits,
         noise=NOISES[grid.noise],
         steps=grid.steps,
+        least=max(MIN_STEPS, ceil(MIN_COMPONENT * max_cohort / multiplier) if noise.tolerated(max_cohort) else 0),
     )
     expect(
         lattice.steps >= grid.min_steps,
@@ -170,9 +197,16 @@ def _fitted(grid: Grid, clip: float, dim: int, max_cohort: int, honest: float, m
         "Use more bits (at most 32), or less noise: a larger ε, fewer rounds, smaller cohorts.",
     )
     if isinstance(lattice.noise, DiscreteGaussian):
-        smooth = lattice.noise.continuous(max_cohort, lattice.bound).distance <= DISTANCE / 8
-        expect(smooth, f"more noise per client than {lattice.noise.sigma:.3g} steps", "Use more bits or steps.")
+        advice = "Use more bits or steps, or Skellam noise."
+        smooth = distance_of_sum(_components(noise, lattice.noise.sigma, max_cohort), dim) <= DISTANCE / 8
+        expect(smooth, f"more noise per client than {lattice.noise.sigma:.3g} steps", advice)
     return lattice
+
+
+def _components(noise: SharedNoise, sigma: float, cohort: int) -> list[tuple[float, int]]:
+    """The variances of the components of all shares of a cohort, and how many have each."""
+    numbers = range(noise.tolerated(cohort) + 1)
+    return [(sigma**2 * noise.component(k, cohort), cohort) for k in numbers]
 
 
 def _rounding_sources(messages: Messages, now: ClientRound) -> list[Callable[[int], bytes]]:

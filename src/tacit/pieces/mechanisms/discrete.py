@@ -10,7 +10,7 @@ Liu 2021 (Skellam); Peikert 2010 (rounding by a discrete Gaussian).
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -273,9 +273,27 @@ class DiscreteGaussian:
         shares adds a factor of e^{±τ/2} (Kairouz et al., Section 3). Each factor counts once per coordinate.
         """
         variance = max(shares * self.sigma**2 - SMOOTHING**2, 0.0)
-        eta = 2.01 * exp(-2 * (pi * SMOOTHING) ** 2)
-        log_ratio = bound.dim * (log1p(eta) - log1p(-eta) + _tau(self.sigma, shares) / 2)
-        return Dominating(Gaussian(sqrt(variance) / bound.l2), min(1.0, expm1(min(log_ratio, 1.0))))
+        return Dominating(Gaussian(sqrt(variance) / bound.l2), distance_of_sum([(self.sigma**2, shares)], bound.dim))
+
+
+def distance_of_sum(parts: Iterable[tuple[float, int]], dim: int) -> float:
+    """Total variation of a sum of discrete Gaussians from the rounded continuous Gaussian of the same variance.
+
+    The sum of two, of variances v and w, is the discrete Gaussian of v + w up to a factor of e^{±5·exp(−2π²·vw/(v+w))}
+    (Kairouz et al., Section 3), and adding more keeps the factor. Terms are added one by one, widest first, so every
+    term w of a group is added to at least what came before the group. One factor of `continuous` for rounding.
+
+    Args:
+        parts: variances of the terms, and how many have each.
+        dim: number of coordinates, each of which counts.
+    """
+    eta = 2.01 * exp(-2 * (pi * SMOOTHING) ** 2)
+    (first, count), *others = sorted(parts, reverse=True)
+    log_ratio, before = log1p(eta) - log1p(-eta) + _tau(sqrt(first), count) / 2, first * count
+    for variance, times in others:
+        log_ratio += 5 * times * exp(-2 * pi**2 * variance * before / (variance + before))
+        before += variance * times
+    return min(1.0, expm1(min(dim * log_ratio, 1.0)))
 
 
 @dataclass(frozen=True)
@@ -357,7 +375,7 @@ def _tau(sigma: float, shares: int) -> float:
     return 10 * fsum(exp(-2 * (pi * sigma) ** 2 * k / (k + 1)) for k in range(1, shares))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)  # surplus noise has components of as many scales as losses are tolerated
 def _gaussian_table(sigma: float) -> CdfTable:
     return _tabulate(list(_gaussian_weights(Fraction(sigma) ** 2)))
 
@@ -377,7 +395,7 @@ def _gaussian_weights(variance: Fraction) -> Iterator[int]:
         weight, step = weight * step >> FIXED_POINT, step * square >> FIXED_POINT
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def _skellam_table(sigma: float) -> CdfTable:
     return _tabulate(_skellam_weights(Fraction(sigma) ** 2))
 

@@ -5,7 +5,7 @@ References: Geyer et al. 2017 and McMahan et al. 2018 (central); Ács and Castel
 """
 
 from dataclasses import dataclass, replace
-from math import isclose, sqrt
+from math import sqrt
 from typing import ClassVar, Self
 
 import torch
@@ -28,6 +28,7 @@ from tacit.core import (
 )
 from tacit.core.interfaces import DryRun, Payload, Visibility
 from tacit.core.prices import Price, Release, Unproved, Unsized
+from tacit.core.surplus import Surplus
 from tacit.errors import UserError, WireError, expect
 from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
 from tacit.pieces.mechanisms.clipping import Clip, FixedClip, PublicClip, clip_rows
@@ -131,25 +132,28 @@ class CentralGaussian:
 class DistributedGaussian:
     """Distributed DP: every client clips its own row and adds a share of the noise; only the sum is revealed.
 
-    A share has the standard deviation `S · noise_multiplier / √(h · cohort)`, where h is the fraction of a cohort that
-    is assumed to be honest and to deliver. The shares of these clients alone amount to the declared noise. With all
-    shares, the noise of the sum does not depend on the cohort's size, so the sum does not reveal it. For an empty
-    cohort, the server adds the noise. The noisy sum is divided by the expected cohort size.
+    Of n clients, t = ⌊dropouts · n⌋ may be lost. The shares of n − t clients amount to the noise of the sum, so every
+    share has a surplus, in t components. Once it is known that d clients are lost, the others' seeds of the excess
+    components are opened, and the server subtracts them (XNoise: Jiang et al., Dordis, EuroSys 2024; see
+    `tacit.core.surplus`). The variance of the sum is therefore the same for every n and every d up to t, and reveals
+    neither. Colluding clients can subtract their own shares, so the noise is larger by (1 − dropouts) / (1 − dropouts −
+    colluding). For an empty cohort, the server adds the noise. The noisy sum is divided by the expected cohort size.
 
     Args:
         clip: a public bound: `FixedClip` or `PublicClip`.
         noise_multiplier: standard deviation of the noise over the sensitivity; None: as much as the method's budget
             requires, computed when the population is known.
-        dropouts: the fraction of a cohort that may drop out. If more do, the round costs more, which is charged.
+        dropouts: the fraction of a cohort that may be lost. If more are, `SecureSum` ends the round without a sum; with
+            another channel the round costs more, which is charged.
         colluding: the fraction of a cohort that may disclose its share of the noise to the adversary.
         arithmetic: `Reals()` for simulations, `Grid()` for sums of integers, which `SecureSum` requires.
         at_once: draw all shares of a round as one sample of the same distribution, which is faster in simulations.
             Otherwise each client draws its own share, as in a federation.
 
     Formal guarantees: adding or removing one client changes the sum by at most the public bound, so a round is a
-    Gaussian mechanism of `noise_multiplier` if no more than the given fractions drop out and collude; what it costs
-    follows from how many clients delivered. It requires a channel that reveals only the sum, and clients that add
-    their noise.
+    Gaussian mechanism of `noise_multiplier` if no more than the given fractions are lost and collude, whatever number
+    is lost. If more are, what it costs follows from how many clients delivered. It requires a channel that reveals only
+    the sum, and clients that add their noise.
 
     Sees: the server and recipients of the model, the noisy sum; colluding clients can subtract their own shares.
     """
@@ -185,22 +189,23 @@ class DistributedGaussian:
         return 1 - self.dropouts - self.colluding
 
     def deviation(self, view: View, now: Round) -> float:
-        """The standard deviation of one client's share of the noise."""
+        """The standard deviation of one client's share of the noise, with its surplus."""
         noise = self._noise(_received_bound(view))
         return noise.bound.whole * noise.multiplier / sqrt(noise.shares(now))
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
-        """A Gaussian mechanism with the honest noise that is assumed, or that was delivered."""
+        """A Gaussian mechanism with the declared noise; with less if more clients were lost than tolerated."""
         if self.noise_multiplier is None:
             return Unsized()
-        delivered = self.honest if turnout is None else max(turnout.fraction - self.colluding, 0.0)
-        if isclose(delivered, self.honest):  # 0.7 − 0.1 is not quite 1 − 0.3 − 0.1
-            delivered = self.honest
-        release = self.arithmetic.release(self.noise_multiplier, delivered / self.honest)
+        release = self.arithmetic.release(self.noise_multiplier, self._part(turnout))
         seen = (
             None if release is None else replace(release, adversary="anyone who receives the models or sees the sums")
         )
         return _price(self.clip, seen)
+
+    def tolerates(self, turnout: Turnout) -> bool:
+        """Whether the sum's noise has its target variance, which is the same for all turnouts of which this is true."""
+        return turnout.delivered >= turnout.cohort - self._noise_of(1.0, Bound()).tolerated(turnout.cohort)
 
     def sized(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise)
@@ -214,25 +219,33 @@ class DistributedGaussian:
     def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         """Clip to the bound in the broadcast, and add each client's share of the noise unless all are drawn at once."""
         noise = self._noise(_received_bound(view))
-        encoded = self.arithmetic.encode(messages, noise, now)
+        surplus = Surplus(noise.tolerated(now.cohort))
+        encoded = replace(self.arithmetic.encode(messages, noise, now), surplus=surplus)
         if self.at_once or not encoded.rows.count:
             return encoded
-        keys, rows = now.clients.child("noise share"), encoded.rows.dense()
-        pairs = zip(rows, messages.clients.tolist(), strict=True)
-        shares = [self.arithmetic.draw(row, noise, 1, keys.of(client), now) for row, client in pairs]
-        return replace(encoded, rows=DenseRows(rows + torch.stack(shares)))
+        keys, rows, clients = now.clients.child("noise share"), encoded.rows.dense(), messages.clients.tolist()
+        surplus = replace(surplus, seeds={client: keys.of(client).child("surplus") for client in clients})
+        shares = [
+            self._share(row, noise, keys.of(client), surplus.of([client]), now)
+            for row, client in zip(rows, clients, strict=True)
+        ]
+        return replace(encoded, rows=DenseRows(rows + torch.stack(shares)), surplus=surplus)
 
     def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
         return BoundedMessages(messages, self._bound(state))
 
     def after_sum(self, total: Sum, now: ServerRound) -> Sum:
-        """Add the sum of the clients' shares, if they are drawn at once; the noise of an empty cohort in any case."""
+        """Remove the excess of the clients' shares, or add their sum if they are drawn at once.
+
+        An empty cohort gets the noise in any case.
+        """
+        noise = self._noise(total.bound)
         if not self.at_once and now.cohort:
-            return replace(total, weight=now.expected_cohort)
-        delivered = total.weight if now.cohort else 1.0
-        key = now.server.child("noise shares")
-        noise = self.arithmetic.draw(total.total, self._noise(total.bound), delivered, key, now)
-        return replace(total, total=total.total + noise, weight=now.expected_cohort)
+            excess = self._excess(total, noise, now)
+            return replace(total, total=total.total - excess, weight=now.expected_cohort, surplus=None)
+        remaining = min(total.weight, float(noise.remaining(now.cohort))) if now.cohort else 1.0
+        drawn = self.arithmetic.draw(total.total, noise, remaining, now.server.child("noise shares"), now)
+        return replace(total, total=total.total + drawn, weight=now.expected_cohort, surplus=None)
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         return state
@@ -241,7 +254,40 @@ class DistributedGaussian:
         return Bound((self.clip.bound(_NO_ROWS, state).whole,))
 
     def _noise(self, bound: Bound) -> SharedNoise:
-        return SharedNoise(bound, _given(self.noise_multiplier), self.honest)
+        return self._noise_of(_given(self.noise_multiplier), bound)
+
+    def _noise_of(self, multiplier: float, bound: Bound) -> SharedNoise:
+        return SharedNoise(bound, multiplier, self.honest, self.dropouts)
+
+    def _part(self, turnout: Turnout | None) -> float:
+        """The part of the declared noise that a sum has at least."""
+        if turnout is None or self.tolerates(turnout):
+            return 1.0
+        honest = max(turnout.delivered - self.colluding * turnout.cohort, 0.0)
+        return min(honest / self._noise_of(1.0, Bound()).of_cohort(turnout.cohort), 1.0)
+
+    def _share(self, like: Tensor, noise: SharedNoise, key: Key, surplus: Surplus, now: ClientRound) -> Tensor:
+        """One client's share: the component that stays, and the surplus."""
+        kept = self.arithmetic.draw(like, noise, noise.component(0, now.cohort), key, now)
+        return kept + self._drawn(like, noise, surplus, now)
+
+    def _excess(self, total: Sum, noise: SharedNoise, now: Round) -> Tensor:
+        """The components that remain to be removed, given how many clients delivered."""
+        surplus, delivered = total.surplus or Surplus(noise.tolerated(now.cohort)), int(total.weight)
+        opened = surplus.opened(now.cohort - delivered)
+        if opened.first <= opened.tolerated and len(opened.seeds) != delivered:
+            raise UserError(
+                f"Expected the seeds of {delivered} clients' surplus noise, got {len(opened.seeds)}: the channel does "
+                "not open them. Use SecureSum, or dropouts=0."
+            )
+        return self._drawn(total.total, noise, opened, now)
+
+    def _drawn(self, like: Tensor, noise: SharedNoise, surplus: Surplus, now: Round) -> Tensor:
+        """The sum of all components that these seeds reproduce."""
+        drawn = torch.zeros_like(like)
+        for k, key in surplus.components():
+            drawn += self.arithmetic.draw(like, noise, noise.component(k, now.cohort), key, now)
+        return drawn
 
 
 _NO_ROWS = DenseRows(torch.empty(0, 0))  # a public bound does not depend on rows

@@ -87,13 +87,14 @@ class Lattice:
         bits: int = 32,
         noise: type[IntegerNoise] = DiscreteGaussian,
         steps: int | None = None,
+        least: int = MIN_STEPS,
     ) -> "Lattice":
         """The lattice on which the shares of `honest` clients alone have this noise multiplier.
 
         A step is a power of two, so that float64 holds its multiples and their sums exactly. The bound has `steps`
         steps, rounded up to at most twice as many; by default, as many as make rounding cheap (a thousandth of the
-        bound or less), or as many as fit. The sum reveals the step. If cohorts are secret, fit the lattice once, for
-        the largest cohort and the fewest honest clients, and use `for_cohort` in each round.
+        bound or less, and at least `least`), or as many as fit. The sum reveals the step. If cohorts are secret, fit
+        the lattice once, for the largest cohort and the fewest honest clients, and use `for_cohort` in each round.
         """
         expect(0 < honest <= cohort, f"honest={honest} in (0, cohort={cohort}]")
 
@@ -103,7 +104,7 @@ class Lattice:
             return Lattice(clip=clip, dim=dim, cohort=cohort, noise=share, steps=scaled, bits=bits)
 
         expect(0 < clip < float("inf"), f"clip={clip} > 0 and finite")
-        wanted = ceil(log2((steps or max(MIN_STEPS, floor(11 * sqrt(dim)))) / clip))
+        wanted = ceil(log2((steps or max(least, floor(11 * sqrt(dim)))) / clip))
         grid = at(wanted if steps else _finest(at, wanted, ceil(-log2(clip))))
         statement = f"rounding to {grid.steps:g} steps to increase norms by {grid.inflation:.0%} <= {MAX_INFLATION:.0%}"
         expect(grid.inflation <= MAX_INFLATION, statement, f"More steps do not fit {bits} bits. Use more bits.")

@@ -2,7 +2,8 @@
 
 Pairwise pads and own pads, whose secrets are shared among clients (Bonawitz et al., CCS 2017), on a complete graph up
 to 64 clients and on a random Harary graph above (Bell et al., CCS 2020). A client's side is the function `answer`, the
-server's side the generator `converse`; vectors are uint32 arrays modulo 2^bits.
+server's side the generator `converse`; vectors are uint32 arrays modulo 2^bits. If vectors contain surplus noise, the
+seeds of what is too much are opened together with the pads (XNoise: Jiang et al., EuroSys 2024).
 
 Not covered: a client may send any vector (its norm is invisible), drop out, or send wrong shares. That can make a round
 fail; it cannot reveal another client's vector.

@@ -131,6 +131,11 @@ class ShareGraph:
     neighbours: Mapping[int, frozenset[int]]
     threshold: int
 
+    @property
+    def degree(self) -> int:
+        """Neighbours of each client."""
+        return len(self.neighbours[self.members[0]])
+
     def holders(self, client: int, present: Iterable[int]) -> frozenset[int]:
         """Who of those present holds shares of this client's secrets: its neighbours and itself."""
         return (self.neighbours[client] | {client}).intersection(present)

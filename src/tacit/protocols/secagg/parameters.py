@@ -24,6 +24,8 @@ class Parameters:
         corrupt: fraction of the cohort that may collude with the server.
         dropout: fraction of the cohort that may drop out.
         min_uploads: uploads required for the round to end with a sum; 0: all but the tolerated dropouts.
+        surplus: losses for which clients add surplus noise, whose seeds are opened as far as there are fewer losses; 0:
+            there is no such noise.
     """
 
     cohort: int
@@ -33,6 +35,7 @@ class Parameters:
     corrupt: Fraction = Fraction(1, 10)
     dropout: Fraction = Fraction(1, 5)
     min_uploads: int = 0
+    surplus: int = 0
 
     def __post_init__(self) -> None:
         expect(MIN_COHORT <= self.cohort < 1 << 15, f"{MIN_COHORT} <= cohort={self.cohort} < 32768")
@@ -42,6 +45,9 @@ class Parameters:
         expect(0 <= self.dropout < 1, f"0 <= dropout={self.dropout} < 1")
         expect(max(self.corrupt.denominator, self.dropout.denominator) < 1 << 32, "denominators below 2^32")
         expect(0 <= self.min_uploads <= self.cohort, f"0 <= min_uploads={self.min_uploads} <= cohort={self.cohort}")
+        expect(0 <= self.surplus < self.cohort, f"0 <= surplus={self.surplus} < cohort={self.cohort}")
+        losses = self.cohort - self.min_survivors
+        expect(self.surplus in {0, max(losses, self.surplus)}, f"surplus={self.surplus} noise for {losses} losses")
 
     @property
     def min_survivors(self) -> int:
@@ -52,6 +58,17 @@ class Parameters:
         """Degree and threshold for this number of announced clients; all colluders of the cohort may be among them."""
         corrupt, dropouts = _count(self.corrupt, self.cohort), _count(self.dropout, announced)
         return graph_parameters(announced, self.threat_model, corrupt, dropouts)
+
+    def consents(self, announced: int) -> int:
+        """How many clients must have signed the same survivors before one of them opens anything.
+
+        To open pads, as many as recover a secret, among a client's neighbours. Surplus noise depends on the number of
+        survivors, on which all clients must agree: then no two sets of survivors may find enough signatures among all
+        clients, of whom the colluding ones sign both. On a complete graph the first implies the second.
+        """
+        threshold = self.graph(announced).threshold
+        majority = (announced + _count(self.corrupt, self.cohort)) // 2 + 1
+        return max(threshold, majority) if self.surplus else threshold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +134,13 @@ class SecaggSession(Session):
         """All fields, in fixed widths."""
         p = self.parameters
         fractions = (*p.corrupt.as_integer_ratio(), *p.dropout.as_integer_ratio())
-        numbers = (self.round, p.cohort, p.dim, p.bits, int(p.threat_model), *fractions, p.min_uploads)
+        numbers = (self.round, p.cohort, p.dim, p.bits, int(p.threat_model), *fractions, p.min_uploads, p.surplus)
         return self.run + self.model + self.config + b"".join(map(pack_number, numbers))
 
     @classmethod
     def read(cls, reader: Reader) -> "SecaggSession":
         run, model, config = reader.take(RUN), reader.take(crypto.KEY), reader.take(crypto.KEY)
-        index, cohort, dim, bits, threat_model, a, b, c, d, min_uploads = (reader.number() for _ in range(10))
+        index, cohort, dim, bits, threat_model, a, b, c, d, min_uploads, surplus = (reader.number() for _ in range(11))
         parameters = Parameters(
             cohort=cohort,
             dim=dim,
@@ -132,6 +149,7 @@ class SecaggSession(Session):
             corrupt=Fraction(a, b),
             dropout=Fraction(c, d),
             min_uploads=min_uploads,
+            surplus=surplus,
         )
         return cls(run=run, round=index, model=model, config=config, parameters=parameters)
 

@@ -20,7 +20,7 @@ from tacit.errors import ProtocolError, UserError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, Entropy
 from tacit.protocols.kit import ProtocolId, pack_state, read_optional_key, read_state
-from tacit.protocols.secagg import graph, pads, secagg_messages, shamir
+from tacit.protocols.secagg import graph, pads, secagg_messages, shamir, surplus
 from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.pads import (
     ShareKind,
@@ -75,6 +75,8 @@ class SecaggClientState:
         keys: each neighbour's public pad key, and the shared secret of the channel to it.
         shares: the shares it holds, including those of its own secrets.
         survivors: who uploaded, once this client has signed it.
+        noise_seed: of its surplus noise; empty without such noise, and once it is shared.
+        holds: the keys of its shares of others' noise seeds, and of its own.
     """
 
     session: SecaggSession
@@ -90,6 +92,8 @@ class SecaggClientState:
     keys: Table = field(default_factory=dict)
     shares: Table = field(default_factory=dict)
     survivors: frozenset[int] = frozenset()
+    noise_seed: bytes = b""
+    holds: Table = field(default_factory=dict)
 
     def __repr__(self) -> str:  # no secrets in logs
         return f"SecaggClientState(client={self.client}, round={self.session.round}, phase={self.phase.name})"
@@ -102,8 +106,9 @@ class SecaggClientState:
     def to_bytes(self) -> bytes:
         """For storage between two messages."""
         numbers = map(pack_number, (self.client, self.min_announced, self.phase))
-        secrets = map(pack_chunk, (self.root, self.identity, self.vector))
-        tables = (pack_table(self.directory, KEY), pack_table(self.keys, KEYS), pack_table(self.shares, SHARES))
+        secrets = map(pack_chunk, (self.root, self.identity, self.noise_seed, self.vector))
+        tables = [pack_table(table, KEY) for table in (self.directory, self.holds)]
+        tables += [pack_table(self.keys, KEYS), pack_table(self.shares, SHARES)]
         roster = pack_table(dict.fromkeys(self.members, b""), 0) + pack_subset(self.survivors, self.members)
         return pack_state(ProtocolId.SECAGG, self.session.pack(), roster, *numbers, self.binding, *secrets, *tables)
 
@@ -125,8 +130,10 @@ class SecaggClientState:
             binding=reader.take(KEY),
             root=read_optional_key(reader),
             identity=read_optional_key(reader),
+            noise_seed=read_optional_key(reader),
             vector=reader.chunk(packed_size(session.parameters.dim, session.parameters.bits)),
             directory=reader.table(KEY, CLIENT_LIMIT),
+            holds=reader.table(KEY, CLIENT_LIMIT),
             keys=reader.table(KEYS, CLIENT_LIMIT),
             shares=reader.table(SHARES, CLIENT_LIMIT),
         )
@@ -137,6 +144,11 @@ def new_identity(entropy: Entropy = crypto.system_entropy) -> bytes:
     return entropy(KEY)
 
 
+def new_seed(entropy: Entropy = crypto.system_entropy) -> bytes:
+    """A fresh seed of surplus noise, for a client whose vector has none: a simulation draws all noise at once."""
+    return entropy(KEY)
+
+
 def join_round(
     session: SecaggSession,
     client: int,
@@ -144,6 +156,7 @@ def join_round(
     *,
     identity: bytes = b"",
     directory: Mapping[int, bytes] | None = None,
+    noise_seed: bytes = b"",
     entropy: Entropy = crypto.system_entropy,
 ) -> SecaggClientState:
     """The state of a client that was invited to a round.
@@ -154,9 +167,12 @@ def join_round(
         policy: the minimum security it requires; weaker parameters raise `ProtocolError`.
         identity: its Ed25519 secret; required against an active server.
         directory: Ed25519 public keys of all who may take part, known in advance; required against an active server.
+        noise_seed: the seed of the surplus noise in its vector; required if the parameters have such noise.
         entropy: source of its secrets: the operating system's everywhere but in tests.
     """
     policy.check(session.parameters)
+    wanted = KEY if session.parameters.surplus else 0
+    expect(len(noise_seed) == wanted, f"a noise seed of {wanted} bytes, got {len(noise_seed)}")
     expect(0 <= client < CLIENT_LIMIT, f"0 <= client={client} < 2^32")
     known = dict(directory or {})
     if session.parameters.threat_model is ThreatModel.ACTIVE_SERVER and (
@@ -171,6 +187,7 @@ def join_round(
         root=entropy(KEY),
         identity=identity,
         directory=known,
+        noise_seed=noise_seed,
     )
 
 
@@ -223,12 +240,15 @@ def _share(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
     own = {state.client: shares.pop(state.client)}
     channel = crypto.load_key(channel_secret)
     keys = {j: roster.entries[j][:KEY] + crypto.agree(channel, roster.entries[j][KEY:KEYS]) for j in shares}
-    directory = {j: state.directory[j] for j in shares} if state.active_server else {}
+    signers = shares if not _surplus(state) else set(members) - {state.client}
+    directory = {j: state.directory[j] for j in signers} if state.active_server else {}
     after = replace(
         state, phase=Phase.UPLOAD, binding=binding, members=members, keys=keys, shares=own, directory=directory
     )
+    dealt = _deal_noise_seed(after)
+    after = replace(after, noise_seed=b"")
     sealed = {j: crypto.seal(_channel_key(after, j, sends=True), share, binding) for j, share in shares.items()}
-    return after, seed_commitment(binding, state.client, seed) + pack_table(sealed, SEALED)
+    return after, seed_commitment(binding, state.client, seed) + dealt + pack_table(sealed, SEALED)
 
 
 def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
@@ -242,7 +262,8 @@ def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState
     keys = {j: _channel_key(state, j, sends=False) for j in sealed}
     shares = {j: crypto.unseal(keys[j], share, state.binding) for j, share in sealed.items()}
     body = padded_vector(state, sorted(sealed))
-    after = replace(state, root=b"", vector=b"", shares={**state.shares, **shares})
+    holds = {j: _holder_key(state, j, state.client) for j in (*sealed, state.client)} if _surplus(state) else {}
+    after = replace(state, root=b"", vector=b"", shares={**state.shares, **shares}, holds=holds)
     after = replace(after, keys=dict.fromkeys(state.keys, bytes(KEYS)))  # only the neighbours' numbers are still needed
     return replace(after, phase=Phase.AGREE if state.active_server else Phase.OPEN), body
 
@@ -261,6 +282,7 @@ def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, 
     requested = reader.table(1, len(state.members))
     reader.expect_end()
     revealed = {j: kind + _revealed_share(state, j, kind[0], survivors) for j, kind in requested.items()}
+    opened = _noise_seed_shares(state, requested, survivors)
     closed = SecaggClientState(
         session=state.session,
         client=state.client,
@@ -269,7 +291,7 @@ def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, 
         binding=state.binding,
         root=b"",
     )
-    return closed, pack_table(revealed, secagg_messages.REVEALED)
+    return closed, pack_table(revealed, secagg_messages.REVEALED) + opened
 
 
 _STEPS: dict[Phase, Callable[[SecaggClientState, Reader], tuple[SecaggClientState, bytes]]] = {
@@ -327,6 +349,38 @@ def _split(
     return {j: shamir.to_bytes(both) for j, both in zip(holders, shares, strict=True)}
 
 
+# Seeds of surplus noise
+
+
+def _surplus(state: SecaggClientState) -> int:
+    return state.session.parameters.surplus
+
+
+def _holder_key(state: SecaggClientState, client: int, holder: int) -> bytes:
+    """The key of a holder's shares of a client's noise seeds; one of the two is this client."""
+    neighbour = client if holder == state.client else holder
+    shared = state.root if neighbour == state.client else state.keys[neighbour][KEY:]
+    return surplus.holder_key(shared, state.binding, client, holder)
+
+
+def _deal_noise_seed(state: SecaggClientState) -> bytes:
+    """What this client publishes about its noise seeds; empty without surplus noise."""
+    p, holders = state.session.parameters, sorted((*state.keys, state.client))
+    if not p.surplus:
+        return b""
+    keys = {state.members.index(j) + 1: _holder_key(state, state.client, j) for j in holders}
+    return surplus.deal(state.noise_seed, keys, p, p.graph(len(state.members)).threshold, state.binding)
+
+
+def _noise_seed_shares(state: SecaggClientState, requested: Table, survivors: frozenset[int]) -> bytes:
+    """This client's shares of the survivors' noise seeds, at the level that follows from their number."""
+    level = surplus.level_of(state.session.parameters, len(survivors))
+    if not level:
+        return b""
+    shares = {j: surplus.holder_share(state.holds[j], state.binding, level) for j in requested if j in survivors}
+    return pack_table({j: shamir.to_bytes(share) for j, share in shares.items()}, shamir.SHARE)
+
+
 # What a client requires before it answers
 
 
@@ -379,15 +433,18 @@ def _read_survivors(state: SecaggClientState, reader: Reader) -> frozenset[int]:
 
 
 def _check_agreement(state: SecaggClientState, survivors: frozenset[int], signatures: dict[int, bytes]) -> None:
-    """Enough neighbours must have signed the same set of survivors as this client."""
+    """Enough neighbours, and enough clients, must have signed the same set of survivors as this client."""
     if survivors != state.survivors:
         raise ProtocolError("The survivors are not those that this client has signed.")
     if not signatures.keys() <= (survivors & state.directory.keys()):
-        raise ProtocolError("Received signatures of dropouts, or of clients that are not neighbours.")
+        raise ProtocolError("Received signatures of dropouts, or of clients whose signatures are not needed.")
     statement = agreement_statement(state.binding, state.members, survivors)
     for j, signature in signatures.items():
         crypto.verify(state.directory[j], signature, statement)
-    _check_threshold(state, len(signatures) + 1)
+    _check_threshold(state, len(signatures.keys() & state.shares.keys()) + 1)
+    required = state.session.parameters.consents(len(state.members))
+    if len(signatures) + 1 < required:
+        raise ProtocolError(f"Expected {required} clients to have signed the survivors, got {len(signatures) + 1}.")
 
 
 def _revealed_share(state: SecaggClientState, client: int, kind: int, survivors: frozenset[int]) -> bytes:

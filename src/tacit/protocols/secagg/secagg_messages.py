@@ -19,7 +19,7 @@ from tacit.errors import ProtocolError
 from tacit.protocols import crypto, kit
 from tacit.protocols.crypto import KEY, SIGNATURE, TAG
 from tacit.protocols.kit import ProtocolFrame, ProtocolId
-from tacit.protocols.secagg import shamir
+from tacit.protocols.secagg import shamir, surplus
 from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.parameters import Parameters
 from tacit.wire.packing import Reader, pack_number, pack_subset, pack_table, packed_size, table_size
@@ -37,10 +37,10 @@ class Phase(IntEnum):
     """What the server requests from a client, in this order."""
 
     ANNOUNCE = 0  # fresh public keys (Bonawitz et al.: AdvertiseKeys)
-    SHARE = 1  # encrypted shares of seed and pad key (ShareKeys)
+    SHARE = 1  # encrypted shares of seed and pad key (ShareKeys), and what opens surplus noise
     UPLOAD = 2  # the padded vector (MaskedInputCollection)
     AGREE = 3  # a signature on the set of survivors; against an active server only (ConsistencyCheck)
-    OPEN = 4  # the shares that remove pads (Unmasking)
+    OPEN = 4  # the shares that remove pads (Unmasking), and surplus noise
     CLOSED = 5  # the client answers no further request
 
 
@@ -133,16 +133,23 @@ class PhaseBytes:
     down: int
 
 
-def _frame_sizes(p: Parameters, neighbours: int, holders: int, others: int, signatures: int) -> dict[Phase, PhaseBytes]:
+def _frame_sizes(
+    p: Parameters, neighbours: int, holders: int, others: int, signatures: int, published: int
+) -> dict[Phase, PhaseBytes]:
     """Bytes of one client by phase, from the number of entries in its tables."""
+    dealing = surplus.dealing_size(p.surplus, published)
+    opened = table_size(holders, shamir.SHARE) if p.surplus else 0
     width, bitset = announcement_width(p.threat_model), (p.cohort + 7) // 8
     consent = table_size(signatures, SIGNATURE) if p.threat_model is ThreatModel.ACTIVE_SERVER else 0
     bodies = {
         Phase.ANNOUNCE: (width, 0),
-        Phase.SHARE: (KEY + table_size(neighbours, SEALED), table_size(holders, width) + table_size(others, KEY)),
+        Phase.SHARE: (
+            KEY + dealing + table_size(neighbours, SEALED),
+            table_size(holders, width) + table_size(others, KEY),
+        ),
         Phase.UPLOAD: (packed_size(p.dim, p.bits), table_size(neighbours, SEALED)),
         Phase.AGREE: (SIGNATURE, bitset),
-        Phase.OPEN: (table_size(holders, REVEALED), bitset + consent + table_size(holders, 1)),
+        Phase.OPEN: (table_size(holders, REVEALED) + opened, bitset + consent + table_size(holders, 1)),
     }
     return {phase: PhaseBytes(HEADER + up, HEADER + down) for phase, (up, down) in bodies.items()}
 
@@ -150,7 +157,7 @@ def _frame_sizes(p: Parameters, neighbours: int, holders: int, others: int, sign
 @lru_cache(maxsize=64)
 def max_sizes(p: Parameters) -> Mapping[Phase, PhaseBytes]:
     """The longest valid frames, on a complete graph."""
-    return _frame_sizes(p, p.cohort, p.cohort, p.cohort, p.cohort)
+    return _frame_sizes(p, p.cohort, p.cohort, p.cohort, p.cohort, p.cohort)
 
 
 def max_reply_size(p: Parameters) -> int:
@@ -168,7 +175,8 @@ def phase_bytes(p: Parameters) -> dict[Phase, PhaseBytes]:
     """
     graph = p.graph(p.cohort)
     holders = graph.degree + 1
-    sizes = _frame_sizes(p, graph.degree, holders, p.cohort - holders, graph.threshold - 1)
+    published = holders + 1 - graph.threshold
+    sizes = _frame_sizes(p, graph.degree, holders, p.cohort - holders, p.consents(p.cohort) - 1, published)
     if p.threat_model is not ThreatModel.ACTIVE_SERVER:
         del sizes[Phase.AGREE]
     return sizes

@@ -17,7 +17,7 @@ from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY
 from tacit.protocols.kit import Exchange, Outcome, ReplyStatus, ServerSide, Transcript
 from tacit.protocols.secagg import graph as graphs
-from tacit.protocols.secagg import pads, secagg_messages, shamir
+from tacit.protocols.secagg import pads, secagg_messages, shamir, surplus
 from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.pads import RevealedShare, ShareGraph, ShareKind, Vector
 from tacit.protocols.secagg.parameters import Parameters, SecaggSession
@@ -31,12 +31,39 @@ from tacit.protocols.secagg.secagg_messages import (
     agreement_statement,
     announcement_statement,
 )
+from tacit.protocols.secagg.surplus import Dealing
 from tacit.wire.packing import Reader, pack_subset, pack_table
 
 T = TypeVar("T")
 
 
-SecaggOutcome = Outcome[Vector, Phase]  # the sum modulo 2^bits, and the survivors
+@dataclass(frozen=True, eq=False)
+class SecaggOutcome(Outcome[Vector, Phase]):
+    """The sum modulo 2^bits, and the survivors.
+
+    Attributes:
+        noise_seeds: of the survivors' surplus noise, from the component after the number of losses on; empty if there
+            is none to remove.
+    """
+
+    noise_seeds: Mapping[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What a client sent in the phase of shares."""
+
+    commitment: bytes
+    dealing: Dealing
+    sealed: Mapping[int, bytes]
+
+
+@dataclass(frozen=True)
+class _Revealed:
+    """The shares that a client revealed: of pads, and of noise seeds."""
+
+    pads: Mapping[int, RevealedShare]
+    noise_seeds: Mapping[int, shamir.Field]
 
 
 def converse(
@@ -77,13 +104,17 @@ class _Server:
     def run(self, cohort: list[int]) -> ServerSide[SecaggOutcome]:
         entries = yield from self._announce(cohort)
         graph = self._graph(entries)
-        commitments, sealed = yield from self._share(graph, entries)
-        sharers = self._recoverable(graph, frozenset(sealed))
-        total, survivors = yield from self._upload(graph, sealed, sharers)
+        shared = yield from self._share(graph, entries)
+        sharers = self._recoverable(graph, frozenset(shared))
+        total, survivors = yield from self._upload(graph, {j: each.sealed for j, each in shared.items()}, sharers)
         signatures = (yield from self._agree(graph, survivors)) if self._active else {}
         revealed = yield from self._open(graph, sharers, survivors, signatures)
-        pads.remove_pads(graph, total, revealed, commitments, survivors)
-        return SecaggOutcome(pads.reduce(total, self._p.bits), tuple(sorted(survivors)), self.transcript)
+        commitments = {j: each.commitment for j, each in shared.items()}
+        pads.remove_pads(graph, total, {j: each.pads for j, each in revealed.items()}, commitments, survivors)
+        dealings = {j: each.dealing for j, each in shared.items()}
+        opened = {j: each.noise_seeds for j, each in revealed.items()}
+        seeds = surplus.recover_seeds(graph, self._p, dealings, opened, survivors)
+        return SecaggOutcome(pads.reduce(total, self._p.bits), tuple(sorted(survivors)), self.transcript, seeds)
 
     def _announce(self, cohort: list[int]) -> ServerSide[dict[int, bytes]]:
         context, seen = self.session.context, set[bytes]()
@@ -108,26 +139,23 @@ class _Server:
         neighbours = graphs.neighbourhoods(digest, members, parameters.degree)
         return ShareGraph(members, digest, keys, neighbours, parameters.threshold)
 
-    def _share(
-        self, graph: ShareGraph, entries: Mapping[int, bytes]
-    ) -> ServerSide[tuple[dict[int, bytes], dict[int, dict[int, bytes]]]]:
-        leaves = _leaves(graph.keys)
+    def _share(self, graph: ShareGraph, entries: Mapping[int, bytes]) -> ServerSide[dict[int, _Shared]]:
+        leaves, published = _leaves(graph.keys), graph.degree + 2 - graph.threshold
 
         def body(client: int) -> bytes:
             holders = graph.holders(client, graph.members)
             digests = {j: leaf for j, leaf in leaves.items() if j not in holders}
             return Roster({j: entries[j] for j in holders}, digests).pack(self._p.threat_model)
 
-        def read(client: int, reader: Reader) -> tuple[bytes, dict[int, bytes]]:
-            commitment, sealed = reader.take(KEY), reader.table(SEALED, len(graph.members))
+        def read(client: int, reader: Reader) -> _Shared:
+            commitment, dealing = reader.take(KEY), Dealing.read(reader, self._p, published)
+            sealed = reader.table(SEALED, len(graph.members))
             reader.expect_end()
             _check_same(sealed.keys(), graph.neighbours[client])
-            return commitment, sealed
+            return _Shared(commitment, dealing, sealed)
 
         bindings = (self.session.context, graph.digest)
-        replies = yield from self._request(Phase.SHARE, bindings, {j: body(j) for j in graph.members}, read)
-        commitments = {j: commitment for j, (commitment, _) in replies.items()}
-        return commitments, {j: sealed for j, (_, sealed) in replies.items()}
+        return (yield from self._request(Phase.SHARE, bindings, {j: body(j) for j in graph.members}, read))
 
     def _recoverable(self, graph: ShareGraph, sharers: frozenset[int]) -> frozenset[int]:
         """Clients whose secrets enough others hold; the rest count as dropouts before they pad anything."""
@@ -170,22 +198,31 @@ class _Server:
 
     def _open(
         self, graph: ShareGraph, sharers: frozenset[int], survivors: frozenset[int], signatures: Mapping[int, bytes]
-    ) -> ServerSide[dict[int, dict[int, RevealedShare]]]:
+    ) -> ServerSide[dict[int, _Revealed]]:
         asked = [j for j in sorted(survivors) if self._will_open(graph, j, signatures)]
         if not asked:
             raise TooFewClientsError("Too few clients signed the set of survivors: there is no sum.")
         requested = {i: {j: _kind(j, survivors) for j in graph.holders(i, sharers)} for i in asked}
 
         def body(client: int) -> bytes:
-            signed = sorted(graph.neighbours[client].intersection(signatures))[: graph.threshold - 1]  # it has its own
+            near = sorted(graph.neighbours[client].intersection(signatures))[: graph.threshold - 1]  # it has its own
+            others = sorted(signatures.keys() - {client, *near})
+            signed = [*near, *others[: self._p.consents(len(graph.members)) - graph.threshold]]
             consent = pack_table({j: signatures[j] for j in signed}, crypto.SIGNATURE) if self._active else b""
             return pack_subset(survivors, graph.members) + consent + pack_table(requested[client], 1)
 
-        def read(client: int, reader: Reader) -> dict[int, RevealedShare]:
+        opens = surplus.level_of(self._p, len(survivors)) > 0
+
+        def read(client: int, reader: Reader) -> _Revealed:
             revealed = reader.table(secagg_messages.REVEALED, len(graph.members))
+            seeds = reader.table(shamir.SHARE, len(graph.members)) if opens else {}
             reader.expect_end()
             _check_same({j: share[:1] for j, share in revealed.items()}, requested[client])
-            return {j: (ShareKind(share[0]), shamir.from_bytes(share[1:])) for j, share in revealed.items()}
+            _check_same(seeds.keys(), requested[client].keys() & survivors if opens else set())
+            return _Revealed(
+                {j: (ShareKind(share[0]), shamir.from_bytes(share[1:])) for j, share in revealed.items()},
+                {j: shamir.from_bytes(share) for j, share in seeds.items()},
+            )
 
         bindings = (graph.digest, graph.digest)
         return (yield from self._request(Phase.OPEN, bindings, {j: body(j) for j in asked}, read))
@@ -193,6 +230,7 @@ class _Server:
     def _will_open(self, graph: ShareGraph, client: int, signatures: Mapping[int, bytes]) -> bool:
         """Whether a client can be asked: against an active server, it requires enough signatures."""
         enough = len(graph.holders(client, signatures)) >= graph.threshold
+        enough &= len(signatures) >= self._p.consents(len(graph.members))
         return (client in signatures and enough) if self._active else True
 
     def _check_enough(self, present: Iterable[int]) -> None:

@@ -48,7 +48,7 @@ def split(secrets: Sequence[bytes], points: Sequence[int], threshold: int, draw:
         draw: returns `n` secret, uniform bytes; called until all coefficients are drawn.
     """
     constants = np.array([to_limbs(secret) for secret in secrets], np.uint64)
-    coefficients = _uniform((threshold - 1) * constants.size, draw).reshape(threshold - 1, *constants.shape)
+    coefficients = uniform((threshold - 1) * constants.size, draw).reshape(threshold - 1, *constants.shape)
     return evaluate(np.concatenate([constants[None], coefficients]), points)
 
 
@@ -77,6 +77,23 @@ def recover(points: NDArray[np.int64], shares: Field) -> Field:
     return total
 
 
+def interpolate(points: Sequence[int], values: Field, places: Sequence[int]) -> Field:
+    """Values at further places of the polynomials of least degree that have these values at these points.
+
+    Args:
+        points: distinct numbers below p.
+        values: (points, …), an array for each point.
+        places: distinct numbers below p, other than the points.
+    """
+    at = np.array(points, np.uint64)
+    shifted = np.stack([(at + np.uint64(PRIME - place)) % _P for place in places])
+    weights = _weights(shifted).reshape(len(places), len(points), *(1,) * (values.ndim - 1))
+    total = np.zeros((len(places), *values.shape[1:]), np.uint64)
+    for row in range(len(points)):
+        total = (total + weights[:, row] * values[row]) % _P
+    return total
+
+
 def to_bytes(share: Field) -> bytes:
     """A share as bytes."""
     return share.astype("<u4").tobytes()
@@ -90,7 +107,7 @@ def from_bytes(data: bytes) -> Field:
     return share
 
 
-def _uniform(count: int, draw: Callable[[int], bytes]) -> Field:
+def uniform(count: int, draw: Callable[[int], bytes]) -> Field:
     """Uniform elements of the field, by rejection: of the 2^31 values of 31 bits, one is outside the field."""
     drawn = np.zeros(0, np.uint64)
     while drawn.size < count:
