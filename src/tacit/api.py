@@ -20,7 +20,7 @@ from tacit.core import (
     State,
     Task,
 )
-from tacit.engine import ClientTrace, client_traces, rounds
+from tacit.engine import ClientTrace, client_traces
 from tacit.errors import (
     CompositionError,
     DataError,
@@ -65,6 +65,7 @@ from tacit.report.cards import Card, card
 from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.experiment import Experiment
 from tacit.runs.records import Run
+from tacit.runs.rounds import rounds
 from tacit.runs.training import train
 from tacit.wire.sparse import Compact, Csr
 

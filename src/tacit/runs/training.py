@@ -1,24 +1,21 @@
-"""The loop that trains: rounds of the simulation, charges before each of them, files after, a `Run` after every round.
+"""Training with files: the charged rounds of a run, each recorded in its directory, and a `Run` after every round.
 
 `train` returns the last one; the command shows each of them as it comes.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Generator
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from tacit.core import Method, Report, State, Task
-from tacit.errors import BudgetError, StorageError, UserError
+from tacit.core import Method, State, Task
+from tacit.errors import StorageError, UserError
 from tacit.runs.directory import RunDirectory
 from tacit.runs.records import Plan, Run
-
-if TYPE_CHECKING:
-    from tacit.privacy.charging import Charges
+from tacit.runs.rounds import charged_rounds, open_charges, unrecorded
 
 
 def train(
@@ -79,40 +76,11 @@ def follow(
     if out is None:
         if resume:
             raise UserError("Expected the directory of the run to resume. Give it as out.")
-        run = Run.begin(plan, plan.simulation.initial_state)
-        with open_charges(plan, (), ledger) as charges:
-            yield from _steps(replace(run, charges=charges), workers)
+        yield from unrecorded(plan, workers, ledger)
         return
     directory = _open(plan, out) if resume else RunDirectory.create(out, plan.manifest)
     with closing(directory):
         yield from _recorded(plan, directory, workers, ledger)
-
-
-@contextmanager
-def open_charges(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "Iterator[Charges | None]":
-    """A run's privacy charges, with its ledger held open; None for a method without (ε, δ) accounting."""
-    method, population = plan.method, len(plan.task.population)
-    if not method.accounted:
-        if ledger is not None:
-            raise UserError(f"Expected no ledger for {method.name}: {_why_no_ledger(method)}.")
-        yield None
-        return
-    from tacit.privacy.charging import Charges, accountant_for
-    from tacit.privacy.ledger import Ledger
-
-    turnouts = [report.turnout for report in done]
-    if ledger is None:
-        yield Charges.begin(method, population, turnouts)
-        return
-    terms = () if ledger.exists() else (method.budget, accountant_for(method, population))
-    with Ledger.open(ledger, *terms) as opened:
-        yield Charges.begin(method, population, turnouts, opened, plan.manifest.run)
-
-
-def _why_no_ledger(method: Method) -> str:
-    if method.metric:
-        return "d-privacy is accounted for each client separately"
-    return "it adds no noise, so there is nothing to charge"
 
 
 def _open(plan: Plan, path: Path) -> RunDirectory:
@@ -125,52 +93,13 @@ def _open(plan: Plan, path: Path) -> RunDirectory:
     return directory
 
 
-def _steps(run: Run, workers: int | None) -> Generator[Run]:
-    """The run as it starts, and after every remaining round; each round is charged before it is played."""
-    yield run
-    if run.ended:
-        return
-    plan = run.plan
-    steps = plan.simulation.rounds(run.state, workers=workers, evaluate_every=plan.evaluate_every, last=run.rounds)
-    with closing(steps):
-        while not run.ended:
-            try:
-                run = _step(run, steps)
-            except BudgetError:  # a shared ledger is used up, or too few clients added their share of the noise
-                if run.state.round == 0:
-                    raise
-                return
-            yield run
-
-
-def _step(run: Run, steps: Generator[tuple[State, Report]]) -> Run:
-    """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
-    if run.charges is None:
-        return _after(run, *next(steps), None)
-    reserved = run.charges.reserve()
-    state, report = next(steps)
-    charges = reserved.settle(report.turnout)
-    charges.release(state)
-    return _after(run, state, report, charges)
-
-
-def _after(run: Run, state: State, report: Report, charges: "Charges | None") -> Run:
-    """The run one round later."""
-    if charges is not None:
-        report = replace(report, epsilon=charges.epsilon)
-    leakage = None if run.leakage is None else run.leakage.after(report)
-    if leakage is not None:
-        report = replace(report, leakage=leakage.maximum)
-    return replace(run, state=state, history=(*run.history, report), charges=charges, leakage=leakage)
-
-
 def _recorded(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path | None) -> Generator[Run]:
     """The same, with every round recorded in the directory."""
     run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
     try:
         with open_charges(plan, run.history, ledger or directory.ledger_for(plan.method)) as charges:
             run = replace(run, charges=charges)
-            for step in _steps(run, workers):
+            for step in charged_rounds(run, workers):
                 if step is not run:
                     directory.record(step.state, step.history[-1])
                 run = step  # only now: a state is written only after the round that led to it
