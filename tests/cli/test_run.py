@@ -421,3 +421,14 @@ def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch, capsys):
     assert main(["run", "fedavg", "--rounds", "3", *SMALL]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[2] for line in lines] == ["0/3", "1/3", "2/3", "3/3"]
+
+
+def test_runs_on_a_shared_ledger_print_what_all_of_them_have_used(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--set", "cohort=5", "rounds=2", "--ledger", "shared.db", "--workers", "1"]
+    assert main(["run", "geyer", *options]) == 0
+    alone = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Ledger"))
+    assert alone.endswith("of 8 at δ = 0.001 is used by all runs together (1 run, 2 rounds).")
+    assert main(["run", "geyer", *options, "--seed", "1", "--json"]) == 0
+    privacy = json.loads(capsys.readouterr().out)["runs"][0]["privacy"]
+    assert (privacy["ledger"]["runs"], privacy["ledger"]["rounds"]) == (2, 4)
+    assert privacy["ledger"]["epsilon"] > privacy["epsilon"]

@@ -15,6 +15,7 @@ from torch import Tensor
 from tacit.core import Task
 from tacit.core.serialization import Source, read_json
 from tacit.errors import RunError, UserError
+from tacit.privacy.ledger_head import LedgerHead
 
 FORMAT = 1
 NEW_RUN = "Start a new run, or use the version of Tacit that wrote this one."
@@ -79,9 +80,10 @@ class TaskEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What was run. Two runs whose manifests differ at most in the status give bitwise equal results.
+    """What was run. Two runs whose manifests differ at most in status and ledger give bitwise equal results.
 
-    `caveat` is the warning that the method's channel attaches to every result; empty: none.
+    `caveat` is the warning that the method's channel attaches to every result; empty: none. `ledger` is the head of the
+    privacy ledger when the manifest was last written, by which a ledger that was rolled back since is noticed.
     """
 
     method: MethodEntry
@@ -93,6 +95,7 @@ class Manifest:
     caveat: str = ""
     format: int = FORMAT
     status: Status = "running"
+    ledger: LedgerHead | None = None
 
     @property
     def run(self) -> str:

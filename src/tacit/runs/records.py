@@ -16,6 +16,7 @@ from tacit.engine import Simulation
 from tacit.errors import UserError, expect
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
+from tacit.privacy.ledger_head import LedgerUse
 from tacit.runs.bandwidth import Bandwidth, Savings
 from tacit.runs.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
 
@@ -152,6 +153,14 @@ class Run:
     def privacy(self) -> Guarantee | LeakageGuarantee:
         """What is proved: (ε, δ) or d-privacy with its assumptions and against whom; or none, and why."""
         return guarantee_of(self.plan.method, self.history, self.charges, self.leakage)
+
+    @property
+    def ledger(self) -> LedgerUse | None:
+        """What all runs together have used of a shared ledger; None if the run has a ledger of its own, or none."""
+        found = None if self.charges is None else self.charges.ledger
+        if found is None or (self.directory is not None and found.path.parent == self.directory):
+            return None
+        return found.use
 
     @property
     def rounds(self) -> int:

@@ -5,7 +5,7 @@ before the round that would exceed it. The engine's loop (`Simulation.rounds`) k
 this module plays it for a caller that has a budget.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from tacit.runs.records import Plan, Run
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
+    from tacit.privacy.ledger_head import LedgerHead
 
 
 def rounds(
@@ -116,8 +117,13 @@ def _after(run: Run, state: State, report: Report, charges: "Charges | None") ->
 
 
 @contextmanager
-def open_charges(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "Iterator[Charges | None]":
-    """A run's privacy charges, with its ledger held open; None for a method without (ε, δ) accounting."""
+def open_charges(
+    plan: Plan, done: Sequence[Report], ledger: Path | None, noted: "Iterable[tuple[str, LedgerHead]]" = ()
+) -> "Iterator[Charges | None]":
+    """A run's privacy charges, with its ledger held open; None for a method without (ε, δ) accounting.
+
+    `noted` are heads of ledgers that were noted earlier, and where: the ledger must continue those that are its own.
+    """
     method, population = plan.method, len(plan.task.population)
     if not method.accounted:
         if ledger is not None:
@@ -133,6 +139,9 @@ def open_charges(plan: Plan, done: Sequence[Report], ledger: Path | None) -> "It
         return
     terms = () if ledger.exists() else (method.budget, accountant_for(method, population))
     with Ledger.open(ledger, *terms) as opened:
+        for where, head in noted:
+            if head.ledger == opened.head.ledger:
+                opened.check_continues(head, where)
         yield Charges.begin(method, population, turnouts, opened, plan.manifest.run)
 
 

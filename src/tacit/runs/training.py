@@ -97,8 +97,10 @@ def _recorded(plan: Plan, directory: RunDirectory, workers: int | None, ledger: 
     """The same, with every round recorded in the directory."""
     run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
     try:
-        with open_charges(plan, run.history, ledger or directory.ledger_for(plan.method)) as charges:
+        chosen = ledger or directory.ledger_for(plan.method)
+        with open_charges(plan, run.history, chosen, directory.noted_heads()) as charges:
             run = replace(run, charges=charges)
+            directory.note(None if charges is None else charges.ledger)
             for step in charged_rounds(run, workers):
                 if step is not run:
                     directory.record(step.state, step.history[-1])
