@@ -27,7 +27,7 @@ BEFORE = Path(__file__).parent / "before"
 
 def task() -> tacit.Task:
     parts = [((torch.arange(6.0).view(2, 3) + client) % 5, torch.tensor([client % 2, 1])) for client in range(8)]
-    return tacit.Task(model=lambda: nn.Linear(3, 2), clients=parts, test=parts[0])
+    return tacit.Task(model=lambda: nn.Linear(3, 2), clients=parts, test=parts[0], test_overlap="intended")
 
 
 def geyer() -> tacit.Method:

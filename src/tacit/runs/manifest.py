@@ -52,6 +52,7 @@ class TaskEntry:
         parameters: the number of trainable parameters of the model.
         loss: the loss's `repr`.
         data: a digest of all samples, including held-out ones, and of who owns them.
+        not_covered: what no guarantee of a run on the task covers, a sentence each.
     """
 
     name: str
@@ -61,6 +62,7 @@ class TaskEntry:
     parameters: int
     loss: str
     data: str
+    not_covered: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, task: Task, args: Options | None, parameters: int) -> Self:
@@ -75,6 +77,7 @@ class TaskEntry:
             parameters=parameters,
             loss=repr(task.loss),
             data=_digest(population.x, population.y, population.sample_indices, population.offsets, *others),
+            not_covered=task.not_covered,
         )
 
 
@@ -143,7 +146,7 @@ class Manifest:
     def _decisive(self) -> dict[str, object]:
         return {
             "method": self.method.repr,
-            "task": replace(self.task, args=None),
+            "task": replace(self.task, args=None, not_covered=()),
             "seed": self.seed,
             "device": self.device,
             "evaluate_every": self.evaluate_every,

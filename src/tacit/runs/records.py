@@ -152,7 +152,7 @@ class Run:
     @cached_property
     def privacy(self) -> Guarantee | LeakageGuarantee:
         """What is proved: (ε, δ) or d-privacy with its assumptions and against whom; or none, and why."""
-        return guarantee_of(self.plan.method, self.history, self.charges, self.leakage)
+        return guarantee_of(self.plan.method, self.history, self.charges, self.leakage, self.plan.task.not_covered)
 
     @property
     def ledger(self) -> LedgerUse | None:
@@ -213,15 +213,20 @@ def size_noise(method: Method, population: int) -> Method:
 
 
 def guarantee_of(
-    method: Method, history: Sequence[Report], charges: "Charges | None", leakage: LeakageAccounting | None
+    method: Method,
+    history: Sequence[Report],
+    charges: "Charges | None",
+    leakage: LeakageAccounting | None,
+    not_covered: Sequence[str] = (),
 ) -> Guarantee | LeakageGuarantee:
-    """What is proved about privacy after these rounds."""
+    """What is proved about privacy after these rounds; `not_covered` is what the task adds to what is not."""
+    caveat = method.channel.caveat
     if leakage is not None:
-        return leakage.guarantee(early_stopping=method.patience is not None).excluding(method.channel.caveat)
+        return leakage.guarantee(early_stopping=method.patience is not None).excluding(*not_covered, caveat)
     if charges is None:
-        reason = reason_unproved(method.mechanism.price(0))
-        return Guarantee.none(reason, rounds=len(history)).excluding(method.channel.caveat)
-    return charges.guarantee(history).excluding(method.channel.caveat)
+        return Guarantee.none(reason_unproved(method.mechanism.price(0)), rounds=len(history)).excluding(caveat)
+    size = f"The number of clients, {charges.population}, which is taken to be public."
+    return charges.guarantee(history).excluding(size, *not_covered, caveat)
 
 
 def final_metrics(method: Method, history: Sequence[Report]) -> dict[str, float]:
