@@ -556,7 +556,7 @@ def trained(method: Method) -> tuple[tuple[State, Report], ...]:
 def _is_proved(method: Method) -> bool:
     """Whether a budget can be given to it: its price is proved, also with the amplification of its sampler."""
     release = release_of(method, len(SIZES), 0)
-    return release is not None and isinstance(method.mechanism.price(0), Release) and bool(release.adjacencies)
+    return release is not None and isinstance(method.price(0), Release) and bool(release.adjacencies)
 
 
 PROVED = {name: method for name, method in METHODS.items() if _is_proved(method)}

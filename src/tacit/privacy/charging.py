@@ -15,6 +15,7 @@ from typing import Self
 
 from tacit.core import Method, Report, State, Turnout
 from tacit.core.prices import Release, Unproved, accounted
+from tacit.core.provenance import declaration
 from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
 from tacit.privacy.guarantee import Guarantee, delta_warning
@@ -132,13 +133,14 @@ class Charges:
     def guarantee(self, history: Sequence[Report] = ()) -> Guarantee:
         """What is proved so far, and what is not; `history` shows how often each client took part."""
         mechanism, rounds = self.method.mechanism, self.accounting.rounds
-        price = mechanism.price(0)
+        price = self.method.price(0)
         exclusions = (
             "Hyperparameters that were tuned on the same data are not accounted for.",
             delta_warning(self.delta, self.population) or "",
+            declaration(self.method.own_parts),
         )
         if isinstance(price, Unproved):
-            nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if the clipping bound were public."
+            nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if that were proved."
             return Guarantee.none(price.reason, rounds=rounds).excluding(nominal, *exclusions)
         releases = [_release(self.method, self.population, index) for index in range(max(rounds, 1))]
         proved = self.accounting.guarantee(self.delta, releases, releases[0].adversary).excluding(*exclusions)
@@ -150,7 +152,7 @@ class Charges:
         sums = "Secure aggregation is assumed: a trusted party adds up real numbers." if self._trusts_sum else ""
         found = proved.excluding(noise, sums)
         participations = Counter(client for report in history for client in report.clients)
-        release = accounted(self.method.mechanism.price(0))
+        release = accounted(self.method.price(0))
         if not participations or not isinstance(release, Release) or proved.epsilon is None:
             return found
         rounds = max(participations.values())
@@ -219,7 +221,7 @@ def release_of(method: Method, population: int, index: int, turnout: Turnout | N
 
     None: there is nothing to account for in (ε, δ).
     """
-    found = accounted(method.mechanism.price(index, turnout))
+    found = accounted(method.price(index, turnout))
     return found.sampled(method.sampler.sampling(population, index)) if isinstance(found, Release) else None
 
 

@@ -18,6 +18,7 @@ from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import LedgerUse
 from tacit.runs.bandwidth import Bandwidth, Savings
+from tacit.runs.checking import check_declared
 from tacit.runs.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Plan:
                 f"Expected held-out data for {self.method.name}: patience={self.method.patience} refers to the loss on "
                 "them. Give the task test data, or leave patience out."
             )
+        check_declared(self.method)
         object.__setattr__(self, "method", size_noise(self.method, len(self.task.population)))
 
     @cached_property
@@ -69,7 +71,7 @@ class Plan:
                 name=self.method.name,
                 args=self.args,
                 repr=repr(self.method),
-                nominal=dict(nominal_figures(self.method.mechanism.price(0))),
+                nominal=dict(nominal_figures(self.method.price(0))),
             ),
             task=TaskEntry.of(self.task, self.task_args, self.simulation.layout.dim),
             seed=self.seed,
@@ -224,7 +226,7 @@ def guarantee_of(
     if leakage is not None:
         return leakage.guarantee(early_stopping=method.patience is not None).excluding(*not_covered, caveat)
     if charges is None:
-        return Guarantee.none(reason_unproved(method.mechanism.price(0)), rounds=len(history)).excluding(caveat)
+        return Guarantee.none(reason_unproved(method.price(0)), rounds=len(history)).excluding(caveat)
     size = f"The number of clients, {charges.population}, which is taken to be public."
     return charges.guarantee(history).excluding(size, *not_covered, caveat)
 
