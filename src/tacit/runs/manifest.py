@@ -64,7 +64,7 @@ class TaskEntry:
     parameters: int
     loss: str
     data: str
-    not_covered: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = field(default=(), repr=False)  # the name of a run does not depend on it
 
     @classmethod
     def of(cls, task: Task, args: Options | None, parameters: int) -> Self:
