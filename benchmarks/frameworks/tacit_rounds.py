@@ -1,4 +1,7 @@
-"""Tacit: rounds are a generator, so a round is one `next`. With `--ratio`, few weights are trained (FL-TOP)."""
+"""Tacit's engine: rounds are a generator, so a round is one `next`. With `--ratio`, few weights are trained (FL-TOP).
+
+Like the other frameworks here, it does no privacy accounting.
+"""
 
 import argparse
 from dataclasses import replace
@@ -7,8 +10,8 @@ from messages import send_ready
 from torch import Tensor
 from training import Job, parse_job, serve_rounds
 
-import tacit
 from tacit import CentralGaussian, Everyone, FixedClip, Masked, Method, Select, Sgd, Size, Task, TopK
+from tacit.engine import rounds
 from workloads import flat
 
 
@@ -41,7 +44,7 @@ def main() -> None:
     task = Task(
         model=workload.net, clients=list(zip(*workload.data(), strict=True)), public=(public[0][0], public[1][0])
     )
-    rounds = tacit.rounds(method, task, seed=0, workers=job.workers, noise="seeded")
+    steps = rounds(method, task, seed=0, workers=job.workers, noise="seeded")
     newest = flat(workload.net())
 
     def weights() -> Tensor:
@@ -49,12 +52,12 @@ def main() -> None:
 
     def run_round() -> None:
         nonlocal newest
-        state, _ = next(rounds)
+        state, _ = next(steps)
         newest = state.weights
 
     send_ready("torch", "tacit")
     serve_rounds(job, weights, run_round)
-    rounds.close()
+    steps.close()
 
 
 if __name__ == "__main__":

@@ -14,13 +14,14 @@ from tacit.core import (
     NoNoise,
     Plain,
     Population,
+    Preprocessing,
     Report,
     RootBrier,
     RootMeanSquared,
     State,
     Task,
 )
-from tacit.engine import ClientTrace, client_traces, rounds
+from tacit.engine import ClientTrace, client_traces
 from tacit.errors import (
     CompositionError,
     DataError,
@@ -66,6 +67,7 @@ from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.checking import Check, check
 from tacit.runs.experiment import Experiment
 from tacit.runs.records import Run
+from tacit.runs.rounds import rounds
 from tacit.runs.training import train
 from tacit.wire.sparse import Compact, Csr
 
@@ -119,6 +121,7 @@ __all__ = [
     "Plain",
     "Poisson",
     "Population",
+    "Preprocessing",
     "PublicClip",
     "PublicMovement",
     "QuantileClip",

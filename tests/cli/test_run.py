@@ -502,3 +502,14 @@ def test_the_line_that_resumes_a_user_s_task_asks_for_trust(monkeypatch, capsys)
     monkeypatch.setattr(Sgd, "train", lambda *_: signal.raise_signal(signal.SIGTERM))
     assert main(["run", "fedavg", "--task", "code.py:mine", *SMALL, "--out", "run"]) == 143
     assert capsys.readouterr().err.endswith("Resume with: tacit run --resume run --trust\n")
+
+
+def test_runs_on_a_shared_ledger_print_what_all_of_them_have_used(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--set", "cohort=5", "rounds=2", "--ledger", "shared.db", "--workers", "1"]
+    assert main(["run", "geyer", *options]) == 0
+    alone = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Ledger"))
+    assert alone.endswith("of 8 at δ = 0.001 is used by all runs together (1 run, 2 rounds).")
+    assert main(["run", "geyer", *options, "--seed", "1", "--json"]) == 0
+    privacy = json.loads(capsys.readouterr().out)["runs"][0]["privacy"]
+    assert (privacy["ledger"]["runs"], privacy["ledger"]["rounds"]) == (2, 4)
+    assert privacy["ledger"]["epsilon"] > privacy["epsilon"]

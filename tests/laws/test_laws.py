@@ -39,6 +39,7 @@ from tacit.core import (
     Task,
 )
 from tacit.core.client_half import ClientHalf, make_messages, read_broadcast
+from tacit.core.prices import Release
 from tacit.core.server_half import (
     broadcast,
     download_size,
@@ -75,6 +76,8 @@ from tacit.pieces.mechanisms import (
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import AdmmPrune, BestOf, MagnitudePrune, Masked, Sgd
+from tacit.privacy.accountants import Accounting
+from tacit.privacy.charging import accountant_for, release_of
 from tacit.protocols.secagg import SecaggSession, run_locally
 from tacit.protocols.tee import MessageType, aggregate
 from tacit.wire import frames, indices
@@ -603,6 +606,31 @@ def _task() -> Task:
 def trained(method: Method) -> tuple[tuple[State, Report], ...]:
     """All rounds in one process; several laws compare with them."""
     return tuple(rounds(method, _task(), seed=5, workers=1, noise="seeded"))
+
+
+def _is_proved(method: Method) -> bool:
+    """Whether a budget can be given to it: its price is proved, also with the amplification of its sampler."""
+    release = release_of(method, len(SIZES), 0)
+    return release is not None and isinstance(method.price(0), Release) and bool(release.adjacencies)
+
+
+PROVED = {name: method for name, method in METHODS.items() if _is_proved(method)}
+
+
+@pytest.mark.parametrize("method", PROVED.values(), ids=PROVED)
+def test_privacy_a_budget_stops_train_and_rounds_alike(method: Method) -> None:
+    """With a budget for two rounds and a plan of thirty, both stop after the same round, at the same ε."""
+    release = release_of(method, len(SIZES), 0)
+    assert release is not None
+    enough = Accounting.of(accountant_for(method, len(SIZES))).compose(release, 2).epsilon(1e-3)
+    limited = replace(method, rounds=30, budget=Budget(1.0001 * enough, 1e-3))
+    run = tacit.train(limited, _task(), seed=5, workers=1)
+    played = list(tacit.rounds(limited, _task(), seed=5, workers=1))
+    assert run.state.round == len(played) == 2
+    assert [report.epsilon for _, report in played] == [report.epsilon for report in run.history]
+    assert run.charges is not None
+    assert played[-1][1].epsilon == run.charges.epsilon <= 1.0001 * enough
+    assert torch.equal(played[-1][0].weights, run.state.weights)
 
 
 def _final(method: Method, workers: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import random
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from tacit.privacy.accountants import FAST_PLD, Accounting
 from tacit.privacy.charging import Charges, calibrate, release_of
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.ledger import Ledger
-from tacit.runs.directory import LEDGER
+from tacit.runs.directory import LEDGER, read_manifest
 from tacit.runs.records import Plan
 from tacit.runs.training import follow
 
@@ -167,6 +168,16 @@ def test_a_resumed_run_needs_the_ledger_with_which_it_was_started(tmp_path: Path
         noise="seeded",
     )
     assert run.state.round == 4
+
+
+def test_a_run_that_is_resumed_before_its_first_round_keeps_its_ledger(tmp_path: Path) -> None:
+    steps = follow(
+        Plan(method=geyer(rounds=2), task=task()), workers=1, out=tmp_path / "a", ledger=tmp_path / "shared.db"
+    )
+    next(steps)
+    steps.close()
+    with pytest.raises(LedgerError, match=r"Expected the ledger with which the run in .* was started"):
+        tacit.train(geyer(rounds=2), task(), workers=1, out=tmp_path / "a", resume=True)
 
 
 def test_no_ledger_without_noise(tmp_path: Path) -> None:
@@ -376,3 +387,65 @@ def test_killed_runs_without_noise_are_bitwise_equal(tmp_path: Path) -> None:
 def test_without_noise_there_is_no_release():
     plain = Method(name="plain", rounds=1, sampler=Poisson(3), trainer=Sgd(lr=0.1, steps=1))
     assert release_of(plain, 10, 0) is None
+
+
+def stopped_run(tmp_path: Path, rounds: int) -> None:
+    """A run on a shared ledger that is stopped after so many rounds."""
+    steps = follow(
+        Plan(method=geyer(rounds=6), task=task()), workers=1, out=tmp_path / "a", ledger=tmp_path / "shared.db"
+    )
+    for step in steps:
+        if step.state.round == rounds:
+            steps.close()
+
+
+def rolled_back(tmp_path: Path) -> None:
+    """Both files of the shared ledger are as they were before a run was charged to it."""
+    for name in ("shared.db", "shared.db.head"):
+        (tmp_path / name).unlink()
+        (tmp_path / f"old {name}").rename(tmp_path / name)
+
+
+def backed_up(tmp_path: Path) -> None:
+    for name in ("shared.db", "shared.db.head"):
+        shutil.copy(tmp_path / name, tmp_path / f"old {name}")
+
+
+def test_the_manifest_notes_the_head_of_the_ledger(tmp_path: Path) -> None:
+    tacit.train(geyer(rounds=3), task(), workers=1, out=tmp_path / "own")
+    tacit.train(geyer(rounds=3), task(), workers=1, out=tmp_path / "a", ledger=tmp_path / "shared.db")
+    for run, file in (("own", tmp_path / "own" / LEDGER), ("a", tmp_path / "shared.db")):
+        with Ledger.open(file) as ledger:
+            assert read_manifest(tmp_path / run).ledger == ledger.head
+            assert ledger.head.row == 6
+    tacit.train(methods.fedavg(rounds=1, cohort=3), task(), workers=1, out=tmp_path / "plain")
+    assert read_manifest(tmp_path / "plain").ledger is None
+
+
+def test_a_rolled_back_ledger_is_noticed_on_resuming_and_by_a_new_run(tmp_path: Path) -> None:
+    tacit.train(geyer(rounds=1), task(), seed=9, workers=1, ledger=tmp_path / "shared.db")
+    backed_up(tmp_path)
+    stopped_run(tmp_path, 2)
+    rolled_back(tmp_path)
+    noticed = (
+        r"Expected row 6 .* in .*shared\.db, as noted in .*manifest\.json, but it ends at row 2: it was rolled back"
+    )
+    with pytest.raises(LedgerError, match=noticed):
+        tacit.train(geyer(rounds=6), task(), workers=1, out=tmp_path / "a", resume=True, ledger=tmp_path / "shared.db")
+    with pytest.raises(LedgerError, match=noticed):
+        tacit.train(geyer(rounds=6), task(), seed=1, workers=1, out=tmp_path / "b", ledger=tmp_path / "shared.db")
+    assert not (tmp_path / "b").exists()
+    (tmp_path / "elsewhere").mkdir()
+    fresh = tmp_path / "elsewhere" / "fresh.db"
+    assert tacit.train(geyer(rounds=1), task(), workers=1, out=tmp_path / "b", ledger=fresh).state.round == 1
+
+
+def test_a_run_on_a_shared_ledger_shows_what_all_runs_have_used(tmp_path: Path) -> None:
+    shared = tmp_path / "shared.db"
+    tacit.train(geyer(rounds=3), task(), seed=1, workers=1, ledger=shared)
+    run = tacit.train(geyer(rounds=2), task(), workers=1, out=tmp_path / "run", ledger=shared)
+    assert run.ledger is not None
+    assert (run.ledger.runs, run.ledger.rounds, run.ledger.budget) == (2, 5, Budget(6.0, 1e-3))
+    assert run.ledger.epsilon > epsilon_of(run)
+    assert str(run.ledger).endswith("of 6 at δ = 0.001 is used by all runs together (2 runs, 5 rounds).")
+    assert tacit.train(geyer(rounds=2), task(), workers=1, out=tmp_path / "own").ledger is None

@@ -529,3 +529,58 @@ def test_a_hostile_event_with_a_right_chain_is_a_ledger_error(tmp_path, event):
     connection.close()
     with suppress(LedgerError, UserError):  # a valid release that costs more than any budget may be in a ledger
         open_ledger(tmp_path).close()
+
+
+def test_an_older_copy_of_a_ledger_is_noticed(tmp_path):
+    file = fill(tmp_path, rounds=2)
+    shutil.copy(file, tmp_path / "backup.db")
+    fill(tmp_path, rounds=4)
+    shutil.copy(tmp_path / "backup.db", file)
+    refusal = (
+        r"Expected row 8 \(\w+\.\.\.\) in .*, as noted in .*ledger\.db\.head, but it ends at row 4: it was rolled back"
+    )
+    with pytest.raises(LedgerError, match=refusal) as error:
+        open_ledger(tmp_path)
+    assert "Restore its newest copy" in str(error.value)
+    with Ledger.open(tmp_path / "backup.db") as elsewhere:  # a ledger that was moved without its note still opens
+        assert elsewhere.accounting.rounds == 2
+
+
+def test_a_ledger_that_was_rolled_back_and_charged_again_is_noticed(tmp_path):
+    file = fill(tmp_path, rounds=2)
+    shutil.copy(file, tmp_path / "copy.db")
+    fill(tmp_path, rounds=4)
+    with Ledger.open(tmp_path / "copy.db") as other:
+        for number in range(1, 5):
+            other.reserve("another run", number, RELEASE)
+    shutil.copy(tmp_path / "copy.db", file)
+    with pytest.raises(LedgerError, match="it was rolled back, and charged again since"):
+        open_ledger(tmp_path)
+
+
+def test_a_deleted_ledger_is_not_begun_anew(tmp_path):
+    fill(tmp_path).unlink()
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=r"Expected row 8 .* but it is empty"):
+            open_ledger(tmp_path)
+
+
+def test_another_ledger_in_place_of_one_is_noticed(tmp_path):
+    file = fill(tmp_path)
+    (tmp_path / "other").mkdir()
+    shutil.copy(fill(tmp_path / "other"), file)
+    with pytest.raises(LedgerError, match="it is another ledger, whose first row is"):
+        open_ledger(tmp_path)
+
+
+def test_a_ledger_that_is_ahead_of_its_note_opens(tmp_path):
+    """As after a kill between the row and the note."""
+    note = fill(tmp_path, rounds=2).with_name("ledger.db.head")
+    earlier = note.read_bytes()
+    fill(tmp_path, rounds=4)
+    note.write_bytes(earlier)
+    with open_ledger(tmp_path) as ledger:
+        assert ledger.accounting.rounds == 4
+    note.write_bytes(b"")
+    with pytest.raises(LedgerError, match=r"Expected .*ledger\.db\.head to be JSON.*Restore the newest copy of both"):
+        open_ledger(tmp_path)

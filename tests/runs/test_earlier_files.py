@@ -16,6 +16,7 @@ import tacit
 from tacit import methods
 from tacit.core import Budget
 from tacit.core.prices import Gaussian, Release
+from tacit.engine import rounds
 from tacit.errors import BudgetError, RunError
 from tacit.privacy.accountants import Accounting, Rdp
 from tacit.privacy.ledger import Ledger, from_json
@@ -28,7 +29,7 @@ BEFORE = Path(__file__).parent / "before"
 
 def task() -> tacit.Task:
     parts = [((torch.arange(6.0).view(2, 3) + client) % 5, torch.tensor([client % 2, 1])) for client in range(8)]
-    return tacit.Task(model=lambda: nn.Linear(3, 2), clients=parts, test=parts[0])
+    return tacit.Task(model=lambda: nn.Linear(3, 2), clients=parts, test=parts[0], test_overlap="intended")
 
 
 def geyer() -> tacit.Method:
@@ -79,7 +80,7 @@ def test_a_run_is_resumed_with_its_ledger(tmp_path: Path) -> None:
     path = copy("geyer", tmp_path)
     before = checkpoint.read(path / CHECKPOINT)
     resumed = tacit.train(geyer(), task(), workers=1, out=path, resume=True, noise="seeded")
-    ((last, _),) = tacit.rounds(geyer(), task(), workers=1, state=before, noise="seeded")
+    ((last, _),) = rounds(geyer(), task(), workers=1, state=before, noise="seeded")
     assert torch.equal(resumed.state.weights, last.weights)
     whole = tacit.train(geyer(), task(), workers=1, noise="seeded")
     assert resumed.history[-1].epsilon == pytest.approx(whole.history[-1].epsilon)

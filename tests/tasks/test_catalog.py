@@ -58,3 +58,10 @@ def test_wrong_names_and_options(name, options, words):
     with pytest.raises(UserError) as caught:
         make_task(name, **options)
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic", "gusto", "support2"])
+def test_the_catalog_lists_the_preprocessing_of_a_task(name: str) -> None:
+    if not TASKS[name].ready:
+        pytest.skip(f"the data of {name} are missing")
+    assert TASKS[name].preprocessing == make_task(name).preprocessing.source

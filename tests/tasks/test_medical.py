@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tacit.core.keys import Key
 from tacit.core.task import Task
-from tacit.errors import DataError
+from tacit.errors import DataError, UserError
 from tacit.tasks import medical
 from tacit.tasks.medical import ClientSplit, Column, EncodedTable, PatientTable, encode
 
@@ -163,3 +163,86 @@ def test_covid_mx(inputs):
     model = task.make_model(Key.from_seed(0))
     assert model(task.population.x[:3]).shape == (3, 1)
     assert_nothing_later("covid_mx", inputs)
+
+
+def table_with_gaps() -> PatientTable:
+    rows = patients()
+    sex: Column = ["f" if row % 3 else "m" for row in range(200)]
+    return replace(rows, table={**rows.table, "sex": sex}, categories=("sex",))
+
+
+CODEBOOK = """
+[numbers]
+age = [0, 100]
+[categories]
+sex = ["f", "m", "x"]
+"""
+
+
+def test_ranges_from_training_rows_are_declared_private() -> None:
+    task = medical._make_task(patients(), split(public=20))
+    assert task.preprocessing.source == "private"
+    (sentence,) = task.not_covered
+    assert sentence.startswith("Preprocessing used the clients' rows: minima, maxima and categories are those of all")
+
+
+def test_public_rows_decide_ranges_and_categories() -> None:
+    table, chosen = table_with_gaps(), replace(split(public=5), encoding="public")
+    task = medical._make_task(table, chosen)
+    assert task.preprocessing.source == "public"
+    assert task.not_covered == ()
+    assert task.public is not None
+    ages = task.public[0][:, 0]
+    assert (float(ages.min()), float(ages.max())) == (0.0, 1.0)
+    assert task.population.x[:, 0].max() == 1.0  # what is outside the range is clipped
+    with pytest.raises(UserError, match=r"public rows for encoding=public, got none\. Set public"):
+        medical._make_task(table, replace(split(), encoding="public"))
+
+
+def test_a_change_of_private_rows_does_not_change_public_encodings(tmp_path: Path) -> None:
+    """The features of all other rows stay the same if a private row takes an extreme value."""
+    file = tmp_path / "codebook.toml"
+    file.write_text(CODEBOOK)
+    table = table_with_gaps()
+    train, _ = medical._train_test_rows(table)
+    key = Key.from_seed(0, "patients")
+    _, owned = medical._public_and_owned(len(train), split(public=20), key.child("public"))
+    victim = int(train[int(owned[0])])
+    ages, sexes = list(table.table["age"]), list(table.table["sex"])
+    ages[victim], sexes[victim] = "500", "never seen"
+    changed = replace(table, table={"age": ages, "sex": sexes})
+    others = train != victim
+    for encoding, same in (("training", False), ("public", True), (str(file), True)):
+        chosen = replace(split(public=20), encoding=encoding)
+        one, other = (medical._make_task(each, chosen).population.x[others] for each in (table, changed))
+        assert torch.equal(one, other) == same
+
+
+def test_declared_ranges_and_categories(tmp_path: Path) -> None:
+    file = tmp_path / "codebook.toml"
+    file.write_text(CODEBOOK)
+    table = table_with_gaps()
+    found = medical.Codebook.declared(file, table).encode(table.table)
+    assert found.names == ("age", "age missing", "sex=f", "sex=m", "sex=x")
+    assert found.x[0].tolist() == pytest.approx([int(table.table["age"][0]) / 100, 0, 0, 1, 0])
+    task = medical._make_task(table, replace(split(), encoding=str(file)))
+    assert task.preprocessing.detail.endswith("are declared to be public in codebook.toml.")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "[numbers]\nage = [0, 100]\n",
+            r"Expected categories of .* to declare the inputs of invented, sex, but it lacks sex",
+        ),
+        (CODEBOOK.replace("sex =", "sex = ['f']\nheight ="), r"but it has height, which are not inputs"),
+        (CODEBOOK.replace("[0, 100]", "[5, 5]"), r"Expected minimum < maximum of age in .*, got 5 and 5"),
+        (CODEBOOK.replace("[0, 100]", "[5]"), r"Expected numbers.age of .* to be a list of length 2"),
+    ],
+)
+def test_wrong_codebooks_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "codebook.toml"
+    file.write_text(content)
+    with pytest.raises(UserError, match=message):
+        medical.Codebook.declared(file, table_with_gaps())

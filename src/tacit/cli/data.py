@@ -55,14 +55,22 @@ def _list(args: argparse.Namespace) -> int:
                 "clients": entry.clients,
                 "data": [data.name for data in entry.data],
                 "summary": entry.summary,
+                "preprocessing": entry.preprocessing,
             }
             for entry in TASKS.values()
         ]
         data_sets = [_describe(data) for data in DATA_SETS.values()]
         print_json({"tasks": tasks, "data": data_sets})
         return 0
-    rows = [(task.name, "yes" if task.ready else "no", str(task.clients), task.summary) for task in TASKS.values()]
-    print("\n".join(aligned([("task", "ready", "clients", "summary"), *rows], left=4)))
+    rows = [
+        (task.name, "yes" if task.ready else "no", str(task.clients), task.preprocessing, task.summary)
+        for task in TASKS.values()
+    ]
+    print("\n".join(aligned([("task", "ready", "clients", "preprocessing", "summary"), *rows], left=5)))
+    print(
+        "Private preprocessing uses ranges or categories of the clients' rows, which no guarantee covers; the argument"
+    )
+    print("encoding of these tasks takes public ones instead.")
     print()
     header = ("data set", "files present", "size", "records", "licence", "source")
     print("\n".join(aligned([header, *(_row(data) for data in DATA_SETS.values())], left=6)))

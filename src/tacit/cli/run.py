@@ -275,7 +275,8 @@ def _privacy_summary(run: "Run") -> dict[str, object]:
         return guarantee
     accounted = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
     left = {"delta_at_budget": charges.delta_at_budget, "rounds_left": run.plan.method.rounds - run.state.round}
-    return {**guarantee, **accounted, **left}
+    ledger = {} if run.ledger is None else {"ledger": run.ledger.to_json()}
+    return {**guarantee, **accounted, **left, **ledger}
 
 
 def _phases(run: "Run") -> dict[str, dict[str, int]]:
@@ -312,6 +313,8 @@ def _privacy(run: "Run", *, alone: bool) -> list[str]:
     if charges is not None and method.budget is not None:
         used, limit = f"{charges.epsilon:.2f}", method.budget.epsilon
         lines.append(f"Budget used: ε = {used} of {limit:g} at δ = {charges.delta:g}.")
+    if run.ledger is not None:
+        lines.append(str(run.ledger))
     return lines
 
 

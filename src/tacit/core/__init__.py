@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         View,
         WaveReport,
     )
-    from tacit.core.task import Population, Samples, Task
+    from tacit.core.task import Population, Preprocessing, Samples, Task
     from tacit.core.wave import Descent, Perturbation, ProximalTerm, Wave
     from tacit.wire.sparse import Compact, Csr
 
@@ -63,6 +63,7 @@ __all__ = [
     "Perturbation",
     "Plain",
     "Population",
+    "Preprocessing",
     "ProximalTerm",
     "Report",
     "RootBrier",

@@ -7,16 +7,18 @@ one copy.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Self, overload
+from typing import Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
 
 from tacit.core.keys import Key
 from tacit.core.losses import CrossEntropy, Loss
+from tacit.core.overlap import find_overlap
 from tacit.errors import DataError, ModelError, expect
 
 Samples = tuple[Tensor, Tensor]
+TestOverlap = Literal["refused", "coincidental", "intended"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,47 @@ class Population(Sequence[Samples]):
         return self.x[chosen], self.y[chosen]
 
 
+@dataclass(frozen=True)
+class Preprocessing:
+    """What the constants of a task's inputs, such as ranges and categories, were computed from.
+
+    Attributes:
+        source: `row`: none were computed, since each input is a function of its own row; `public`: from public data, or
+            they are declared to be public; `private`: from the clients' rows, which no guarantee covers; `undeclared`:
+            the task does not say.
+        detail: which constants they are, as a sentence.
+
+    Example:
+        >>> print(Preprocessing("private", "ages are scaled by their mean.").not_covered)
+        Preprocessing used the clients' rows: ages are scaled by their mean.
+    """
+
+    source: Literal["row", "public", "private", "undeclared"] = "undeclared"
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        choices = ("row", "public", "private", "undeclared")
+        expect(
+            self.source in choices, f"the source of preprocessing to be one of {', '.join(choices)}, got {self.source}"
+        )
+        if self.source == "private":
+            expect(
+                bool(self.detail), "detail of private preprocessing: a sentence that says what was computed from rows"
+            )
+
+    @property
+    def not_covered(self) -> str:
+        """What a guarantee does not cover because of it, as a sentence; empty if there is nothing."""
+        if self.source == "private":
+            return f"Preprocessing used the clients' rows: {self.detail}"
+        if self.source == "undeclared":
+            return (
+                "Whatever was computed from the clients' rows before the run, such as ranges or categories; the task "
+                "does not declare its preprocessing."
+            )
+        return ""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
     """A model, the clients' data, and held-out data.
@@ -103,6 +146,10 @@ class Task:
             `RootBrier()`, or your own `Loss`.
         public: `(x, y)` that is not private; some methods choose coordinates or bounds from it.
         name: the task's name in reports.
+        preprocessing: what the constants in the inputs were computed from; the guarantee lists what it does not cover.
+        test_overlap: held-out samples that a client owns are `refused`; `coincidental` if different units may have
+            equal samples, as in a table with few columns; `intended` if they are the clients' own, which the guarantee
+            then lists as not covered. Only `refused` compares the samples.
     """
 
     model: nn.Module | Callable[[], nn.Module]
@@ -112,6 +159,8 @@ class Task:
     loss: Loss = field(default_factory=CrossEntropy)
     public: Samples | None = None
     name: str = "custom"
+    preprocessing: Preprocessing = Preprocessing()
+    test_overlap: TestOverlap = "refused"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clients", Population.of(self.clients))
@@ -120,6 +169,16 @@ class Task:
             if samples is not None:
                 _check_samples(name, samples, self.population)
         _check_owners(self.owners, self.test)
+        allowed = ("refused", "coincidental", "intended")
+        expect(self.test_overlap in allowed, f"test_overlap={self.test_overlap!r} to be one of {', '.join(allowed)}")
+        if self.test is not None and self.test_overlap == "refused":
+            _check_overlap(self.test, self.population)
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What no guarantee of a run on this task covers, a sentence each."""
+        metrics = "Held-out metrics, and what is decided by them: they are computed on samples that clients own."
+        return tuple(filter(None, (self.preprocessing.not_covered, metrics * (self.test_overlap == "intended"))))
 
     @property
     def population(self) -> Population:
@@ -172,6 +231,24 @@ def _check_owners(owners: Tensor | None, test: Samples | None) -> None:
             f"Expected owners as one int64 >= 0 for each of {count} held-out samples, got {owners.dtype} of shape "
             f"{tuple(owners.shape)}."
         )
+
+
+def _check_overlap(test: Samples, population: Population) -> None:
+    if test[1].dtype != population.y.dtype or test[1].shape[1:] != population.y.shape[1:]:
+        return  # no target is equal, and the loss checks them
+    owned = torch.unique(population.sample_indices)
+    found = find_overlap(test, (population.x, population.y), owned)
+    if found is None:
+        return
+    where = int((population.sample_indices == found.owned).nonzero()[0])
+    client = int(torch.searchsorted(population.offsets, where, right=True)) - 1
+    example = f"held-out sample {found.held_out} is sample {where - int(population.offsets[client])} of client {client}"
+    raise DataError(
+        f"Expected held-out samples that no client owns, but {found.shared} of {len(test[1])} are owned by clients "
+        f"({example}). "
+        "Remove them from the held-out data or from the clients. If different people may have equal samples, give the "
+        "task test_overlap='coincidental'; if it is on purpose, test_overlap='intended'."
+    )
 
 
 def _check_samples(name: str, samples: Samples, population: Population) -> None:

@@ -64,7 +64,9 @@ def rounds(
     evaluate_every: int = 1,
     noise: Noise = "secret",
 ) -> Generator[tuple[State, Report]]:
-    """Run a method on a task, round by round.
+    """Run a method on a task, round by round, without charging: no budget stops it, and reports have no ε.
+
+    It is internal, for tests, attacks and benchmarks; `tacit.rounds` charges every round.
 
     Args:
         method: what clients and server do in a round, and for how many rounds.

@@ -86,7 +86,7 @@ def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
     longest = max(runs, key=lambda run: len(run.reports))
     charges = _charges(longest)
     leakage = LeakageAccounting.of(longest.method, longest.parameters, longest.clients, longest.reports)
-    guarantee = guarantee_of(longest.method, longest.reports, charges, leakage)
+    guarantee = guarantee_of(longest.method, longest.reports, charges, leakage, longest.not_covered)
     delta = charges.delta_at_budget if charges else None
     trials = [_trial(each.seed, run, delta, study) for each, run in zip(jobs, runs, strict=True)]
     return replace(
@@ -127,6 +127,7 @@ def _finished_run(job: Job) -> FinishedRun:
         parameters=task.parameters,
         reports=read_rounds(job.directory),
         directory=job.directory,
+        not_covered=task.not_covered,
     )
 
 

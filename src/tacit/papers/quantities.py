@@ -57,6 +57,7 @@ class FinishedRun:
         parameters: the number of weights of the model.
         reports: one per round.
         directory: the folder of its files.
+        not_covered: what no guarantee covers because of the task, a sentence each.
     """
 
     method: Method
@@ -64,6 +65,7 @@ class FinishedRun:
     parameters: int
     reports: Sequence[Report]
     directory: Path
+    not_covered: Sequence[str] = ()
 
     def main_metric(self) -> str:
         """The metric by which rounds are compared: the first that was evaluated; empty if none was."""

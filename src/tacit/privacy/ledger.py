@@ -15,8 +15,10 @@ hold a ledger; the operating system releases the lock when that process ends, ho
 The ledger knows the digest of every key that noise was drawn from, and refuses a key under any other round or run:
 noise that is added twice cancels out of the difference.
 
-The hash chain detects accidents and careless changes. Anyone who can write the file can also compute a new chain: store
-`Ledger.head` elsewhere to detect that.
+The hash chain detects accidents and careless changes. An older copy of the file has a valid chain, too, and anyone who
+can write the file can compute a new one. `Ledger.head` is therefore noted outside of the file: beside it after every
+row, where `Ledger.open` checks it, and in the manifest of every run, which is checked when that run is resumed or a new
+one starts beside it. Only someone who changes all of these goes unnoticed.
 
 Releases are written as JSON with a fixed schema: nothing is unpickled, and files name no classes.
 """
@@ -25,6 +27,7 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,6 +41,7 @@ from tacit.core import Budget, files
 from tacit.core.prices import Gaussian, Release, Sampling, Zcdp
 from tacit.errors import BudgetError, LedgerError, StorageError, TacitError, UserError
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, accountant_by_name
+from tacit.privacy.ledger_head import LedgerHead, LedgerUse, head_file, read_head, write_head
 
 FORMAT = 1
 LIMIT = 1 << 26  # bytes of a ledger
@@ -82,7 +86,6 @@ class Ledger:
         path: the file.
         budget: the budget of all runs together.
         accounting: the accounting of all reserved rounds of all runs.
-        head: the hash of the last row.
 
     Example:
         >>> import tempfile
@@ -104,7 +107,7 @@ class Ledger:
         self._entries: dict[tuple[str, int], LedgerEntry] = {}
         self._first_events: dict[tuple[str, int], str] = {}  # the event with which a round was first reserved
         self._keys: dict[str, tuple[str, int]] = {}  # of which run and round each key is
-        self._number, self.head = -1, GENESIS
+        self._hashes: list[str] = []  # of the rows, in order
 
     @classmethod
     def open(cls, path: Path, budget: Budget | None = None, accountant: Accountant | None = None) -> Self:
@@ -145,6 +148,23 @@ class Ledger:
     def entries(self) -> tuple[LedgerEntry, ...]:
         """All reserved rounds, in the order of their reservation."""
         return tuple(self._entries.values())
+
+    @property
+    def head(self) -> LedgerHead:
+        """The last row, which whoever stores it can use to notice that the ledger was rolled back."""
+        return LedgerHead(self._hashes[0], len(self._hashes) - 1, self._hashes[-1])
+
+    @property
+    def use(self) -> LedgerUse:
+        """What all runs together have used of the budget."""
+        runs = {entry.run for entry in self.entries}
+        return LedgerUse(
+            self.path, self.accounting.epsilon(self.budget.delta), self.budget, self.accounting.rounds, len(runs)
+        )
+
+    def check_continues(self, head: LedgerHead, noted: str) -> None:
+        """Raise `LedgerError` unless this ledger still has all rows up to a head that was noted earlier."""
+        head.check_precedes(self._hashes, self.path, noted)
 
     def remaining_rounds(self, release: Release) -> int:
         """How many more rounds with this release the budget allows."""
@@ -233,8 +253,12 @@ class Ledger:
 
     def _load(self, budget: Budget | None, accountant: Accountant | None) -> None:
         """Read all rows; write the first one if the file is new."""
-        tables = self._connection.execute("SELECT sql FROM sqlite_master LIMIT 9").fetchall()
+        tables, noted = (
+            self._connection.execute("SELECT sql FROM sqlite_master LIMIT 9").fetchall(),
+            read_head(self.path),
+        )
         if not tables:
+            self._check_noted(noted)  # a ledger that was deleted is not begun anew
             self._create(budget, accountant or FAST_PLD)
         elif not set(tables) <= {(statement,) for statement in _SCHEMA}:  # a view or trigger would run its own queries
             raise self._tampered("it has other tables than a ledger")
@@ -244,11 +268,16 @@ class Ledger:
             self._check_terms(budget, accountant)
             for row in rows:
                 self._replay(row)
+            self._check_noted(noted)
             self.accounting = self._account(self.entries)
         except (TacitError, sqlite3.Error, UnicodeDecodeError):
             raise
         except Exception as error:  # whatever the content of a row leads to
             raise self._tampered("a row has invalid content") from error
+
+    def _check_noted(self, noted: LedgerHead | None) -> None:
+        if noted is not None:
+            self.check_continues(noted, str(head_file(self.path)))
 
     def _create(self, budget: Budget | None, accountant: Accountant) -> None:
         """Write the tables and the first row in one transaction."""
@@ -256,27 +285,33 @@ class Ledger:
             raise LedgerError(f"{self.path} is not a ledger yet. Give its budget, epsilon and delta, to create it.")
         terms = {
             "format": FORMAT,
+            "id": secrets.token_hex(16),  # so that no other ledger has the same first row
             "accountant": accountant.name,
             "adjacency": accountant.adjacency.value,
             "epsilon": float(budget.epsilon),
             "delta": float(budget.delta),
         }
         self._append({"kind": "budget", **terms}, before=_SCHEMA)
-        self._number, self.head = -1, GENESIS  # the row is read back, as for any ledger
+        self._hashes.clear()  # the row is read back, as for any ledger
 
     def _verified_rows(self) -> Iterator[dict[str, object]]:
         """All rows in order, each verified against its predecessor, and the last one against the head."""
         if self._connection.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
             raise self._tampered("the file is damaged")
         for number, body, digest in self._connection.execute("SELECT number, body, hash FROM rows ORDER BY number"):
-            if number != self._number + 1:
-                raise self._tampered(f"row {self._number + 1} is missing")
-            if digest != _hash(self.head, number, body):
+            if number != len(self._hashes):
+                raise self._tampered(f"row {len(self._hashes)} is missing")
+            if digest != _hash(self._last_hash, number, body):
                 raise self._tampered(f"row {number} was changed")
-            self._number, self.head = number, digest
+            self._hashes.append(digest)
             yield json.loads(body)
-        if self._connection.execute("SELECT number, hash FROM head").fetchall() != [(self._number, self.head)]:
-            raise self._tampered(f"rows after {self._number} are missing")
+        last = len(self._hashes) - 1
+        if self._connection.execute("SELECT number, hash FROM head").fetchall() != [(last, self._last_hash)]:
+            raise self._tampered(f"rows after {last} are missing")
+
+    @property
+    def _last_hash(self) -> str:
+        return self._hashes[-1] if self._hashes else GENESIS
 
     def _add(self, entry: LedgerEntry) -> None:
         self._entries[entry.run, entry.round] = entry
@@ -293,18 +328,19 @@ class Ledger:
             self._entries[known.run, known.round] = replace(known, digest=str(row["digest"]))
 
     def _append(self, body: dict[str, object], before: tuple[str, ...] = ()) -> None:
-        """Write one row and the head in one transaction, which is on the disk when this returns."""
+        """Write one row in a transaction that is on the disk when this returns, and note it beside the ledger."""
         if os.getpid() != self._process:
             raise LedgerError(f"{self.path} belongs to the process that opened it, not to those forked from it.")
-        text, number = canonical(body), self._number + 1
-        digest = _hash(self.head, number, text)
+        text, number = canonical(body), len(self._hashes)
+        digest = _hash(self._last_hash, number, text)
         with self._sqlite_errors():
             for statement in ("BEGIN IMMEDIATE", *before):
                 self._connection.execute(statement)
             self._connection.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, text, digest))
             self._connection.execute("INSERT OR REPLACE INTO head VALUES (1, ?, ?)", (number, digest))
             self._connection.execute("COMMIT")
-        self._number, self.head = number, digest
+        self._hashes.append(digest)
+        write_head(self.path, self.head)  # after the row: a head that is behind is continued by the ledger
 
     @contextmanager
     def _sqlite_errors(self) -> Iterator[None]:

@@ -191,5 +191,6 @@ def _uncovered(method: Method) -> tuple[str, ...]:
     return (
         *sentences,
         "Hyperparameters, clipping bounds among them, that were chosen by results on the same data are not covered.",
+        "What was computed from the clients' rows before a run, such as ranges, is not covered; a run lists it.",
         "A simulation derives its noise from the seed: it protects only against those who do not know the seed.",
     )

@@ -9,6 +9,7 @@
                              name is prefixed with the model's number
     leakage.json             the leakage of each client (d-privacy only)
     ledger.db                the charges to the privacy budget, if there is one and no shared ledger
+    ledger.db.head           its last row, by which an older copy of it is noticed
     noise.key                the secret key from which the noise of the next rounds derives, readable by the owner only
 
 The key moves forward with every checkpoint, so that keys of rounds before it are erased, and it is removed when the run
@@ -24,11 +25,11 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 import safetensors.torch
 from torch import Tensor
@@ -36,10 +37,14 @@ from torch import Tensor
 from tacit.core import Method, Report, State, files
 from tacit.core.keys import Ratchet
 from tacit.core.serialization import Source, read_json, write_json
-from tacit.errors import RunError
+from tacit.errors import LedgerError, RunError
 from tacit.privacy.leakage import LeakageAccounting
+from tacit.privacy.ledger_head import SUFFIX, LedgerHead
 from tacit.runs import checkpoint, key_file
 from tacit.runs.manifest import NEW_RUN, Manifest, Status
+
+if TYPE_CHECKING:
+    from tacit.privacy.ledger import Ledger
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
 LEDGER, LEAKAGE, KEY = "ledger.db", "leakage.json", "noise.key"
@@ -70,6 +75,7 @@ class RunDirectory:
         self.path, self.manifest, self._created, self.ratchet = path, manifest, created, ratchet
         self.state: State | None = None
         self.history: tuple[Report, ...] = ()
+        self._ledger: Ledger | None = None
         self._last_checkpoint = time.monotonic()
         with files.storage_errors(path / ROUNDS):
             files.touch_private(path / ROUNDS)
@@ -117,6 +123,7 @@ class RunDirectory:
         with files.storage_errors(self.path / ROUNDS):
             files.flush(self._rounds)
         checkpoint.write(self.path / CHECKPOINT, state, self.manifest.caveat)
+        self._note_head()
         self.state, self._last_checkpoint = state, time.monotonic()
         self._erase_keys_before(state.round)
 
@@ -139,6 +146,29 @@ class RunDirectory:
     def ledger_for(self, method: Method) -> Path | None:
         """The run's own ledger, which is used unless a shared one is given; None without a budget."""
         return None if method.budget is None else self.path / LEDGER
+
+    def note(self, ledger: "Ledger | None") -> None:
+        """Note the head of the run's ledger in the manifest, now and with every checkpoint.
+
+        Raises:
+            LedgerError: the run was started with another ledger.
+        """
+        noted = self.manifest.ledger
+        if noted is not None and ledger is not None and noted.ledger != ledger.head.ledger:
+            raise LedgerError(
+                f"Expected the ledger with which the run in {self.path} was started, whose first row is "
+                f"{noted.ledger[:12]}..., but that of {ledger.path} is {ledger.head.ledger[:12]}.... Give that ledger."
+            )
+        self._ledger = ledger
+        self._note_head()
+
+    def noted_heads(self) -> Iterator[tuple[str, LedgerHead]]:
+        """The ledgers' heads in the manifests of this run and of those beside it, and where they were found."""
+        for file in sorted({self.path / MANIFEST, *self.path.parent.glob(f"*/{MANIFEST}")}):
+            with suppress(RunError):  # other files, and manifests of other versions
+                head = read_manifest(file.parent).ledger
+                if head is not None:
+                    yield str(file), head
 
     def discard(self) -> None:
         """Remove everything that `create` made; a directory that was opened is left unchanged."""
@@ -177,9 +207,17 @@ class RunDirectory:
         if leakage is not None:
             files.write(self.path / LEAKAGE, (json.dumps(leakage.to_json(), indent=2) + "\n").encode(), private=True)
 
+    def _note_head(self) -> None:
+        head = None if self._ledger is None else self._ledger.head
+        if head not in (None, self.manifest.ledger):
+            self._write_manifest(replace(self.manifest, ledger=head))
+
     def _write_status(self, status: Status) -> None:
-        self.manifest = replace(self.manifest, status=status)
-        files.write(self.path / MANIFEST, self.manifest.to_bytes(), private=True)
+        self._write_manifest(replace(self.manifest, status=status))
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        files.write(self.path / MANIFEST, manifest.to_bytes(), private=True)
 
     def _append(self, line: bytes) -> None:
         """Append a whole line, or nothing."""
@@ -257,7 +295,7 @@ def read_rounds(path: Path) -> tuple[Report, ...]:
 def _remove(path: Path, created: Iterable[Path]) -> None:
     """Remove the files of a run and, if they are empty, the directories that were created for it."""
     with suppress(OSError):
-        for name in (KEY, MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER, LEAKAGE):
+        for name in (KEY, MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER, LEDGER + SUFFIX, LEAKAGE):
             (path / name).unlink(missing_ok=True)
         for folder in created:
             folder.rmdir()

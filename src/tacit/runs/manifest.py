@@ -17,6 +17,7 @@ from torch import Tensor
 from tacit.core import Noise, Task
 from tacit.core.serialization import Source, read_json
 from tacit.errors import RunError, UserError
+from tacit.privacy.ledger_head import LedgerHead
 
 FORMAT = 1
 NEW_RUN = "Start a new run, or use the version of Tacit that wrote this one."
@@ -53,6 +54,7 @@ class TaskEntry:
         parameters: the number of trainable parameters of the model.
         loss: the loss's `repr`.
         data: a digest of all samples, including held-out ones, and of who owns them.
+        not_covered: what no guarantee of a run on the task covers, a sentence each.
     """
 
     name: str
@@ -62,6 +64,7 @@ class TaskEntry:
     parameters: int
     loss: str
     data: str
+    not_covered: tuple[str, ...] = field(default=(), repr=False)  # the name of a run does not depend on it
 
     @classmethod
     def of(cls, task: Task, args: Options | None, parameters: int) -> Self:
@@ -76,16 +79,19 @@ class TaskEntry:
             parameters=parameters,
             loss=repr(task.loss),
             data=_digest(population.x, population.y, population.sample_indices, population.offsets, *others),
+            not_covered=task.not_covered,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What was run. Two runs with seeded noise whose manifests differ at most in the status give bitwise equal results.
+    """What was run. Two runs with seeded noise whose manifests differ only in status and ledger give the same results.
 
     `caveat` is the warning that the method's channel attaches to every result; empty: none. `noise` is `seeded` for a
     simulation with reproducible noise, which protects against nobody who knows the seed. `key` is the digest of the
-    run's secret key, which reveals nothing of it; empty if the noise is seeded.
+    run's secret key, which reveals nothing of it; empty if the noise is seeded. `ledger` is
+    the head of the privacy ledger when the manifest was last written, by which a ledger that was rolled back since is
+    noticed.
     """
 
     method: MethodEntry
@@ -99,6 +105,7 @@ class Manifest:
     key: str = ""
     format: int = FORMAT
     status: Status = "running"
+    ledger: LedgerHead | None = None
 
     @property
     def run(self) -> str:
@@ -147,7 +154,7 @@ class Manifest:
     def _decisive(self) -> dict[str, object]:
         return {
             "method": self.method.repr,
-            "task": replace(self.task, args=None),
+            "task": replace(self.task, args=None, not_covered=()),
             "seed": self.seed,
             "device": self.device,
             "evaluate_every": self.evaluate_every,

@@ -17,6 +17,7 @@ from tacit.engine import Simulation
 from tacit.errors import UserError, expect
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
+from tacit.privacy.ledger_head import LedgerUse
 from tacit.runs.bandwidth import Bandwidth, Savings
 from tacit.runs.checking import check_declared
 from tacit.runs.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
@@ -166,8 +167,17 @@ class Run:
     @cached_property
     def privacy(self) -> Guarantee | LeakageGuarantee:
         """What is proved: (ε, δ) or d-privacy with its assumptions and against whom; or none, and why."""
-        found = guarantee_of(self.plan.method, self.history, self.charges, self.leakage)
-        return found.excluding(SEEDED) if self.plan.noise == "seeded" and self.plan.method.changes_rows else found
+        method, not_covered = self.plan.method, self.plan.task.not_covered
+        found = guarantee_of(method, self.history, self.charges, self.leakage, not_covered)
+        return found.excluding(SEEDED) if self.plan.noise == "seeded" and method.changes_rows else found
+
+    @property
+    def ledger(self) -> LedgerUse | None:
+        """What all runs together have used of a shared ledger; None if the run has a ledger of its own, or none."""
+        found = None if self.charges is None else self.charges.ledger
+        if found is None or (self.directory is not None and found.path.parent == self.directory):
+            return None
+        return found.use
 
     @property
     def rounds(self) -> int:
@@ -220,15 +230,22 @@ def size_noise(method: Method, population: int) -> Method:
 
 
 def guarantee_of(
-    method: Method, history: Sequence[Report], charges: "Charges | None", leakage: LeakageAccounting | None
+    method: Method,
+    history: Sequence[Report],
+    charges: "Charges | None",
+    leakage: LeakageAccounting | None,
+    not_covered: Sequence[str] = (),
 ) -> Guarantee | LeakageGuarantee:
-    """What is proved about privacy after these rounds."""
+    """What is proved about privacy after these rounds; `not_covered` is what the task adds to what is not."""
+    caveat = method.channel.caveat
     if leakage is not None:
-        return leakage.guarantee(early_stopping=method.patience is not None).excluding(method.channel.caveat)
+        return leakage.guarantee(early_stopping=method.patience is not None).excluding(*not_covered, caveat)
     if charges is None:
-        reason = reason_unproved(method.price(0))
-        return Guarantee.none(reason, rounds=len(history)).excluding(method.channel.caveat)
-    return charges.guarantee(history).excluding(_host_of_enclave(method, charges.population), method.channel.caveat)
+        return Guarantee.none(reason_unproved(method.price(0)), rounds=len(history)).excluding(caveat)
+    size = f"The number of clients, {charges.population}, which is taken to be public."
+    return charges.guarantee(history).excluding(
+        size, *not_covered, _host_of_enclave(method, charges.population), caveat
+    )
 
 
 def _host_of_enclave(method: Method, population: int) -> str:

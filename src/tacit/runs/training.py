@@ -1,27 +1,22 @@
-"""The loop that trains: rounds of the simulation, charges before each of them, files after, a `Run` after every round.
+"""Training with files: the charged rounds of a run, each recorded in its directory, and a `Run` after every round.
 
 `train` returns the last one; the command shows each of them as it comes.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Generator
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from tacit.core import KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Task
-from tacit.core.keys import Ratchet
-from tacit.errors import BudgetError, RunError, StorageError, TrainingError, UserError
+from tacit.core import Method, Noise, State, Task
+from tacit.errors import RunError, StorageError, UserError
 from tacit.runs.directory import RunDirectory
-from tacit.runs.manifest import Manifest
 from tacit.runs.records import Plan, Run
-
-if TYPE_CHECKING:
-    from tacit.privacy.charging import Charges
+from tacit.runs.rounds import charged_rounds, keyed_manifest, new_ratchet, open_charges, run_keys, unrecorded
 
 
 def train(
@@ -86,65 +81,16 @@ def follow(
     if out is None:
         if resume:
             raise UserError("Expected the directory of the run to resume. Give it as out.")
-        run, ratchet = Run.begin(plan, plan.simulation.initial_state), _new_ratchet(plan)
-        with open_charges(plan, (), ledger, _keyed(plan, ratchet).run) as charges:
-            yield from _steps(replace(run, charges=charges), workers, _key_source(plan, ratchet))
+        yield from unrecorded(plan, workers, ledger)
         return
     directory = _open(plan, out) if resume else _create(plan, out)
     with closing(directory):
         yield from _recorded(plan, directory, workers, ledger)
 
 
-@contextmanager
-def open_charges(plan: Plan, done: Sequence[Report], ledger: Path | None, name: str) -> "Iterator[Charges | None]":
-    """A run's privacy charges, with its ledger held open; None for a method without (ε, δ) accounting.
-
-    Args:
-        plan: what is run.
-        done: its rounds so far.
-        ledger: the file of the ledger; None: nothing outlives the run.
-        name: the run's name in the ledger.
-    """
-    method, population = plan.method, len(plan.task.population)
-    if not method.accounted:
-        if ledger is not None:
-            raise UserError(f"Expected no ledger for {method.name}: {_why_no_ledger(method)}.")
-        yield None
-        return
-    from tacit.privacy.charging import Charges, accountant_for
-    from tacit.privacy.ledger import Ledger
-
-    turnouts = [report.turnout for report in done]
-    if ledger is None:
-        yield Charges.begin(method, population, turnouts)
-        return
-    terms = () if ledger.exists() else (method.budget, accountant_for(method, population))
-    with Ledger.open(ledger, *terms) as opened:
-        yield Charges.begin(method, population, turnouts, opened, name)
-
-
-def _why_no_ledger(method: Method) -> str:
-    if method.metric:
-        return "d-privacy is accounted for each client separately"
-    return "it adds no noise, so there is nothing to charge"
-
-
-def _new_ratchet(plan: Plan) -> Ratchet | None:
-    return Ratchet.fresh() if plan.noise == "secret" else None
-
-
-def _keyed(plan: Plan, ratchet: Ratchet | None) -> Manifest:
-    """The manifest of a new run, which names the run's secret key."""
-    return plan.manifest if ratchet is None else replace(plan.manifest, key=ratchet.key.digest)
-
-
-def _key_source(plan: Plan, ratchet: Ratchet | None) -> KeySource:
-    return SeededKeys(plan.seed) if plan.noise == "seeded" else SecretKeys(plan.seed, ratchet)
-
-
 def _create(plan: Plan, path: Path) -> RunDirectory:
-    ratchet = _new_ratchet(plan)
-    return RunDirectory.create(path, _keyed(plan, ratchet), ratchet)
+    ratchet = new_ratchet(plan)
+    return RunDirectory.create(path, keyed_manifest(plan, ratchet), ratchet)
 
 
 def _open(plan: Plan, path: Path) -> RunDirectory:
@@ -157,82 +103,15 @@ def _open(plan: Plan, path: Path) -> RunDirectory:
     return directory
 
 
-def _steps(run: Run, workers: int | None, keys: KeySource) -> Generator[Run]:
-    """The run as it starts, and after every remaining round; each round is charged before it is played."""
-    yield run
-    if run.ended:
-        return
-    plan = run.plan
-    steps = plan.simulation.rounds(
-        run.state, workers=workers, evaluate_every=plan.evaluate_every, last=run.rounds, keys=keys
-    )
-    with closing(steps):
-        while not run.ended:
-            try:
-                run = _step(run, steps, keys)
-            except _NonFiniteModelError as problem:  # the round was charged, and its model is not released
-                if run.state.round == 0:
-                    raise TrainingError(_NOT_FINITE) from None
-                yield replace(run, charges=problem.charges, diverged=True)
-                return
-            except BudgetError:  # a shared ledger is used up, or too few clients added their share of the noise
-                if run.state.round == 0:
-                    raise
-                return
-            yield run
-
-
-def _step(run: Run, steps: Generator[tuple[State, Report]], keys: KeySource) -> Run:
-    """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
-    if run.charges is None:
-        state, report = next(steps)
-        _check_finite(state, None)
-        return _after(run, state, report, None)
-    reserved = run.charges.reserve(keys.keys(run.state.round).server.digest)
-    state, report = next(steps)
-    charges = reserved.settle(report.turnout)
-    _check_finite(state, charges)
-    charges.release(state)
-    return _after(run, state, report, charges)
-
-
-class _NonFiniteModelError(Exception):
-    """A round led to a model with infinite weights or NaN; `charges` include that round."""
-
-    def __init__(self, charges: "Charges | None") -> None:
-        Exception.__init__(self)
-        self.charges = charges
-
-
-_NOT_FINITE = (
-    "The model is not finite after the first round: training diverged. "
-    "Lower the learning rate, take fewer local steps, or clip."
-)
-
-
-def _check_finite(state: State, charges: "Charges | None") -> None:
-    if not bool(torch.isfinite(state.weights).all()):
-        raise _NonFiniteModelError(charges)
-
-
-def _after(run: Run, state: State, report: Report, charges: "Charges | None") -> Run:
-    """The run one round later."""
-    if charges is not None:
-        report = replace(report, epsilon=charges.epsilon)
-    leakage = None if run.leakage is None else run.leakage.after(report)
-    if leakage is not None:
-        report = replace(report, leakage=leakage.maximum)
-    return replace(run, state=state, history=(*run.history, report), charges=charges, leakage=leakage)
-
-
 def _recorded(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path | None) -> Generator[Run]:
     """The same, with every round recorded in the directory."""
     run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
     try:
         where, name = ledger or directory.ledger_for(plan.method), directory.manifest.run
-        with open_charges(plan, run.history, where, name) as charges:
+        with open_charges(plan, run.history, where, name, directory.noted_heads()) as charges:
             run = replace(run, charges=charges)
-            for step in _steps(run, workers, _key_source(plan, directory.ratchet)):
+            directory.note(None if charges is None else charges.ledger)
+            for step in charged_rounds(run, workers, run_keys(plan, directory.ratchet)):
                 if step.state is not run.state:
                     directory.record(step.state, step.history[-1])
                 run = step  # only now: a state is written only after the round that led to it

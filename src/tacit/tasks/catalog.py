@@ -30,6 +30,7 @@ class CatalogEntry:
         data: the data sets that it is made from.
         natural_clients: the clients that the data define, if they are the default.
         folder: folder of files without a checksum, which users generate themselves.
+        preprocessing: what constants in the inputs, such as ranges, are computed from by default (`Preprocessing`).
     """
 
     name: str
@@ -38,6 +39,7 @@ class CatalogEntry:
     data: tuple[DataSet, ...] = ()
     natural_clients: str = ""
     folder: str = ""
+    preprocessing: str = "row"
 
     @property
     def factory(self) -> "Callable[..., Task]":
@@ -91,12 +93,13 @@ TASKS: dict[str, CatalogEntry] = {
             "hospital_charges",
             (sources.CMS_IPPS, sources.ZIP_LATLON),
             "2206 hospitals",
+            preprocessing="public",
         ),
-        CatalogEntry("covid-mx", "medical", "covid_mx", (sources.COVID_MX,)),
-        CatalogEntry("ist", "medical", "ist", (sources.IST,), "463 hospitals"),
-        CatalogEntry("diabetes-130", "medical", "diabetes_130", (sources.DIABETES,)),
-        CatalogEntry("gusto", "medical", "gusto", (sources.GUSTO,), "16 regions"),
-        CatalogEntry("support2", "medical", "support2", (sources.SUPPORT2,)),
+        CatalogEntry("covid-mx", "medical", "covid_mx", (sources.COVID_MX,), preprocessing="private"),
+        CatalogEntry("ist", "medical", "ist", (sources.IST,), "463 hospitals", preprocessing="private"),
+        CatalogEntry("diabetes-130", "medical", "diabetes_130", (sources.DIABETES,), preprocessing="private"),
+        CatalogEntry("gusto", "medical", "gusto", (sources.GUSTO,), "16 regions", preprocessing="private"),
+        CatalogEntry("support2", "medical", "support2", (sources.SUPPORT2,), preprocessing="private"),
     )
 }
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tacit.core.keys import Key
 from tacit.core.schema import choose
-from tacit.core.task import Population, Samples, Task
+from tacit.core.task import Population, Preprocessing, Samples, Task
 from tacit.errors import expect
 from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import DataSet, locate, read
@@ -29,6 +29,7 @@ from tacit.tasks.sources import CIFAR_10, FASHION_MNIST, MNIST
 Partition = Literal["iid", "shards", "dirichlet"]
 Features = Literal["pixels", "oriented-gradients"]
 DIGITS = Path(__file__).with_name("digits.npz")  # licence and attribution in digits.LICENSE.txt
+SCALED_PIXELS = Preprocessing("row", "Pixels are divided by their largest possible value.")
 CELL = 4  # side of a histogram's cell, in pixels
 FEATURE_BATCH = 4096  # images whose features are computed at once, which bounds memory
 
@@ -69,6 +70,7 @@ def digits(
         test=(x[test], y[test]),
         public=(x[public_part], y[public_part]) if public else None,
         name="digits",
+        preprocessing=SCALED_PIXELS,
     )
 
 
@@ -119,6 +121,7 @@ def mnist(
         test=test,
         public=public_images if public else None,
         name="mnist",
+        preprocessing=SCALED_PIXELS,
     )
 
 
@@ -152,6 +155,7 @@ def fashion_mnist(
         test=test,
         public=_public_digits(public, _key(seed).child("public")),
         name="fashion-mnist",
+        preprocessing=SCALED_PIXELS,
     )
 
 
@@ -186,6 +190,7 @@ def cifar_10(
         clients=Population.split(x, y, parts),
         test=_load_batch("test_batch.npz"),
         name="cifar-10",
+        preprocessing=SCALED_PIXELS,
     )
 
 

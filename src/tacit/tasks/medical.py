@@ -5,16 +5,28 @@ They replace the proprietary Premier data of FL-TOP, with the same network (at a
 at the time of the prediction is an input; each factory lists what is excluded. The split into training and test rows is
 fixed; the seed changes which client owns which training row.
 
-Features are in [0, 1]. Numbers are scaled by the minimum and maximum of the training rows; a missing number becomes 0,
-and an indicator column marks it. Categories become one column per value with at least `RARE` training rows (the rule of
-FL-TOP's medical data); a missing category is a value like any other.
+Features are in [0, 1]. Numbers are scaled by their minimum and maximum; a missing number becomes 0, and an indicator
+column marks it. Categories become one column per value; a missing category is a value like any other. These constants
+make a `Codebook`, and `encoding` says where it comes from:
+
+- `training`, the default, as in FL-TOP: from all training rows, with the values that at least `RARE` of them have. The
+  codebook then depends on the clients' rows, which no guarantee covers, and every guarantee says so.
+- `public`: from the public rows alone (`public=N`), with all values that they have.
+- a TOML file, which declares the constants to be public, as in the data set's documentation::
+
+      [numbers]
+      AGE = [16, 110]           # minimum and maximum; what is outside is clipped
+      [categories]
+      SEX = ["F", "M"]          # any other value sets no column
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,8 +34,10 @@ from torch import Tensor
 
 from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy
-from tacit.core.task import Population, Samples, Task
-from tacit.errors import DataError, expect
+from tacit.core.schema import listed
+from tacit.core.serialization import read_toml
+from tacit.core.task import Population, Preprocessing, Samples, Task
+from tacit.errors import DataError, UserError, expect
 from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import DataSet, read
 from tacit.tasks.formats import parse_csv
@@ -70,12 +84,14 @@ class ClientSplit:
         balanced: drop rows of the more frequent outcome at random, until each client (and the public data) has as
             many of both.
         seed: seed of the split.
+        encoding: where minima, maxima and categories come from: `training`, `public` or a TOML file.
     """
 
     clients: int | None
     public: int
     balanced: bool
     seed: int
+    encoding: str = "training"
 
 
 @dataclass(frozen=True)
@@ -86,7 +102,72 @@ class EncodedTable:
     names: tuple[str, ...]
 
 
-def covid_mx(clients: int | None = 5010, public: int = 356, balanced: bool = False, seed: int = 0) -> Task:
+class Codebook(msgspec.Struct, frozen=True, kw_only=True):
+    """The constants by which a table is encoded.
+
+    Attributes:
+        numbers: minimum and maximum of each column of numbers.
+        categories: the values of each categorical column that get a column of their own.
+        indicators: the columns of numbers with an indicator of missing values; None: all of them.
+    """
+
+    numbers: Mapping[str, tuple[float, float]] = msgspec.field(default_factory=dict)
+    categories: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    indicators: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(
+        cls, table: Mapping[str, Column], numbers: Sequence[str], categories: Sequence[str], rows: NDArray[np.int64]
+    ) -> "Codebook":
+        """The constants of these rows: values that are not rare, and indicators where a number is missing."""
+        floats = {name: _floats(table[name])[rows] for name in numbers}
+        return cls(
+            numbers={name: (float(np.nanmin(values)), float(np.nanmax(values))) for name, values in floats.items()},
+            categories={name: _frequent(table[name], rows) for name in categories},
+            indicators=tuple(name for name, values in floats.items() if np.isnan(values).any()),
+        )
+
+    @classmethod
+    def of_public(cls, patients: PatientTable, rows: NDArray[np.int64]) -> "Codebook":
+        """The constants of public rows, however few: all values in them, and an indicator for every number."""
+        table = patients.table
+        return cls(
+            numbers={name: _range(_floats(table[name])[rows]) for name in patients.numbers},
+            categories={name: _present(table[name], rows) for name in patients.categories},
+        )
+
+    @classmethod
+    def declared(cls, file: Path, patients: PatientTable) -> "Codebook":
+        """The constants in a TOML file; raises `UserError` unless it has all columns of the table, and no others."""
+        found = read_toml(file, cls)
+        wanted = {"numbers": patients.numbers, "categories": patients.categories}
+        for kind, names in wanted.items():
+            given: Mapping[str, object] = getattr(found, kind)
+            missing, unknown = [name for name in names if name not in given], [n for n in given if n not in names]
+            if missing or unknown:
+                wrong = f"lacks {listed(missing)}" if missing else f"has {listed(unknown)}, which are not inputs"
+                raise UserError(
+                    f"Expected {kind} of {file} to declare the inputs of {patients.name}, {listed(names)}, "
+                    f"but it {wrong}."
+                )
+        for name, (low, high) in found.numbers.items():
+            expect(low < high, f"minimum < maximum of {name} in {file}, got {low:g} and {high:g}")
+        return found
+
+    def encode(self, table: Mapping[str, Column]) -> EncodedTable:
+        """Features of all rows of a table."""
+        columns: dict[str, NDArray[np.float32]] = {}
+        for name, limits in self.numbers.items():
+            indicator = self.indicators is None or name in self.indicators
+            columns |= _scale(name, table[name], limits, indicator=indicator)
+        for name, values in self.categories.items():
+            columns |= _one_hot(name, table[name], values)
+        return EncodedTable(torch.from_numpy(np.stack(list(columns.values()))).T.contiguous(), tuple(columns))
+
+
+def covid_mx(
+    clients: int | None = 5010, public: int = 356, balanced: bool = False, seed: int = 0, encoding: str = "training"
+) -> Task:
     """COVID-19 patients of Mexico: death, from age, sex and earlier diseases.
 
     Excluded, as later than the first visit or not dated: DATE_DIED (the outcome), INTUBED, ICU, PATIENT_TYPE (sent home
@@ -97,6 +178,7 @@ def covid_mx(clients: int | None = 5010, public: int = 356, balanced: bool = Fal
         public: number of public patients, which no client owns.
         balanced: downsample each client to as many deaths as survivors.
         seed: seed of the split into clients.
+        encoding: minima, maxima and categories from `training` rows, `public` ones, or a TOML file that declares them.
     """
     table = _covid_table()
     diseases = ("DIABETES", "COPD", "ASTHMA", "INMSUPR", "HIPERTENSION", "OTHER_DISEASE", "CARDIOVASCULAR")
@@ -108,7 +190,8 @@ def covid_mx(clients: int | None = 5010, public: int = 356, balanced: bool = Fal
         positive=table["DATE_DIED"] != 99999999,
         hospital=table["MEDICAL_UNIT"],
     )
-    return _make_task(patients, ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed))
+    split = ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed, encoding=encoding)
+    return _make_task(patients, split)
 
 
 def ist(
@@ -117,6 +200,7 @@ def ist(
     public: int = 0,
     balanced: bool = False,
     seed: int = 0,
+    encoding: str = "training",
 ) -> Task:
     """International Stroke Trial: death, from what was known at randomisation; hospitals are clients.
 
@@ -129,6 +213,7 @@ def ist(
         public: number of public patients, which no client owns.
         balanced: downsample each client to as many deaths as survivors.
         seed: seed of the split into clients.
+        encoding: minima, maxima and categories from `training` rows, `public` ones, or a TOML file that declares them.
     """
     table = _read_csv(IST)
     deficits = tuple(f"RDEF{number}" for number in range(1, 9))
@@ -142,7 +227,8 @@ def ist(
         positive=_equals(died, "1"),
         hospital=np.array([int(number) for number in table["HOSPNUM"]]),
     )
-    return _make_task(patients, ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed))
+    split = ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed, encoding=encoding)
+    return _make_task(patients, split)
 
 
 def gusto(
@@ -151,6 +237,7 @@ def gusto(
     public: int = 0,
     balanced: bool = False,
     seed: int = 0,
+    encoding: str = "training",
 ) -> Task:
     """GUSTO-I: death within 30 days of an infarction, from findings at admission; regions are clients.
 
@@ -162,6 +249,7 @@ def gusto(
         public: number of public patients, which no client owns.
         balanced: downsample each client to as many deaths as survivors.
         seed: seed of the split into clients.
+        encoding: minima, maxima and categories from `training` rows, `public` ones, or a TOML file that declares them.
     """
     table = _read_csv(GUSTO)
     history = ("dia", "pmi", "htn", "smk", "pan", "fam", "prevcvd", "prevcabg")
@@ -173,10 +261,13 @@ def gusto(
         positive=_equals(table["day30"], "1"),
         hospital=np.array([int(number) for number in table[groups]]),
     )
-    return _make_task(patients, ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed))
+    split = ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed, encoding=encoding)
+    return _make_task(patients, split)
 
 
-def diabetes_130(clients: int | None = 100, public: int = 0, balanced: bool = False, seed: int = 0) -> Task:
+def diabetes_130(
+    clients: int | None = 100, public: int = 0, balanced: bool = False, seed: int = 0, encoding: str = "training"
+) -> Task:
     """Diabetic patients of 130 US hospitals: readmission within 30 days, from what is known at discharge.
 
     The hospital is not published, so clients are virtual. Stays that end in death or a hospice are excluded, since no
@@ -187,6 +278,7 @@ def diabetes_130(clients: int | None = 100, public: int = 0, balanced: bool = Fa
         public: number of public stays, which no client owns.
         balanced: downsample each client to as many readmissions as others.
         seed: seed of the split into clients.
+        encoding: minima, maxima and categories from `training` rows, `public` ones, or a TOML file that declares them.
     """
     table = _read_csv(DIABETES)
     names = list(table)
@@ -202,10 +294,13 @@ def diabetes_130(clients: int | None = 100, public: int = 0, balanced: bool = Fa
         person=table["patient_nbr"],
         rows=np.flatnonzero([where not in final for where in table["discharge_disposition_id"]]),
     )
-    return _make_task(patients, ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed))
+    split = ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed, encoding=encoding)
+    return _make_task(patients, split)
 
 
-def support2(clients: int | None = 40, public: int = 0, balanced: bool = False, seed: int = 0) -> Task:
+def support2(
+    clients: int | None = 40, public: int = 0, balanced: bool = False, seed: int = 0, encoding: str = "training"
+) -> Task:
     """SUPPORT: death in hospital of the critically ill, from findings up to the third day.
 
     Excluded: later facts (death, slos, d.time, charges and costs, avtisst, sfdm2), other predictions (surv2m, surv6m,
@@ -217,6 +312,7 @@ def support2(clients: int | None = 40, public: int = 0, balanced: bool = False, 
         public: number of public patients, which no client owns.
         balanced: downsample each client to as many deaths as survivors.
         seed: seed of the split into clients.
+        encoding: minima, maxima and categories from `training` rows, `public` ones, or a TOML file that declares them.
     """
     table = _read_csv(SUPPORT2)
     body = ("meanbp", "wblc", "hrt", "resp", "temp", "pafi", "alb", "bili", "crea", "sod", "ph", "glucose", "bun")
@@ -227,7 +323,8 @@ def support2(clients: int | None = 40, public: int = 0, balanced: bool = False, 
         categories=("sex", "dzgroup", "income", "race", "diabetes", "dementia", "ca"),
         positive=_equals(table["hospdead"], "1"),
     )
-    return _make_task(patients, ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed))
+    split = ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed, encoding=encoding)
+    return _make_task(patients, split)
 
 
 def encode(
@@ -240,20 +337,16 @@ def encode(
         >>> encode(table, ["age"], [], np.array([0, 1, 2])).x.tolist()
         [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
     """
-    columns: dict[str, NDArray[np.float32]] = {}
-    for name in numbers:
-        columns |= _scale(name, table[name], train)
-    for name in categories:
-        columns |= _one_hot(name, table[name], train)
-    return EncodedTable(torch.from_numpy(np.stack(list(columns.values()))).T.contiguous(), tuple(columns))
+    return Codebook.of(table, numbers, categories, train).encode(table)
 
 
 def _make_task(patients: PatientTable, split: ClientSplit) -> Task:
     train, test = _train_test_rows(patients)
-    x = encode(patients.table, patients.numbers, patients.categories, train).x
     y = torch.from_numpy(patients.positive.astype(np.float32))[:, None]
     key = Key.from_seed(split.seed, "patients")
     public_rows, owned = _public_and_owned(len(train), split, key.child("public"))
+    encoded, preprocessing = _encode(patients, split.encoding, train, train[public_rows.numpy()])
+    x = encoded.x
     rows = torch.from_numpy(train)
     positive = y[rows].flatten() > 0.5
     parts = [owned[part] for part in _client_parts(patients, train[owned.numpy()], split, key)]
@@ -270,7 +363,25 @@ def _make_task(patients: PatientTable, split: ClientSplit) -> Task:
         loss=BinaryCrossEntropy(),
         public=public,
         name=patients.name,
+        preprocessing=preprocessing,
+        test_overlap="coincidental",  # few columns: patients of both sides can have equal rows
     )
+
+
+def _encode(
+    patients: PatientTable, encoding: str, train: NDArray[np.int64], public: NDArray[np.int64]
+) -> tuple[EncodedTable, Preprocessing]:
+    """The features of all rows, and what their constants were computed from."""
+    table = patients.table
+    if encoding == "training":
+        detail = "minima, maxima and categories are those of all training rows. encoding=public or a file avoids it."
+        return encode(table, patients.numbers, patients.categories, train), Preprocessing("private", detail)
+    if encoding == "public":
+        expect(len(public) > 0, "public rows for encoding=public, got none", "Set public to their number.")
+        detail = f"Minima, maxima and categories are those of {len(public)} public rows."
+        return Codebook.of_public(patients, public).encode(table), Preprocessing("public", detail)
+    detail = f"Minima, maxima and categories are declared to be public in {Path(encoding).name}."
+    return Codebook.declared(Path(encoding), patients).encode(table), Preprocessing("public", detail)
 
 
 def _train_test_rows(patients: PatientTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -308,22 +419,39 @@ def _downsample(part: Tensor, positive: Tensor, key: Key) -> Tensor:
     return torch.cat([yes[:each], no[:each]])
 
 
-def _scale(name: str, column: Column, train: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
-    """A number scaled to [0, 1], and an indicator column if any training row lacks it."""
-    values = _floats(column)
-    low, high = np.nanmin(values[train]), np.nanmax(values[train])
+def _scale(
+    name: str, column: Column, limits: tuple[float, float], *, indicator: bool
+) -> dict[str, NDArray[np.float32]]:
+    """A number scaled to [0, 1] between its limits, and an indicator column of missing ones."""
+    values, (low, high) = _floats(column), limits
     scaled = np.clip((values - low) / max(high - low, 1e-12), 0, 1)
-    missing = np.isnan(values)
     columns = {name: np.nan_to_num(scaled).astype(np.float32)}
-    return columns | ({f"{name} missing": missing.astype(np.float32)} if missing[train].any() else {})
+    return columns | ({f"{name} missing": np.isnan(values).astype(np.float32)} if indicator else {})
 
 
-def _one_hot(name: str, column: Column, train: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
-    """One column per value that is not rare; none if all rows have the same value."""
+def _one_hot(name: str, column: Column, values: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    """One column per value; one that the table does not have is zero."""
+    distinct, codes = _codes(column)
+    code_of = {value: code for code, value in enumerate(distinct)}
+    return {f"{name}={value}": (codes == code_of.get(value, -1)).astype(np.float32) for value in values}
+
+
+def _frequent(column: Column, rows: NDArray[np.int64]) -> tuple[str, ...]:
+    """The values that are not rare in these rows; none if all rows have the same value."""
     values, codes = _codes(column)
-    counts = np.bincount(codes[train], minlength=len(values))
-    frequent = [code for code, count in enumerate(counts) if RARE <= count < len(train)]
-    return {f"{name}={values[code]}": (codes == code).astype(np.float32) for code in frequent}
+    counts = np.bincount(codes[rows], minlength=len(values))
+    return tuple(value for value, count in zip(values, counts, strict=True) if RARE <= count < len(rows))
+
+
+def _present(column: Column, rows: NDArray[np.int64]) -> tuple[str, ...]:
+    values, codes = _codes(column)
+    return tuple(values[code] for code in np.unique(codes[rows]))
+
+
+def _range(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Minimum and maximum of the known values; 0 and 1 if there are none."""
+    known = values[~np.isnan(values)]
+    return (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
 
 
 def _codes(column: Column) -> tuple[list[str], NDArray[np.int64]]:

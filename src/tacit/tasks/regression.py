@@ -23,7 +23,7 @@ from torch import Tensor
 from tacit.core.keys import Key
 from tacit.core.losses import Loss, MeanSquared, RootMeanSquared
 from tacit.core.schema import choose
-from tacit.core.task import Population, Samples, Task
+from tacit.core.task import Population, Preprocessing, Samples, Task
 from tacit.errors import DataError, expect
 from tacit.tasks.datasets import read
 from tacit.tasks.formats import parse_csv
@@ -65,6 +65,7 @@ def synthetic(
         owners=torch.arange(clients).repeat_interleave(samples),
         loss=choose(LOSSES, loss, "loss"),
         name="synthetic",
+        preprocessing=Preprocessing("row", "Inputs are used as they are drawn."),
     )
 
 
@@ -91,6 +92,7 @@ def hospital_charges(by: Literal["hospital", "zip"] = "hospital", seed: int = 0)
         owners=torch.arange(len(held_out)).repeat_interleave(torch.tensor([len(part) for part in held_out])),
         loss=RootMeanSquared(),
         name="hospital-charges",
+        preprocessing=Preprocessing("public", "Conditions and scales are those of the paper."),
     )
 
 

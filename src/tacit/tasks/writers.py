@@ -22,7 +22,7 @@ from tacit.errors import DataError, expect
 from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import data_folders, read
 from tacit.tasks.formats import parse_idx
-from tacit.tasks.images import load_idx
+from tacit.tasks.images import SCALED_PIXELS, load_idx
 from tacit.tasks.models import find_model
 from tacit.tasks.sources import MNIST, QMNIST_WRITERS
 
@@ -59,6 +59,7 @@ def mnist_writers(
         owners=owners,
         loss=choose(LOSSES, loss, "loss"),
         name="mnist-writers",
+        preprocessing=SCALED_PIXELS,
     )
 
 
@@ -98,6 +99,7 @@ def femnist(
         owners=torch.arange(len(others)).repeat_interleave(torch.tensor([len(part) for part in others])),
         loss=choose(LOSSES, loss, "loss"),
         name="femnist",
+        preprocessing=SCALED_PIXELS,
     )
 
 

@@ -1,0 +1,115 @@
+"""The head of a ledger, stored outside of it, by which a rolled-back ledger is noticed; and what a ledger has used.
+
+The hash chain of a ledger shows that no row was changed, but an older copy of the file is a valid chain, too: charges
+that were made since would be forgotten, and the budget spent twice. Its head is therefore noted in two places: in a
+small file beside the ledger after every row, and in the manifest of every run that charges it.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tacit.core import Budget, files
+from tacit.core.serialization import Source, read_json, write_json
+from tacit.errors import LedgerError
+
+SUFFIX, LENGTH = ".head", 256
+NOTHING = "Nothing was released."
+
+
+@dataclass(frozen=True)
+class LedgerHead:
+    """A ledger at some time.
+
+    Attributes:
+        ledger: the hash of the ledger's first row, which identifies it.
+        row: the number of its last row.
+        hash: the hash of that row, and by it of all rows before.
+    """
+
+    ledger: str
+    row: int
+    hash: str
+
+    def check_precedes(self, hashes: Sequence[str], path: Path, noted: str) -> None:
+        """Raise `LedgerError` unless a ledger with these hashes of rows continues this head, which `noted` names."""
+        if self.row < len(hashes) and hashes[self.row] == self.hash:
+            return
+        expected = f"Expected row {self.row} ({self.hash[:12]}...) in {path}, as noted in {noted}"
+        raise LedgerError(
+            f"{expected}, but {self._difference(hashes)}. Charges are missing from it, so that privacy would be spent "
+            f"twice. Restore its newest copy, or use another ledger with what is left of the budget. {NOTHING}"
+        )
+
+    def _difference(self, hashes: Sequence[str]) -> str:
+        if not hashes:
+            return "it is empty"
+        if hashes[0] != self.ledger:
+            return f"it is another ledger, whose first row is {hashes[0][:12]}... and not {self.ledger[:12]}..."
+        if self.row >= len(hashes):
+            return f"it ends at row {len(hashes) - 1}: it was rolled back"
+        return f"that row is {hashes[self.row][:12]}...: it was rolled back, and charged again since"
+
+
+@dataclass(frozen=True)
+class LedgerUse:
+    """What all runs together have used of a ledger's budget.
+
+    Attributes:
+        path: the ledger's file.
+        epsilon: the ε of all reserved rounds, at the budget's δ.
+        budget: the budget of all runs together.
+        rounds: the number of reserved rounds.
+        runs: the number of runs that reserved them.
+    """
+
+    path: Path
+    epsilon: float
+    budget: Budget
+    rounds: int
+    runs: int
+
+    def __str__(self) -> str:
+        return (
+            f"Ledger {self.path}: ε = {self.epsilon:.4g} of {self.budget.epsilon:g} at δ = {self.budget.delta:g} is "
+            f"used by all runs together ({_plural(self.runs, 'run')}, {_plural(self.rounds, 'round')})."
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return {**asdict(self), "path": str(self.path)}
+
+
+def head_file(path: Path) -> Path:
+    """Where the head of a ledger is noted beside it."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def write_head(path: Path, head: LedgerHead) -> None:
+    """Note the head of the ledger at `path` beside it.
+
+    It is not forced to the disk, because a head that is behind is still one that the ledger continues. It always has
+    the same length and is written in place and at once, so that a crash leaves the old one or the new one.
+    """
+    file = head_file(path)
+    with files.storage_errors(file):
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.write(descriptor, write_json(asdict(head)).ljust(LENGTH))
+        finally:
+            os.close(descriptor)
+
+
+def read_head(path: Path) -> LedgerHead | None:
+    """The head that was noted beside the ledger at `path`; None if there is none."""
+    file = head_file(path)
+    if not file.exists():
+        return None
+    advice = f"Restore the newest copy of both, {path.name} and {file.name}. {NOTHING}"
+    return read_json(
+        files.read(file, error=LedgerError), LedgerHead, Source(label=str(file), error=LedgerError, advice=advice)
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
