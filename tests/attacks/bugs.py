@@ -1,4 +1,4 @@
-"""Ten bugs that have occurred in private learning, planted in pieces that claim the privacy of the correct ones."""
+"""Bugs that have occurred in private learning, planted in pieces that claim the privacy of the correct ones."""
 
 from dataclasses import dataclass, field, replace
 from math import log, sqrt
@@ -7,12 +7,13 @@ from typing import ClassVar
 import torch
 
 from tacit.attacks.auditing import AuditAdjacency
-from tacit.core import BoundedMessages, Key, Messages, Method, ServerRound, State, Sum, Turnout
+from tacit.core import BoundedMessages, DenseRows, Key, Messages, Method, ServerRound, State, Sum, Turnout
+from tacit.core.interfaces import Payload
 from tacit.core.prices import Price
 from tacit.pieces.aggregators import Mean
 from tacit.pieces.channels import IdealSum
 from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
-from tacit.pieces.samplers import Everyone
+from tacit.pieces.samplers import Everyone, FixedSize, Poisson
 from tacit.pieces.trainers import Sgd
 
 NOISE = 1.0
@@ -121,6 +122,9 @@ class Bug:
     method: Method
     dropouts: float = 0.0
     adjacency: AuditAdjacency = "add-or-remove"
+    clients: int = 6
+    inputs: int = 6
+    rounds: int = 4
 
 
 def _central(name: str, kind: type[CentralGaussian], noise: float = NOISE) -> Bug:
@@ -147,3 +151,293 @@ def bugs(clients: int) -> tuple[Bug, ...]:
         replace(_central("sensitivity of add-or-remove for replace-one", HalfTheSensitivity), adjacency="replace-one"),
         _central("delta ignored", DeltaIgnored),
     )
+
+
+# Seven more, and further ones of the same kinds.
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyOfPairs(CentralGaussian):
+    """Every two rounds in a row draw their noise from one key."""
+
+    keys: list[Key] = field(default_factory=list, compare=False)
+
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        if now.index % 2 == 0:
+            self.keys[:] = [now.server]
+        return super().after_sum(total, replace(now, server=self.keys[0]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipPerLayer(CentralGaussian):
+    """Every parameter is clipped to the whole bound."""
+
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
+        bounded = super().before_sum(messages, state)
+        parts = torch.split(messages.rows.dense(), list(state.layers), dim=1)
+        clipped = [part * (bounded.bound.whole / part.norm(dim=1, keepdim=True)).clamp(max=1.0) for part in parts]
+        return replace(bounded, messages=replace(messages, rows=DenseRows(torch.cat(clipped, 1))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActualCohort(CentralGaussian):
+    """The noisy sum is divided by the number of clients that delivered."""
+
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        return replace(super().after_sum(total, now), weight=max(total.weight, 1.0))
+
+
+CLEAN = "server/velocity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentumBeforeNoise(CentralGaussian):
+    """Keeps a momentum of the sums before noise, which the server adds to the model."""
+
+    name: str = CLEAN
+
+    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
+        before = state.memory.get(self.name, torch.zeros_like(state.weights))
+        velocity = 0.9 * before + total.total / now.expected_cohort
+        return replace(state, memory=state.memory_with(self.name, velocity))
+
+
+@dataclass(frozen=True)
+class AddVelocity:
+    """Adds the noisy aggregate and the velocity of earlier rounds, and forgets the velocity in checkpoints."""
+
+    expects: ClassVar[Payload] = "updates"
+    hidden: list[torch.Tensor] = field(default_factory=list, compare=False)
+
+    def apply(self, state: State, aggregate: torch.Tensor) -> State:
+        memory = dict(state.memory)
+        velocity = memory.pop(CLEAN)
+        if state.round == 0:
+            self.hidden[:] = [torch.zeros_like(velocity)]
+        moved = aggregate + 0.9 * self.hidden[0]
+        self.hidden[:] = [0.9 * self.hidden[0] + velocity]
+        return replace(state, weights=state.weights + moved, memory=memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialNoise(CentralGaussian):
+    """Some coordinates get no noise, or less."""
+
+    which: str
+    left: float = 0.0
+
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        noisy = super().after_sum(total, now)
+        factor = torch.ones_like(total.total)
+        factor[self._quiet(len(factor))] = self.left
+        return replace(noisy, total=total.total + factor * (noisy.total - total.total))
+
+    def _quiet(self, dim: int) -> torch.Tensor:
+        order = torch.randperm(dim, generator=torch.Generator().manual_seed(5))
+        return {
+            "biases": torch.arange(dim - 3, dim),
+            "tenth": order[: max(dim // 10, 1)],
+            "one": order[:1],
+            "half": torch.arange(dim // 2),
+        }[self.which]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormOfHalf(CentralGaussian):
+    """The norm is measured on every second coordinate."""
+
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
+        bounded, rows = super().before_sum(messages, state), messages.rows.dense()
+        factor = (bounded.bound.whole / rows[:, ::2].norm(dim=1, keepdim=True)).clamp(max=1.0)
+        return replace(bounded, messages=replace(messages, rows=DenseRows(rows * factor)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopiedNoise(CentralGaussian):
+    """The second half of the coordinates repeats the noise of the first, in another order."""
+
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        noisy = super().after_sum(total, now)
+        noise, half = noisy.total - total.total, len(total.total) // 2
+        return replace(noisy, total=total.total + torch.cat([noise[:-half], noise[:half].flip(0)]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothNoise(CentralGaussian):
+    """The noise of a coordinate resembles that of the coordinate before it."""
+
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        noisy = super().after_sum(total, now)
+        noise = noisy.total - total.total
+        return replace(noisy, total=total.total + (noise + noise.roll(1)) / sqrt(2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicNoise(CentralGaussian):
+    """The noise is drawn from the shared key, which everybody knows."""
+
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        return super().after_sum(total, replace(now, server=now.shared))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseWhereNonZero(CentralGaussian):
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        noisy = super().after_sum(total, now)
+        return replace(noisy, total=torch.where(total.total == 0, total.total, noisy.total))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipAfterNoise(CentralGaussian):
+    """The sum is clipped after noise was added; rows are not."""
+
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
+        return replace(super().before_sum(messages, state), messages=messages)
+
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        noisy = super().after_sum(total, now)
+        return replace(noisy, total=noisy.total * min(1.0, 5 / float(noisy.total.norm())))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlyVeryLong(CentralGaussian):
+    """Rows are clipped only if they are more than ten times too long."""
+
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
+        bounded = super().before_sum(messages, state)
+        norms = messages.rows.norms()[:, None]
+        rows = torch.where(norms > 10 * bounded.bound.whole, bounded.messages.rows.dense(), messages.rows.dense())
+        return replace(bounded, messages=replace(messages, rows=DenseRows(rows)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstUnclipped(CentralGaussian):
+    """The first row of a cohort is not clipped."""
+
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
+        bounded = super().before_sum(messages, state)
+        rows = bounded.messages.rows.dense().clone()
+        rows[:1] = messages.rows.dense()[:1]
+        return replace(bounded, messages=replace(messages, rows=DenseRows(rows)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountKept(CentralGaussian):
+    """The number of messages is stored in the checkpoint."""
+
+    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
+        return replace(state, memory=state.memory_with("mechanism/delivered", torch.tensor(total.weight)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseByCohort(CentralGaussian):
+    """The standard deviation of the noise depends on how many delivered; it is never less than declared."""
+
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        noisy = super().after_sum(total, now)
+        factor = 1 + 1 / max(total.weight, 1.0)
+        return replace(noisy, total=total.total + factor * (noisy.total - total.total))
+
+
+@dataclass(frozen=True)
+class HiddenCohort(Mean):
+    """Divides by the number of clients that delivered, of which nothing else is released."""
+
+    counts: list[float] = field(default_factory=list, compare=False)
+
+    def combine(self, bounded: BoundedMessages, state: State) -> Sum:
+        total = super().combine(bounded, state)
+        self.counts[:] = [max(total.weight, 1.0)]
+        return total
+
+    def finish(self, total: Sum) -> torch.Tensor:
+        return super().finish(replace(total, weight=self.counts[0]))
+
+
+@dataclass(frozen=True)
+class AlwaysThere(Poisson):
+    """Client 0 is in every cohort."""
+
+    def cohort(self, population: int, index: int, key: Key) -> torch.Tensor:
+        drawn = super().cohort(population, index, key)
+        return torch.cat([torch.zeros(1, dtype=torch.int64), drawn[drawn > 0]])
+
+
+@dataclass(frozen=True)
+class OneCohort(Poisson):
+    """The cohort of the first round stays."""
+
+    drawn: list[torch.Tensor] = field(default_factory=list, compare=False)
+
+    def cohort(self, population: int, index: int, key: Key) -> torch.Tensor:
+        if index == 0:
+            self.drawn[:] = [super().cohort(population, index, key)]
+        return self.drawn[0]
+
+
+@dataclass(frozen=True)
+class FixedForPoisson(Poisson):
+    def cohort(self, population: int, index: int, key: Key) -> torch.Tensor:
+        return FixedSize(round(self.size)).cohort(population, index, key)
+
+
+@dataclass(frozen=True)
+class HigherRate(Poisson):
+    def cohort(self, population: int, index: int, key: Key) -> torch.Tensor:
+        return Poisson(min(1.3 * self.size, population)).cohort(population, index, key)
+
+
+def _partial(name: str, which: str, left: float = 0.0) -> Bug:
+    mechanism = PartialNoise(clip=FixedClip(1.0), noise_multiplier=NOISE, which=which, left=left)
+    return Bug(name=name, method=replace(CORRECT, name=name, mechanism=mechanism))
+
+
+def _sampled(name: str, sampler: Poisson) -> Bug:
+    return Bug(name=name, method=replace(CORRECT, name=name, sampler=sampler))
+
+
+def seven() -> tuple[Bug, ...]:
+    """Seven bugs on which an audit by the model's mean alone fails."""
+    momentum = MomentumBeforeNoise(clip=FixedClip(1.0), noise_multiplier=NOISE)
+    return (
+        _central("noise key reused for two rounds", KeyOfPairs),
+        _central("clipping per layer, accounting for the whole", ClipPerLayer),
+        _central("division by the actual cohort", ActualCohort),
+        Bug(
+            name="server momentum over the sum before noise",
+            method=replace(CORRECT, mechanism=momentum, server=AddVelocity()),
+        ),
+        _partial("biases without noise", "biases"),
+        _partial("a tenth of the coordinates without noise", "tenth"),
+        _central("norm measured on half of the coordinates", NormOfHalf),
+    )
+
+
+def further() -> tuple[Bug, ...]:
+    """More bugs of the same kinds."""
+    return (
+        _partial("one coordinate without noise", "one"),
+        _partial("half of the coordinates with a third of the noise", "half", 1 / 3),
+        _central("noise of one half copied to the other", CopiedNoise),
+        _central("noise correlated between neighbours", SmoothNoise),
+        _central("noise from the shared key", PublicNoise),
+        _central("noise only where the sum is not zero", NoiseWhereNonZero),
+        _central("clipping after noise", ClipAfterNoise),
+        _central("only very long rows are clipped", OnlyVeryLong),
+        _central("the first client is not clipped", FirstUnclipped),
+        _central("sum before noise in the checkpoint", MomentumBeforeNoise),
+        _central("number of messages in the checkpoint", CountKept),
+        replace(_central("variance depends on the cohort", NoiseByCohort), inputs=400),
+        Bug(name="division by the actual cohort, hidden", method=replace(CORRECT, aggregator=HiddenCohort())),
+        _sampled("a client always in the cohort", AlwaysThere(4.0)),
+        _sampled("one cohort for all rounds", OneCohort(4.0)),
+        _sampled("Poisson sampling claimed, cohorts of fixed size", FixedForPoisson(4.0)),
+        _sampled("a higher rate than declared", HigherRate(4.0)),
+    )
+
+
+def dropout_case() -> Bug:
+    """Noise in shares, of which one of ten is lost: its variance shows how many delivered."""
+    mechanism = replace(SHARED, noise_multiplier=5.0, dropouts=0.1)
+    method = replace(IN_SHARES, name="noise in shares with dropouts", mechanism=mechanism)
+    return Bug(name=method.name, method=method, dropouts=0.1, clients=9, inputs=33_366, rounds=1)  # 100,101 numbers

@@ -61,6 +61,35 @@ def test_the_one_run_bound_holds_with_the_stated_confidence() -> None:
     assert 0.01 < np.mean(refuted) <= 0.05 + 3 * math.sqrt(0.05 / 2000)
 
 
+def test_the_gaussian_one_run_bound_is_that_of_its_recursion_and_sharper() -> None:
+    """By hand for two guesses; for Gaussian noise it is above the bound for any mechanism."""
+    two = OneRunGuesses(2, 2, 2, confidence=0.95)
+    r1, h1 = 0.05, float(norm.cdf(norm.ppf(0.05) - 0.5))  # after one step: r = 0.05·2/2 + 1·(h − 0)
+    assert two.refutes_gaussian(0.5) == (2 * h1 + r1 + float(norm.cdf(norm.ppf(r1 + h1) - 0.5)) - h1 > 1)
+    many = OneRunGuesses(1000, 200, 190)
+    assert many.gaussian_lower_bound(1e-5) > many.epsilon_lower_bound(1e-5) > 1
+
+
+def test_the_gaussian_one_run_bound_holds_with_the_stated_confidence() -> None:
+    """Of 200 runs with 100 canaries and μ = 1, at most one in twenty refutes μ = 1."""
+    rng = np.random.default_rng(0)
+    refuted = 0
+    for _ in range(200):
+        included = rng.random(100) < 0.5
+        order = np.argsort(-(rng.standard_normal(100) + included))
+        correct = int(included[order[:20]].sum() + (~included[order[-20:]]).sum())
+        refuted += OneRunGuesses(100, 40, correct).refutes_gaussian(1.0)
+    assert refuted <= 0.05 * 200 + 3 * math.sqrt(0.05 * 200)
+
+
+def test_the_bootstrap_is_an_estimate_above_the_bound() -> None:
+    counts = ErrorCounts(30, 300, 20, 300)
+    for gaussian in (False, True):
+        bound = counts.gaussian_lower_bound(1e-5) if gaussian else counts.epsilon_lower_bound(1e-5)
+        assert bound < counts.bootstrap_lower_bound(1e-5, gaussian=gaussian) < 3 * bound
+    assert ErrorCounts(0, 300, 0, 300).bootstrap_lower_bound(1e-5, gaussian=False) < 10
+
+
 def test_random_guesses_prove_nothing() -> None:
     random = ErrorCounts(50, 100, 50, 100)
     assert random.epsilon_lower_bound(1e-5) == random.gaussian_lower_bound(1e-5) == 0
@@ -92,6 +121,8 @@ def test_each_kind_of_guesses_names_its_bounds() -> None:
     assert counts.lower_bounds(1e-5, gaussian=True)["Gaussian"] == counts.gaussian_lower_bound(1e-5)
     assert str(counts) == "wrong for 10 of 1000 runs with the canary and 20 of 900 without"
     guesses = OneRunGuesses(canaries=1000, guesses=200, correct=180)
-    assert guesses.lower_bounds(1e-5, gaussian=True) == {"one run": guesses.epsilon_lower_bound(1e-5)}
+    assert guesses.lower_bounds(1e-5, gaussian=False) == {"one run": guesses.epsilon_lower_bound(1e-5)}
+    gaussian = guesses.lower_bounds(1e-5, gaussian=True)["one run, Gaussian"]
+    assert gaussian == guesses.gaussian_lower_bound(1e-5)
     assert not guesses.refutes(lambda _: 0.0)
     assert str(guesses) == "180 of 200 correct, for 1000 canaries"

@@ -5,35 +5,40 @@ import pytest
 
 from cli.refusals import assert_refused
 from tacit.attacks.bounds import OneRunGuesses
-from tacit.attacks.scenario import AuditResult, Claim
+from tacit.attacks.claims import AuditResult, Claim, Power
 from tacit.cli import main
-from tacit.cli.audit import _conclusion
+from tacit.cli.audit import _conclusion, _missed
 from tacit.pieces.mechanisms import CentralGaussian
 
-SMALL = ["--task-set", "clients=10", "--set", "noise=1", "cohort=10"]
+SMALL = ["--task-set", "clients=10", "--rounds", "1", "--set", "noise=1", "cohort=10"]
 
 
-def test_the_lower_bound_is_printed_with_the_claim(capsys):
-    assert main(["audit", "geyer", "--runs", "60", *SMALL]) == 0
+def test_the_lower_bound_is_printed_with_the_claim_and_with_what_could_have_been_missed(capsys):
+    assert main(["audit", "geyer", "--runs", "100", *SMALL]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("claimed ε  ")
-    assert lines[1].startswith("lower bound on ε (Clopper-Pearson)  ")
-    assert lines[-1] == "The audit found no evidence of leakage (a weak test, not a proof)."
+    assert lines[1].startswith("claimed ε if in every cohort  ")
+    assert lines[2].startswith("lower bound on ε (Clopper-Pearson)  ")
+    assert lines[3].startswith("lower bound on ε (Gaussian)  ")
+    assert lines[-2] == "No violation was found. This is no proof: see what this audit could have missed."
+    assert lines[-1].startswith("With a tenth of the claimed noise, ")
 
 
 def test_one_run_as_json(capsys):
     assert main(["audit", "geyer", "--canaries", "50", "--json", *SMALL]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["guesses"]["canaries"] == 50
+    assert document["evidence"]["canaries"] == 50
+    assert 0 <= document["power"]["tenth"] <= 1
     assert document["violated"] is False
     assert document["claimed_epsilon"] > 0
 
 
 def test_a_method_without_a_claim_is_audited_too(capsys):
-    assert main(["audit", "fl-std", "--runs", "40", "--set", "cohort=10", "--task-set", "clients=10"]) == 0
+    small = ["--runs", "100", "--rounds", "1", "--set", "cohort=5", "--task-set", "clients=10"]
+    assert main(["audit", "fedavg", *small]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "none: no noise is added" in lines[0]
-    assert lines[-1].startswith("No privacy is claimed, and the audit found leakage: ε is at least ")
+    assert lines[-1] == "No privacy is claimed, and the audit found leakage: ε is at least 100."
 
 
 def test_a_violated_claim_is_exit_code_1(capsys, monkeypatch):
@@ -41,8 +46,8 @@ def test_a_violated_claim_is_exit_code_1(capsys, monkeypatch):
         return total
 
     monkeypatch.setattr(CentralGaussian, "after_sum", without_noise)
-    small = ["--task-set", "clients=10", "--set", "noise=3", "cohort=10"]
-    assert main(["audit", "geyer", "--runs", "120", *small]) == 1
+    small = ["--task-set", "clients=10", "--rounds", "1", "--set", "noise=3", "cohort=10"]
+    assert main(["audit", "geyer", "--runs", "100", *small]) == 1
     assert "The claim is violated: ε is at least " in capsys.readouterr().out
 
 
@@ -52,20 +57,37 @@ def test_every_result_has_its_conclusion():
     def conclusion(bound: float, epsilon: float | None = 2.0) -> str:
         return _conclusion(AuditResult(replace(claim, epsilon=epsilon), {"one run": bound}))
 
-    assert conclusion(0.0) == "The audit found no evidence of leakage (a weak test, not a proof)."
-    assert conclusion(0.0, epsilon=None).startswith("No privacy is claimed. The audit found no evidence of leakage (")
-    assert conclusion(1.5).startswith("The leakage found is within the claim. This is no proof")
+    nothing = "No violation was found. This is no proof: see what this audit could have missed."
+    assert conclusion(0.0) == conclusion(1.5) == nothing
+    assert conclusion(0.0, epsilon=None).startswith(
+        "No privacy is claimed. The audit found no leakage, which is no proof"
+    )
     assert conclusion(2.5) == "The claim is violated: ε is at least 2.5, more than claimed."
     assert conclusion(1.5, epsilon=None).startswith("No privacy is claimed, and the audit found leakage")
     at_another_delta = AuditResult(claim, {"Clopper-Pearson": 1.5}, profile_refuted=True)
     assert _conclusion(at_another_delta).startswith("The claim is violated: at another δ")
+    cohorts = AuditResult(claim, {"Clopper-Pearson": 0.0}, premises=("client 0 was in all cohorts",))
+    assert cohorts.violated
+    assert _conclusion(cohorts).startswith("The claim is violated: it assumes cohorts that are drawn as declared")
     assert not AuditResult.of(claim, OneRunGuesses(100, 20, 10)).violated
+
+
+def test_silence_is_never_safety():
+    silent = AuditResult(Claim(epsilon=2.0, delta=1e-5), {"Clopper-Pearson": 0.0})
+    (weak,) = _missed(Power(0.4, None, None), silent)
+    assert weak.startswith(
+        "With a tenth of the claimed noise, 40 % of such audits would find a violation: this audit is too"
+    )
+    (strong,) = _missed(Power(1.0, 3.5, 1.3), silent)
+    assert "less than a factor of 1.3 of missing noise (ε = 3.5), and any leak in what it does not look at" in strong
+    refuted = AuditResult(Claim(epsilon=2.0, delta=1e-5), {"Clopper-Pearson": 3.0})
+    assert _missed(Power(1.0, 3.5, 1.3), refuted) == []
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("audit geyer --runs 3", "runs=3 >= 20"),
+        ("audit geyer --runs 3", "runs=3 >= 100"),
         ("audit geyer --dropouts 2", "dropouts=2.0 in [0, 1)"),
         ("audit geyer --canaries 100000", "canaries=100000 <= 4810"),
     ],

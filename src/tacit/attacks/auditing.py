@@ -1,61 +1,78 @@
-"""Audit a privacy claim: canaries take part or not, the adversary guesses which, and correct guesses prove leakage.
+"""Audit a privacy claim: run a method with and without a canary, and record everything that each run releases.
 
-A canary is a client whose update is as long as the protocol allows and orthogonal to those of all other canaries; its
-sign alternates from round to round. Everything that happens to its update is the method's own code: sampler, codec,
-both halves of the mechanism, aggregator, server. The adversary receives the model after every round.
+A canary is a client whose update is chosen by the adversary. Everything that happens to that update is the method's own
+code: sampler, trainer, codec, both halves of the mechanism, channel, aggregator, server. The other clients' updates are
+chosen by the adversary too (a guarantee holds for all data), so that no run has to train anything.
 
-In *many runs* one canary is included in every second run (or, for replace-one adjacency, replaced by its negative in
-the others). The adversary knows the answers of a part of the runs and learns from them the best linear test and a
-threshold: noise that is missing in some direction, or that repeats between rounds, is detected without knowing what to
-look for. The other runs are guessed. In *one run* each of many canaries is included with probability ½.
+What is recorded of a run is not only the model: the released sum and its divisor, what is broadcast, everything that a
+checkpoint stores, models that are evaluated beside the main one, and whether the run failed. `tacit.attacks.search`
+looks for the canary and the statistic that show the most.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.attacks.bounds import CONFIDENCE, ErrorCounts, OneRunGuesses, Scores
-from tacit.core import DenseRows, Descent, Key, Method, Perturbation, SimulatedRound, State, Wave
+from tacit.attacks.bounds import CONFIDENCE, OneRunGuesses
+from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, Round, SimulatedRound, State, Sum, Wave
 from tacit.core.client_half import make_messages
-from tacit.core.server_half import broadcast, client_view, server_side
+from tacit.core.interfaces import AddNoise, Conversation, SumMessages
+from tacit.core.server_half import aggregate_messages, broadcast, client_view, finish_round, reject_non_finite
 from tacit.core.wave import Shapes
-from tacit.errors import expect
+from tacit.errors import TacitError, expect
+from tacit.wire.frames import Part
 
-AuditAdjacency = Literal["add-or-remove", "replace-one"]
-MakeWave = Callable[[Tensor], Wave]
-Flags = NDArray[np.bool_]
+AuditAdjacency = Literal["add-or-remove", "replace-one", "zero-out"]
+Released = Mapping[str, Tensor]  # everything that a run released, by name, one flat tensor for all rounds
 CANARY_NORM = 1e4  # before clipping: larger than any clipping bound
-EXTRA_DIRECTIONS = 12  # observed per round besides the canary's own
-TRAINING_FRACTION = 1 / 3  # of many runs: the adversary knows their answers
 GUESSED_FRACTION = 0.1  # of the canaries of one run are guessed included, and as many excluded; fixed before any run
+FAILED = "failure"  # the name under which it is recorded whether a run failed
+STRUCTURE = "names and sizes"  # likewise, whether other things were released than in the first run
+EXACT = 64  # tensors of at most this many numbers are recorded in double precision
+
+
+@dataclass(frozen=True, eq=False)
+class Canary:
+    """A client whose updates the adversary chooses.
+
+    Attributes:
+        name: in words.
+        updates: before clipping, (rounds, dim).
+        others: the update of every other client in every round, (dim,); None: zeros.
+        first: whether the canary has the lowest client number instead of the highest.
+    """
+
+    name: str
+    updates: Tensor
+    others: Tensor | None = None
+    first: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """A method among the clients of a task, which can be run repeatedly with canaries.
+    """A method and a population, which can be run repeatedly with canaries.
 
     Attributes:
         method: the audited method, with its noise sized.
         state: before the first round.
-        make_wave: stacks the data of the task's clients.
-        clients: number of the task's clients; canaries are added to them.
+        clients: number of clients besides the canaries.
         rounds: rounds per run.
-        dropouts: fraction of every cohort that drops out.
-        adjacency: an excluded canary is absent (add-or-remove) or sends its negated update (replace-one).
+        dropouts: fraction of every cohort that drops out; the same clients with and without the canary.
+        adjacency: an excluded canary is absent (add-or-remove), sends its negated update (replace-one) or a zero one
+            (zero-out).
+        shared: the root of shared randomness. The adversary knows it, so it is the same in all runs.
     """
 
     method: Method
     state: State
-    make_wave: MakeWave
     clients: int
-    rounds: int = 2
+    rounds: int = 4
     dropouts: float = 0.0
     adjacency: AuditAdjacency = "add-or-remove"
+    shared: Key = Key.from_seed(0, "shared")
 
     def __post_init__(self) -> None:
         expect(self.clients >= 0, f"clients={self.clients} >= 0")
@@ -63,143 +80,186 @@ class Audit:
         expect(self.state.weights.dim() == 1, "a method with one model", "Set models=1.")
         expect(0 <= self.dropouts < 1, f"dropouts={self.dropouts} in [0, 1)")
 
-    def run(self, directions: Tensor, included: Tensor, key: Key) -> Tensor:
-        """One run with canaries in these directions, (canaries, dim); returns the model's change per round.
+    def run(self, canary: Canary, key: Key, *, included: bool, sampled: bool = True) -> Released:
+        """One run with or without a canary.
 
-        Returns:
-            (rounds, dim).
+        Unless `sampled`, the canary is in every cohort, and the other clients in it are the same in all runs.
         """
-        state, changes = self.state, []
-        for index in range(self.rounds):
-            after = self._run_round(state, directions * (-1) ** index, included, key)
-            changes.append(after.weights - state.weights)
-            state = after
-        return torch.stack(changes)
+        ids = torch.tensor([0 if canary.first else self.clients])
+        crowd = _Crowd(ids, canary.updates[:, None], torch.tensor([included]), canary.others)
+        return self.play(crowd, key, sampled=sampled)
 
-    def _run_round(self, state: State, directions: Tensor, included: Tensor, key: Key) -> State:
-        method, index = self.method, state.round
-        population = self.clients + len(included)
-        secret = key.child("secret").child("round", index)
-        cohort = method.sampler.cohort(population, index, secret.child("cohort"))
-        present = cohort if self.adjacency == "replace-one" else cohort[self._is_present(cohort, included)]
+    def play(self, crowd: "_Crowd", key: Key, *, sampled: bool = True) -> Released:
+        """One run with several canaries."""
+        state, released = self.state, []
+        for index in range(self.rounds):
+            try:
+                state, found = self._round(state, crowd, index, key, sampled=sampled)
+            except TacitError:  # that a round fails is observed, too
+                released.append({FAILED: torch.ones(1, dtype=torch.float64)})
+                break
+            released.append(found)
+        return _joined(released)
+
+    def _round(
+        self, state: State, crowd: "_Crowd", index: int, key: Key, *, sampled: bool
+    ) -> tuple[State, dict[str, Tensor]]:
+        method, population = self.method, self.clients + len(crowd.ids)
+        secret = key.child("round", index)
+        drawn_by = secret if sampled else self.shared.child("audited cohort", index)
+        cohort = method.sampler.cohort(population, index, drawn_by.child("cohort"))
+        if not sampled:
+            cohort = torch.unique(torch.cat([cohort, crowd.ids]))
+        present = cohort[crowd.present(cohort)] if self.adjacency == "add-or-remove" else cohort
         now = SimulatedRound.of(
             index=index,
             population=population,
             expected_cohort=method.sampler.sampling(population, index).mean_cohort(population),
             cohort=len(present),
-            shared=key.child("shared").child("round", index),
+            shared=self.shared.child("round", index),
             secret=secret,
         )
-        view = client_view(method, broadcast(method, state, now), state, now)
-        wave = self._wave(self._survivors(present, secret), directions, included)
-        return server_side(method, state, make_messages(method, view, wave, now), now)
+        sent = broadcast(method, state, now)
+        wave = self._wave(self._survivors(present, len(cohort), crowd, secret), crowd, index)
+        messages = make_messages(method, client_view(method, sent, state, now), wave, now)
+        after, noisy = self._server_side(state, messages, now)
+        return after, _observed(method, state, after, noisy, sent.sent(first=True))
 
-    def _is_present(self, cohort: Tensor, included: Tensor) -> Tensor:
-        """All but excluded canaries, which are not replaced in the cohort."""
-        return torch.cat([torch.ones(self.clients, dtype=torch.bool), included])[cohort]
+    def _server_side(self, state: State, messages: Messages, now: SimulatedRound) -> tuple[State, Sum]:
+        """The state after the round, and the sum as it was released."""
+        accepted, _ = reject_non_finite(messages)
+        with self.method.channel.open(self.method, now.population) as conversation:
+            recorded = _Recorded(conversation)
+            total = aggregate_messages(self.method, recorded, state, accepted, now)
+            after = finish_round(self.method, recorded, state, total, now)
+        return after, recorded.released[-1]
 
-    def _survivors(self, cohort: Tensor, secret: Key) -> Tensor:
-        """The clients that do not drop out; canaries never do."""
-        dropped = int(self.dropouts * len(cohort))
-        others = (cohort < self.clients).nonzero().flatten()
+    def _survivors(self, present: Tensor, cohort: int, crowd: "_Crowd", secret: Key) -> Tensor:
+        """The clients that do not drop out; canaries never do, and who does, does not depend on them."""
+        dropped = int(self.dropouts * cohort)
+        if not dropped:
+            return present
+        others = (~torch.isin(present, crowd.ids)).nonzero().flatten()
         order = torch.randperm(len(others), generator=secret.child("dropouts").public_generator())[:dropped]
-        survives = torch.ones(len(cohort), dtype=torch.bool)
+        survives = torch.ones(len(present), dtype=torch.bool)
         survives[others[order]] = False
-        return cohort[survives]
+        return present[survives]
 
-    def _wave(self, cohort: Tensor, directions: Tensor, included: Tensor) -> "CanaryWave":
-        canaries = cohort[cohort >= self.clients] - self.clients
-        sign = torch.where(included[canaries], 1.0, -1.0)[:, None]
-        updates, others = directions[canaries] * sign * CANARY_NORM, cohort[cohort < self.clients]
-        return CanaryWave(cohort, self.make_wave(others) if len(others) else None, updates, self.state.shapes)
+    def _wave(self, clients: Tensor, crowd: "_Crowd", index: int) -> "GivenUpdates":
+        dim = self.state.dim
+        rows = torch.zeros(len(clients), dim) if crowd.others is None else crowd.others.repeat(len(clients), 1)
+        excluded = {"replace-one": -1.0}.get(self.adjacency, 0.0)
+        for number, client in enumerate(crowd.ids.tolist()):
+            factor = 1.0 if bool(crowd.included[number]) else excluded
+            rows[clients == client] = crowd.updates[index, number] * factor
+        return GivenUpdates(clients, rows, torch.isin(clients, crowd.ids), self.state.shapes)
 
 
 @dataclass(frozen=True, eq=False)
-class CanaryWave:
-    """A wave of clients with data, followed by canaries, whose updates are given.
+class _Crowd:
+    """The canaries of a run, and what everybody else sends.
 
     Attributes:
-        clients: numbers of all clients, canaries last.
-        others: the clients with data; None if there are none.
-        updates: the canaries' updates, (canaries, dim).
+        ids: the canaries' client numbers.
+        updates: (rounds, canaries, dim).
+        included: (canaries,).
+        others: the update of every other client, (dim,); None: zeros.
+    """
+
+    ids: Tensor
+    updates: Tensor
+    included: Tensor
+    others: Tensor | None = None
+
+    def present(self, cohort: Tensor) -> Tensor:
+        """All but excluded canaries, which are not replaced in the cohort."""
+        return ~torch.isin(cohort, self.ids[~self.included])
+
+
+class _Recorded:
+    """A conversation that records the sums that it releases."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation, self.released = conversation, list[Sum]()
+
+    def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
+        return self.conversation.aggregate(messages, state, now, add)
+
+    def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
+        self.released.append(self.conversation.release(total, now, add_noise))
+        return self.released[-1]
+
+    def timings(self) -> Mapping[str, float]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class GivenUpdates:
+    """A wave of clients whose updates are given.
+
+    Attributes:
+        clients: their numbers.
+        updates: (clients, dim).
+        canaries: which of them are canaries, (clients,).
         shapes: of the model's parameters.
     """
 
     clients: Tensor
-    others: Wave | None
     updates: Tensor
+    canaries: Tensor
     shapes: Shapes
 
     @property
     def samples(self) -> Tensor:
         """A canary claims as many samples as all other clients together."""
-        others = torch.zeros(0, dtype=torch.int64) if self.others is None else self.others.samples
-        return torch.cat([others, others.sum().clamp(min=1).repeat(len(self.updates))])
+        return torch.where(self.canaries, max(int((~self.canaries).sum()), 1), 1)
 
     def descend(self, weights: Tensor, how: Descent) -> DenseRows:
-        updates, count = self.updates.to(weights.dtype), len(self.clients) - len(self.updates)
+        updates = self.updates.to(weights.dtype)
         if how.mask is not None:
             updates = torch.zeros_like(updates).index_copy(1, how.mask, updates[:, how.mask])
-        if self.others is None:
-            return DenseRows(updates)
-        start = weights if weights.dim() == 1 else weights[:count]
-        return DenseRows(torch.cat([self.others.descend(start, how).dense(), updates]))
+        return DenseRows(updates)
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
-        """A canary scores all perturbations equally."""
-        equal = torch.zeros(len(self.updates), 1 + perturbation.count, dtype=torch.float64)
-        if self.others is None:
-            return equal
-        count = len(weights) - len(self.updates)
-        return torch.cat([self.others.perturbed_scores(weights[:count], perturbation), equal])
+        """These clients score all perturbations equally."""
+        return torch.zeros(len(self.clients), 1 + perturbation.count, dtype=torch.float64)
 
     def losses(self, hypotheses: Tensor) -> Tensor:
-        """To a canary all hypotheses are equal."""
-        equal = hypotheses.new_zeros(len(self.updates), len(hypotheses))
-        return equal if self.others is None else torch.cat([self.others.losses(hypotheses), equal])
+        """To these clients all hypotheses are equal."""
+        return hypotheses.new_zeros(len(self.clients), len(hypotheses))
 
     def keep(self, which: Tensor) -> Wave:
-        count = len(which) - len(self.updates)
-        others = None if self.others is None or not bool(which[:count].any()) else self.others.keep(which[:count])
-        return CanaryWave(self.clients[which], others, self.updates[which[count:]], self.shapes)
+        return GivenUpdates(self.clients[which], self.updates[which], self.canaries[which], self.shapes)
 
 
-@dataclass(frozen=True, eq=False)
-class ManyRuns:
-    """What the adversary observed in many runs, and the ground truth.
-
-    Attributes:
-        features: (runs, features): the model's change per round along a few directions, the canary's own first.
-        included: (runs,): whether the canary was included.
-        effect: (features,): the canary's effect on each feature: ±1 along its own direction, else 0.
-    """
-
-    features: Scores
-    included: Flags
-    effect: Scores
-
-    def count_errors(self, confidence: float = CONFIDENCE) -> ErrorCounts:
-        """Wrong guesses about the runs that the adversary did not learn from."""
-        known = max(int(TRAINING_FRACTION * len(self.features)), 2)
-        direction = _fisher_discriminant(self.features[:known], self.included[:known], self.effect)
-        scores = self.features @ direction
-        threshold = _threshold(scores[:known], self.included[:known])
-        guessed, included = scores[known:], self.included[known:]
-        return ErrorCounts.at(threshold, guessed[included], guessed[~included], confidence)
+def _observed(
+    method: Method, before: State, after: State, noisy: Sum, sent: Mapping[Part, Tensor]
+) -> dict[str, Tensor]:
+    """What is released in a round, by name."""
+    grid = 0.0 if noisy.grid_step is None else noisy.grid_step.size
+    found = {
+        "model": after.weights - before.weights,
+        "sum": noisy.total,
+        "divisor": torch.tensor([noisy.weight], dtype=torch.float64),
+        "bound and grid of the sum": torch.tensor([*noisy.bound.values, grid], dtype=torch.float64),
+        **{f"broadcast: {part.name}": value for part, value in sent.items() if part is not Part.WEIGHTS},
+        **{f"checkpoint: {name}": value for name, value in after.memory.items()},
+        **{f"model evaluated as {name}": value for name, value in method.trainer.variants(after).items()},
+    }
+    return {name: _flat(value) for name, value in found.items()}
 
 
-def many_runs(audit: Audit, runs: int, key: Key) -> Iterator[ManyRuns]:
-    """Run this often, every second time with the canary; yields the observations so far after each run."""
-    expect(runs >= 20, f"runs={runs} >= 20", "Fewer runs cannot prove anything.")
-    dim = audit.state.dim
-    directions = _orthonormal(1 + min(EXTRA_DIRECTIONS, dim - 1), dim, key.child("directions"))
-    effect = np.zeros((audit.rounds, len(directions)))
-    effect[:, 0] = (-1.0) ** np.arange(audit.rounds)
-    features, included = np.zeros((runs, effect.size)), np.arange(runs) % 2 == 0
-    for run in range(runs):
-        changes = audit.run(directions[:1], torch.tensor([bool(included[run])]), key.child("run", run))
-        features[run] = (changes @ directions.T).double().flatten().numpy()
-        yield ManyRuns(features[: run + 1], included[: run + 1], effect.flatten())
+def _flat(value: Tensor) -> Tensor:
+    exact = value.numel() <= EXACT or value.dtype == torch.int64
+    flat = value.detach().flatten().to(torch.float64 if exact else torch.float32)
+    return torch.nan_to_num(flat, posinf=1e30, neginf=-1e30)
+
+
+def _joined(rounds: list[dict[str, Tensor]]) -> Released:
+    names = dict.fromkeys(name for found in rounds for name in found)
+    empty = torch.zeros(0)
+    joined = {name: torch.cat([found.get(name, empty) for found in rounds]) for name in names}
+    return {FAILED: torch.zeros(1, dtype=torch.float64), **joined}
 
 
 def one_run(audit: Audit, canaries: int, key: Key, confidence: float = CONFIDENCE) -> OneRunGuesses:
@@ -210,35 +270,34 @@ def one_run(audit: Audit, canaries: int, key: Key, confidence: float = CONFIDENC
         f"10 <= canaries={canaries} <= {dim}",
         "A canary needs a direction of its own, so the number of weights is the maximum.",
     )
-    directions = _orthonormal(canaries, dim, key.child("directions"))
+    directions = orthonormal(canaries, dim, key.child("directions"))
     included = torch.rand(canaries, generator=key.child("coins").public_generator()) < 0.5
-    changes = audit.run(directions, included, key.child("run"))
-    signs = (-1.0) ** torch.arange(audit.rounds, dtype=changes.dtype)
+    signs = (-1.0) ** torch.arange(audit.rounds, dtype=torch.float32)
+    updates = signs[:, None, None] * directions * CANARY_NORM
+    crowd = _Crowd(audit.clients + torch.arange(canaries), updates, included)
+    changes = audit.play(crowd, key.child("run"))["model"].view(audit.rounds, dim)
     order = (directions @ (signs @ changes)).argsort(descending=True)
     each = max(int(GUESSED_FRACTION * canaries), 1)
     correct = int(included[order[:each]].sum()) + int((~included[order[-each:]]).sum())
     return OneRunGuesses(canaries, 2 * each, correct, confidence)
 
 
-def _fisher_discriminant(features: Scores, included: Flags, effect: Scores) -> Scores:
-    """Fisher's linear discriminant for a shift by the canary's effect, with the observed covariance of the noise."""
-    centred = np.concatenate([features[which] - features[which].mean(0) for which in (included, ~included)])
-    covariance = centred.T @ centred / len(centred)
-    ridge = 1e-9 * np.trace(covariance) / len(effect) + 1e-30
-    direction: Scores = np.linalg.solve(covariance + ridge * np.eye(len(effect)), effect)
-    return direction / np.linalg.norm(direction)
+def coordinate_effects(audit: Audit, coordinates: Tensor, key: Key) -> Tensor:
+    """How much a huge update in a single coordinate changes the model there, for each of these coordinates at once."""
+    single = replace(audit, rounds=1, adjacency="add-or-remove")
+    count, ids = len(coordinates), audit.clients + torch.arange(len(coordinates))
+    updates = torch.zeros(1, count, audit.state.dim)
+    updates[0, torch.arange(count), coordinates] = CANARY_NORM
+    runs = [
+        single.play(_Crowd(ids, updates, torch.full((count,), flag)), key, sampled=False).get("model")
+        for flag in (True, False)
+    ]
+    if runs[0] is None or runs[1] is None:
+        return torch.zeros(count)
+    return (runs[0] - runs[1])[coordinates]
 
 
-def _threshold(scores: Scores, included: Flags) -> float:
-    """Between the means, at equal distance from both in units of their standard deviations."""
-    positive, negative = scores[included], scores[~included]
-    positive_std, negative_std = float(positive.std()), float(negative.std())
-    total = positive_std + negative_std
-    share = negative_std / total if total > 0 else 0.5
-    return float(negative.mean() + share * (positive.mean() - negative.mean()))
-
-
-def _orthonormal(count: int, dim: int, key: Key) -> Tensor:
+def orthonormal(count: int, dim: int, key: Key) -> Tensor:
     """Random orthonormal directions, (count, dim)."""
     gaussian = torch.randn(dim, count, generator=key.public_generator(), dtype=torch.float64)
     directions: Tensor = torch.linalg.qr(gaussian).Q

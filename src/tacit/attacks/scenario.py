@@ -1,18 +1,16 @@
-"""Run the rounds of a task for attacks and audits, which receive what the adversary observes and nothing else."""
+"""Run the rounds of a task for attacks, which receive what the adversary observes and nothing else; set up audits."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from tacit.attacks.auditing import Audit, AuditAdjacency
-from tacit.attacks.bounds import ErrorCounts, OneRunGuesses, PrivacyProfile
 from tacit.attacks.dlg import Dlg, Reconstruction, compare, invert
 from tacit.attacks.membership import ShadowModel, Unit, members_only, random_halves, unit_losses
 from tacit.attacks.views import Adversary, Observation, observe
-from tacit.core import CrossEntropy, Key, Method, RunKeys, SimulatedRound, State, Task, Turnout
-from tacit.core.prices import Adjacency, Release, reason_unproved
+from tacit.core import CrossEntropy, Key, Method, RunKeys, SimulatedRound, State, Task
 from tacit.engine import initial_state, module_at, rounds, waves
 from tacit.engine.layout import make_model
 from tacit.errors import UserError, expect
@@ -112,95 +110,26 @@ def _check_images_and_classes(task: Task) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Claim:
-    """The privacy that a method claims for the audited rounds.
-
-    Attributes:
-        epsilon: the claimed ε at this δ; None if nothing is claimed.
-        delta: the δ of the claim.
-        profile: the claimed δ at any ε; None if nothing is claimed.
-        reason: why nothing is claimed.
-        full_participation: whether every client is in every cohort, so that the bound for Gaussian noise applies.
-    """
-
-    epsilon: float | None
-    delta: float
-    profile: PrivacyProfile | None = None
-    reason: str = ""
-    full_participation: bool = False
-
-
-@dataclass(frozen=True)
-class AuditResult:
-    """A claim and the lower bounds on ε that an audit found; all bounds hold together with the audit's confidence.
-
-    Attributes:
-        claim: what the method claims.
-        lower_bounds: lower bounds on ε at the claim's δ, by the name of the bound.
-        profile_refuted: whether the errors contradict the claimed privacy profile at any ε.
-    """
-
-    claim: Claim
-    lower_bounds: Mapping[str, float]
-    profile_refuted: bool = False
-
-    @classmethod
-    def of(cls, claim: Claim, guesses: ErrorCounts | OneRunGuesses) -> "AuditResult":
-        bounds = guesses.lower_bounds(claim.delta, gaussian=claim.full_participation)
-        return cls(claim, bounds, claim.profile is not None and guesses.refutes(claim.profile))
-
-    @property
-    def best(self) -> float:
-        """The largest lower bound on ε."""
-        return max(self.lower_bounds.values())
-
-    @property
-    def violated(self) -> bool:
-        """Whether the claim is proved wrong."""
-        return self.profile_refuted or (self.claim.epsilon is not None and self.best > self.claim.epsilon)
-
-
 def prepare_audit(
     method: Method,
     task: Task,
     *,
-    rounds: int = 2,
+    rounds: int = 4,
     dropouts: float = 0.0,
     adjacency: AuditAdjacency = "add-or-remove",
     seed: int = 0,
 ) -> Audit:
-    """An audit of a method among the clients of a task."""
+    """An audit of a method for the model of a task, and as many clients as it has."""
     sized = size_noise(method, len(task.population))
     return Audit(
         method=sized,
         state=initial_state(sized, task, seed),
-        make_wave=waves(task, seed),
         clients=len(task.population),
         rounds=rounds,
         dropouts=dropouts,
         adjacency=adjacency,
+        shared=RunKeys.from_seed(seed).shared,
     )
-
-
-def claim_of(audit: Audit, canaries: int = 1) -> Claim:
-    """The privacy that the method claims for the rounds of an audit, with its dropouts."""
-    method = audit.method
-    price = method.mechanism.price(0)  # what the mechanism itself claims, also if it is not ours
-    if not isinstance(price, Release):
-        return Claim(None, method.delta, reason=reason_unproved(price) or "no noise is added")
-    from tacit.privacy.accountants import Accounting
-    from tacit.privacy.charging import accountant_for, release_of
-
-    population = audit.clients + canaries
-    cohort = round(method.sampler.sampling(population, 0).mean_cohort(population))
-    turnout = Turnout(cohort, cohort - int(audit.dropouts * cohort)) if audit.dropouts else None
-    planned = (release_of(method, population, index, turnout) for index in range(audit.rounds))
-    releases = [release for release in planned if release is not None]
-    accountant = replace(accountant_for(method, population), adjacency=Adjacency(audit.adjacency))  # type: ignore[type-var]
-    accounting = Accounting.of(accountant, releases)
-    unsampled = all(release.sampling.rate == 1 for release in releases)
-    return Claim(accounting.epsilon(method.delta), method.delta, accounting.delta, full_participation=unsampled)
 
 
 def shadow_models(method: Method, task: Task, unit: Unit, models: int, seed: int = 0) -> Iterator[ShadowModel]:

@@ -1,11 +1,13 @@
 """Test a privacy claim: measure a lower bound on ε and compare it with the claim.
 
-Canary clients take part or not, an adversary that receives the models guesses which, and correct guesses prove a lower
-bound on ε with 95 % confidence. If the bound exceeds the claim, the method is broken and the exit code is 1. A bound
-below the claim proves nothing: another adversary may do better. Claim and bound are about the audited rounds only.
+Canary clients take part or not, an adversary that receives everything that is released guesses which, and correct
+guesses prove a lower bound on ε with 95 % confidence. If the bound exceeds the claim, or cohorts are not drawn as
+declared, the method is broken and the exit code is 1. A bound below the claim proves nothing: the output says how large
+a leak this audit could have missed. Claim and bound are about the audited rounds only. Nothing is trained: the
+adversary chooses all updates, and the task gives the model and the number of clients.
 
 Examples:
-  tacit audit geyer                                      1000 runs of two rounds on the embedded digits
+  tacit audit geyer                                      1000 runs of four rounds on the embedded digits
   tacit audit fl-std-dp --runs 300 --task-set clients=20 --set cohort=10 noise=1 epsilon=none
   tacit audit geyer --canaries 1000                      one run with 1000 canaries: faster, but a weaker test
   tacit audit fl-std-dp --dropouts 0.1                   a tenth of every cohort drops out
@@ -13,7 +15,7 @@ Examples:
 """
 
 import argparse
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -21,8 +23,8 @@ from tacit.cli._console import add_options, aligned, print_json, to_dict, track
 
 if TYPE_CHECKING:
     from tacit.attacks.auditing import Audit
-    from tacit.attacks.bounds import ErrorCounts, OneRunGuesses
-    from tacit.attacks.scenario import AuditResult
+    from tacit.attacks.bounds import OneRunGuesses
+    from tacit.attacks.claims import AuditResult, Claim, Evidence, Power
 
 VIOLATED = 1  # the exit code
 
@@ -30,18 +32,20 @@ VIOLATED = 1  # the exit code
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("method", help="name of a method; tacit methods lists them")
-    parser.add_argument("--task", default="digits", help="the task whose clients take part too (default: digits)")
+    parser.add_argument("--task", default="digits", help="gives the model and the number of clients (default: digits)")
     add_options(parser, "--set", "method; tacit card METHOD shows them")
     add_options(parser, "--task-set", "task")
-    parser.add_argument("--rounds", type=int, default=2, metavar="N", help="rounds per run (default: 2)")
+    parser.add_argument("--rounds", type=int, default=4, metavar="N", help="rounds per run (default: 4)")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--runs", type=int, default=1000, metavar="N", help="runs with one canary (default: 1000)")
+    how.add_argument(
+        "--runs", type=int, default=1000, metavar="N", help="runs, half of them with a canary (default: 1000)"
+    )
     how.add_argument("--canaries", type=int, metavar="N", help="one run with N canaries, instead of many runs")
     parser.add_argument(
         "--adjacency",
-        choices=("add-or-remove", "replace-one"),
+        choices=("add-or-remove", "replace-one", "zero-out"),
         default="add-or-remove",
-        help="an excluded canary is absent, or sends its negated update (default: add-or-remove)",
+        help="an excluded canary is absent, or sends its negated or a zero update (default: add-or-remove)",
     )
     parser.add_argument(
         "--dropouts", type=float, default=0.0, metavar="P", help="fraction of a cohort that drops out (default: 0)"
@@ -59,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
     )
     experiment.check_names()  # before PyTorch is imported
 
-    from tacit.attacks.scenario import AuditResult, claim_of, prepare_audit
+    from tacit.attacks.claims import AuditResult, claim_of, power_of
+    from tacit.attacks.scenario import prepare_audit
 
     audit = prepare_audit(
         experiment.build_method(),
@@ -69,29 +74,36 @@ def run(args: argparse.Namespace) -> int:
         adjacency=args.adjacency,
         seed=args.seed,
     )
-    claim = claim_of(audit, args.canaries or 1)
-    guesses = _guess(audit, args)
-    result = AuditResult.of(claim, guesses)
+    claim = claim_of(audit, args.canaries or 1, sampled=bool(args.canaries))
+    found = _find(audit, claim, args)
+    result, power = AuditResult.of(claim, found), power_of(claim, found)
     if args.json:
-        print_json(_document(args, result, guesses))
+        print_json(_document(args, result, found, power))
     else:
-        print("\n".join(_lines(args, result, guesses)))
+        print("\n".join(_lines(args, result, found, power)))
     return VIOLATED if result.violated else 0
 
 
-def _guess(audit: "Audit", args: argparse.Namespace) -> "ErrorCounts | OneRunGuesses":
-    from tacit.attacks.auditing import many_runs, one_run
+def _find(audit: "Audit", claim: "Claim", args: argparse.Namespace) -> "Evidence | OneRunGuesses":
+    from tacit.attacks.auditing import one_run
+    from tacit.attacks.search import Search
     from tacit.core import Key
 
     key = Key.from_seed(args.seed, "audit")
     if args.canaries:
         return one_run(audit, args.canaries, key)
-    (runs,) = deque(track(many_runs(audit, args.runs, key), args.runs, f"audit {args.method}: run"), maxlen=1)
-    return runs.count_errors()
+    found: list[Evidence] = []
+
+    def steps() -> Iterator[int]:
+        found.append((yield from Search(audit, claim, args.runs, key).steps()))
+
+    for _ in track(steps(), args.runs, f"audit {args.method}: run"):
+        pass
+    return found[0]
 
 
 def _document(
-    args: argparse.Namespace, result: "AuditResult", guesses: "ErrorCounts | OneRunGuesses"
+    args: argparse.Namespace, result: "AuditResult", found: "Evidence | OneRunGuesses", power: "Power | None"
 ) -> dict[str, object]:
     claim = result.claim
     return {
@@ -101,41 +113,79 @@ def _document(
         "adjacency": args.adjacency,
         "dropouts": args.dropouts,
         "delta": claim.delta,
-        "claimed_epsilon": claim.epsilon,
+        "claimed_epsilon": claim.epsilon if claim.amplified is None else claim.amplified,
+        "claimed_epsilon_in_every_cohort": claim.epsilon if claim.amplified is not None else None,
         "reason": claim.reason,
         "epsilon_lower_bounds": dict(result.lower_bounds),
-        "guesses": asdict(guesses),
+        "bootstrap_epsilon": result.bootstrap,
+        "evidence": asdict(found),
         "profile_refuted": result.profile_refuted,
+        "premises_refuted": list(result.premises),
         "violated": result.violated,
+        "power": None if power is None else asdict(power),
     }
 
 
-def _lines(args: argparse.Namespace, result: "AuditResult", guesses: "ErrorCounts | OneRunGuesses") -> list[str]:
+def _lines(
+    args: argparse.Namespace, result: "AuditResult", found: "Evidence | OneRunGuesses", power: "Power | None"
+) -> list[str]:
+    from tacit.attacks.claims import Evidence
+
     claim = result.claim
     rows = [
-        ["claimed ε", f"none: {claim.reason}" if claim.epsilon is None else f"{claim.epsilon:.4g}"],
+        *([["claimed ε", f"{claim.amplified:.4g}"]] if claim.amplified is not None else []),
+        [
+            "claimed ε" if claim.amplified is None else "claimed ε if in every cohort",
+            f"none: {claim.reason}" if claim.epsilon is None else f"{claim.epsilon:.4g}",
+        ],
         *(
             [f"lower bound on ε ({name})", f"{bound:.4g}" if bound else "none found"]
             for name, bound in result.lower_bounds.items()
         ),
+    ]
+    if result.bootstrap is not None:
+        rows += [["bootstrap's 5 % quantile of ε", f"{result.bootstrap:.4g} (an estimate, not a bound)"]]
+    rows += [
         ["δ", f"{claim.delta:g}"],
         ["rounds", str(args.rounds)],
-        ["adjacency", f"{args.adjacency}, one client"],
-        ["confidence", f"{100 * guesses.confidence:.0f} %"],
-        ["guesses", str(guesses)],
+        ["adjacency", f"{args.adjacency}, one client" + ", in every cohort" * _is_always_in(found)],
+        ["confidence", f"{100 * found.confidence:.0f} %"],
+        ["guesses", str(found)],
     ]
-    return [*aligned(rows), _conclusion(result)]
+    if isinstance(found, Evidence):
+        rows += [["seen best in", f"{found.released} ({found.statistic})"], ["by the canary", found.canary]]
+    rows += [["not as declared", premise] for premise in result.premises]
+    return [*aligned(rows), _conclusion(result), *_missed(power, result)]
+
+
+def _is_always_in(found: "Evidence | OneRunGuesses") -> bool:
+    return getattr(found, "always_in_cohort", False)
 
 
 def _conclusion(result: "AuditResult") -> str:
     claimed = result.claim.epsilon
-    if result.violated and (claimed is None or result.best <= claimed):
+    if result.violated and claimed is not None and result.best > claimed:
+        where = "" if result.claim.amplified is None else " for a client that is in every cohort"
+        return f"The claim is violated: ε is at least {result.best:.4g}{where}, more than claimed."
+    if result.violated and result.profile_refuted:
         return "The claim is violated: at another δ, this method leaks more than it claims."
     if result.violated:
-        return f"The claim is violated: ε is at least {result.best:.4g}, more than claimed."
-    if result.best == 0:
-        unclaimed = "No privacy is claimed. " * (claimed is None)
-        return f"{unclaimed}The audit found no evidence of leakage (a weak test, not a proof)."
-    if claimed is None:
+        return "The claim is violated: it assumes cohorts that are drawn as declared, and they are not."
+    if claimed is None and result.best:
         return f"No privacy is claimed, and the audit found leakage: ε is at least {result.best:.4g}."
-    return "The leakage found is within the claim. This is no proof: a stronger attack may find more."
+    if claimed is None:
+        return "No privacy is claimed. The audit found no leakage, which is no proof that there is none."
+    return "No violation was found. This is no proof: see what this audit could have missed."
+
+
+def _missed(power: "Power | None", result: "AuditResult") -> list[str]:
+    """How large a leak could have been missed, by simulation."""
+    if power is None or result.violated:
+        return []
+    tenth = f"With a tenth of the claimed noise, {100 * power.tenth:.0f} % of such audits would find a violation"
+    if power.factor is None:
+        return [f"{tenth}: this audit is too weak for the claim. Use more runs, or fewer rounds."]
+    epsilon = "" if power.epsilon is None else f" (ε = {power.epsilon:.3g})"
+    less = f"less than a factor of {power.factor:g} of missing noise{epsilon}"
+    where = "any leak in what it does not look at: other updates, timing, training"
+    return [f"{tenth}. An audit like this misses, once in ten times or more often, {less}, and {where}."]

@@ -1,0 +1,129 @@
+"""The canaries that an audit tries: along layers, biases, blocks and coordinates, long and short, over rounds."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from tacit.attacks.auditing import CANARY_NORM, Canary
+from tacit.core import Key, State
+
+MAX_LAYERS = 12
+BLOCKS = 10
+COORDINATES = 3
+LENGTHS = (1.5, 3.0, 9.0)  # in clipping bounds: for rules that clip only what is much too long
+
+
+@dataclass(frozen=True)
+class CanaryCatalog:
+    """All canaries for a model, for a number of rounds.
+
+    Attributes:
+        state: of the model.
+        rounds: of a run.
+        bound: the clipping bound, as far as it is known.
+        key: of random directions.
+    """
+
+    state: State
+    rounds: int
+    bound: float
+    key: Key
+
+    def first(self) -> Canary:
+        """A canary that every method should withstand, to begin with."""
+        return self._over_rounds("random signs", self._random_signs, "same")
+
+    def all(self) -> Iterator[Canary]:
+        """Every canary of the catalog."""
+        for name, direction in self._dense():
+            for signs in ("same", "alternating", "first only"):
+                yield self._over_rounds(name, direction, signs)
+        for length in LENGTHS:
+            yield self._over_rounds("random signs", self._random_signs, "same", length * self.bound)
+        for name, direction in (*self._layers(), *self._blocks(), *self._coordinates()):
+            yield self._over_rounds(name, direction, "same")
+        yield from self.variants(self.first())
+
+    def variants(self, canary: Canary) -> Iterator[Canary]:
+        """The same updates with other signs over the rounds, among other clients, and as the first client."""
+        rows, name = canary.updates[0], canary.name
+        alternating = rows * _signs("alternating", self.rounds)[:, None]
+        yield Canary(f"{name}, signs alternating between rounds", alternating)
+        for word, sign in (("opposite", -1.0), ("the same", 1.0)):
+            yield Canary(f"{name}, among clients with {word} updates", canary.updates, others=sign * rows)
+        yield Canary(f"{name}, first client", canary.updates, first=True)
+
+    def coordinate(self, index: int) -> Canary:
+        """All in one coordinate."""
+        return self._over_rounds(f"coordinate {index}", self._indicator(torch.tensor([index])), "same")
+
+    def _over_rounds(self, name: str, direction: Tensor, signs: str, norm: float = CANARY_NORM) -> Canary:
+        length = "" if norm == CANARY_NORM else f", {norm / self.bound:g} bounds long"
+        over = "" if signs == "same" else f", signs {signs}" if signs == "alternating" else ", in the first round only"
+        rows = _signs(signs, self.rounds)[:, None] * direction * (norm / direction.norm())
+        return Canary(f"{name}{length}{over}", rows)
+
+    @property
+    def _dim(self) -> int:
+        return self.state.dim
+
+    @property
+    def _random_signs(self) -> Tensor:
+        return (
+            torch.randint(0, 2, (self._dim,), generator=self.key.child("signs").public_generator())
+            .mul(2)
+            .sub(1)
+            .float()
+        )
+
+    def _dense(self) -> Iterator[tuple[str, Tensor]]:
+        yield "one sign", torch.ones(self._dim)
+        yield "alternating signs", _signs("alternating", self._dim)
+        yield "random signs", self._random_signs
+        yield "Gaussian", torch.randn(self._dim, generator=self.key.child("gaussian").public_generator())
+
+    def _layers(self) -> Iterator[tuple[str, Tensor]]:
+        if len(self.state.layers) < 2:
+            return
+        ends = list(accumulate(self.state.layers))
+        parts = [torch.arange(end - size, end) for size, end in zip(self.state.layers, ends, strict=True)]
+        for number, part in list(enumerate(parts))[:MAX_LAYERS]:
+            yield f"parameter {number}", self._indicator(part)
+        biases = [part for part, shape in zip(parts, self.state.shapes, strict=True) if len(shape) == 1]
+        if biases:
+            yield "biases", self._indicator(torch.cat(biases))
+            yield "a bias", self._indicator(biases[0][:1])
+
+    def _blocks(self) -> Iterator[tuple[str, Tensor]]:
+        everything = torch.arange(self._dim)
+        half = self._dim // 2
+        yield "first half", self._indicator(everything[:half])
+        yield "second half", self._indicator(everything[half:])
+        yield "even coordinates", self._indicator(everything[::2])
+        yield "odd coordinates", self._indicator(everything[1::2])
+        if self._dim >= 2 * BLOCKS:
+            for number, block in enumerate(torch.tensor_split(everything, BLOCKS)):
+                yield f"block {number + 1} of {BLOCKS}", self._indicator(block)
+
+    def _coordinates(self) -> Iterator[tuple[str, Tensor]]:
+        drawn = torch.randperm(self._dim, generator=self.key.child("coordinates").public_generator())[
+            :COORDINATES
+        ].tolist()
+        for index in dict.fromkeys((0, self._dim - 1, *drawn)):
+            yield f"coordinate {index}", self._indicator(torch.tensor([index]))
+
+    def _indicator(self, which: Tensor) -> Tensor:
+        """Random signs there, zero elsewhere."""
+        row = torch.zeros(self._dim)
+        row[which] = self._random_signs[which]
+        return row
+
+
+def _signs(kind: str, count: int) -> Tensor:
+    numbers = torch.arange(count)
+    if kind == "alternating":
+        return (-1.0) ** numbers
+    return (numbers == 0).float() if kind == "first only" else torch.ones(count)

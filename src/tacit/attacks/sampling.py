@@ -1,0 +1,98 @@
+"""Whether a sampler draws cohorts as it declares, which a claim of amplification assumes."""
+
+from collections.abc import Iterator
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom, norm
+
+from tacit.attacks.claims import SAMPLER_ALPHA
+from tacit.core import Key
+from tacit.core.interfaces import Sampler
+from tacit.core.prices import Sampling
+
+DRAWS = 500
+FAR = float(norm.isf(1e-6))  # standard deviations; there are at most a few dozen such tests
+Cohorts = NDArray[np.bool_]  # (draws, rounds, population)
+
+
+def sampler_problems(sampler: Sampler, population: int, rounds: int, key: Key) -> tuple[str, ...]:
+    """How the cohorts of many draws differ from what is declared, in words; usually nothing.
+
+    Formal guarantees: a sampler that draws as it declares is reported with a probability of at most 0.005.
+    """
+    cohorts = np.zeros((DRAWS, rounds, population), dtype=bool)
+    for draw in range(DRAWS):
+        for index in range(rounds):
+            drawn = sampler.cohort(population, index, key.child("sampler", draw).child("round", index).child("cohort"))
+            cohorts[draw, index, drawn.numpy()] = True
+    declared = [sampler.sampling(population, index) for index in range(rounds)]
+    return (*_inclusion(cohorts, declared), *_sizes(cohorts, declared), *_repetition(cohorts, declared))
+
+
+def _inclusion(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
+    """Every client is in the declared part of the cohorts."""
+    draws, rounds, population = cohorts.shape
+    for index, sampling in enumerate(declared):
+        counts = cohorts[:, index].sum(0)
+        tails = np.minimum(binom.cdf(counts, draws, sampling.rate), binom.sf(counts - 1, draws, sampling.rate))
+        client = int(tails.argmin())
+        if 2 * tails[client] < SAMPLER_ALPHA / 2 / (rounds * population):
+            yield (
+                f"client {client} was in {counts[client]} of {draws} cohorts of round {index + 1}, "
+                f"where the sampler declares a rate of {sampling.rate:.3g}"
+            )
+            return
+
+
+def _sizes(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
+    """Cohorts of fixed size have it; those of independent coins vary as they should."""
+    draws, _, population = cohorts.shape
+    for index, sampling in enumerate(declared):
+        sizes, rate = cohorts[:, index].sum(1), sampling.rate
+        if sampling.kind != "poisson":
+            if sizes.min() != sizes.max():
+                yield f"cohorts of round {index + 1} have {sizes.min()} to {sizes.max()} clients, not a fixed number"
+                return
+            continue
+        variance = population * rate * (1 - rate)
+        squares = float(((sizes - population * rate) ** 2).mean()) / variance
+        deviation = sqrt((2 + (1 - 6 * rate * (1 - rate)) / variance) / draws)
+        if abs(squares - 1) > (FAR + 2) * deviation:
+            yield (
+                f"the variance of cohort sizes in round {index + 1} is {squares:.2g} times that of independent coins, "
+                "which the sampler declares"
+            )
+            return
+
+
+def _repetition(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
+    """Cohorts of different rounds, and of different keys, do not resemble each other."""
+    for first in range(cohorts.shape[1]):
+        for second in range(first, cohorts.shape[1]):
+            a, b = declared[first], declared[second]
+            if a.rate == 1 or b.rate == 1:
+                continue
+            same = first == second  # compare draws with draws, each of them once
+            left, right = (cohorts[part, index] for part, index in _pairs(first, second, same=same))
+            excess = float((left & right).sum(1).mean()) - cohorts.shape[2] * a.rate * b.rate
+            if abs(excess) > FAR * sqrt(_overlap_variance(cohorts.shape[2], a, b) / len(left)):
+                which = f"two runs in round {first + 1}" if same else f"rounds {first + 1} and {second + 1}"
+                yield f"the cohorts of {which} share {'more' if excess > 0 else 'fewer'} clients than independent ones"
+                return
+
+
+def _pairs(first: int, second: int, *, same: bool) -> tuple[tuple[slice, int], tuple[slice, int]]:
+    everything = slice(None)
+    if not same:
+        return (everything, first), (everything, second)
+    return (slice(0, None, 2), first), (slice(1, None, 2), first)
+
+
+def _overlap_variance(population: int, first: Sampling, second: Sampling) -> float:
+    """Of the number of clients that two independent cohorts share."""
+    p, q = first.rate, second.rate
+    if first.kind == second.kind == "fixed":
+        return population * p * q * (1 - p) * (1 - q) * population / max(population - 1, 1)
+    return population * p * q * (1 - p * q)

@@ -1,0 +1,355 @@
+"""Search for the canary and the statistic that show the most, and test them on runs of their own.
+
+1. *Observe*: runs without a canary show the noise of everything that is released.
+2. *Search*: for each canary of a catalog, its exact effect is the difference of two runs with the same keys, with and
+   without it. With the observed noise, this predicts how well each linear test separates them.
+3. *Choose*: runs with and without the most promising canaries are scored by all statistics. The best statistics and
+   their thresholds are fixed.
+4. *Test*: all bounds come from further runs, which had no part in any choice.
+"""
+
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tacit.attacks.auditing import (
+    STRUCTURE,
+    Audit,
+    Canary,
+    Released,
+    coordinate_effects,
+)
+from tacit.attacks.bounds import ErrorCounts, ScoreGap
+from tacit.attacks.canaries import CanaryCatalog
+from tacit.attacks.claims import COUNTS_ALPHA, GAP_ALPHA, Claim, Evidence, choose_threshold
+from tacit.attacks.sampling import sampler_problems
+from tacit.attacks.statistics import Energy, Linear, Noise, SampledLinear, Statistic, Together, Vector, energies
+from tacit.core import Key
+from tacit.errors import expect
+
+MIN_RUNS = 100
+OBSERVED, CHOSEN = 0.2, 0.2  # of all runs: to observe the noise, and to choose among statistics
+FINALISTS = 2  # canaries that are run to choose among statistics
+CLEAR = 20.0  # standard deviations, beyond which a statistic needs no other beside it
+LINEAR_ADVANTAGE = 0.85  # another statistic must separate this much better to be preferred
+STATISTICS = 4  # linear ones of each kind of release that are compared
+SMALL = 64  # what has at most this many numbers is always looked at
+MAX_NUMBERS = 4e7  # that are kept at once
+SWEPT = 512  # coordinates that are tried at once
+Record = Mapping[str, Vector]
+
+
+@dataclass
+class Recorder:
+    """Runs an audit and records what is released, in the form of the first run.
+
+    Attributes:
+        audit: what is run.
+        sampled: whether the sampler decides about the canary.
+        sizes: how many numbers each kind of release has.
+    """
+
+    audit: Audit
+    sampled: bool
+    sizes: dict[str, int] = field(default_factory=dict)
+    ignored: frozenset[str] = frozenset()
+
+    def __call__(self, canary: Canary, key: Key, *, included: bool, sampled: bool | None = None) -> Record:
+        drawn = self.sampled if sampled is None else sampled
+        return self._in_form(self.audit.run(canary, key, included=included, sampled=drawn))
+
+    def _in_form(self, released: Released) -> Record:
+        if not self.sizes:
+            self.sizes.update({name: value.numel() for name, value in released.items()})
+        same = {name: value.numel() for name, value in released.items()} == self.sizes
+        found = {STRUCTURE: np.array([0.0 if same else 1.0])}
+        for name, size in self.sizes.items():
+            if name in self.ignored:
+                continue
+            value = released.get(name)
+            fits = value is not None and value.numel() == size
+            found[name] = value.numpy() if fits and value is not None else np.zeros(size)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A canary with its effect on everything that is released.
+
+    Attributes:
+        canary: its updates.
+        effects: by the name of what is released.
+        offsets: how much the other clients' updates move it.
+        separation: the best predicted separation of any linear test.
+    """
+
+    canary: Canary
+    effects: Mapping[str, Vector]
+    offsets: Mapping[str, Vector]
+    separation: float
+
+
+@dataclass(eq=False)
+class Search:
+    """One audit by many runs.
+
+    Attributes:
+        audit: what is run.
+        claim: what it is compared with.
+        runs: how many, for observing, choosing and testing; the search itself takes a few hundred more.
+        key: of all randomness.
+    """
+
+    audit: Audit
+    claim: Claim
+    runs: int
+    key: Key
+
+    def __post_init__(self) -> None:
+        expect(self.runs >= MIN_RUNS, f"runs={self.runs} >= {MIN_RUNS}", "Fewer runs cannot prove anything.")
+        self.record = Recorder(self.audit, sampled=self.claim.epsilon is not None and self.claim.amplified is None)
+        self.empty: dict[tuple[Key, bool], Record] = {}
+        self.rates = np.array(self.claim.rates or (1.0,) * self.audit.rounds)
+
+    def steps(self) -> Generator[int, None, Evidence]:
+        """Run everything; yields the number of runs so far, returns the evidence."""
+        catalog = self._catalog()
+        self._ignore_repetitions(catalog.first())
+        observed = self._observed_runs()
+        stacks = yield from self._stacks(catalog.first(), observed)
+        effects = self._effects(catalog.first())[0]
+        noises = {name: Noise.of(stack, float(np.abs(effects[name]).max())) for name, stack in stacks.items()}
+        chosen = max(int(self.runs * CHOSEN / 2), 20)
+        candidates = self._finalists(catalog, noises)
+        finalists = []
+        for number, candidate in enumerate(candidates):
+            finalists += yield from self._compare(candidate, noises, chosen // len(candidates) + 10, number)
+        tested = max((self.runs - observed - 2 * chosen) // 2, 30)
+        return (yield from self._test(self._decide(finalists, tested), tested))
+
+    def _catalog(self) -> CanaryCatalog:
+        catalog = CanaryCatalog(self.audit.state, self.audit.rounds, 1.0, self.key.child("canaries"))
+        bounds = self.record(catalog.first(), self.key.child("bound"), included=True).get("bound and grid of the sum")
+        known = [] if bounds is None else [value for value in bounds[:1].tolist() if 0 < value < 1e6]
+        return replace(catalog, bound=known[0] if known else 1.0)
+
+    def _ignore_repetitions(self, canary: Canary) -> None:
+        """Leave out large releases that never change, and those that are multiples of the model's change."""
+        keys = [self.key.child("probe", number) for number in range(3)]
+        probes = [self.record(canary, key, included=flag, sampled=False) for key in keys for flag in (True, False)]
+        kept: list[str] = []
+        for name, size in self.record.sizes.items():
+            values = [probe[name] for probe in probes]
+            constant = all(np.array_equal(values[0], value) for value in values[1:])
+            repeated = any(_are_multiples(values, [probe[other] for probe in probes]) for other in kept)
+            if size <= SMALL or not (constant or repeated):
+                kept += [name] * (size > SMALL)
+            else:
+                self.record.ignored |= {name}
+
+    def _observed_runs(self) -> int:
+        numbers = sum(size for name, size in self.record.sizes.items() if name not in self.record.ignored)
+        return int(min(max(self.runs * OBSERVED, 36), max(MAX_NUMBERS / max(numbers, 1), 36)))
+
+    def _stacks(
+        self, canary: Canary, runs: int
+    ) -> Generator[int, None, dict[str, NDArray[np.float64] | NDArray[np.float32]]]:
+        stacks: dict[str, NDArray[np.float64] | NDArray[np.float32]] = {}
+        for number in range(runs):
+            found = self.record(canary, self.key.child("observe", number), included=False)
+            for name, value in found.items():
+                if number == 0:
+                    stacks[name] = np.empty((runs, len(value)), value.dtype)
+                stacks[name][number] = value
+            yield number
+        return stacks
+
+    def _effects(self, canary: Canary) -> tuple[dict[str, Vector], dict[str, Vector]]:
+        """The exact effect of a canary, by runs with the same keys, and that of the other clients."""
+        keys = [self.key.child("effect", number) for number in range(2)]
+        without = [self._without(canary, key) for key in keys]
+        with_it = [self.record(canary, key, included=True, sampled=False) for key in keys]
+        effects, opposite = {}, None
+        for name in with_it[0]:
+            first, second = (a[name].astype(np.float64) - b[name] for a, b in zip(with_it, without, strict=True))
+            effects[name] = (first + second) / 2
+            if np.linalg.norm(first - second) > 0.05 * np.linalg.norm(effects[name]) and len(first) > 1:
+                # the noise itself depends on the canary: opposite updates leave it as it is
+                opposite = opposite or self.record(
+                    replace(canary, updates=-canary.updates), keys[0], included=True, sampled=False
+                )
+                odd = (with_it[0][name].astype(np.float64) - opposite[name]) / 2
+                effects[name] = odd if np.linalg.norm(odd) > 0 else effects[name]
+        alone = self._without(replace(canary, others=None), keys[0]) if canary.others is not None else without[0]
+        return effects, {name: without[0][name].astype(np.float64) - alone[name] for name in effects}
+
+    def _without(self, canary: Canary, key: Key) -> Record:
+        """A run without the canary, which is the same for most canaries."""
+        if canary.others is not None or self.audit.adjacency == "replace-one":
+            return self.record(canary, key, included=False, sampled=False)
+        if (key, canary.first) not in self.empty:
+            self.empty[key, canary.first] = self.record(canary, key, included=False, sampled=False)
+        return self.empty[key, canary.first]
+
+    def _finalists(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> list[Candidate]:
+        """The canaries with the best predicted separation."""
+        found = [self._candidate(canary, noises) for canary in (*catalog.all(), *self._swept(catalog, noises))]
+        best = max(found, key=lambda candidate: candidate.separation)
+        found += [self._candidate(canary, noises) for canary in catalog.variants(best.canary)]
+        found.sort(key=lambda candidate: -candidate.separation)
+        return found[:FINALISTS]
+
+    def _candidate(self, canary: Canary, noises: Mapping[str, Noise]) -> Candidate:
+        effects, offsets = self._effects(canary)
+        best = max(
+            noise.separation(effects[name], direction)
+            for name, noise in noises.items()
+            for _, direction in noise.directions(effects[name])
+        )
+        return Candidate(canary, effects, offsets, best)
+
+    def _swept(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> Iterator[Canary]:
+        """The single coordinate in which a huge update has the largest effect, of many that are tried at once."""
+        dim = self.audit.state.dim
+        order = torch.randperm(dim, generator=self.key.child("sweep").public_generator())[
+            : min(SWEPT, 10_000_000 // dim + 8)
+        ]
+        effects = coordinate_effects(self.audit, order, self.key.child("sweep"))
+        if "model" in noises and len(noises["model"].scale) >= dim:
+            ratio = np.abs(effects.numpy()) / noises["model"].scale[order.numpy()]
+            yield catalog.coordinate(int(order[int(ratio.argmax())]))
+
+    def _compare(
+        self, candidate: Candidate, noises: Mapping[str, Noise], runs: int, number: int
+    ) -> Generator[int, None, list["Scored"]]:
+        """All statistics on runs with and without this canary."""
+        statistics = list(self._statistics(candidate, noises))
+        scores = yield from self._scores(candidate.canary, statistics, runs, self.key.child("choose", number))
+        found = [Scored(candidate.canary, *_oriented(s, scores[:, i])) for i, s in enumerate(statistics)]
+        linear, energy = (
+            [scored for scored in found if isinstance(scored.statistic, Energy) == kind] for kind in (False, True)
+        )
+        if not energy:
+            return found
+        first, second = (max(some, key=lambda scored: scored.gap) for some in (linear, energy))
+        assert isinstance(first.statistic, Linear | SampledLinear)
+        assert isinstance(second.statistic, Energy)
+        if max(first.gap, second.gap) > CLEAR:
+            return found
+        weights = first.gap / first.spread, second.gap / second.spread
+        together = Together(first.statistic, second.statistic, weights)
+        return [*found, Scored(candidate.canary, together, weights[0] * first.scores + weights[1] * second.scores)]
+
+    def _statistics(self, candidate: Candidate, noises: Mapping[str, Noise]) -> Iterator[Statistic]:
+        rounds, layers = self.audit.rounds, self.audit.state.layers
+        for name, noise in noises.items():
+            effect, centre = candidate.effects[name], noise.centre + candidate.offsets[name]
+            directions = [(noise.separation(effect, d), label, d) for label, d in noise.directions(effect)]
+            directions.sort(key=lambda found: -found[0])
+            for _, label, direction in directions[:STATISTICS]:
+                yield Linear(name, label, centre, direction / noise.scale)
+                if bool((self.rates < 1).any()) and len(direction) % rounds == 0:
+                    yield self._sampled(name, label, centre, direction, effect, noise)
+            yield from energies(name, centre, noise.scale, rounds, layers)
+
+    def _sampled(
+        self, name: str, label: str, centre: Vector, direction: Vector, effect: Vector, noise: Noise
+    ) -> SampledLinear:
+        """The same test, round by round, for a canary that is sampled."""
+        shape = self.audit.rounds, -1
+        by_round = direction.reshape(shape)
+        moved = (by_round * (effect / noise.scale).reshape(shape)).sum(1)
+        check = noise.check.reshape(len(noise.check), *shape)
+        spread = (check * by_round.astype(np.float32)).sum(-1, dtype=np.float64).std(0) + np.abs(moved) / 1e6 + 1e-30
+        weights = by_round / noise.scale.reshape(shape) / spread[:, None]
+        return SampledLinear(name, f"{label}, for sampled rounds", centre, weights, moved / spread, self.rates)
+
+    def _scores(
+        self, canary: Canary, statistics: list[Statistic], runs: int, key: Key
+    ) -> Generator[int, None, NDArray[np.float64]]:
+        """(2, statistics, runs): scores of runs with and without the canary."""
+        scores = np.zeros((2, len(statistics), runs))
+        for run in range(runs):
+            for world, included in enumerate((True, False)):
+                found = self.record(canary, key.child("with" if included else "without", run), included=included)
+                scores[world, :, run] = [statistic.score(found) for statistic in statistics]
+                yield run
+        return scores
+
+    def _decide(self, scored: list["Scored"], runs: int) -> "Scored":
+        """The statistic that promises most; where the noise should be Gaussian, a linear one has the sharper bound."""
+        if self.claim.full_participation or self.claim.epsilon is None:
+            return max(scored, key=lambda each: each.gap * (1.0 if each.statistic.linear else LINEAR_ADVANTAGE))
+        return max(scored, key=lambda each: choose_threshold(each.worlds, runs, self.claim)[1])
+
+    def _test(self, chosen: "Scored", runs: int) -> Generator[int, None, Evidence]:
+        """The chosen statistic on fresh runs."""
+        scores = yield from self._scores(chosen.canary, [chosen.statistic], runs, self.key.child("test"))
+        included, excluded = scores[:, 0]
+        threshold, _ = choose_threshold(chosen.worlds, runs, self.claim)
+        return Evidence(
+            canary=chosen.canary.name,
+            released=chosen.statistic.released,
+            statistic=chosen.statistic.name,
+            counts=ErrorCounts.at(threshold, included, excluded, 1 - COUNTS_ALPHA),
+            gap=ScoreGap.of(included, excluded, 1 - GAP_ALPHA) if chosen.statistic.linear else None,
+            premises=sampler_problems(self.audit.method.sampler, self.audit.clients + 1, self.audit.rounds, self.key),
+            runs=self.runs,
+            always_in_cohort=not self.record.sampled,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A statistic with its scores in runs with and without a canary, (2, runs)."""
+
+    canary: Canary
+    statistic: Statistic
+    scores: NDArray[np.float64]
+
+    @property
+    def worlds(self) -> tuple[Vector, Vector]:
+        """The scores with, and without the canary."""
+        return self.scores[0], self.scores[1]
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the scores, with and without the canary."""
+        return float(np.sqrt(self.scores.var(1).mean()))
+
+    @property
+    def gap(self) -> float:
+        """The difference of the mean scores in standard deviations."""
+        difference = float(self.scores[0].mean() - self.scores[1].mean())
+        return difference / max(self.spread, abs(difference) / 1e6, 1e-100)
+
+
+def _oriented(statistic: Statistic, scores: NDArray[np.float64]) -> tuple[Statistic, NDArray[np.float64]]:
+    """An energy with the sign with which it is larger for runs with the canary."""
+    if not isinstance(statistic, Energy) or scores[0].mean() >= scores[1].mean():
+        return statistic, scores
+    return replace(statistic, sign=-1.0), -scores
+
+
+def _are_multiples(first: list[Vector], second: list[Vector]) -> bool:
+    """Whether one is the same multiple of the other in all runs."""
+    if len(first[0]) != len(second[0]):
+        return False
+    a, b = (np.concatenate(values).astype(np.float64) for values in (first, second))
+    norm = float(b @ b)
+    factor = float(a @ b) / norm if norm else 0.0
+    return factor != 0 and float(np.linalg.norm(a - factor * b)) <= 1e-4 * float(np.linalg.norm(a))
+
+
+def search(audit: Audit, claim: Claim, runs: int, key: Key) -> Evidence:
+    """Audit by many runs, to the end."""
+    steps = Search(audit, claim, runs, key).steps()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            evidence: Evidence = end.value
+            return evidence

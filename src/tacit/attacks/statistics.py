@@ -1,0 +1,210 @@
+"""Statistics of what a run released: linear ones along a canary's effect, and the energy of the noise.
+
+The noise of runs without the canary is observed first. From it follow, for the known effect of a canary, linear tests:
+with the variance of each number on its own; with all covariances, more or less shrunk (Fisher's discriminant), which
+finds directions without noise; and with the differences of numbers whose noise is the same. The energy, the sum of
+squares, shows a canary that changes how much noise there is.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+Vector = NDArray[np.float64]
+Stack = NDArray[np.float32]
+RIDGES = (1.0, 1e-2, 1e-6)
+SAME = 0.999  # correlation of numbers whose noise is the same
+MIN_ENERGY = 8  # numbers, below which there is no energy to speak of
+MAX_MU = 1e6
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """The noise of one kind of release, observed in runs without a canary.
+
+    Attributes:
+        centre: the mean of each number.
+        scale: its standard deviation, at least as much as rounding.
+        fit: standardised numbers of the runs that tests are fitted to, (runs, numbers).
+        check: those of other runs, on which tests are compared.
+    """
+
+    centre: Vector
+    scale: Vector
+    fit: Stack
+    check: Stack
+
+    @classmethod
+    def of(cls, runs: NDArray[np.float64] | Stack, effect_size: float) -> "Noise":
+        """The noise in these runs; `effect_size` is that of the largest effect of a canary."""
+        fitted = len(runs) * 2 // 3
+        centre, spread = runs[:fitted].mean(0, dtype=np.float64), runs[:fitted].std(0, dtype=np.float64)
+        rounding = 1e-6 * max(float(np.abs(runs).max(initial=0.0)), effect_size, 1e-30)
+        scale = np.maximum(spread, rounding)
+        standard = ((runs - centre) / scale).astype(np.float32)
+        return cls(centre, scale, standard[:fitted], standard[fitted:])
+
+    @cached_property
+    def _gram(self) -> Vector:
+        fit = self.fit.astype(np.float64)
+        product: Vector = fit @ fit.T
+        return product
+
+    @cached_property
+    def _repeated(self) -> NDArray[np.int64]:
+        """Pairs of numbers with the same noise up to its sign, (pairs, 3): both positions and the sign."""
+        lengths = np.linalg.norm(self.fit, axis=0)
+        moving = np.flatnonzero(lengths > 0.5 * np.sqrt(len(self.fit)))
+        if len(moving) < 2 or len(self.fit) < 10:
+            return np.zeros((0, 3), np.int64)
+        unit = self.fit[:, moving] / lengths[moving]
+        hashed = np.random.default_rng(0).standard_normal(len(unit)).astype(np.float32) @ unit
+        order = np.argsort(np.abs(hashed))
+        products = (unit[:, order[:-1]] * unit[:, order[1:]]).sum(0)
+        found = np.flatnonzero(np.abs(products) > SAME)
+        signs = np.sign(products[found]).astype(np.int64)
+        return np.stack([moving[order[found]], moving[order[found + 1]], signs], 1)
+
+    def directions(self, effect: Vector) -> Iterator[tuple[str, Vector]]:
+        """Linear tests for this effect, of standardised numbers, by name."""
+        shift = effect / self.scale
+        yield "weighted by variance", shift
+        if len(shift) < 2:
+            return
+        along = self.fit @ shift
+        for ridge in RIDGES:
+            inner = np.linalg.solve(self._gram + ridge * len(self.fit) * np.eye(len(self.fit)), along)
+            yield f"Fisher, ridge {ridge:g}", shift - inner @ self.fit
+        if len(self._repeated):
+            first, second, sign = self._repeated.T
+            differences, weights = shift[first] - sign * shift[second], np.zeros_like(shift)
+            np.add.at(weights, first, differences)
+            np.add.at(weights, second, -sign * differences)
+            yield "repeated noise", weights
+
+    def separation(self, effect: Vector, direction: Vector) -> float:
+        """How many standard deviations of the noise the effect moves this test, on runs that it was not fitted to."""
+        moved = float(direction @ (effect / self.scale))
+        spread = float((self.check @ direction.astype(np.float32)).std(dtype=np.float64))
+        return moved / (spread + abs(moved) / MAX_MU) if moved > 0 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A linear test of one kind of release.
+
+    Attributes:
+        released: the kind.
+        name: of the test.
+        centre: is subtracted.
+        weights: of each number.
+    """
+
+    released: str
+    name: str
+    centre: Vector
+    weights: Vector
+    linear: bool = True
+
+    def score(self, runs: Mapping[str, Vector]) -> float:
+        return float((runs[self.released] - self.centre) @ self.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class SampledLinear:
+    """The likelihood ratio of a canary that is in the cohort of each round with some probability.
+
+    Attributes:
+        released: the kind of release.
+        name: of the test.
+        centre: is subtracted.
+        weights: of each number, (rounds, numbers).
+        effects: of the canary on each round's score, in standard deviations.
+        rates: the probability of taking part in each round.
+    """
+
+    released: str
+    name: str
+    centre: Vector
+    weights: Vector
+    effects: Vector
+    rates: Vector
+    linear: bool = False
+
+    def score(self, runs: Mapping[str, Vector]) -> float:
+        values = (runs[self.released] - self.centre).reshape(self.weights.shape)
+        scores = (values * self.weights).sum(1) * self.effects - self.effects**2 / 2
+        absent = np.log(np.maximum(1 - self.rates, 1e-300))
+        return float(logsumexp(np.stack([absent, np.log(self.rates) + scores]), axis=0).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Energy:
+    """The logarithm of the mean square of some standardised numbers.
+
+    Attributes:
+        released: the kind of release.
+        name: which numbers.
+        centre: is subtracted.
+        scale: divides.
+        which: the numbers.
+        sign: -1 if a canary lowers the energy.
+    """
+
+    released: str
+    name: str
+    centre: Vector
+    scale: Vector
+    which: NDArray[np.int64]
+    sign: float = 1.0
+    linear: bool = False
+
+    def score(self, runs: Mapping[str, Vector]) -> float:
+        values = (runs[self.released][self.which] - self.centre[self.which]) / self.scale[self.which]
+        return self.sign * float(np.log(np.mean(values**2) + 1e-12))
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """A linear test and an energy, weighted by how much each of them shows."""
+
+    first: "Linear | SampledLinear"
+    second: Energy
+    weights: tuple[float, float]
+    linear: bool = False
+
+    @property
+    def released(self) -> str:
+        return self.first.released
+
+    @property
+    def name(self) -> str:
+        return f"{self.first.name} with {self.second.name}"
+
+    def score(self, runs: Mapping[str, Vector]) -> float:
+        return self.weights[0] * self.first.score(runs) + self.weights[1] * self.second.score(runs)
+
+
+Statistic = Linear | SampledLinear | Energy | Together
+
+
+def energies(released: str, centre: Vector, scale: Vector, rounds: int, layers: tuple[int, ...]) -> Iterator[Energy]:
+    """The energies of all numbers, of those of each round, and of each of the model's parameters."""
+    count = len(centre)
+    if count < MIN_ENERGY:
+        return
+    places = np.arange(count).reshape(rounds, -1) if count % rounds == 0 else np.arange(count)[None]
+    yield Energy(released, "energy", centre, scale, np.arange(count))
+    if len(places) > 1:
+        for number, place in enumerate(places):
+            yield Energy(released, f"energy of round {number + 1}", centre, scale, place)
+    if places.shape[1] == sum(layers) and len(layers) > 1:
+        ends = np.cumsum(layers)
+        for number, (size, end) in enumerate(zip(layers, ends, strict=True)):
+            if size * len(places) >= MIN_ENERGY:
+                which = places[:, end - size : end].ravel()
+                yield Energy(released, f"energy of parameter {number}", centre, scale, which)
