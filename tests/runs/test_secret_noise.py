@@ -112,14 +112,14 @@ def test_a_killed_run_resumes_with_the_same_noise(
     steps = follow(Plan(method=private(), task=task()), workers=1, out=tmp_path / "run")
     for _ in range(done + 1):
         next(steps)
-    shutil.copytree(tmp_path / "run", tmp_path / "killed")
+    shutil.copytree(tmp_path / "run", tmp_path / "elsewhere" / "killed")
     *_, whole = steps
-    resumed = resume(tmp_path / "killed")
+    resumed = resume(tmp_path / "elsewhere" / "killed")
     assert torch.equal(resumed.state.weights, whole.state.weights)
     assert timeless(resumed.history) == timeless(whole.history)
-    with Ledger.open(tmp_path / "killed" / LEDGER) as ledger:
+    with Ledger.open(tmp_path / "elsewhere" / "killed" / LEDGER) as ledger:
         assert ledger.accounting.rounds == ROUNDS
-    assert not (tmp_path / "killed" / KEY).exists()
+    assert not (tmp_path / "elsewhere" / "killed" / KEY).exists()
 
 
 def test_a_kill_between_checkpoint_and_key_replays_nothing_else(
@@ -131,10 +131,10 @@ def test_a_kill_between_checkpoint_and_key_replays_nothing_else(
     next(steps)
     old = (tmp_path / "run" / KEY).read_bytes()
     next(steps), next(steps)
-    shutil.copytree(tmp_path / "run", tmp_path / "killed")
-    (tmp_path / "killed" / KEY).write_bytes(old)
+    shutil.copytree(tmp_path / "run", tmp_path / "elsewhere" / "killed")
+    (tmp_path / "elsewhere" / "killed" / KEY).write_bytes(old)
     *_, whole = steps
-    assert torch.equal(resume(tmp_path / "killed").state.weights, whole.state.weights)
+    assert torch.equal(resume(tmp_path / "elsewhere" / "killed").state.weights, whole.state.weights)
 
 
 def test_keys_of_complete_rounds_are_erased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
