@@ -20,7 +20,7 @@ from tacit.errors import ProtocolError, UserError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, Entropy
 from tacit.protocols.kit import ProtocolId, pack_state, read_optional_key, read_state
-from tacit.protocols.secagg import graph, pads, secagg_messages, shamir, surplus
+from tacit.protocols.secagg import graph, noise_seeds, pads, secagg_messages, shamir
 from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.pads import (
     ShareKind,
@@ -360,7 +360,7 @@ def _holder_key(state: SecaggClientState, client: int, holder: int) -> bytes:
     """The key of a holder's shares of a client's noise seeds; one of the two is this client."""
     neighbour = client if holder == state.client else holder
     shared = state.root if neighbour == state.client else state.keys[neighbour][KEY:]
-    return surplus.holder_key(shared, state.binding, client, holder)
+    return noise_seeds.holder_key(shared, state.binding, client, holder)
 
 
 def _deal_noise_seed(state: SecaggClientState) -> bytes:
@@ -369,15 +369,15 @@ def _deal_noise_seed(state: SecaggClientState) -> bytes:
     if not p.surplus:
         return b""
     keys = {state.members.index(j) + 1: _holder_key(state, state.client, j) for j in holders}
-    return surplus.deal(state.noise_seed, keys, p, p.graph(len(state.members)).threshold, state.binding)
+    return noise_seeds.deal(state.noise_seed, keys, p, p.graph(len(state.members)).threshold, state.binding)
 
 
 def _noise_seed_shares(state: SecaggClientState, requested: Table, survivors: frozenset[int]) -> bytes:
     """This client's shares of the survivors' noise seeds, at the level that follows from their number."""
-    level = surplus.level_of(state.session.parameters, len(survivors))
+    level = noise_seeds.level_of(state.session.parameters, len(survivors))
     if not level:
         return b""
-    shares = {j: surplus.holder_share(state.holds[j], state.binding, level) for j in requested if j in survivors}
+    shares = {j: noise_seeds.holder_share(state.holds[j], state.binding, level) for j in requested if j in survivors}
     return pack_table({j: shamir.to_bytes(share) for j, share in shares.items()}, shamir.SHARE)
 
 

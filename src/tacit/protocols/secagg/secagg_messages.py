@@ -19,7 +19,7 @@ from tacit.errors import ProtocolError
 from tacit.protocols import crypto, kit
 from tacit.protocols.crypto import KEY, SIGNATURE, TAG
 from tacit.protocols.kit import ProtocolFrame, ProtocolId
-from tacit.protocols.secagg import shamir, surplus
+from tacit.protocols.secagg import noise_seeds, shamir
 from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.parameters import Parameters
 from tacit.wire.packing import Reader, pack_number, pack_subset, pack_table, packed_size, table_size
@@ -137,7 +137,7 @@ def _frame_sizes(
     p: Parameters, neighbours: int, holders: int, others: int, signatures: int, published: int
 ) -> dict[Phase, PhaseBytes]:
     """Bytes of one client by phase, from the number of entries in its tables."""
-    dealing = surplus.dealing_size(p.surplus, published)
+    dealing = noise_seeds.dealing_size(p.surplus, published)
     opened = table_size(holders, shamir.SHARE) if p.surplus else 0
     width, bitset = announcement_width(p.threat_model), (p.cohort + 7) // 8
     consent = table_size(signatures, SIGNATURE) if p.threat_model is ThreatModel.ACTIVE_SERVER else 0

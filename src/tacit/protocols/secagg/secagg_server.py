@@ -17,8 +17,9 @@ from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY
 from tacit.protocols.kit import Exchange, Outcome, ReplyStatus, ServerSide, Transcript
 from tacit.protocols.secagg import graph as graphs
-from tacit.protocols.secagg import pads, secagg_messages, shamir, surplus
+from tacit.protocols.secagg import noise_seeds, pads, secagg_messages, shamir
 from tacit.protocols.secagg.graph import ThreatModel
+from tacit.protocols.secagg.noise_seeds import Dealing
 from tacit.protocols.secagg.pads import RevealedShare, ShareGraph, ShareKind, Vector
 from tacit.protocols.secagg.parameters import Parameters, SecaggSession
 from tacit.protocols.secagg.secagg_messages import (
@@ -31,7 +32,6 @@ from tacit.protocols.secagg.secagg_messages import (
     agreement_statement,
     announcement_statement,
 )
-from tacit.protocols.secagg.surplus import Dealing
 from tacit.wire.packing import Reader, pack_subset, pack_table
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class _Server:
         pads.remove_pads(graph, total, {j: each.pads for j, each in revealed.items()}, commitments, survivors)
         dealings = {j: each.dealing for j, each in shared.items()}
         opened = {j: each.noise_seeds for j, each in revealed.items()}
-        seeds = surplus.recover_seeds(graph, self._p, dealings, opened, survivors)
+        seeds = noise_seeds.recover_seeds(graph, self._p, dealings, opened, survivors)
         return SecaggOutcome(pads.reduce(total, self._p.bits), tuple(sorted(survivors)), self.transcript, seeds)
 
     def _announce(self, cohort: list[int]) -> ServerSide[dict[int, bytes]]:
@@ -211,7 +211,7 @@ class _Server:
             consent = pack_table({j: signatures[j] for j in signed}, crypto.SIGNATURE) if self._active else b""
             return pack_subset(survivors, graph.members) + consent + pack_table(requested[client], 1)
 
-        opens = surplus.level_of(self._p, len(survivors)) > 0
+        opens = noise_seeds.level_of(self._p, len(survivors)) > 0
 
         def read(client: int, reader: Reader) -> _Revealed:
             revealed = reader.table(secagg_messages.REVEALED, len(graph.members))

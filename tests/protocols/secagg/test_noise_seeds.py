@@ -33,9 +33,9 @@ from tacit.protocols.secagg import (
     ThreatModel,
     answer,
     join_round,
+    noise_seeds,
     phase_bytes,
     shamir,
-    surplus,
 )
 from tacit.protocols.secagg.secagg_messages import REVEALED, Direction, agreement_statement, pack
 from tacit.wire.packing import Reader, pack_subset, pack_table
@@ -48,15 +48,15 @@ def keys() -> dict[int, bytes]:
     return {point: crypto.digest("holder", bytes([point])) for point in range(1, 6)}
 
 
-def dealing() -> surplus.Dealing:
-    dealt = surplus.deal(noise_seed(1), keys(), P, 4, BINDING)
-    assert len(dealt) == surplus.dealing_size(2, 2)
-    return surplus.Dealing.read(Reader(dealt), P, 2)
+def dealing() -> noise_seeds.Dealing:
+    dealt = noise_seeds.deal(noise_seed(1), keys(), P, 4, BINDING)
+    assert len(dealt) == noise_seeds.dealing_size(2, 2)
+    return noise_seeds.Dealing.read(Reader(dealt), P, 2)
 
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_any_threshold_of_holders_recover_the_seed_of_a_level(level: int) -> None:
-    shares = {point: surplus.holder_share(key, BINDING, level) for point, key in keys().items()}
+    shares = {point: noise_seeds.holder_share(key, BINDING, level) for point, key in keys().items()}
     for chosen in combinations(shares, 4):
         values = {point: shares[point] for point in chosen} | dealing().published(level)
         points = np.array([list(values)], np.int64)
@@ -66,7 +66,7 @@ def test_any_threshold_of_holders_recover_the_seed_of_a_level(level: int) -> Non
 
 def test_one_holder_less_learns_nothing_about_it() -> None:
     """For every seed there is a share of a fourth holder that fits what three holders and the public know."""
-    known = {point: surplus.holder_share(keys()[point], BINDING, 1) for point in (1, 2, 3)} | dealing().published(1)
+    known = {point: noise_seeds.holder_share(keys()[point], BINDING, 1) for point in (1, 2, 3)} | dealing().published(1)
     for other in (bytes(32), b"\xff" * 32, noise_seed(2)):
         rows = np.array([shamir.to_limbs(other), *(share.tolist() for share in known.values())], np.uint64)
         (fourth,) = shamir.interpolate([0, *known], rows, [4])
@@ -75,9 +75,9 @@ def test_one_holder_less_learns_nothing_about_it() -> None:
 
 
 def test_the_shares_of_one_level_say_nothing_about_another() -> None:
-    shares = {level: surplus.holder_share(keys()[1], BINDING, level).tolist() for level in (1, 2)}
+    shares = {level: noise_seeds.holder_share(keys()[1], BINDING, level).tolist() for level in (1, 2)}
     assert not set(shares[1]) & set(shares[2])
-    assert shares[1] != surplus.holder_share(keys()[1], b"x" * 32, 1).tolist()
+    assert shares[1] != noise_seeds.holder_share(keys()[1], b"x" * 32, 1).tolist()
 
 
 @pytest.mark.parametrize("threat_model", ThreatModel)
@@ -128,7 +128,7 @@ def test_what_is_opened_follows_from_the_survivors_that_were_agreed_upon() -> No
     binding = honest.before[VICTIM, Phase.AGREE][0].binding
     for level, survivors in ((1, frozenset(COHORT)), (2, frozenset(COHORT) - {5})):
         shares = revealed(honest, VICTIM, survivors, others).table(shamir.SHARE, 5)
-        expected = {j: surplus.holder_share(holds[j], binding, level) for j in survivors}
+        expected = {j: noise_seeds.holder_share(holds[j], binding, level) for j in survivors}
         assert shares == {j: shamir.to_bytes(share) for j, share in expected.items()}
 
 
