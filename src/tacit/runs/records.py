@@ -227,8 +227,7 @@ def guarantee_of(
         return leakage.guarantee(early_stopping=method.patience is not None).excluding(*not_covered, caveat)
     if charges is None:
         return Guarantee.none(reason_unproved(method.price(0)), rounds=len(history)).excluding(caveat)
-    size = f"The number of clients, {charges.population}, which is taken to be public."
-    return charges.guarantee(history).excluding(size, *not_covered, caveat)
+    return charges.guarantee(history).excluding(*not_covered, caveat)
 
 
 def final_metrics(method: Method, history: Sequence[Report]) -> dict[str, float]:
