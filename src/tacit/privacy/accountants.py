@@ -7,11 +7,10 @@ for claims. An accountant is a record of its assumptions; `Composition` is what 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate, groupby
 from typing import ClassVar, Protocol, Self
 
 import dp_accounting as dp
@@ -265,7 +264,7 @@ class Accounting:
 
     def guarantee(self, delta: float, releases: Iterable[Release], adversary: str = RECIPIENTS) -> Guarantee:
         """What is proved at this δ; `releases` are those of the rounds, of which the sampling is described."""
-        found = [release.sampling for release in releases]
+        found = dict.fromkeys(release.sampling for release in releases)
         if not found:
             return Guarantee.none("no noise was added that an accountant could account for", rounds=self.rounds)
         epsilon = self.epsilon(delta)
@@ -277,7 +276,7 @@ class Accounting:
             noise_error=self.noise_error(delta),
             rounds=self.rounds,
             adjacency=self.accountant.adjacency.value,
-            sampling=describe_stages(found),
+            sampling="; ".join(dict.fromkeys(map(describe_sampling, found))),
             amplified=any(sampling.rate < 1 for sampling in found),
             accountant=self.accountant.name,
             adversary=adversary,
@@ -311,23 +310,6 @@ def max_rounds(fits: Callable[[int], bool], guess: int = 1) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-def describe_stages(samplings: Sequence[Sampling]) -> str:
-    """How the cohorts of all rounds are drawn; where that changes, with the rounds of each stage.
-
-    Example:
-        >>> describe_stages([Sampling("poisson", 0.2)] * 3 + [Sampling()])
-        'rounds 1 to 3: Poisson cohorts, each client with probability 0.2; round 4: every client takes part'
-    """
-    stages = [(sampling, len([*rounds])) for sampling, rounds in groupby(samplings)]
-    if len(stages) == 1:
-        return describe_sampling(stages[0][0])
-    ends = list(accumulate(count for _, count in stages))
-    return "; ".join(
-        f"{f'round {end}' if count == 1 else f'rounds {end - count + 1} to {end}'}: {describe_sampling(sampling)}"
-        for (sampling, count), end in zip(stages, ends, strict=True)
-    )
 
 
 def describe_sampling(sampling: Sampling) -> str:
