@@ -1,6 +1,7 @@
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,7 +62,5 @@ def test_wrong_names_and_options(name, options, words):
 
 
 @pytest.mark.parametrize("name", ["digits", "synthetic", "gusto", "support2"])
-def test_the_catalog_lists_the_preprocessing_of_a_task(name: str) -> None:
-    if not TASKS[name].ready:
-        pytest.skip(f"the data of {name} are missing")
+def test_the_catalog_lists_the_preprocessing_of_a_task(data_folder: Path, name: str) -> None:
     assert TASKS[name].preprocessing == make_task(name).preprocessing.source

@@ -242,10 +242,8 @@ def guarantee_of(
         return leakage.guarantee(early_stopping=method.patience is not None).excluding(*not_covered, caveat)
     if charges is None:
         return Guarantee.none(reason_unproved(method.price(0)), rounds=len(history)).excluding(caveat)
-    size = f"The number of clients, {charges.population}, which is taken to be public."
-    return charges.guarantee(history).excluding(
-        size, *not_covered, _host_of_enclave(method, charges.population), caveat
-    )
+    host = _host_of_enclave(method, charges.population)
+    return charges.guarantee(history).excluding(*not_covered, host, caveat)
 
 
 def _host_of_enclave(method: Method, population: int) -> str:
