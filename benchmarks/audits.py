@@ -19,7 +19,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from attacks.bugs import CORRECT, IN_SHARES, Bug, bugs, dropout_case, further, seven
+from attacks.bugs import CORRECT, IN_SHARES, Bug, bugs, dropout_case, further, not_found, seven
 from tacit.attacks.auditing import AuditAdjacency
 from tacit.attacks.claims import AuditResult, claim_of
 from tacit.attacks.scenario import prepare_audit
@@ -92,7 +92,7 @@ def audit_correct(count: int, runs: int) -> int:
 
 def audit_bugs(runs: int) -> None:
     """Audit every planted bug, and print a row of a table for each."""
-    for bug in (*bugs(6), *seven(), *further(), dropout_case()):
+    for bug in (*bugs(6), *seven(), *further(), *not_found(), dropout_case()):
         result, seconds, how = audited_bug(bug, runs)
         word = "found" if result.violated else "MISSED"
         print(f"| {bug.name} | {word} | {_figures(result)} | {runs} | {seconds:.1f} |{how}", flush=True)
