@@ -19,14 +19,14 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from attacks.bugs import CORRECT, IN_SHARES, Bug, bugs, dropout_case, further, seven
+from attacks.bugs import CORRECT, IN_SHARES, SHARED, Bug, bugs, dropout_case, further, not_found, seven
 from tacit.attacks.auditing import AuditAdjacency
 from tacit.attacks.claims import AuditResult, claim_of
 from tacit.attacks.scenario import prepare_audit
 from tacit.attacks.search import search
 from tacit.core import Key, Method, Task
 from tacit.pieces.codecs import FixedRandom, Select, Size
-from tacit.pieces.mechanisms import CentralGaussian, FixedClip, Grid, QuantileClip
+from tacit.pieces.mechanisms import CentralGaussian, FixedClip, Grid, QuantileClip, Reals
 from tacit.pieces.samplers import Everyone, FixedSize, Poisson
 from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import Masked, Sgd
@@ -59,10 +59,10 @@ def correct_mechanism(number: int) -> tuple[Method, Task, AuditAdjacency, int]:
     central = CentralGaussian(clip=FixedClip(clip, per_layer=draw.random() < 0.3), noise_multiplier=noise)
     server = draw.choice((CORRECT.server, Momentum(0.9)))
     method = replace(CORRECT, mechanism=central, sampler=sampler, server=server)
-    shares = replace(IN_SHARES.mechanism, clip=FixedClip(clip), noise_multiplier=noise)
+    shares = replace(SHARED, clip=FixedClip(clip), noise_multiplier=noise)
     if kind in ("shares", "grid", "few weights"):
-        arithmetic = {"arithmetic": Grid()} if kind == "grid" else {}
-        method = replace(IN_SHARES, mechanism=replace(shares, **arithmetic), sampler=sampler, server=server)
+        shares = replace(shares, arithmetic=Grid() if kind == "grid" else Reals())
+        method = replace(IN_SHARES, mechanism=shares, sampler=sampler, server=server)
     if kind == "few weights":
         method = replace(method, trainer=Masked(Sgd(lr=0.1, steps=1)), codec=Select(FixedRandom(size=Size(number=9))))
     if kind == "quantile":
@@ -92,7 +92,7 @@ def audit_correct(count: int, runs: int) -> int:
 
 def audit_bugs(runs: int) -> None:
     """Audit every planted bug, and print a row of a table for each."""
-    for bug in (*bugs(6), *seven(), *further(), dropout_case()):
+    for bug in (*bugs(6), *seven(), *further(), *not_found(), dropout_case()):
         result, seconds, how = audited_bug(bug, runs)
         word = "found" if result.violated else "MISSED"
         print(f"| {bug.name} | {word} | {_figures(result)} | {runs} | {seconds:.1f} |{how}", flush=True)
