@@ -214,3 +214,9 @@ def test_hostile_json_is_refused_with_a_sentence() -> None:
         read_json(b'{"a":' * 33 + b"1" + b"}" * 33, Everything, HERE)
     with pytest.raises(UserError, match="half a character"):
         read_json(b'{"count": 3, "inner": {"size": "\\ud800"}}', Everything, HERE, strict=False)
+
+
+def test_a_long_value_is_shortened_in_the_message() -> None:
+    with pytest.raises(UserError) as caught:
+        read_json(b'{"' + b"x" * 100_000 + b'": 1}', Everything, HERE)
+    assert len(str(caught.value)) < 1000

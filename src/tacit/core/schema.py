@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from tacit.errors import UserError
 
 T = TypeVar("T")
+MAX_WORD = 200  # characters of a name that is compared with others
 TYPES_IN_WORDS = {
     "int": "a whole number",
     "float": "a number",
@@ -175,7 +176,9 @@ def choose(table: Mapping[str, T], name: str, what: str) -> T:
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:
-    """` Did you mean 'rounds'?`, or the empty string if no choice is similar."""
+    """` Did you mean 'rounds'?`, or the empty string if no choice is similar, or the word is far too long for one."""
+    if len(word) > MAX_WORD:
+        return ""
     folded = {choice.lower().replace("_", "-"): choice for choice in choices}
     near = difflib.get_close_matches(word.lower().replace("_", "-"), folded, n=1, cutoff=0.5)
     return f" Did you mean {folded[near[0]]!r}?" if near else ""

@@ -27,6 +27,7 @@ T = TypeVar("T")
 LIMIT = 1 << 24  # bytes of a JSON document, which needs about 20 times as many when it is parsed
 TOML_LIMIT = 1 << 17  # bytes of a TOML document, whose parser is slow
 MAX_DEPTH = 32  # of values in a document
+MAX_SHOWN = 300  # characters of a value in an error message
 MAX_KEY = 8  # dots in a key of a TOML document
 MAX_TRIALS = 100  # keys of a mapping that are tried, to find the one that an error is about
 Step = str | int  # a key of a table, or the place of an item in a list
@@ -161,7 +162,7 @@ def _converted(value: object, kind: type[T], source: Source, *, strict: bool) ->
     if source.closed:
         for path, key, known in _unknown_keys(value, schema):
             hint = suggestion(str(key), known)
-            raise source.problem(f"Expected keys of {_of(path, source)} in {listed(known)}, got {key!r}.{hint}")
+            raise source.problem(f"Expected keys of {_of(path, source)} in {listed(known)}, got {_shown(key)}.{hint}")
     read: Callable[[Any], T] = functools.partial(
         msgspec.convert, type=kind, strict=strict, str_keys=True, dec_hook=_to_path
     )
@@ -297,11 +298,17 @@ def _explanation(what: str, place: str, value: Any, kind: inspect.Type) -> str:
         return f"Expected {place} to have the key {missing[1]!r}{f', {words}' if words else ''}."
     choices = _choices(kind)
     if choices and what.startswith("Invalid"):
-        return f"Expected {place} in {listed(choices)}, got {value!r}.{suggestion(str(value), choices)}"
+        return f"Expected {place} in {listed(choices)}, got {_shown(value)}.{suggestion(str(value), choices)}"
     if wrong := _WRONG_TYPE.fullmatch(what):
         words = " or ".join(_KINDS.get(name, name) for name in wrong["kind"].split(" | ")) + wrong["limit"]
-        return f"Expected {place} to be {_described(kind) or words}, got {value!r}."
+        return f"Expected {place} to be {_described(kind) or words}, got {_shown(value)}."
     return f"Expected {place} to be valid: {what}."
+
+
+def _shown(value: object) -> str:
+    """A value in an error message, shortened if it is long."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _problem(read: Callable[[Any], object], document: Any) -> str:
