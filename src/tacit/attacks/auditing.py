@@ -26,7 +26,7 @@ from tacit.core.server_half import broadcast, client_view, server_side
 from tacit.core.wave import Shapes
 from tacit.errors import expect
 
-AuditAdjacency = Literal["add-or-remove", "replace-one"]
+AuditAdjacency = Literal["add-or-remove", "zero-out", "replace-one"]
 MakeWave = Callable[[Tensor], Wave]
 Flags = NDArray[np.bool_]
 CANARY_NORM = 1e4  # before clipping: larger than any clipping bound
@@ -46,7 +46,8 @@ class Audit:
         clients: number of the task's clients; canaries are added to them.
         rounds: rounds per run.
         dropouts: fraction of every cohort that drops out.
-        adjacency: an excluded canary is absent (add-or-remove) or sends its negated update (replace-one).
+        adjacency: an excluded canary is absent (add-or-remove), or sends zeros (zero-out) or its negated update
+            (replace-one).
     """
 
     method: Method
@@ -81,7 +82,7 @@ class Audit:
         population = self.clients + len(included)
         secret = key.child("secret").child("round", index)
         cohort = method.sampler.cohort(population, index, secret.child("cohort"))
-        present = cohort if self.adjacency == "replace-one" else cohort[self._is_present(cohort, included)]
+        present = cohort[self._is_present(cohort, included)] if self.adjacency == "add-or-remove" else cohort
         now = SimulatedRound.of(
             index=index,
             population=population,
@@ -109,7 +110,7 @@ class Audit:
 
     def _wave(self, cohort: Tensor, directions: Tensor, included: Tensor) -> "CanaryWave":
         canaries = cohort[cohort >= self.clients] - self.clients
-        sign = torch.where(included[canaries], 1.0, -1.0)[:, None]
+        sign = torch.where(included[canaries], 1.0, 0.0 if self.adjacency == "zero-out" else -1.0)[:, None]
         updates, others = directions[canaries] * sign * CANARY_NORM, cohort[cohort < self.clients]
         return CanaryWave(cohort, self.make_wave(others) if len(others) else None, updates, self.state.shapes)
 

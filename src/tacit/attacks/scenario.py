@@ -166,10 +166,10 @@ def prepare_audit(
     *,
     rounds: int = 2,
     dropouts: float = 0.0,
-    adjacency: AuditAdjacency = "add-or-remove",
+    adjacency: AuditAdjacency | None = None,
     seed: int = 0,
 ) -> Audit:
-    """An audit of a method among the clients of a task."""
+    """An audit of a method among the clients of a task; by default for the adjacency of the method's guarantee."""
     sized = size_noise(method, len(task.population))
     return Audit(
         method=sized,
@@ -178,8 +178,15 @@ def prepare_audit(
         clients=len(task.population),
         rounds=rounds,
         dropouts=dropouts,
-        adjacency=adjacency,
+        adjacency=adjacency or claimed_adjacency(sized),
     )
+
+
+def claimed_adjacency(method: Method) -> AuditAdjacency:
+    """The adjacency of a method's guarantee; add-or-remove if it has none."""
+    price = method.mechanism.price(0)
+    in_shares = isinstance(price, Release) and Adjacency.ADD_OR_REMOVE not in price.adjacencies
+    return "zero-out" if in_shares else "add-or-remove"
 
 
 def claim_of(audit: Audit, canaries: int = 1) -> Claim:

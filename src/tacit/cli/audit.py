@@ -39,9 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--canaries", type=int, metavar="N", help="one run with N canaries, instead of many runs")
     parser.add_argument(
         "--adjacency",
-        choices=("add-or-remove", "replace-one"),
-        default="add-or-remove",
-        help="an excluded canary is absent, or sends its negated update (default: add-or-remove)",
+        choices=("add-or-remove", "zero-out", "replace-one"),
+        help="an excluded canary is absent, or sends zeros or its negated update (default: as the method claims)",
     )
     parser.add_argument(
         "--dropouts", type=float, default=0.0, metavar="P", help="fraction of a cohort that drops out (default: 0)"
@@ -73,9 +72,9 @@ def run(args: argparse.Namespace) -> int:
     guesses = _guess(audit, args)
     result = AuditResult.of(claim, guesses)
     if args.json:
-        print_json(_document(args, result, guesses))
+        print_json(_document(args, audit.adjacency, result, guesses))
     else:
-        print("\n".join(_lines(args, result, guesses)))
+        print("\n".join(_lines(args, audit.adjacency, result, guesses)))
     return VIOLATED if result.violated else 0
 
 
@@ -91,14 +90,14 @@ def _guess(audit: "Audit", args: argparse.Namespace) -> "ErrorCounts | OneRunGue
 
 
 def _document(
-    args: argparse.Namespace, result: "AuditResult", guesses: "ErrorCounts | OneRunGuesses"
+    args: argparse.Namespace, adjacency: str, result: "AuditResult", guesses: "ErrorCounts | OneRunGuesses"
 ) -> dict[str, object]:
     claim = result.claim
     return {
         "method": args.method,
         "task": args.task,
         "rounds": args.rounds,
-        "adjacency": args.adjacency,
+        "adjacency": adjacency,
         "dropouts": args.dropouts,
         "delta": claim.delta,
         "claimed_epsilon": claim.epsilon,
@@ -110,7 +109,9 @@ def _document(
     }
 
 
-def _lines(args: argparse.Namespace, result: "AuditResult", guesses: "ErrorCounts | OneRunGuesses") -> list[str]:
+def _lines(
+    args: argparse.Namespace, adjacency: str, result: "AuditResult", guesses: "ErrorCounts | OneRunGuesses"
+) -> list[str]:
     claim = result.claim
     rows = [
         ["claimed ε", f"none: {claim.reason}" if claim.epsilon is None else f"{claim.epsilon:.4g}"],
@@ -120,7 +121,7 @@ def _lines(args: argparse.Namespace, result: "AuditResult", guesses: "ErrorCount
         ),
         ["δ", f"{claim.delta:g}"],
         ["rounds", str(args.rounds)],
-        ["adjacency", f"{args.adjacency}, one client"],
+        ["adjacency", f"{adjacency}, one client"],
         ["confidence", f"{100 * guesses.confidence:.0f} %"],
         ["guesses", str(guesses)],
     ]

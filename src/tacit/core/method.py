@@ -5,7 +5,7 @@ decides about privacy. The order is therefore fixed, in `tacit.core.client_half`
 method only names the piece in each slot. An ablation is `dataclasses.replace`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tacit.core.interfaces import (
     Aggregator,
@@ -17,7 +17,7 @@ from tacit.core.interfaces import (
     Trainer,
 )
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.prices import Budget, Leakage, Release, Unproved, Unsized, accounted
+from tacit.core.prices import Budget, Leakage, Release, Unproved, Unsized, accounted, check_delta
 from tacit.errors import CompositionError, expect
 
 DELTA = 1e-5  # at which ε is reported if there is no budget
@@ -40,6 +40,7 @@ class Method:
         aggregator: how many messages become one model, or k.
         server: how the aggregate changes the model.
         budget: training stops before the round that would exceed this (ε, δ).
+        report_delta: the δ at which ε is reported if there is no budget.
         patience: training stops after this many evaluations in a row without a smaller loss on held-out data, and
             returns the best model.
     """
@@ -55,16 +56,23 @@ class Method:
     server: ServerUpdate = Add()
     budget: Budget | None = None
     patience: int | None = None
+    report_delta: float = DELTA
 
     def __post_init__(self) -> None:
+        check_delta(self.report_delta)
         expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
         expect(self.patience is None or self.patience >= 1, f"patience={self.patience} >= 1")
         check_composition(self)
 
+    def __repr__(self) -> str:
+        """All fields but a usual `report_delta`, so that runs which were started before it existed can be resumed."""
+        shown = [each.name for each in fields(self) if each.name != "report_delta" or self.report_delta != DELTA]
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
     @property
     def delta(self) -> float:
-        """The δ at which ε is reported: that of the budget, by default 1e-5."""
-        return DELTA if self.budget is None else self.budget.delta
+        """The δ at which ε is reported: that of the budget, without one `report_delta`."""
+        return self.report_delta if self.budget is None else self.budget.delta
 
     @property
     def accounted(self) -> bool:

@@ -71,6 +71,7 @@ class SecureSum:
     messages_seen_by: ClassVar[Reader] = "nobody"
     down: ClassVar[WireFormat | None] = None
     caveat: ClassVar[str] = ""
+    min_cohort: ClassVar[int] = MIN_COHORT
 
     def __post_init__(self) -> None:
         choose(THREAT_MODELS, self.level, "level")
@@ -113,9 +114,8 @@ class SecureSum:
     def parameters(self, dim: int, now: Round) -> Parameters:
         """The protocol's parameters for this round's cohort."""
         if now.cohort < MIN_COHORT:
-            clients = f"{now.cohort} client{'s' * (now.cohort != 1)}"
             raise TooFewClientsError(
-                f"Secure aggregation needs at least {MIN_COHORT} clients, but round {now.index + 1} has {clients}. "
+                f"Secure aggregation needs at least {MIN_COHORT} clients, but round {now.index + 1} has fewer. "
                 "Use larger cohorts."
             )
         return self._parameters(now.cohort, dim)
@@ -171,8 +171,8 @@ class SecureSumConversation:
         required = self.channel.parameters(dim, now).min_survivors
         if survivors < required:
             raise TooFewClientsError(
-                f"Round {now.index + 1}: {survivors} of {now.cohort} clients uploaded, but {required} are required. "
-                "There is no sum, and nothing is released. Allow a larger dropout."
+                f"Round {now.index + 1}: too few clients uploaded. There is no sum, and nothing is released. "
+                "Allow a larger dropout."
             )
 
     def _session(self, parameters: Parameters, state: State, now: Round) -> SecaggSession:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tacit.core import Bound, ClientRound, DenseRows, GridStep, Key, Messages, Round
 from tacit.core.prices import Gaussian, Release
+from tacit.core.rows import Rows
 from tacit.core.schema import choose
 from tacit.errors import expect
 from tacit.pieces.mechanisms.clipping import clip_rows
@@ -72,7 +73,7 @@ class Reals:
     bits: ClassVar[int | None] = None
 
     def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
-        return replace(messages, rows=clip_rows(messages.rows, noise.bound))
+        return replace(messages, rows=clip_rows(_finite(messages.rows), noise.bound))
 
     def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
         drawn = torch.randn(like.shape, generator=key.torch(like.device), dtype=like.dtype, device=like.device)
@@ -140,7 +141,7 @@ class Grid:
 
     def lattice(self, noise: SharedNoise, dim: int, now: Round) -> Lattice:
         """The round's grid; its step is the same in all rounds, so it does not reveal the cohort's size."""
-        expect(now.cohort <= now.max_cohort, f"a cohort of at most {now.max_cohort} clients, got {now.cohort}")
+        expect(now.cohort <= now.max_cohort, "a cohort that the grid has room for", "Use larger cohorts.")
         lattice = _fitted(self, noise.bound.whole, dim, now.max_cohort, noise.honest, noise.multiplier)
         return lattice.for_cohort(max(now.cohort, 1), noise.shares(now), noise.multiplier)
 
@@ -168,6 +169,15 @@ def _fitted(grid: Grid, clip: float, dim: int, max_cohort: int, honest: float, m
         smooth = lattice.noise.continuous(max_cohort, lattice.bound).distance <= DISTANCE / 8
         expect(smooth, f"more noise per client than {lattice.noise.sigma:.3g} steps", "Use more bits or steps.")
     return lattice
+
+
+def _finite(rows: Rows) -> Rows:
+    """The rows, with zeros for those that are not finite: omitting one would reveal that."""
+    finite = torch.isfinite(rows.norms())
+    if bool(finite.all()):
+        return rows
+    dense = rows.dense()
+    return DenseRows(torch.where(finite[:, None], dense, torch.zeros_like(dense)))
 
 
 def _rounding_sources(messages: Messages, now: ClientRound) -> list[Callable[[int], bytes]]:

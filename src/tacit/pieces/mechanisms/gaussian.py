@@ -113,23 +113,27 @@ class DistributedGaussian:
 
     A share has the standard deviation `S · noise_multiplier / √(h · cohort)`, where h is the fraction of a cohort that
     is assumed to be honest and to deliver. The shares of these clients alone amount to the declared noise. With all
-    shares, the noise of the sum does not depend on the cohort's size, so the sum does not reveal it. For an empty
-    cohort, the server adds the noise. The noisy sum is divided by the expected cohort size.
+    shares, the noise of the sum does not depend on the cohort's size, so the sum does not reveal it; if a client is
+    lost, it does. For an empty cohort, the server adds the noise. The noisy sum is divided by the expected cohort size.
+    A row that is not finite becomes zeros at its client: a missing one would reveal that.
 
     Args:
         clip: a public bound: `FixedClip` or `PublicClip`.
         noise_multiplier: standard deviation of the noise over the sensitivity; None: as much as the method's budget
             requires, computed when the population is known.
-        dropouts: the fraction of a cohort that may drop out. If more do, the round costs more, which is charged.
+        dropouts: the fraction of a cohort that may drop out. If it is not 0, the plan has no amplification by
+            sampling. If more drop out than planned, or one where nobody was to, the round costs more, which is charged.
         colluding: the fraction of a cohort that may disclose its share of the noise to the adversary.
         arithmetic: `Reals()` for simulations, `Grid()` for sums of integers, which `SecureSum` requires.
         at_once: draw all shares of a round as one sample of the same distribution, which is faster in simulations.
             Otherwise each client draws its own share, as in a federation.
 
-    Formal guarantees: adding or removing one client changes the sum by at most the public bound, so a round is a
-    Gaussian mechanism of `noise_multiplier` if no more than the given fractions drop out and collude; what it costs
-    follows from how many clients delivered. It requires a channel that reveals only the sum, and clients that add
-    their noise.
+    Formal guarantees: for zero-out adjacency. Setting one client's row to zero changes the sum by at most the public
+    bound, so a round is a Gaussian mechanism of `noise_multiplier` if no more than the given fractions drop out and
+    collude; what it costs follows from how many clients delivered. Sampling amplifies only rounds in which nobody drops
+    out or colludes: otherwise the variance of the noise reveals the size of the cohort. It requires a channel that
+    reveals only the sum, clients that add their noise, and dropouts that depend neither on data nor on who else takes
+    part.
 
     Sees: the server and recipients of the model, the noisy sum; colluding clients can subtract their own shares.
     """
@@ -177,10 +181,10 @@ class DistributedGaussian:
         if isclose(delivered, self.honest):  # 0.7 − 0.1 is not quite 1 − 0.3 − 0.1
             delivered = self.honest
         release = self.arithmetic.release(self.noise_multiplier, delivered / self.honest)
-        seen = (
-            None if release is None else replace(release, adversary="anyone who receives the models or sees the sums")
-        )
-        return _price(self.clip, seen)
+        if release is None:
+            return _price(self.clip, None)
+        adversary, complete = "anyone who receives the models or sees the sums", self._complete(turnout)
+        return _price(self.clip, replace(release, adversary=adversary, constant=False, complete=complete))
 
     def sized(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise)
@@ -216,6 +220,11 @@ class DistributedGaussian:
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         return state
+
+    def _complete(self, turnout: Turnout | None) -> bool:
+        """Whether all shares are in the sum, as planned or as it was, and the adversary knows none of them."""
+        delivered = self.dropouts == 0 if turnout is None else turnout.delivered == turnout.cohort
+        return delivered and self.colluding == 0
 
     def _bound(self, state: State) -> Bound:
         return Bound((self.clip.bound(_NO_ROWS, state).whole,))
