@@ -63,6 +63,7 @@ from tacit.pieces.servers import Add, Momentum, Replace
 from tacit.pieces.trainers import AdmmPrune, BestOf, Keep, MagnitudePrune, Masked, Sgd
 from tacit.report.cards import Card, card
 from tacit.runs.bandwidth import Bandwidth
+from tacit.runs.checking import Check, check
 from tacit.runs.experiment import Experiment
 from tacit.runs.records import Run
 from tacit.runs.training import train
@@ -79,6 +80,7 @@ __all__ = [
     "ByImportance",
     "Card",
     "CentralGaussian",
+    "Check",
     "ClientTrace",
     "Compact",
     "CompositionError",
@@ -149,6 +151,7 @@ __all__ = [
     "WireError",
     "WorkerError",
     "card",
+    "check",
     "client_traces",
     "methods",
     "rounds",

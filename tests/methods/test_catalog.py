@@ -9,8 +9,8 @@ import pytest
 import tacit
 from tacit import methods
 from tacit.core.prices import Unproved
+from tacit.core.schema import SLOTS
 from tacit.errors import UserError
-from tacit.methods import SLOTS
 from tacit.report.cards import card, section, summary
 
 CATALOG = sorted(methods.catalog().items())

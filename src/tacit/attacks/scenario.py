@@ -192,7 +192,7 @@ def claimed_adjacency(method: Method) -> AuditAdjacency:
 def claim_of(audit: Audit, canaries: int = 1) -> Claim:
     """The privacy that the method claims for the rounds of an audit, with its dropouts."""
     method = audit.method
-    price = method.mechanism.price(0)
+    price = method.mechanism.price(0)  # what the mechanism itself claims, also if it is not ours
     if not isinstance(price, Release):
         return Claim(None, method.delta, reason=reason_unproved(price) or "no noise is added")
     from tacit.privacy.accountants import Accounting

@@ -6,6 +6,7 @@ method only names the piece in each slot. An ablation is `dataclasses.replace`.
 """
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 from tacit.core.interfaces import (
     Aggregator,
@@ -17,7 +18,9 @@ from tacit.core.interfaces import (
     Trainer,
 )
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.prices import Budget, Leakage, Release, Unproved, Unsized, accounted, check_delta
+from tacit.core.prices import Budget, Leakage, Price, Release, Unproved, Unsized, accounted, check_delta
+from tacit.core.provenance import OwnPart, own_parts, rests_on
+from tacit.core.state import Turnout
 from tacit.errors import CompositionError, expect
 
 DELTA = 1e-5  # at which ε is reported if there is no budget
@@ -73,6 +76,15 @@ class Method:
     def delta(self) -> float:
         """The δ at which ε is reported: that of the budget, without one `report_delta`."""
         return self.report_delta if self.budget is None else self.budget.delta
+
+    def price(self, index: int, turnout: Turnout | None = None) -> Price:
+        """The price of the mechanism, as far as all pieces are Tacit's own or declare their sensitivity."""
+        return rests_on(self.mechanism.price(index, turnout), self.own_parts)
+
+    @cached_property
+    def own_parts(self) -> tuple[OwnPart, ...]:
+        """The parts of its pieces that its user wrote."""
+        return own_parts(self)
 
     @property
     def accounted(self) -> bool:
@@ -194,6 +206,11 @@ def _aggregator_and_channel(m: Method) -> str:
 
 
 def _mechanism_and_aggregator(m: Method) -> str:
+    if m.aggregator.requires == "messages" and m.aggregator.models == 1 and m.mechanism.requires != "anything":
+        return (
+            f"{_name(m.mechanism)} adds noise to a sum of bounded messages, but {_name(m.aggregator)} is not a sum. "
+            "Use Mean."
+        )
     if not m.weighted or not m.changes_rows:
         return ""
     return (

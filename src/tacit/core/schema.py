@@ -25,6 +25,8 @@ TYPES_IN_WORDS = {
     "NoneType": "none",
 }
 
+SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")  # of a method
+
 
 def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -> T:
     """Call a factory with options from a file or a command line.

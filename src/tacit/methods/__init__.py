@@ -20,13 +20,12 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, TypeGuard
 
 from tacit.core.discovery import Definition, Outline, read_outline
-from tacit.core.schema import call, changed, check_names, choose, suggestion
+from tacit.core.schema import SLOTS, call, changed, check_names, choose, suggestion
 
 if TYPE_CHECKING:
     from tacit.core import Method
 
 Factory = Callable[..., "Method"]
-SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")
 DESCENT = ("lr", "steps", "epochs", "batch_size", "decay", "momentum", "weight_decay")  # short names of all methods
 _RECORD = re.compile(r"[A-Z]\w*\(.*\)", re.DOTALL)
 

@@ -8,9 +8,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import sqrt
+from statistics import fmean, stdev
 from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta
+from scipy.stats import t as student
 
 from tacit.core.serialization import Source, convert, read_json
 from tacit.papers.figure_specs import FigureSpec, Number, with_kind, without_kind
@@ -141,6 +144,9 @@ class Ranking:
         place: where the paper claims it.
         quantity: what is compared, as a mean over the seeds that both rows have.
         within: the two differ by at most this much; None: the first is below the second.
+
+    A claim is judged by the differences between the two rows with the same seeds, and their 95 % interval (Student's
+    t): it is undecided as long as the interval allows both.
     """
 
     rows: Annotated[tuple[str, str], Meta(description="a list of two rows")]
@@ -157,14 +163,31 @@ class Ranking:
         claim = f"{self.place}: {self.rows[0]} {sign} {self.rows[1]} in {self.quantity}"
         if not seeds:
             return f"{claim}: not measured"
-        low, high = (sum(values[seed] for seed in seeds) / len(seeds) for values in (first, second))
-        holding = sum(self.holds(first[seed], second[seed]) for seed in seeds)
-        verdict = "reached" if self.holds(low, high) else "missed"
-        return f"{claim}: {verdict}, {low:.4f} and {high:.4f}; holds for {holding} of {len(seeds)} seeds"
+        differences = [second[seed] - first[seed] for seed in seeds]
+        if len(seeds) == 1:
+            return f"{claim}: undecided; difference {differences[0]:+.4f} with one seed"
+        low, high = _interval(differences)
+        found = f"difference {fmean(differences):+.4f} (95 % interval {low:+.4f} to {high:+.4f}, {len(seeds)} seeds)"
+        return f"{claim}: {self.judge(low, high)}; {found}"
 
-    def holds(self, low: float, high: float) -> bool:
-        """Whether the claim holds for two values."""
-        return low < high if self.within is None else abs(low - high) <= self.within
+    def judge(self, low: float, high: float) -> str:
+        """The verdict for an interval of the difference between the second row and the first."""
+        if self.within is None:
+            return "reached" if low > 0 else "missed" if high < 0 else "undecided"
+        if low > 0 or high < 0:
+            return "missed"
+        return "reached" if -self.within <= low and high <= self.within else "undecided"
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % confidence interval of the mean, by Student's t.
+
+    Example:
+        >>> [round(end, 3) for end in _interval([0.1, 0.2, 0.3])]
+        [-0.048, 0.448]
+    """
+    reach = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
+    return fmean(values) - reach, fmean(values) + reach
 
 
 @dataclass(frozen=True, kw_only=True)

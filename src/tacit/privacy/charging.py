@@ -16,6 +16,7 @@ from typing import Self
 
 from tacit.core import Method, Report, State, Turnout
 from tacit.core.prices import Gaussian, Release, Sampling, Unproved, Zcdp, accounted
+from tacit.core.provenance import declaration
 from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
 from tacit.privacy.cohorts import check_cohorts, failure
@@ -140,14 +141,15 @@ class Charges:
     def guarantee(self, history: Sequence[Report] = ()) -> Guarantee:
         """What is proved so far, and what is not; `history` shows how often each client took part."""
         mechanism, rounds = self.method.mechanism, self.accounting.rounds
-        price = mechanism.price(0)
+        price = self.method.price(0)
         exclusions = (
             "Hyperparameters that were tuned on the same data are not accounted for.",
             public_population(self.population),
             delta_warning(self.delta, self.population) or "",
+            declaration(self.method.own_parts),
         )
         if isinstance(price, Unproved):
-            nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if the clipping bound were public."
+            nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if that were proved."
             return Guarantee.none(price.reason, rounds=rounds).excluding(nominal, *exclusions)
         turnouts: list[Turnout | None] = [report.turnout for report in history[:rounds]]
         turnouts += [None] * (max(rounds, 1) - len(turnouts))
@@ -253,7 +255,7 @@ def release_of(method: Method, population: int, index: int, turnout: Turnout | N
 
     None: there is nothing to account for in (ε, δ).
     """
-    found = accounted(method.mechanism.price(index, turnout))
+    found = accounted(method.price(index, turnout))
     if not isinstance(found, Release):
         return None
     sampling = method.sampler.sampling(population, index)

@@ -45,7 +45,7 @@ class LeakageAccounting:
     @classmethod
     def of(cls, method: Method, dim: int, population: int, reports: Iterable[Report]) -> Self | None:
         """The accounting of these rounds; None for a method without d-privacy."""
-        price = method.mechanism.price(0)
+        price = method.price(0)
         leakage = accounted(price)
         if not isinstance(leakage, Leakage):
             return None

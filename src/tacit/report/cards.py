@@ -7,13 +7,13 @@ Who sees what follows from what the pieces declare (`channel.messages_seen_by`, 
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tacit import methods
 from tacit.core import Method
 from tacit.core.prices import Adjacency, Gaussian, Leakage, Price, Release, Unproved, Zcdp, accounted, nominal_figures
-from tacit.methods import SLOTS
+from tacit.core.schema import SLOTS
 
 LARGE = 10**9  # a population larger than any cohort
 
@@ -138,8 +138,8 @@ def _describe(release: Release) -> str:
 
 def _price(method: Method) -> Price:
     """The price of a round; for noise that the budget decides, that of noise multiplier 1."""
-    mechanism = method.mechanism
-    return (mechanism.sized(1.0) if method.unsized else mechanism).price(0)
+    sized = replace(method, mechanism=method.mechanism.sized(1.0)) if method.unsized else method
+    return sized.price(0)
 
 
 def _guarantee(method: Method) -> str:

@@ -1,11 +1,13 @@
-"""The manifest of a run: everything that determines its result, and nothing about the machine."""
+"""The manifest of a run: everything that determines its result; of the machine, only its type of CPU."""
 
 import hashlib
 import importlib.metadata
 import json
 import platform
+import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal, Self
 
@@ -148,12 +150,34 @@ class Manifest:
 
 
 def versions() -> dict[str, str]:
-    """The versions on which a result depends; builds of the same version count as equal."""
-    return {
+    """What the last digits of a result depend on beside the plan: versions of the software, and the type of CPU.
+
+    Builds of the same version count as equal. The commit is that of a checkout; it is missing in an installed package.
+    """
+    installed = {name: importlib.metadata.version(name) for name in ("numpy", "scipy")}
+    capability = torch.backends.cpu.get_cpu_capability()
+    known = {
         "tacit": importlib.metadata.version("tacit"),
         "torch": torch.__version__.partition("+")[0],
         "python": platform.python_version(),
+        **installed,
+        "cpu": f"{platform.machine()} {capability}",
+        "commit": _commit(),
     }
+    return {name: value for name, value in known.items() if value}
+
+
+@cache
+def _commit() -> str:
+    """The commit of the checkout that this file is part of, with a + if it was changed since; empty outside of one."""
+    folder = Path(__file__).parent
+    command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    tracked = ["git", "-C", str(folder), "ls-files", "--error-unmatch", Path(__file__).name]
+    try:
+        subprocess.run(tracked, capture_output=True, check=True, timeout=10)
+        return subprocess.run(command, capture_output=True, check=True, timeout=10, text=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def _is_known(text: str) -> bool:

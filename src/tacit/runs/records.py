@@ -17,6 +17,7 @@ from tacit.errors import UserError, expect
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.runs.bandwidth import Bandwidth, Savings
+from tacit.runs.checking import check_declared
 from tacit.runs.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Plan:
                 f"Expected held-out data for {self.method.name}: patience={self.method.patience} refers to the loss on "
                 "them. Give the task test data, or leave patience out."
             )
+        check_declared(self.method)
         object.__setattr__(self, "method", size_noise(self.method, len(self.task.population)))
 
     @cached_property
@@ -68,7 +70,7 @@ class Plan:
                 name=self.method.name,
                 args=self.args,
                 repr=repr(self.method),
-                nominal=dict(nominal_figures(self.method.mechanism.price(0))),
+                nominal=dict(nominal_figures(self.method.price(0))),
             ),
             task=TaskEntry.of(self.task, self.task_args, self.simulation.layout.dim),
             seed=self.seed,
@@ -210,7 +212,7 @@ def guarantee_of(
     if leakage is not None:
         return leakage.guarantee(early_stopping=method.patience is not None).excluding(method.channel.caveat)
     if charges is None:
-        reason = reason_unproved(method.mechanism.price(0))
+        reason = reason_unproved(method.price(0))
         return Guarantee.none(reason, rounds=len(history)).excluding(method.channel.caveat)
     return charges.guarantee(history).excluding(method.channel.caveat)
 

@@ -1,0 +1,104 @@
+"""Which parts of a method are not Tacit's own: a guarantee rests on what is proved, and these are not.
+
+A part that declares its `sensitivity` can be tested (`tacit.check`). A test finds violations and proves nothing, so the
+guarantee then says that it was declared and tested.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING
+
+from tacit.core.prices import Gaussian, Leakage, Price, Release, Unproved, Zcdp
+from tacit.core.schema import SLOTS
+
+if TYPE_CHECKING:
+    from tacit.core.method import Method
+
+DECLARED = "sensitivity"  # the attribute by which a part declares it
+_PLAIN = ("builtins", "enum", "torch")  # modules of arguments that are values, not parts
+
+
+@dataclass(frozen=True)
+class OwnPart:
+    """A part of a method that its user wrote.
+
+    Attributes:
+        slot: the piece that it is, or is part of.
+        name: its class.
+        sensitivity: by how many times its bound one client can change the sum, as declared; None: not declared.
+    """
+
+    slot: str
+    name: str
+    sensitivity: float | None
+
+    def __str__(self) -> str:
+        return f"your {self.slot} `{self.name}`"
+
+
+def own_parts(method: "Method") -> tuple[OwnPart, ...]:
+    """The parts of a method that are not Tacit's own, subclasses of Tacit's included."""
+    return tuple(part for slot in SLOTS for part in _own_parts(slot, getattr(method, slot)))
+
+
+def is_ours(part: object) -> bool:
+    """Whether a record's class is one of Tacit's own."""
+    kind = type(part)
+    module = sys.modules.get(kind.__module__)
+    return kind.__module__.split(".")[0] == "tacit" and getattr(module, kind.__qualname__, None) is kind
+
+
+def rests_on(price: Price, parts: tuple[OwnPart, ...]) -> Price:
+    """The price of a method with these parts: nothing is proved unless all of them declare their sensitivity."""
+    undeclared = [part for part in parts if part.sensitivity is None or part.slot == "channel"]
+    if undeclared and not isinstance(price, Unproved):
+        nominal = price if isinstance(price, Release | Leakage) else None
+        return Unproved(f"rests on {_listed(undeclared)}, whose sensitivity nobody has proved", nominal)
+    for part in parts:
+        if isinstance(price, Release) and part.sensitivity is not None:
+            price = _with_sensitivity(price, part.sensitivity)
+    return price
+
+
+def declaration(parts: tuple[OwnPart, ...]) -> str:
+    """What a guarantee says about parts whose sensitivity was declared and tested; empty if there are none."""
+    declared = [part for part in parts if part.sensitivity is not None]
+    return f"The sensitivity of {_listed(declared)} was declared by you and tested, not proved." if declared else ""
+
+
+def _own_parts(slot: str, part: object) -> Iterator[OwnPart]:
+    match part:
+        case tuple() | list():
+            inner: Iterable[object] = part
+        case _ if type(part).__module__ in _PLAIN:
+            return
+        case _:
+            inner = [getattr(part, each.name) for each in fields(part)] if is_dataclass(part) else ()
+            if not is_ours(part):
+                yield OwnPart(slot, type(part).__name__, _declared(part))
+    for each in inner:
+        yield from _own_parts(slot, each)
+
+
+def _declared(part: object) -> float | None:
+    match getattr(part, DECLARED, None):
+        case int(value) | float(value) if 0 < value < inf:
+            return float(value)
+        case _:
+            return None
+
+
+def _with_sensitivity(release: Release, times: float) -> Release:
+    """The release of a sum that one client can change by so many times its bound."""
+    match release.loss:
+        case Gaussian(noise_multiplier=noise):
+            return replace(release, loss=Gaussian(noise / times))
+        case Zcdp(rho=rho, xi=xi):
+            return replace(release, loss=Zcdp(rho * times**2, xi))
+
+
+def _listed(parts: list[OwnPart]) -> str:
+    names = list(dict.fromkeys(map(str, parts)))
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

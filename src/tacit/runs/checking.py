@@ -1,0 +1,326 @@
+"""Does a piece of one's own keep the laws on which guarantees rest? Tried on hostile rows and data.
+
+| piece | tried |
+|---|---|
+| sampler | cohorts are drawn as `sampling` declares |
+| trainer | a client's row depends on no other client's data |
+| codec | a client's row depends on no other client's row |
+| mechanism | rows respect the bound, which does not depend on them; the noise of a sum is that of the price |
+| aggregator | it adds messages up, and one client changes the sum by at most `sensitivity` times its bound |
+| server | the same state and aggregate give the same model |
+
+A failed trial is a violation. A passed one proves nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from math import sqrt
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+from tacit.core import (
+    Bound,
+    BoundedMessages,
+    CrossEntropy,
+    DenseRows,
+    Key,
+    Mean,
+    Messages,
+    Method,
+    Population,
+    SimulatedRound,
+    State,
+    View,
+)
+from tacit.core.interfaces import Aggregator, Codec, Mechanism, Sampler, ServerUpdate, Trainer
+from tacit.core.prices import Gaussian, Release, Zcdp, accounted
+from tacit.core.provenance import DECLARED
+from tacit.engine.layout import Layout
+from tacit.engine.waves import AutoLearner, StackedClients
+from tacit.errors import UserError
+
+CLIENTS, SAMPLES, INPUTS, CLASSES = 6, 5, 4, 3
+HOSTILE = (0.0, 1e-30, 1.0, -1.0, 1e6, 1e18)  # factors of rows and data
+TOLERANCE = 1e-4
+DRAWS = 40  # of noise, each of all coordinates
+SIGMAS = 5.0  # a correct piece fails a statistical trial with probability 6e-7
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was tried on a piece, and what failed.
+
+    Attributes:
+        piece: its class.
+        slot: the slot that it fits.
+        tried: how many trials.
+        violations: what failed, a sentence each.
+    """
+
+    piece: str
+    slot: str
+    tried: int
+    violations: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.violations
+
+    def __str__(self) -> str:
+        if self.passed:
+            return f"{self.slot} {self.piece}: {self.tried} trials, no violation found. This proves nothing."
+        found = "".join(f"\n  {sentence}" for sentence in self.violations)
+        return f"{self.slot} {self.piece}: {len(self.violations)} of {self.tried} trials failed.{found}"
+
+
+def check(piece: object) -> Check:
+    """Try the laws on which guarantees rest on a piece of one's own.
+
+    Args:
+        piece: a sampler, trainer, codec, mechanism, aggregator or server. Parts of it, such as a clipping rule, are
+            tried with it.
+
+    Raises:
+        UserError: it is none of these. A channel cannot be tried: who sees what is a matter of proof.
+
+    Example:
+        >>> print(check(Mean()))
+        aggregator Mean: 12 trials, no violation found. This proves nothing.
+    """
+    slot = next((slot for slot, names in _MEMBERS.items() if all(hasattr(piece, name) for name in names)), None)
+    if slot is None:
+        raise UserError(
+            f"Expected a sampler, trainer, codec, mechanism, aggregator or server, got {type(piece).__name__}. "
+            "Give it the members of its Protocol in tacit.core.interfaces."
+        )
+    trials = list(_guarded(_TRIALS[slot](piece)))
+    return Check(type(piece).__name__, slot, len(trials), tuple(dict.fromkeys(filter(None, trials))))
+
+
+def check_declared(method: Method) -> None:
+    """Raise `UserError` if a part that declares its sensitivity does not keep the laws on which guarantees rest."""
+    declared = {part.slot: part for part in method.own_parts if part.sensitivity is not None}
+    for slot, part in declared.items():
+        if slot == "channel":
+            continue
+        piece = getattr(method, slot)
+        found = check(piece.sized(1.0) if slot == "mechanism" and method.unsized else piece)
+        if not found.passed:
+            raise UserError(
+                f"{method.name}: {part} declares sensitivity={part.sensitivity:g}, but a trial failed: "
+                f"{found.violations[0]} Correct it, or leave the declaration out: then nothing is claimed."
+            )
+
+
+def _guarded(trials: Iterator[str]) -> Iterator[str]:
+    """The trials, with an exception of the piece as their last violation."""
+    try:
+        yield from trials
+    except Exception as error:  # whatever code of one's own raises
+        yield f"It raises {type(error).__name__}: {error}"
+
+
+_MEMBERS = {
+    "sampler": ("cohort", "sampling"),
+    "trainer": ("train", "sends"),
+    "codec": ("encode", "decode"),
+    "mechanism": ("before_sum", "after_sum"),
+    "aggregator": ("combine", "finish"),
+    "server": ("apply", "expects"),
+}
+
+
+def _try_sampler(sampler: Sampler) -> Iterator[str]:
+    population, draws = _fitting_population(sampler), 600
+    declared = sampler.sampling(population, 0)
+    cohorts = [sampler.cohort(population, 0, _key("cohort", draw)) for draw in range(draws)]
+    sizes = torch.tensor([len(cohort) for cohort in cohorts], dtype=torch.float64)
+    counts = torch.bincount(torch.cat(cohorts), minlength=population).double()
+    valid = all(bool((cohort.diff() > 0).all()) for cohort in cohorts) and len(counts) == population
+    yield "" if valid else "A cohort is not a set of clients in ascending order."
+    slack = SIGMAS * sqrt(draws * declared.rate * (1 - declared.rate)) + TOLERANCE
+    fair = bool(((counts - draws * declared.rate).abs() <= slack).all())
+    yield "" if fair else f"A client is not sampled at the declared rate of {declared.rate:g}."
+    expected = population * declared.rate * (1 - declared.rate) * (declared.kind == "poisson")
+    spread = float(sizes.var())
+    fits = abs(spread - expected) <= SIGMAS * expected * sqrt(2 / draws) + TOLERANCE
+    yield (
+        "" if fits else f"Sizes of cohorts vary by {spread:.3g}, but {declared.kind} sampling declares {expected:.3g}."
+    )
+
+
+def _fitting_population(sampler: Sampler) -> int:
+    """The smallest population that is tried and has room for its cohorts."""
+    for population in (40, 400):
+        with suppress(UserError):
+            sampler.sampling(population, 0)
+            return population
+    return 4000
+
+
+def _try_trainer(trainer: Trainer) -> Iterator[str]:
+    honest = _rows(trainer, _population())
+    for client in range(CLIENTS):
+        alone = _rows(trainer, _population(), [client])[0]
+        yield "" if _close(honest[client], alone) else "A client's row depends on which clients share its wave."
+    for factor in HOSTILE:
+        others = _rows(trainer, _population(hostile=factor))[1:]
+        yield "" if _close(others, honest[1:]) else "A client's row depends on another client's data."
+
+
+def _rows(trainer: Trainer, population: Population, clients: list[int] | None = None) -> Tensor:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(INPUTS, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+    numbers = torch.arange(CLIENTS) if clients is None else torch.tensor(clients)
+    wave = StackedClients(numbers, population, AutoLearner(module, CrossEntropy()))
+    weights = Layout.of(module).flatten(module)
+    mask = torch.arange(0, len(weights), 2) if trainer.masked else None
+    view = View(torch.stack([weights, weights + 0.1]) if trainer.chooses else weights, {}, mask)
+    return trainer.train(view, wave, _now()).dense()
+
+
+def _population(hostile: float | None = None) -> Population:
+    generator = torch.Generator().manual_seed(1)
+    clients = []
+    for client in range(CLIENTS):
+        x, y = (
+            torch.randn(SAMPLES, INPUTS, generator=generator),
+            torch.randint(CLASSES, (SAMPLES,), generator=generator),
+        )
+        clients.append((x * hostile, y.flip(0)) if client == 0 and hostile is not None else (x, y))
+    return Population.of(clients)
+
+
+def _try_codec(codec: Codec) -> Iterator[str]:
+    state = State(0, torch.randn(2048, generator=torch.Generator().manual_seed(2)))
+    rows = torch.randn(CLIENTS, state.dim, generator=torch.Generator().manual_seed(3))
+    view = View(state.weights, {}, torch.arange(0, state.dim, 2) if codec.coordinates == "mask" else None)
+    honest = codec.encode(DenseRows(rows), view, _now()).dense()
+    for factor in HOSTILE:
+        changed = torch.cat([rows[:1] * factor, rows[1:]])
+        others = codec.encode(DenseRows(changed), view, _now()).dense()[1:]
+        yield "" if _close(others, honest[1:]) else "A client's row depends on another client's row."
+
+
+def _try_mechanism(mechanism: Mechanism) -> Iterator[str]:
+    price = accounted(mechanism.price(0))
+    layout = Layout.of(_layered())
+    state = State(0, torch.zeros(layout.dim), layers=layout.sizes, shapes=layout.shapes)
+    state = mechanism.prepare(state, lambda _: DenseRows(torch.full((1, layout.dim), 0.1)))
+    for factor in HOSTILE:
+        rows = torch.randn(CLIENTS, state.dim, generator=torch.Generator().manual_seed(4))
+        rows[0] *= factor
+        yield from _bounded(mechanism, state, rows)
+    if isinstance(price, Release):
+        yield _noise_violation(mechanism, state, price)
+
+
+def _bounded(mechanism: Mechanism, state: State, rows: Tensor) -> Iterator[str]:
+    bounded, calm = _before_sum(mechanism, state, rows), _before_sum(mechanism, state, torch.zeros_like(rows))
+    reach = _size(bounded.messages.rows.dense() - calm.messages.rows.dense(), bounded.bound)
+    within = bool((reach <= 1 + TOLERANCE).all())
+    yield "" if within else f"A row is {float(reach.max()):.3g} times as long as its bound."
+    same = bounded.bound.values == calm.bound.values
+    yield "" if same else "The bound depends on the rows of the round."
+
+
+def _before_sum(mechanism: Mechanism, state: State, rows: Tensor, draw: int = 0) -> BoundedMessages:
+    """The clients' side and the server's side before the sum, with the noise of one draw."""
+    now, messages = _now(draw), Messages(torch.arange(len(rows)), DenseRows(rows))
+    wave = StackedClients(messages.clients, _population(), AutoLearner(_layered(), CrossEntropy()))
+    sent = mechanism.at_client(messages, View(state.weights, mechanism.broadcast_parts(state)), wave, now)
+    return mechanism.before_sum(sent, state)
+
+
+def _layered() -> nn.Module:
+    return nn.Sequential(nn.Linear(INPUTS, 10, bias=False), nn.Tanh(), nn.Linear(10, CLASSES, bias=False))
+
+
+def _noise_violation(mechanism: Mechanism, state: State, price: Release) -> str:
+    """Whether the noise of a sum of zeros is less than the price declares, in any coordinate or overall."""
+    zeros, sums = torch.zeros(CLIENTS, state.dim), []
+    for draw in range(DRAWS):
+        bounded = _before_sum(mechanism, state, zeros, draw)
+        total = mechanism.after_sum(Mean().combine(bounded, state), _now(draw))
+        sums.append(total.total.double() / total.bound.per_coordinate(total.total).double())
+    declared = _multiplier(price) * (1 - 0.05)
+    noise, scale = torch.stack(sums), sqrt(len(bounded.bound.values))
+    overall = float(noise.square().mean().sqrt())
+    enough = overall >= declared * scale * (1 - SIGMAS / sqrt(2 * noise.numel()))
+    least = float(noise.square().mean(0).sqrt().min())
+    everywhere = least >= declared * scale * (1 - 7 / sqrt(2 * DRAWS)) and float(noise.std(1).min()) > 0
+    if enough and everywhere:
+        return ""
+    return f"The noise of a sum is {min(overall, least):.3g} times the bound, but its price declares {declared:.3g}."
+
+
+def _multiplier(price: Release) -> float:
+    match price.loss:
+        case Gaussian(noise_multiplier=noise):
+            return noise
+        case Zcdp(rho=rho):
+            return 1 / sqrt(2 * rho)
+
+
+def _size(rows: Tensor, bound: Bound) -> Tensor:
+    """The norm of every row, relative to its bound."""
+    if bound.layers:
+        parts = torch.split(rows.double(), list(bound.layers), dim=1)
+        limits = zip(parts, bound.values, strict=True)
+        return torch.stack([part.norm(dim=1) / limit for part, limit in limits], dim=1).amax(1)
+    axes = 1.0 if bound.axes is None or bound.ball else bound.axes.double()
+    whole = bound.whole if bound.axes is None or bound.ball else bound.values[0]
+    norms: Tensor = (rows.double() / axes).norm(dim=1)
+    return norms / whole
+
+
+def _try_aggregator(aggregator: Aggregator) -> Iterator[str]:
+    declared = float(getattr(aggregator, DECLARED, 1.0))
+    state = State(0, torch.zeros(aggregator.models, 7) if aggregator.models > 1 else torch.zeros(7))
+    for factor in HOSTILE:
+        rows = torch.nn.functional.normalize(torch.randn(CLIENTS, 7, generator=torch.Generator().manual_seed(5)))
+        rows[0] *= min(abs(factor), 1.0) * (-1 if factor < 0 else 1)
+        whole, rest, one = (_combined(aggregator, part, state) for part in (rows, rows[1:], rows[:1]))
+        yield "" if _close(whole, rest + one) else "It does not add messages up: the sum of two waves is another sum."
+        change = float((whole - rest).norm())
+        within = change <= declared * (1 + TOLERANCE)
+        yield "" if within else f"One client changes the sum by {change:.3g} times its bound; {declared:g} is declared."
+
+
+def _combined(aggregator: Aggregator, rows: Tensor, state: State) -> Tensor:
+    messages = Messages(torch.arange(len(rows)), DenseRows(rows), torch.ones(len(rows), dtype=torch.int64))
+    return aggregator.combine(BoundedMessages(messages, Bound((1.0,))), state).total.double()
+
+
+def _try_server(server: ServerUpdate) -> Iterator[str]:
+    state, aggregate = State(0, torch.ones(7)), torch.arange(7.0)
+    once, again = (server.apply(state, aggregate.clone()).weights for _ in range(2))
+    yield "" if torch.equal(once, again) else "The same state and aggregate give another model."
+    yield "" if torch.equal(state.weights, torch.ones(7)) else "It changes the state that it was given."
+
+
+_TRIALS: MappingProxyType[str, Callable[..., Iterator[str]]] = MappingProxyType(
+    {
+        "sampler": _try_sampler,
+        "trainer": _try_trainer,
+        "codec": _try_codec,
+        "mechanism": _try_mechanism,
+        "aggregator": _try_aggregator,
+        "server": _try_server,
+    }
+)
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return bool(torch.allclose(one.double(), other.double(), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True))
+
+
+def _key(name: str, index: int) -> Key:
+    return Key.from_seed(0, "check").child(name, index)
+
+
+def _now(draw: int = 0) -> SimulatedRound:
+    return SimulatedRound.of(0, 2 * CLIENTS, float(CLIENTS), CLIENTS, _key("shared", 0), _key("secret", draw))

@@ -1,0 +1,265 @@
+"""Pieces of one's own: what is claimed for them, and what the checker finds."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+import tacit
+import zoo
+from tacit import CentralGaussian, FixedClip, Method, Poisson, Sgd
+from tacit.core import (
+    BoundedMessages,
+    ClientRound,
+    DenseRows,
+    Key,
+    Mean,
+    Round,
+    Rows,
+    ServerRound,
+    State,
+    Sum,
+    Task,
+    View,
+    Wave,
+)
+from tacit.core.interfaces import Summation
+from tacit.core.prices import Gaussian, Release, Unproved
+from tacit.core.provenance import own_parts
+from tacit.errors import CompositionError, UserError
+from tacit.methods import catalog, make
+from tacit.pieces.samplers import Everyone, Growing
+from tacit.runs.checking import check
+from tacit.runs.records import Plan
+
+
+@dataclass(frozen=True)
+class Median:
+    """Not a sum, and it says so."""
+
+    models: ClassVar[int] = 1
+    requires: ClassVar[Summation] = "messages"
+
+    def combine(self, bounded: BoundedMessages, state: State) -> Sum:
+        rows = bounded.messages.rows.dense()
+        return bounded.summed(rows.median(0).values * len(rows), float(len(rows)), 0.0)
+
+    def finish(self, total: Sum) -> Tensor:
+        return total.total / total.weight
+
+
+@dataclass(frozen=True)
+class HiddenMedian(Median):
+    """Not a sum, and it does not say so."""
+
+    requires: ClassVar[Summation] = "sum"
+    sensitivity: ClassVar[float] = 1.0
+
+
+@dataclass(frozen=True)
+class Hundredfold(Mean):
+    def combine(self, bounded: BoundedMessages, state: State) -> Sum:
+        total = super().combine(bounded, state)
+        return replace(total, total=total.total * 100)
+
+
+@dataclass(frozen=True)
+class DeclaredHundredfold(Hundredfold):
+    sensitivity: ClassVar[float] = 100.0
+
+
+@dataclass(frozen=True)
+class UnderstatedHundredfold(Hundredfold):
+    sensitivity: ClassVar[float] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing(Sgd):
+    """Every client gets a part of its neighbour's update."""
+
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
+        rows = super().train(view, data, now).dense()
+        return DenseRows(rows + 0.1 * rows.roll(1, 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Harmless(Sgd):
+    sensitivity: ClassVar[float] = 1.0
+
+
+@dataclass(frozen=True)
+class Halved(Mean):
+    """A sum of halves: one client changes it by half of its bound."""
+
+    sensitivity: ClassVar[float] = 0.5
+
+    def combine(self, bounded: BoundedMessages, state: State) -> Sum:
+        total = super().combine(bounded, state)
+        return replace(total, total=total.total / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenthOfTheNoise(CentralGaussian):
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        noisy = super().after_sum(total, now)
+        return replace(noisy, total=total.total + (noisy.total - total.total) / 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoNoiseOnTheLast(CentralGaussian):
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        noisy = super().after_sum(total, now)
+        return replace(noisy, total=torch.cat([noisy.total[:-3], total.total[-3:]]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unclipped(CentralGaussian):
+    def before_sum(self, messages: tacit.core.Messages, state: State) -> BoundedMessages:
+        return replace(super().before_sum(messages, state), messages=messages)
+
+
+@dataclass(frozen=True)
+class Favourite(Poisson):
+    """Client 0 takes part twice as often as is declared."""
+
+    def cohort(self, population: int, index: int, key: Key) -> Tensor:
+        cohorts = [super(Favourite, self).cohort(population, index, key.child("coin", i)) for i in range(2)]
+        drawn: Tensor = torch.cat([cohorts[0], cohorts[1][cohorts[1] == 0]]).unique()
+        return drawn
+
+
+@dataclass(frozen=True)
+class Averaging(tacit.Identity):
+    def encode(self, rows: Rows, view: View, now: Round) -> Rows:
+        return DenseRows(rows.dense() - rows.dense().mean(0))
+
+
+@dataclass(frozen=True)
+class Drifting(tacit.Add):
+    def apply(self, state: State, aggregate: Tensor) -> State:
+        return replace(state, weights=state.weights + torch.randn(len(aggregate)))
+
+
+@dataclass(frozen=True)
+class Raising(Mean):
+    def combine(self, bounded: BoundedMessages, state: State) -> Sum:
+        raise ValueError("not today")
+
+
+def method(**pieces: object) -> Method:
+    noisy = CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)
+    given = {"sampler": Poisson(3), "trainer": Sgd(lr=0.1, steps=1), "mechanism": noisy, **pieces}
+    return Method(name="mine", rounds=2, **given)  # type: ignore[arg-type]
+
+
+def guarantee(used: Method) -> str:
+    task = Task(model=zoo.mlp, clients=zoo.population([5, 3, 8, 4, 4, 4]))
+    return str(tacit.train(used, task, workers=1).privacy)
+
+
+def test_a_method_of_our_pieces_has_no_parts_of_ones_own() -> None:
+    for name in catalog():
+        assert own_parts(make(name)) == ()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "named"),
+    [
+        ({"aggregator": Hundredfold()}, "your aggregator `Hundredfold`"),
+        ({"trainer": Mixing(lr=0.1, steps=1)}, "your trainer `Mixing`"),
+        ({"mechanism": TenthOfTheNoise(clip=FixedClip(1.0), noise_multiplier=1.0)}, "your mechanism `TenthOfTheNoise`"),
+        ({"sampler": Growing(stages=((1, Favourite(3)),))}, "your sampler `Favourite`"),
+        (
+            {"aggregator": Hundredfold(), "trainer": Mixing(lr=0.1, steps=1)},
+            "your trainer `Mixing` and your aggregator `Hundredfold`",
+        ),
+    ],
+)
+def test_nothing_is_claimed_for_a_piece_that_is_not_ours(pieces: dict[str, object], named: str) -> None:
+    assert guarantee(method(**pieces)).startswith(
+        f"none: rests on {named}, whose sensitivity nobody has proved.\nNote:\n  Nominal ε = "
+    )
+
+
+def test_a_declared_sensitivity_is_tested_and_counts() -> None:
+    """A hundred times the sensitivity is a hundredth of the noise multiplier; half of it is twice."""
+    for aggregator, noise in ((DeclaredHundredfold(), 0.01), (Halved(), 2.0)):
+        used = method(aggregator=aggregator)
+        assert used.price(0) == Release(Gaussian(noise))
+        named = f"your aggregator `{type(aggregator).__name__}`"
+        assert f"The sensitivity of {named} was declared by you and tested, not proved." in guarantee(used)
+    harmless = guarantee(method(trainer=Harmless(lr=0.1, steps=1)))
+    assert harmless.startswith("(ε = ")
+    assert "your trainer `Harmless` was declared by you and tested, not proved" in harmless
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "sentence"),
+    [
+        (HiddenMedian(), "It does not add messages up"),
+        (UnderstatedHundredfold(), "One client changes the sum by 100 times its bound; 1 is declared."),
+    ],
+)
+def test_a_false_declaration_is_refused(aggregator: tacit.core.interfaces.Aggregator, sentence: str) -> None:
+    task = Task(model=zoo.mlp, clients=zoo.population([5, 3, 8, 4, 4, 4]))
+    with pytest.raises(UserError, match=sentence):
+        Plan(method=method(aggregator=aggregator), task=task)
+
+
+def test_an_aggregator_that_is_no_sum_is_refused_under_noise_on_the_sum() -> None:
+    with pytest.raises(CompositionError) as error:
+        method(aggregator=Median())
+    assert str(error.value) == (
+        "mine: CentralGaussian adds noise to a sum of bounded messages, but Median is not a sum. Use Mean."
+    )
+    assert method(aggregator=Median(), mechanism=tacit.NoNoise()).price(0) == Unproved(
+        "no noise is added, so updates can reveal training data", noisy=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("piece", "slot", "sentence"),
+    [
+        (HiddenMedian(), "aggregator", "It does not add messages up"),
+        (UnderstatedHundredfold(), "aggregator", "changes the sum by 100 times"),
+        (Raising(), "aggregator", "It raises ValueError: not today"),
+        (Mixing(lr=0.1, steps=1), "trainer", "depends on another client's data"),
+        (Averaging(), "codec", "depends on another client's row"),
+        (TenthOfTheNoise(clip=FixedClip(1.0), noise_multiplier=1.0), "mechanism", "The noise of a sum is"),
+        (NoNoiseOnTheLast(clip=FixedClip(1.0), noise_multiplier=1.0), "mechanism", "The noise of a sum is 0 times"),
+        (Unclipped(clip=FixedClip(1.0), noise_multiplier=1.0), "mechanism", "times as long as its bound"),
+        (CentralGaussian(clip=tacit.MedianClip(), noise_multiplier=1.0), "mechanism", "The bound depends on the rows"),
+        (Favourite(8), "sampler", "not sampled at the declared rate"),
+        (Drifting(), "server", "give another model"),
+    ],
+)
+def test_the_checker_finds_violations(piece: object, slot: str, sentence: str) -> None:
+    found = check(piece)
+    assert (found.slot, found.passed) == (slot, False)
+    assert any(sentence in violation for violation in found.violations), found.violations
+
+
+def test_our_own_pieces_pass() -> None:
+    """Except those that are accounted as unproved, or not as a sum."""
+    tried = set[str]()
+    for name in catalog():
+        used = make(name)
+        sized = used.mechanism.sized(1.0) if used.unsized else used.mechanism
+        proved = [] if isinstance(sized.price(0), Unproved) else [sized]
+        sums = [used.aggregator] if used.aggregator.models == 1 else []
+        for piece in (used.sampler, used.trainer, used.codec, used.server, *proved, *sums):
+            if repr(piece) not in tried:
+                assert check(piece).passed, (name, str(check(piece)))
+                tried.add(repr(piece))
+    assert len(tried) > 20
+
+
+def test_what_cannot_be_checked() -> None:
+    with pytest.raises(
+        UserError, match="Expected a sampler, trainer, codec, mechanism, aggregator or server, got Plain"
+    ):
+        check(tacit.Plain())
+    assert str(check(Everyone())).startswith("sampler Everyone: 3 trials, no violation found.")
+    assert "of 12 trials failed.\n  It does not add" in str(check(HiddenMedian()))
