@@ -203,7 +203,8 @@ def calibrate(method: Method, population: int) -> Method:
     assert budget is not None  # or the method could not have been composed
     check_cohorts(method, population)
     unit = _sized(method, 1.0)
-    accountant, release = accountant_for(unit, population), _release(unit, population, 0)
+    accountant = accountant_for(unit, population)
+    release = replace(_release(unit, population, 0), distance=0.0, failure=0.0)  # they are counted below
     noise = CohortSampling(method.sampler, population, release).noise_for(budget, method.rounds, accountant)
     step = 1e-5  # planning may use a finer grid of privacy losses than a run, and releases may cost more than Gaussian
     while True:
