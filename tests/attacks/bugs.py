@@ -144,6 +144,7 @@ def bugs(clients: int) -> tuple[Bug, ...]:
             name="noise for n when m survive",
             method=replace(IN_SHARES, name="noise for n", mechanism=for_all),
             dropouts=0.8,
+            adjacency="zero-out",
         ),
         Bug(name="client weights unclipped", method=replace(CORRECT, aggregator=Heavier(clients))),
         _central("one seed for all rounds", SameSeed),

@@ -112,8 +112,11 @@ def test_the_overhead_of_secure_aggregation_is_reported_by_phase(capsys):
 
 def test_a_cohort_too_small_for_secure_aggregation_is_refused(capsys):
     options = ["--rounds", "2", "--set", "cohort=2", "noise=1", "epsilon=none", "sampler=FixedSize(2)"]
-    assert main(["run", "fl-std-dp", *options]) == 1
-    assert "needs at least 3 clients, but round 1 has 2 clients. Use larger cohorts." in capsys.readouterr().err
+    assert main(["run", "fl-std-dp", *options]) == 2
+    assert "Expected cohorts of at least 3 clients for SecureSum, got 2. Use larger cohorts." in capsys.readouterr().err
+    options[-1] = "sampler=Poisson(4)"
+    assert main(["run", "fl-std-dp", *options]) == 2
+    assert "a Poisson cohort can have fewer than the 3 clients that secure aggregation needs" in capsys.readouterr().err
 
 
 def test_a_pruning_method_reports_every_layer(capsys):

@@ -50,8 +50,29 @@ def test_adjacencies_are_those_that_are_proved():
     assert Sampling.at(1.0, "fixed") == Sampling.at(1.0, "poisson") == Sampling()
     for sampling in (fixed, poisson, Sampling()):
         assert Release(Gaussian(1.0)).sampled(sampling).adjacencies == tuple(Adjacency)
-    assert Release(Zcdp(1.0), sampling=poisson).adjacencies == (Adjacency.ADD_OR_REMOVE,)
+    assert Release(Zcdp(1.0), sampling=poisson).adjacencies == (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
     assert Release(Zcdp(1.0), sampling=fixed).adjacencies == ()
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_noise_that_depends_on_the_turnout_is_not_proved_for_add_or_remove(complete):
+    poisson = Sampling.at(0.1, "poisson")
+    for loss, proved in (
+        (Gaussian(1.0), (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)),
+        (Zcdp(1.0), (Adjacency.ZERO_OUT,)),
+    ):
+        release = Release(loss, sampling=poisson, constant=False, complete=complete)
+        assert release.adjacencies == proved
+        assert release.amplification == (poisson if complete else Sampling())
+        release.check_proved(Adjacency.ZERO_OUT)
+        with pytest.raises(UserError, match="Expected zero-out adjacency, got add-or-remove"):
+            release.check_proved(Adjacency.ADD_OR_REMOVE)
+    assert Release(Gaussian(1.0), sampling=poisson, complete=complete).amplification == poisson
+
+
+def test_every_adjacency_is_explained():
+    for adjacency in Adjacency:
+        assert adjacency.meaning.startswith("What is released would be about as likely if the client ")
 
 
 def test_what_is_accounted_for():
@@ -82,4 +103,4 @@ def test_one_more_participation_exceeds_the_limit(noise, limit, dim):
 def test_sensitivities_are_those_of_the_table():
     samplings = (Sampling(), Sampling("poisson", 0.5), Sampling("fixed", 0.5))
     table = [sampling.sensitivity(adjacency) for sampling in samplings for adjacency in Adjacency]
-    assert table == [1, 2, 1, 2, 2, 2]
+    assert table == [1, 1, 2, 1, 1, 2, 2, 2, 2]

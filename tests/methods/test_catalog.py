@@ -51,7 +51,7 @@ def test_cards_show_the_method_as_it_is(name, factory):
     assert tuple(shown.pieces) == SLOTS
     public = {name: getattr(tacit, name) for name in tacit.api.__all__}
     rebuilt = {slot: eval(text, public) for slot, text in shown.pieces.items()}
-    made = tacit.Method(name=name, rounds=7, budget=factory().budget, **rebuilt)
+    made = tacit.Method(name=name, rounds=7, budget=factory().budget, report_delta=factory().report_delta, **rebuilt)
     assert made == factory(rounds=7) == eval(shown.repr, public)
     mechanism = factory().mechanism
     price = (mechanism.sized(1.0) if factory().unsized else mechanism).price(0)

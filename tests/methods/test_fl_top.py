@@ -15,6 +15,7 @@ from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.errors import CompositionError, UserError
 from tacit.pieces.mechanisms.arithmetic import DISTANCE
 from tacit.privacy.charging import release_of
+from tacit.privacy.cohorts import failure
 from tacit.privacy.guarantee import Guarantee
 from tacit.report.cards import card
 from tacit.runs.records import Plan
@@ -122,11 +123,12 @@ def test_bad_arguments(args: dict[str, object], error: type[Exception], message:
 def test_cohorts_of_fixed_size_are_accounted_as_such() -> None:
     fixed = methods.make("fl-top-dp", {"noise": 1.54, "sampler": "FixedSize(100)", **IDEAL})
     assert fixed.sampler == tacit.FixedSize(100)
-    assert release_of(fixed, 6000, 0) == Release(Gaussian(1.54), sampling=Sampling("fixed", 100 / 6000))
+    assert release_of(fixed, 6000, 0) == Release(Gaussian(1.54), sampling=Sampling("fixed", 100 / 6000), constant=False)
     poisson = methods.make("fl-top-dp", {"noise": 1.54, **IDEAL})
-    assert release_of(poisson, 6000, 0) == Release(Gaussian(1.54), sampling=Sampling("poisson", 1 / 60))
+    drawn = Sampling("poisson", 1 / 60)
+    assert release_of(poisson, 6000, 0) == Release(Gaussian(1.54), sampling=drawn, constant=False)
     near = release_of(methods.fl_top_dp(noise=1.54), 6000, 0)
-    assert near == Release(Gaussian(1.54), DISTANCE, Sampling("poisson", 1 / 60))
+    assert near == Release(Gaussian(1.54), DISTANCE, drawn, constant=False, failure=failure(drawn, 6000, 3))
 
 
 @pytest.mark.parametrize("name", ["fl-top", "fl-basic", "fl-bas-4", "fl-top-bis", "fl-cs"])
@@ -140,7 +142,7 @@ def test_clients_send_the_given_number_of_values(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fl-top-dp", "fl-bas-2-dp", "fl-cs-dp"])
 def test_a_private_run_uses_its_budget_in_all_its_rounds(name: str) -> None:
-    args = {"rounds": 4, "cohort": 5, "epsilon": 3.0, "delta": 1e-3, "ratio": 0.05}
+    args = {"rounds": 4, "cohort": 12, "epsilon": 3.0, "delta": 1e-3, "ratio": 0.05}
     run = tacit.train(methods.make(name, args), task(), workers=1, noise="seeded")
     assert run.state.round == 4
     assert isinstance(run.privacy, Guarantee)
@@ -172,7 +174,8 @@ def test_the_noise_of_the_mean_is_the_paper_s() -> None:
 
 @pytest.mark.parametrize("name", ["fl-top", "fl-top-dp", "fl-bas-3", "fl-basic-dp"])
 def test_a_resumed_run_is_bitwise_the_same(name: str, tmp_path: Path) -> None:
-    args = {"rounds": 4, "cohort": 5, "ratio": 0.05, **({"noise": 2.0, "epsilon": 9.0} if "-dp" in name else {})}
+    noise = {"cohort": 16, "noise": 3.0, "epsilon": 9.0}
+    args = {"rounds": 4, "cohort": 5, "ratio": 0.05, **(noise if "-dp" in name else {})}
     method = methods.make(name, args)
     whole = tacit.train(method, task(), workers=1, noise="seeded")
     steps = follow(Plan(method=method, task=task(), noise="seeded"), workers=1, out=tmp_path / "run")

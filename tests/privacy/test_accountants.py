@@ -32,9 +32,12 @@ OTHER = Release(Gaussian(5.0), sampling=Sampling("fixed", 20 / 100))
 def test_pld_equals_that_of_dp_accounting():
     release = Release(Gaussian(1.1), sampling=Sampling("poisson", 0.1))
     event = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.1))
-    for adjacency, relation in zip(
-        Adjacency, (dp.NeighboringRelation.ADD_OR_REMOVE_ONE, dp.NeighboringRelation.REPLACE_ONE), strict=True
-    ):
+    relations = {
+        Adjacency.ADD_OR_REMOVE: dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        Adjacency.ZERO_OUT: dp.NeighboringRelation.REPLACE_SPECIAL,
+        Adjacency.REPLACE_ONE: dp.NeighboringRelation.REPLACE_ONE,
+    }
+    for adjacency, relation in relations.items():
         theirs = pld.PLDAccountant(relation, 1e-3).compose(event, 30)
         ours = Pld(adjacency, 1e-3).empty().compose(release, 30)
         assert ours.epsilon(1e-5) == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-9)
@@ -100,8 +103,8 @@ def test_accountants_by_name():
     assert accountant_by_name("rdp-classic", "replace-one") == RdpClassic(Adjacency.REPLACE_ONE)
     with pytest.raises(UserError, match="Did you mean 'rdp'"):
         accountant_by_name("rpd")
-    with pytest.raises(UserError, match="Expected adjacency in add-or-remove, replace-one"):
-        accountant_by_name("pld", "zero-out")
+    with pytest.raises(UserError, match="Expected adjacency in add-or-remove, zero-out, replace-one"):
+        accountant_by_name("pld", "substitute")
     with pytest.raises(UserError, match="Expected orders"):
         RdpClassic(orders=(1, 2))
 

@@ -13,9 +13,12 @@ import torch
 import tacit
 import zoo
 from tacit import methods
-from tacit.core import Budget, Method, Task, Turnout
-from tacit.core.prices import Gaussian, Release, Sampling
-from tacit.errors import BudgetError, CompositionError, LedgerError, StorageError, UserError
+from tacit.core import Budget, DenseRows, Messages, Method, Task, Turnout
+from tacit.core.prices import Gaussian, Release
+from tacit.core.server_half import reject_non_finite
+from tacit.core.state import WaveReport
+from tacit.engine import worker
+from tacit.errors import BudgetError, CompositionError, LedgerError, StorageError, TrainingError, UserError
 from tacit.pieces.mechanisms import CentralGaussian
 from tacit.pieces.samplers import Poisson
 from tacit.pieces.trainers import Sgd
@@ -193,6 +196,32 @@ def test_a_ledger_that_cannot_be_written_releases_nothing(tmp_path: Path) -> Non
         tacit.train(geyer(rounds=2), task(), workers=1, ledger=tmp_path / "missing" / "ledger.db", noise="seeded")
 
 
+@pytest.mark.parametrize("name", ["geyer", "fl-std-dp"])
+def test_clients_without_a_finite_update_do_not_end_a_run(name: str) -> None:
+    """Its end would depend on private data; without noise, training that diverged is reported."""
+    parts = [(x * 1e30, y) for x, y in zoo.population(SIZES)]
+    diverging = Task(model=zoo.softmax, clients=parts)
+    method = geyer(rounds=3) if name == "geyer" else distributed_noise(rounds=3)
+    run = tacit.train(method, diverging, workers=1)
+    assert run.state.round == 3
+    assert torch.isfinite(run.state.weights).all()
+    assert run.state.weights.std() > 0  # the noise
+    with pytest.raises(TrainingError, match="training diverged"):
+        tacit.train(methods.fedavg(rounds=1, cohort=3), diverging, workers=1)
+
+
+def test_a_ledger_for_add_or_remove_refuses_noise_in_shares(tmp_path: Path) -> None:
+    shared = tmp_path / "shared.db"
+    tacit.train(geyer(rounds=1, epsilon=30.0), task(), workers=1, ledger=shared)
+    with pytest.raises(UserError, match="Expected zero-out adjacency, got add-or-remove"):
+        tacit.train(distributed_noise(), task(), workers=1, ledger=shared)
+    both = tmp_path / "both.db"
+    tacit.train(distributed_noise(rounds=1), task(), workers=1, ledger=both)
+    tacit.train(geyer(rounds=1, epsilon=30.0), task(), seed=1, workers=1, ledger=both)
+    with Ledger.open(both) as ledger:
+        assert len(ledger.entries) == 2
+
+
 def distributed_noise(**changes: object) -> tacit.Method:
     """Distributed noise, with more than enough budget for all rounds."""
     options = {"cohort": 10, "rounds": 5, "clip": 0.5, "noise": 2.0, "epsilon": 30.0, "delta": 1e-3}
@@ -201,11 +230,15 @@ def distributed_noise(**changes: object) -> tacit.Method:
     return methods.make("fl-std-dp", {**options, **ideal, **fields})
 
 
-def broken(*clients: int) -> Task:
-    """A task in which the messages of these clients are never finite, so that their noise is missing."""
-    good = zoo.population(SIZES)
-    parts = [(x * (1e30 if i in clients else 1), y) for i, (x, y) in enumerate(good)]
-    return Task(model=zoo.softmax, clients=parts)
+def lose(patch: pytest.MonkeyPatch, *clients: int) -> None:
+    """From now on, messages of these clients are lost, so that their noise is missing."""
+
+    def without_lost(messages: Messages) -> tuple[Messages, WaveReport]:
+        lost = torch.isin(messages.clients, torch.tensor(clients))
+        rows = DenseRows(messages.rows.dense().masked_fill(lost[:, None], torch.nan))
+        return reject_non_finite(replace(messages, rows=rows))
+
+    patch.setattr(worker, "reject_non_finite", without_lost)
 
 
 def test_fewer_noise_shares_than_planned_cost_more_and_more_cost_less() -> None:
@@ -216,8 +249,7 @@ def test_fewer_noise_shares_than_planned_cost_more_and_more_cost_less() -> None:
     assert few.accounting.rounds == 2
     second = Release(Gaussian(2.0 * (0.5 / 0.8) ** 0.5))
     first = Release(Gaussian(2.0 * (0.9 / 0.8) ** 0.5))
-    releases = [release.sampled(Sampling("poisson", 0.5)) for release in (first, second)]
-    assert few.epsilon == pytest.approx(Accounting.of(FAST_PLD, releases).epsilon(1e-3))
+    assert few.epsilon == pytest.approx(Accounting.of(FAST_PLD, [first, second]).epsilon(1e-3))
 
 
 def test_noise_for_dropouts_that_do_not_happen_lowers_epsilon() -> None:
@@ -248,26 +280,31 @@ def test_a_round_is_not_reserved_if_earlier_ones_cost_too_much() -> None:
 
 
 @pytest.mark.parametrize("files", [False, True])
-def test_missing_noise_ends_a_run_before_it_exceeds_its_budget(tmp_path: Path, files: bool) -> None:
-    """Calibrated for six rounds with the noise of all clients; clients 0 to 3 add none, so that not all six fit."""
-    method, faulty = distributed_noise(noise=None, epsilon=4.0, rounds=6), broken(0, 1, 2, 3)
-    run = tacit.train(method, faulty, workers=1, out=tmp_path / "run" if files else None, noise="seeded")
+def test_missing_noise_ends_a_run_before_it_exceeds_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: bool
+) -> None:
+    """Calibrated for six rounds with the noise of all clients; client 0 is always lost, so that not all six fit."""
+    method = distributed_noise(noise=None, epsilon=4.0, rounds=6)
+    lose(monkeypatch, 0)
+    run = tacit.train(method, task(), workers=1, noise="seeded", out=tmp_path / "run" if files else None)
     assert any(report.rejected for report in run.history)
     assert 0 < run.state.round < 6
     assert run.history[-1].epsilon == epsilon_of(run) <= 4.0
-    played = [state for state, _ in tacit.rounds(run.plan.method, faulty, workers=1, noise="seeded")]
+    played = [state for state, _ in tacit.rounds(run.plan.method, task(), workers=1, noise="seeded")]
     assert torch.equal(run.state.weights, played[run.state.round - 1].weights)
     again = Charges.begin(run.plan.method, 20, [report.turnout for report in run.history])
     assert again.epsilon == pytest.approx(epsilon_of(run))
 
 
-def test_a_first_round_beyond_the_budget_is_an_error() -> None:
+def test_a_first_round_beyond_the_budget_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    lose(monkeypatch, *range(15))
     with pytest.raises(BudgetError, match="too few clients delivered"):
-        tacit.train(distributed_noise(noise=None, epsilon=1.0, rounds=1), broken(*range(15)), workers=1, noise="seeded")
+        tacit.train(distributed_noise(noise=None, epsilon=1.0, rounds=1), task(), workers=1, noise="seeded")
 
 
-def test_the_cost_of_missing_noise_is_in_the_ledger(tmp_path: Path) -> None:
-    run = tacit.train(distributed_noise(), broken(0), workers=1, out=tmp_path / "run", noise="seeded")
+def test_the_cost_of_missing_noise_is_in_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lose(monkeypatch, 0)
+    run = tacit.train(distributed_noise(), task(), workers=1, noise="seeded", out=tmp_path / "run")
     fewer = [report.round for report in run.history if report.rejected]
     assert 0 < len(fewer) < 5
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
@@ -284,8 +321,9 @@ def test_a_kill_around_the_release_of_a_costlier_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """The round was charged more than planned, and is then repeated without a new charge, bitwise equal."""
-    faulty = broken(0, 1, 2)
-    whole = tacit.train(distributed_noise(), faulty, workers=1, out=tmp_path / "whole", noise="seeded")
+    faulty = distributed_noise()
+    lose(monkeypatch, 0, 1, 2)
+    whole = tacit.train(faulty, task(), workers=1, noise="seeded", out=tmp_path / "whole")
     costlier = next(report.round for report in whole.history if report.rejected)
     release = Charges.release
 
@@ -298,11 +336,11 @@ def test_a_kill_around_the_release_of_a_costlier_round(
     with monkeypatch.context() as patch:
         patch.setattr(Charges, "release", killed)
         with pytest.raises(SystemExit):
-            tacit.train(distributed_noise(), faulty, workers=1, out=tmp_path / "run", noise="seeded")
+            tacit.train(faulty, task(), workers=1, noise="seeded", out=tmp_path / "run")
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
         assert (ledger.entries[-1].round, bool(ledger.entries[-1].digest)) == (costlier, moment == "after the release")
     resumed = tacit.train(
-        distributed_noise(), faulty, workers=1, out=tmp_path / "run", resume=(tmp_path / "run").exists(), noise="seeded"
+        faulty, task(), workers=1, noise="seeded", out=tmp_path / "run", resume=(tmp_path / "run").exists()
     )
     assert torch.equal(resumed.state.weights, whole.state.weights)
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger, Ledger.open(tmp_path / "whole" / LEDGER) as other:

@@ -27,6 +27,7 @@ def test_a_guarantee_as_it_is_printed():
     printed = str(replace(found, server_epsilon=27.251, server_rounds=8, honest_clients=1).excluding("Tuning."))
     assert printed.splitlines() == [
         "(ε = 2.246, δ = 1e-05)-differential privacy for every client (add-or-remove), over 8 rounds, against anyone.",
+        "Add-or-remove: What is released would be about as likely if the client were not in the population.",
         "Against the server, which knows who took part: ε = 27.25 (worst client, 8 rounds).",
         f"Sampling: {found.sampling}; ε assumes that who took part is secret. Accountant: rdp.",
         "δ includes 9e-14 for imperfect noise sampling (negligible).",
@@ -42,7 +43,8 @@ def test_only_amplified_guarantees_assume_that_the_cohort_is_secret():
     assert "Sampling: every client takes part. " in str(accounting.guarantee(1e-5, [everyone, everyone]))
     mixed = accounting.guarantee(1e-5, [RELEASE, everyone])  # cohorts that grow to everyone
     assert mixed.amplified
-    assert "probability 0.1; every client takes part; ε assumes that who took part is secret" in str(mixed)
+    stages = "in 1 round Poisson cohorts, each client with probability 0.1; in 1 round every client takes part"
+    assert f"{stages}; ε assumes that who took part is secret" in str(mixed)
 
 
 def test_without_a_proof_the_guarantee_is_none_with_the_reason():

@@ -11,6 +11,7 @@ from tacit.attacks.dlg import Dlg, Reconstruction, compare, invert
 from tacit.attacks.membership import ShadowModel, Unit, members_only, random_halves, unit_losses
 from tacit.attacks.views import Adversary, Observation, observe
 from tacit.core import CrossEntropy, Key, Method, RunKeys, SimulatedRound, State, Task
+from tacit.core.prices import Adjacency, Release
 from tacit.engine import initial_state, module_at, rounds, waves
 from tacit.engine.layout import make_model
 from tacit.errors import UserError, expect
@@ -116,10 +117,13 @@ def prepare_audit(
     *,
     rounds: int = 4,
     dropouts: float = 0.0,
-    adjacency: AuditAdjacency = "add-or-remove",
+    adjacency: AuditAdjacency | None = None,
     seed: int = 0,
 ) -> Audit:
-    """An audit of a method for the model of a task, and as many clients as it has."""
+    """An audit of a method for the model of a task, and as many clients as it has.
+
+    By default for the adjacency of the method's guarantee.
+    """
     sized = size_noise(method, len(task.population))
     return Audit(
         method=sized,
@@ -127,9 +131,16 @@ def prepare_audit(
         clients=len(task.population),
         rounds=rounds,
         dropouts=dropouts,
-        adjacency=adjacency,
+        adjacency=adjacency or claimed_adjacency(sized),
         shared=RunKeys.from_seed(seed).shared,
     )
+
+
+def claimed_adjacency(method: Method) -> AuditAdjacency:
+    """The adjacency of a method's guarantee; add-or-remove if it has none."""
+    price = method.mechanism.price(0)
+    in_shares = isinstance(price, Release) and Adjacency.ADD_OR_REMOVE not in price.adjacencies
+    return "zero-out" if in_shares else "add-or-remove"
 
 
 def shadow_models(method: Method, task: Task, unit: Unit, models: int, seed: int = 0) -> Iterator[ShadowModel]:

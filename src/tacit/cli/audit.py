@@ -43,9 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--canaries", type=int, metavar="N", help="one run with N canaries, instead of many runs")
     parser.add_argument(
         "--adjacency",
-        choices=("add-or-remove", "replace-one", "zero-out"),
-        default="add-or-remove",
-        help="an excluded canary is absent, or sends its negated or a zero update (default: add-or-remove)",
+        choices=("add-or-remove", "zero-out", "replace-one"),
+        help="an excluded canary is absent, or sends zeros or its negated update (default: as the method claims)",
     )
     parser.add_argument(
         "--dropouts", type=float, default=0.0, metavar="P", help="fraction of a cohort that drops out (default: 0)"
@@ -78,9 +77,9 @@ def run(args: argparse.Namespace) -> int:
     found = _find(audit, claim, args)
     result, power = AuditResult.of(claim, found), power_of(claim, found)
     if args.json:
-        print_json(_document(args, result, found, power))
+        print_json(_document(args, audit.adjacency, result, found, power))
     else:
-        print("\n".join(_lines(args, result, found, power)))
+        print("\n".join(_lines(args, audit.adjacency, result, found, power)))
     return VIOLATED if result.violated else 0
 
 
@@ -103,14 +102,18 @@ def _find(audit: "Audit", claim: "Claim", args: argparse.Namespace) -> "Evidence
 
 
 def _document(
-    args: argparse.Namespace, result: "AuditResult", found: "Evidence | OneRunGuesses", power: "Power | None"
+    args: argparse.Namespace,
+    adjacency: str,
+    result: "AuditResult",
+    found: "Evidence | OneRunGuesses",
+    power: "Power | None",
 ) -> dict[str, object]:
     claim = result.claim
     return {
         "method": args.method,
         "task": args.task,
         "rounds": args.rounds,
-        "adjacency": args.adjacency,
+        "adjacency": adjacency,
         "dropouts": args.dropouts,
         "delta": claim.delta,
         "claimed_epsilon": claim.epsilon if claim.amplified is None else claim.amplified,
@@ -127,7 +130,11 @@ def _document(
 
 
 def _lines(
-    args: argparse.Namespace, result: "AuditResult", found: "Evidence | OneRunGuesses", power: "Power | None"
+    args: argparse.Namespace,
+    adjacency: str,
+    result: "AuditResult",
+    found: "Evidence | OneRunGuesses",
+    power: "Power | None",
 ) -> list[str]:
     from tacit.attacks.claims import Evidence
 
@@ -148,7 +155,7 @@ def _lines(
     rows += [
         ["δ", f"{claim.delta:g}"],
         ["rounds", str(args.rounds)],
-        ["adjacency", f"{args.adjacency}, one client" + ", in every cohort" * _is_always_in(found)],
+        ["adjacency", f"{adjacency}, one client" + ", in every cohort" * _is_always_in(found)],
         ["confidence", f"{100 * found.confidence:.0f} %"],
         ["guesses", str(found)],
     ]

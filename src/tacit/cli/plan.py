@@ -3,7 +3,8 @@
 Give two of --epsilon, --noise and --rounds; the third is computed. The noise multiplier is the standard deviation of
 the noise divided by the clipping bound, the most that one client can change the sum. Cohorts are Poisson samples unless
 --sampling is given: each client takes part independently, and privacy amplification by sampling is tight. In cohorts of
-fixed size a client that does not take part is replaced by another one, which costs more privacy.
+fixed size a client that does not take part is replaced by another one, which costs more privacy. Where clients add the
+noise in shares and some drop out, the noise reveals how many took part, and sampling lowers nothing: use --dropouts.
 
 Accountants: pld is tight, and should be used for claims; rdp is a fast upper bound; rdp-classic is the moments
 accountant of older papers, for comparison with their tables.
@@ -15,6 +16,7 @@ Examples:
   tacit plan --epsilon 8 --delta 1e-3 --population 100 --cohort 50 --rounds 11 --accountant rdp-classic
   tacit plan --epsilon 8 --delta 1e-3 --population 100 --schedule 20x30,40x50        20 rounds of 30, 40 of 50
   tacit plan --noise 4 --delta 1e-5 --population 6000 --cohort 100 --rounds 200 --sampling fixed
+  tacit plan --noise 20 --delta 1e-5 --rate 1/60 --rounds 200 --dropouts             noise in shares
   tacit plan --noise 20 --delta 1e-5 --sampling everyone --rounds 100 --adjacency replace-one --json
 """
 
@@ -53,18 +55,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--accountant", choices=("rdp-classic", "rdp", "pld"), help="default: pld where it applies")
     parser.add_argument(
-        "--adjacency", choices=("add-or-remove", "replace-one"), default="add-or-remove", help="default: add-or-remove"
+        "--adjacency",
+        choices=("add-or-remove", "zero-out", "replace-one"),
+        help="default: add-or-remove; zero-out with --dropouts",
+    )
+    parser.add_argument(
+        "--dropouts",
+        action="store_true",
+        help="clients add the noise in shares, and some may drop out: sampling then lowers nothing",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
 def run(args: argparse.Namespace) -> int:
     """Compute the missing quantity and print it."""
+    from tacit.core.prices import Gaussian, Release
     from tacit.privacy.accountants import accountant_by_name
     from tacit.privacy.planning import CohortSampling
 
     _check(args)
-    cohorts = CohortSampling(_sampler(args), args.population or 1)
+    release = Release(Gaussian(1.0), constant=not args.dropouts, complete=not args.dropouts)
+    cohorts = CohortSampling(_sampler(args), args.population or 1, release)
     accountant = accountant_by_name(_accountant_name(args), args.adjacency)
     found = {**_inputs(args, accountant), **_result(args, cohorts, accountant)}
     _warn(args)
@@ -81,6 +92,7 @@ def _check(args: argparse.Namespace) -> None:
     from tacit.errors import expect
 
     check_delta(args.delta)
+    args.adjacency = args.adjacency or ("zero-out" if args.dropouts else "add-or-remove")
     if args.schedule and args.rounds is None and (args.epsilon is None or args.noise is None):
         args.rounds = sum(rounds for rounds, _ in args.schedule)
     given = [name for name in ("epsilon", "noise", "rounds") if getattr(args, name) is not None]
@@ -126,7 +138,7 @@ def _sized(args: argparse.Namespace, size: float) -> "Sampler":
 
 def _accountant_name(args: argparse.Namespace) -> str:
     """The tight accountant, except where it has no bound."""
-    loose = args.sampling == "fixed" and args.adjacency == "replace-one"
+    loose = args.sampling == "fixed" and args.adjacency != "add-or-remove" and not args.dropouts
     return str(args.accountant or ("rdp" if loose else "pld"))
 
 
@@ -135,6 +147,7 @@ def _inputs(args: argparse.Namespace, accountant: "Accountant") -> dict[str, obj
         "accountant": accountant.name,
         "adjacency": accountant.adjacency.value,
         "sampling": args.sampling,
+        "amplified": args.sampling != "everyone" and not args.dropouts,
         "delta": args.delta,
     }
 
@@ -183,7 +196,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         ("rounds", rounds),
         ("ε", f"{found['epsilon']:.4f}"),
         ("δ", f"{found['delta']:g}"),
-        *((key, str(found[key])) for key in ("sampling", "adjacency", "accountant")),
+        ("sampling", f"{found['sampling']}{'' if found['amplified'] else ', without amplification'}"),
+        *((key, str(found[key])) for key in ("adjacency", "accountant")),
     ]
     yield from aligned(shown)
 

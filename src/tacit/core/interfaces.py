@@ -222,6 +222,11 @@ class Channel(Protocol):
         ...
 
     @property
+    def min_cohort(self) -> int:
+        """The fewest clients that a round needs; fewer are treated as none. 0: any number will do."""
+        ...
+
+    @property
     def tolerates(self) -> str:
         """How many clients may collude or drop out, in words; empty if that does not apply."""
         ...

@@ -19,7 +19,7 @@ from tacit.core.interfaces import (
     Trainer,
 )
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.prices import Budget, Leakage, Price, Release, Unproved, Unsized, accounted
+from tacit.core.prices import Budget, Leakage, Price, Release, Unproved, Unsized, accounted, check_delta
 from tacit.core.provenance import OwnPart, own_parts, rests_on
 from tacit.core.state import Turnout
 from tacit.errors import CompositionError, expect
@@ -45,6 +45,7 @@ class Method:
         aggregator: how many messages become one model, or k.
         server: how the aggregate changes the model.
         budget: training stops before the round that would exceed this (ε, δ).
+        report_delta: the δ at which ε is reported if there is no budget.
         patience: training stops after this many evaluations in a row without a smaller loss on held-out data, and
             returns the best model.
         reach: the largest L2 norm of a row that is accepted; None: see `max_norm`.
@@ -62,22 +63,25 @@ class Method:
     budget: Budget | None = None
     patience: int | None = None
     reach: float | None = None
+    report_delta: float = DELTA
 
     def __post_init__(self) -> None:
+        check_delta(self.report_delta)
         expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
         expect(self.reach is None or self.reach > 0, f"reach={self.reach} > 0")
         expect(self.patience is None or self.patience >= 1, f"patience={self.patience} >= 1")
         check_composition(self)
 
     def __repr__(self) -> str:
-        """As a dataclass writes it, without a reach that was not set: a run is named by this text."""
-        set_fields = [each.name for each in fields(self) if each.name != "reach" or self.reach is not None]
-        return f"Method({', '.join(f'{name}={getattr(self, name)!r}' for name in set_fields)})"
+        """As a dataclass writes it, without an unset `reach` or `report_delta`: a run is named by this text."""
+        unset = {"reach": None, "report_delta": DELTA}
+        shown = [each.name for each in fields(self) if getattr(self, each.name) != unset.get(each.name, self)]
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     @property
     def delta(self) -> float:
-        """The δ at which ε is reported: that of the budget, by default 1e-5."""
-        return DELTA if self.budget is None else self.budget.delta
+        """The δ at which ε is reported: that of the budget, without one `report_delta`."""
+        return self.report_delta if self.budget is None else self.budget.delta
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         """The price of the mechanism, as far as all pieces are Tacit's own or declare their sensitivity."""

@@ -141,6 +141,7 @@ class Plain:
     down: WireFormat | None = None
     messages_seen_by: ClassVar[Reader] = "server"
     caveat: ClassVar[str] = ""
+    min_cohort: ClassVar[int] = 0
     tolerates: ClassVar[str] = ""
     streams: ClassVar[bool] = True
 

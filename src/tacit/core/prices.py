@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar, Literal, Self
 
-from tacit.errors import expect
+from tacit.errors import UserError, expect
 
 RECIPIENTS = "anyone who receives the models; the server is trusted"
 TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is slightly above 2.4
@@ -20,7 +20,23 @@ class Adjacency(StrEnum):
     """Which pairs of populations count as neighbours."""
 
     ADD_OR_REMOVE = "add-or-remove"
+    ZERO_OUT = "zero-out"
     REPLACE_ONE = "replace-one"
+
+    @property
+    def meaning(self) -> str:
+        """What a guarantee for it says about one client, in a sentence."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Adjacency.ADD_OR_REMOVE: "What is released would be about as likely if the client were not in the population.",
+    Adjacency.ZERO_OUT: (
+        "What is released would be about as likely if the client had sent zeros instead of its update, with its share "
+        "of the noise; that it belongs to the population is not protected."
+    ),
+    Adjacency.REPLACE_ONE: "What is released would be about as likely if the client had quite different data.",
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +68,7 @@ class Sampling:
     def sensitivity(self, adjacency: Adjacency) -> int:
         """Sensitivity of a sum over cohorts that are drawn so, relative to the most that one client can add to it.
 
-        | sampling | add-or-remove | replace-one |
+        | sampling | add-or-remove, zero-out | replace-one |
         |---|---|---|
         | everyone | 1 | 2 |
         | Poisson | 1 | 2 |
@@ -112,7 +128,7 @@ class Zcdp:
 
     rho: float
     xi: float = 0.0
-    adjacencies: ClassVar[tuple[Adjacency, ...]] = (Adjacency.ADD_OR_REMOVE,)
+    adjacencies: ClassVar[tuple[Adjacency, ...]] = (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
 
     def __post_init__(self) -> None:
         expect(0 < self.rho < math.inf, f"rho={self.rho} > 0 and finite")
@@ -123,13 +139,22 @@ class Zcdp:
 class Release:
     """A sum over a cohort, with noise.
 
+    Sampling amplifies a release only if its noise is the same for every cohort. Noise in shares is sized by the cohort:
+    if one client of n is lost, the variance is (n − 1)/n of the declared one, which reveals n and therefore, to an
+    adversary who knows the others, whether a client took part. Such a release is proved for zero-out adjacency, where
+    the client takes part on both sides, and without amplification.
+
     Attributes:
         loss: the privacy loss of the sum for a client that is in the cohort.
         distance: total variation distance between what is really released and a sum with this loss; it costs
             `distance * (1 + e^ε)` of δ.
-        sampling: how the cohort is drawn, for an adversary who does not know who takes part.
+        sampling: how the cohort is drawn.
         adversary: against whom participants are protected, in words.
         caveat: what of the noise is not covered, a sentence; empty: all is.
+        constant: whether the noise is the same, whatever number of clients take part and are lost.
+        complete: whether nobody is lost, and the adversary knows nobody's share: then noise in shares is the same for
+            every cohort, too.
+        failure: the probability that the round is not what is priced here, whatever the data; it is added to δ.
     """
 
     loss: Gaussian | Zcdp
@@ -137,15 +162,39 @@ class Release:
     sampling: Sampling = Sampling()
     adversary: str = field(default=RECIPIENTS, compare=False)
     caveat: str = field(default="", compare=False)
+    constant: bool = True
+    complete: bool = True
+    failure: float = 0.0
 
     def __post_init__(self) -> None:
         expect(0 <= self.distance <= 1, f"distance={self.distance} in [0, 1]")
+        expect(0 <= self.failure <= 1, f"failure={self.failure} in [0, 1]")
+
+    @property
+    def amplification(self) -> Sampling:
+        """The sampling that amplifies it, for an adversary who does not know who takes part; everyone: none does."""
+        return self.sampling if self.constant or self.complete else Sampling()
 
     @property
     def adjacencies(self) -> tuple[Adjacency, ...]:
         """The adjacencies for which the loss and its amplification are proved."""
-        amplified = self.sampling.kind != "fixed" or isinstance(self.loss, Gaussian)
-        return self.loss.adjacencies if amplified else ()
+        if self.amplification.kind == "fixed" and not isinstance(self.loss, Gaussian):
+            return ()
+        proved = self.loss.adjacencies
+        return proved if self.constant else tuple(each for each in proved if each is not Adjacency.ADD_OR_REMOVE)
+
+    def check_proved(self, adjacency: Adjacency) -> None:
+        """Raise `UserError` unless it is proved for this adjacency."""
+        if adjacency in self.adjacencies:
+            return
+        if not self.constant and adjacency is Adjacency.ADD_OR_REMOVE:
+            raise UserError(
+                "Expected zero-out adjacency, got add-or-remove: the noise of clients' shares can reveal how many "
+                "clients took part. Account for it in a ledger of its own."
+            )
+        raise UserError(
+            "Expected Poisson cohorts and add-or-remove or zero-out: for this noise nothing else is proved."
+        )
 
     def sampled(self, sampling: Sampling) -> Self:
         """The same sum over a cohort that is drawn so; the distance does not depend on who takes part."""

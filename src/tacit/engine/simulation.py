@@ -37,7 +37,7 @@ from tacit.core import (
 from tacit.core.interfaces import Conversation
 from tacit.core.keys import key_source
 from tacit.core.losses import best_outputs
-from tacit.core.prices import max_participations
+from tacit.core.prices import Unproved, max_participations
 from tacit.core.server_half import aggregate_messages, download_size, finish_round, no_messages, prepare
 from tacit.core.state import SERVER, out_of_patience, track_best
 from tacit.core.surplus import added
@@ -125,7 +125,7 @@ class Simulation:
 
     def __init__(self, method: Method, task: Task, *, seed: int = 0, device: str = "cpu") -> None:
         for index in range(method.rounds):
-            method.sampler.sampling(len(task.population), index)
+            _check_cohort(method, len(task.population), index)
         self.method, self.seed, self.device = method, seed, device
         self.task = _on_device(task, device)
         self._untrained = make_model(task, seed)
@@ -208,6 +208,8 @@ class RoundRunner:
         """The next state, and the report without metrics."""
         sampled, now = draw(self.method, len(self.task.population), self.keys.keys(state.round), state.round)
         cohort, declined = self._willing(sampled, state)
+        if len(cohort) < self.method.channel.min_cohort:  # ends like a round without clients, which reveals no size
+            cohort = cohort[:0]
         now = replace(now, cohort=len(cohort))
         sent, view = self.worker.start(state, now)
         waves = self._waves(cohort, view)
@@ -334,7 +336,8 @@ class RoundRunner:
                 rows.add(part.total)
                 continue
             total = replace(part, total=part.total.clone()) if total is None else total + part
-        _check_delivered(state, results)
+        if isinstance(self.method.mechanism.price(state.round), Unproved):  # else a round must not end by private data
+            _check_delivered(state, results)
         if not self.method.streams:
             total = self._sum_of_all(rows, results, state, now)
         return total, results
@@ -390,6 +393,17 @@ def _density(weights: Tensor, sizes: tuple[int, ...], kept: tuple[int | None, ..
     parts = zip(torch.split(weights, list(sizes)), kept, strict=True)
     layers = [part for part, count in parts if count is not None]
     return sum(int(part.count_nonzero()) for part in layers) / max(sum(map(torch.numel, layers)), 1)
+
+
+def _check_cohort(method: Method, population: int, index: int) -> None:
+    """Raise `UserError` if the population is too small for a cohort, or a cohort of public size for the channel."""
+    sampling, least = method.sampler.sampling(population, index), method.channel.min_cohort
+    size = sampling.mean_cohort(population)
+    expect(
+        sampling.kind == "poisson" or size >= least,
+        f"cohorts of at least {least} clients for {type(method.channel).__name__}, got {size:g}",
+        "Use larger cohorts.",
+    )
 
 
 def _check_delivered(state: State, results: list[Trained]) -> None:

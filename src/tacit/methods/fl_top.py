@@ -296,7 +296,7 @@ def fl_top_dp(
         cohort: expected number of clients per round, |K|.
         descent: the clients' gradient steps per round, T_gd; its learning rate and batch size also select the weights.
         epsilon: privacy budget ε for all rounds; none: no budget, and `noise` must be given.
-        delta: privacy budget δ; it should be well below one over the number of clients.
+        delta: the δ of ε, with a budget or without; it should be well below one over the number of clients.
         noise: noise multiplier (σ); none: as much as the budget requires for all rounds. With less noise, training
             stops before the round that would exceed the budget.
         clip: clipping bound S of a client's update; none: the norm of an update on the task's public data.
@@ -320,6 +320,7 @@ def _with_noise(
         mechanism=DistributedGaussian(clip=bound, noise_multiplier=noise, dropouts=DROPOUTS, arithmetic=Grid()),
         channel=SecureSum(dropout=DROPOUTS),
         budget=None if epsilon is None else Budget(epsilon, delta),
+        report_delta=delta,
     )
 
 

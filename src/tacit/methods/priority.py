@@ -160,7 +160,7 @@ def priority_dp(
             (`PublicMovement()`) or in the models released so far (`ReleasedMovement()`), at least `floor` of its mean.
             With `ball`, only the noise is unequal, and its smallest value determines ε.
         epsilon: privacy budget ε for all rounds; none: no budget, and `noise` must be given.
-        delta: privacy budget δ; it should be well below one over the number of clients.
+        delta: the δ of ε, with a budget or without; it should be well below one over the number of clients.
         noise: noise multiplier; none: as much as the budget requires for all rounds.
         rounds: number of rounds.
         cohort: expected number of clients per round.
@@ -177,6 +177,7 @@ def priority_dp(
         trainer=descent,
         mechanism=CentralGaussian(clip=ellipsoid, noise_multiplier=noise),
         budget=None if epsilon is None else Budget(epsilon, delta),
+        report_delta=delta,
     )
 
 

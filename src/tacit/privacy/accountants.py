@@ -96,7 +96,7 @@ class Rdp:
 
     def empty(self) -> Composition:
         # the bound for replace-one holds at integer orders only
-        fractional = dp_rdp.RdpAccountant().orders if self.adjacency is Adjacency.ADD_OR_REMOVE else ()
+        fractional = () if self.adjacency is Adjacency.REPLACE_ONE else dp_rdp.RdpAccountant().orders
         orders = tuple(sorted({*map(float, fractional), *map(float, INTEGER_ORDERS)}))
         return RenyiComposition(self.adjacency, orders, ImprovedConversion(), np.zeros(len(orders)))
 
@@ -119,9 +119,15 @@ class Pld:
 FAST_PLD = Pld(interval=1e-3)  # for runs: ten times faster, and ε at most a thousandth above that of the finer grid
 
 
-def default_accountant(release: Release | None) -> Accountant:
-    """The accountant for a run whose rounds have this release: the tightest that can account for it."""
-    return Rdp() if release is not None and isinstance(release.loss, Zcdp) else FAST_PLD
+def default_accountant(*releases: Release) -> Accountant:
+    """The accountant for a run whose rounds have these releases: the tightest that can account for all of them."""
+    found = set(releases)
+    proved = all(Adjacency.ADD_OR_REMOVE in release.adjacencies or not release.adjacencies for release in found)
+    adjacency = Adjacency.ADD_OR_REMOVE if proved else Adjacency.ZERO_OUT
+    fixed = not proved and any(release.amplification.kind == "fixed" for release in found)
+    if fixed or any(isinstance(release.loss, Zcdp) for release in found):
+        return Rdp(adjacency)
+    return FAST_PLD if proved else replace(FAST_PLD, adjacency=adjacency)
 
 
 ACCOUNTANTS: dict[str, type[RdpClassic] | type[Rdp] | type[Pld]] = {a.name: a for a in (RdpClassic, Rdp, Pld)}
@@ -144,12 +150,13 @@ class PldComposition:
 
     def compose(self, release: Release, count: int = 1) -> "PldComposition":
         """The convolution; a release with almost no noise counts as unbounded loss, which is safe."""
+        release.check_proved(self.adjacency)
         if isinstance(release.loss, Zcdp):
             raise UserError("Expected accountant rdp: only Rényi divergences are known for this noise.")
-        noise = release.loss.noise_multiplier
-        if noise < MIN_NOISE * release.sampling.sensitivity(self.adjacency):
+        noise, sampling = release.loss.noise_multiplier, release.amplification
+        if noise < MIN_NOISE * sampling.sensitivity(self.adjacency):
             return replace(self, unbounded=True)
-        added = _distribution(_GaussianSum(noise, release.sampling, self.adjacency), self.interval, count)
+        added = _distribution(_GaussianSum(noise, sampling, self.adjacency), self.interval, count)
         return replace(
             self, distribution=added if self.distribution is None else self.distribution.compose(added, TAIL)
         )
@@ -193,9 +200,11 @@ def _single(release: _GaussianSum, interval: float) -> dp_pld.PrivacyLossDistrib
     """One release. For Poisson cohorts, `dp_accounting` itself applies the factor 2 of replace-one."""
     noise = release.noise / release.sampling.sensitivity(release.adjacency)
     relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+    if release.adjacency is not Adjacency.ADD_OR_REMOVE and release.sampling.kind == "fixed":
+        raise UserError(
+            f"Expected accountant rdp or rdp-classic: pld has no bound for fixed sizes and {release.adjacency}."
+        )
     if release.adjacency is Adjacency.REPLACE_ONE and release.sampling.rate < 1:
-        if release.sampling.kind == "fixed":
-            raise UserError("Expected accountant rdp or rdp-classic: pld has no bound for fixed sizes and replace-one.")
         noise, relation = release.noise, dp.NeighboringRelation.REPLACE_ONE
     return dp_pld.from_gaussian_mechanism(
         noise,
@@ -225,6 +234,7 @@ class Accounting:
     composition: Composition
     rounds: int = 0
     distance: float = 0.0  # total variation distance between what was released and what is composed, over all rounds
+    failure: float = 0.0  # the probability that some round was not what is composed
 
     @classmethod
     def of(cls, accountant: Accountant, releases: Iterable[Release] = ()) -> Self:
@@ -238,21 +248,23 @@ class Accounting:
 
     def compose_all(self, counts: Mapping[Release, int], rounds: int) -> Self:
         """The accounting with `rounds` more rounds, which have these numbers of releases in total."""
-        composition, distance = self.composition, self.distance
+        composition = self.composition
         for release, count in counts.items():
-            composition, distance = composition.compose(release, count), distance + count * release.distance
-        return replace(self, composition=composition, rounds=self.rounds + rounds, distance=distance)
+            composition = composition.compose(release, count)
+        distance = self.distance + sum(count * release.distance for release, count in counts.items())
+        failure = self.failure + sum(count * release.failure for release, count in counts.items())
+        return replace(self, composition=composition, rounds=self.rounds + rounds, distance=distance, failure=failure)
 
     def epsilon(self, delta: float) -> float:
-        """The ε at this δ; infinite if noise errors take more than half of δ."""
+        """The ε at this δ; infinite if noise errors and failures take more than half of δ."""
         check_delta(delta)
-        remaining = delta - self.noise_error(delta)
+        remaining = delta - self.noise_error(delta) - self.failure
         return self.composition.epsilon(remaining) if remaining >= delta / 2 else math.inf
 
     def delta(self, epsilon: float) -> float:
         """The δ at this ε."""
         expect(epsilon > 0, f"epsilon={epsilon:g} > 0")
-        return min(1.0, self.composition.delta(epsilon) + _delta_of_distance(self.distance, epsilon))
+        return min(1.0, self.composition.delta(epsilon) + _delta_of_distance(self.distance, epsilon) + self.failure)
 
     def noise_error(self, delta: float) -> float:
         """The part of δ that covers the distance between the noise that was drawn and the noise that is accounted.
@@ -264,7 +276,7 @@ class Accounting:
 
     def guarantee(self, delta: float, releases: Iterable[Release], adversary: str = RECIPIENTS) -> Guarantee:
         """What is proved at this δ; `releases` are those of the rounds, of which the sampling is described."""
-        found = dict.fromkeys(release.sampling for release in releases)
+        found = list(releases)
         if not found:
             return Guarantee.none("no noise was added that an accountant could account for", rounds=self.rounds)
         epsilon = self.epsilon(delta)
@@ -274,10 +286,12 @@ class Accounting:
             epsilon=epsilon,
             delta=delta,
             noise_error=self.noise_error(delta),
+            failure=self.failure,
             rounds=self.rounds,
             adjacency=self.accountant.adjacency.value,
-            sampling="; ".join(dict.fromkeys(map(describe_sampling, found))),
-            amplified=any(sampling.rate < 1 for sampling in found),
+            sampling=describe_stages(release.sampling for release in found),
+            amplified=any(release.amplification.rate < 1 for release in found),
+            full_rounds=sum(release.amplification.rate > release.sampling.rate for release in found),
             accountant=self.accountant.name,
             adversary=adversary,
         )
@@ -310,6 +324,19 @@ def max_rounds(fits: Callable[[int], bool], guess: int = 1) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def describe_stages(samplings: Iterable[Sampling]) -> str:
+    """How the cohorts of all rounds are drawn, for people: each way, and in how many rounds if there are several.
+
+    Example:
+        >>> describe_stages([Sampling("poisson", 0.2)] * 3 + [Sampling()])
+        'in 3 rounds Poisson cohorts, each client with probability 0.2; in 1 round every client takes part'
+    """
+    rounds = Counter(map(describe_sampling, samplings))
+    if len(rounds) == 1:
+        return next(iter(rounds))
+    return "; ".join(f"in {count} round{'s' * (count != 1)} {text}" for text, count in rounds.items())
 
 
 def describe_sampling(sampling: Sampling) -> str:

@@ -6,7 +6,8 @@ known beforehand; a ledger that other runs charge too may end the run earlier. I
 """
 
 import hashlib
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -14,13 +15,19 @@ from itertools import islice
 from typing import Self
 
 from tacit.core import Method, Report, State, Turnout
-from tacit.core.prices import Release, Unproved, accounted
+from tacit.core.prices import Gaussian, Release, Sampling, Unproved, Zcdp, accounted
 from tacit.core.provenance import declaration
 from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
-from tacit.privacy.guarantee import Guarantee, delta_warning
+from tacit.privacy.cohorts import check_cohorts, failure
+from tacit.privacy.guarantee import Guarantee, delta_warning, public_population
 from tacit.privacy.ledger import Ledger, LedgerEntry
 from tacit.privacy.planning import CohortSampling
+
+DROPOUTS = (
+    "Whether a client drops out is assumed to depend neither on its data nor on who else takes part; that a round ends "
+    "without a sum because too many drop out is not covered."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +62,7 @@ class Charges:
         run: str = "",
     ) -> Self:
         """The charges of a method with noise after rounds with these turnouts."""
+        check_cohorts(method, population)
         if ledger is not None:
             ledger.check_charged(run, len(turnouts))
         releases = [_release(method, population, index, turnout) for index, turnout in enumerate(turnouts)]
@@ -136,28 +144,29 @@ class Charges:
         price = self.method.price(0)
         exclusions = (
             "Hyperparameters that were tuned on the same data are not accounted for.",
+            public_population(self.population),
             delta_warning(self.delta, self.population) or "",
             declaration(self.method.own_parts),
         )
         if isinstance(price, Unproved):
             nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if that were proved."
             return Guarantee.none(price.reason, rounds=rounds).excluding(nominal, *exclusions)
-        releases = [_release(self.method, self.population, index) for index in range(max(rounds, 1))]
+        turnouts: list[Turnout | None] = [report.turnout for report in history[:rounds]]
+        turnouts += [None] * (max(rounds, 1) - len(turnouts))
+        releases = [_release(self.method, self.population, index, turnout) for index, turnout in enumerate(turnouts)]
         proved = self.accounting.guarantee(self.delta, releases, releases[0].adversary).excluding(*exclusions)
         proved = proved.excluding(releases[0].caveat)
-        return self._against_server(proved, history) if mechanism.requires == "only the sum" else proved
+        return self._against_server(proved, releases, history) if mechanism.requires == "only the sum" else proved
 
-    def _against_server(self, proved: Guarantee, history: Sequence[Report]) -> Guarantee:
+    def _against_server(self, proved: Guarantee, releases: Sequence[Release], history: Sequence[Report]) -> Guarantee:
         """The guarantee of noise that clients add, with the ε against a server, which knows who took part."""
-        noise = "Clients are assumed to add their shares of the noise."
         sums = "Secure aggregation is assumed: a trusted party adds up real numbers." if self._trusts_sum else ""
-        found = proved.excluding(noise, sums)
-        participations = Counter(client for report in history for client in report.clients)
-        release = accounted(self.method.price(0))
-        if not participations or not isinstance(release, Release) or proved.epsilon is None:
+        found = proved.excluding("Clients are assumed to add their shares of the noise.", DROPOUTS, sums)
+        worst = _most_exposed(releases, history)
+        if not worst or proved.epsilon is None:
             return found
-        rounds = max(participations.values())
-        epsilon = Accounting.of(self.accounting.accountant).compose(release, rounds).epsilon(self.delta)
+        rounds = worst.total()
+        epsilon = Accounting.of(self.accounting.accountant).compose_all(worst, rounds).epsilon(self.delta)
         if epsilon <= proved.epsilon * (1 + 1e-6):  # sampling amplifies nothing, and ε holds against the server too
             return found
         return replace(found, server_epsilon=epsilon, server_rounds=rounds)
@@ -167,13 +176,37 @@ class Charges:
         return self.method.channel.message_format.bits is None
 
 
+def _most_exposed(releases: Sequence[Release], history: Sequence[Report]) -> Counter[Release]:
+    """What was released of the client to whom the rounds in which it took part cost most, without amplification."""
+    found: dict[int, Counter[Release]] = defaultdict(Counter)
+    for release, report in zip(releases, history, strict=False):
+        unsampled = release.sampled(Sampling())
+        for client in report.clients:
+            found[client][unsampled] += 1
+    return max(found.values(), key=_concentrated_loss, default=Counter[Release]())
+
+
+def _concentrated_loss(counts: Counter[Release]) -> float:
+    """The ρ of zero-concentrated differential privacy of these releases, by which participants are compared."""
+    return sum(count * _rho(release.loss) for release, count in counts.items())
+
+
+def _rho(loss: Gaussian | Zcdp) -> float:
+    if isinstance(loss, Zcdp):
+        return loss.rho + loss.xi
+    return 1 / (2 * loss.noise_multiplier**2) if loss.noise_multiplier else math.inf
+
+
 @cache
 def calibrate(method: Method, population: int) -> Method:
     """The method with the noise that its budget needs for all of its rounds."""
     budget = method.budget
     assert budget is not None  # or the method could not have been composed
-    accountant = accountant_for(_sized(method, 1.0), population)
-    noise = CohortSampling(method.sampler, population).noise_for(budget, method.rounds, accountant)
+    check_cohorts(method, population)
+    unit = _sized(method, 1.0)
+    accountant = accountant_for(unit, population)
+    release = replace(_release(unit, population, 0), distance=0.0, failure=0.0)  # they are counted below
+    noise = CohortSampling(method.sampler, population, release).noise_for(budget, method.rounds, accountant)
     step = 1e-5  # planning may use a finer grid of privacy losses than a run, and releases may cost more than Gaussian
     while True:
         sized = _sized(method, noise)
@@ -185,7 +218,8 @@ def calibrate(method: Method, population: int) -> Method:
 
 def accountant_for(method: Method, population: int) -> Accountant:
     """The accountant of a run of this method."""
-    return default_accountant(release_of(method, population, 0))
+    releases = (release_of(method, population, index) for index in range(method.rounds))
+    return default_accountant(*{release for release in releases if release is not None})
 
 
 def _sized(method: Method, noise: float) -> Method:
@@ -197,7 +231,8 @@ def rounds_allowed(method: Method, population: int) -> int:
     if method.budget is None:
         return method.rounds
     guess = 1
-    for accountant in (Rdp(), accountant_for(method, population)):  # the fast one gives the first guess
+    tight = accountant_for(method, population)
+    for accountant in (Rdp(tight.adjacency), tight):  # the fast one gives the first guess
         guess = _rounds_within_budget(method, population, accountant, max(guess, 1))
     advice = "Not even the first round fits: use more noise or smaller cohorts."
     expect(guess >= 1, f"a budget of {method.budget} that allows a round", advice)
@@ -223,7 +258,10 @@ def release_of(method: Method, population: int, index: int, turnout: Turnout | N
     None: there is nothing to account for in (ε, δ).
     """
     found = accounted(method.price(index, turnout))
-    return found.sampled(method.sampler.sampling(population, index)) if isinstance(found, Release) else None
+    if not isinstance(found, Release):
+        return None
+    sampling = method.sampler.sampling(population, index)
+    return replace(found, sampling=sampling, failure=failure(sampling, population, method.channel.min_cohort))
 
 
 def _releases(method: Method, population: int) -> Iterator[Release]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from tacit.core.prices import RECIPIENTS
+from tacit.core.prices import RECIPIENTS, Adjacency
 from tacit.errors import expect
 
 
@@ -20,11 +20,14 @@ class Guarantee:
         epsilon: ε after the last executed round; None if nothing is proved.
         delta: the probability that the guarantee fails.
         noise_error: the part of δ that covers the difference between the noise drawn and the noise accounted.
+        failure: the part of δ that covers random cohorts that are too small for the channel.
         rounds: the number of rounds it covers.
         unit: whose presence is protected.
         adjacency: which pairs of populations count as neighbours.
         sampling: how cohorts were drawn.
         amplified: whether ε relies on the adversary not knowing who took part.
+        full_rounds: in how many rounds with random cohorts sampling lowered nothing, because the noise can reveal how
+            many clients took part.
         accountant: the accountant that computed ε.
         adversary: against whom the unit is protected.
         server_epsilon: ε at the same δ against a server that knows who took part, for the client that took part most
@@ -38,11 +41,13 @@ class Guarantee:
     epsilon: float | None
     delta: float | None = None
     noise_error: float = 0.0
+    failure: float = 0.0
     rounds: int = 0
     unit: str = "client"
     adjacency: str = ""
     sampling: str = ""
     amplified: bool = False
+    full_rounds: int = 0
     accountant: str = ""
     adversary: str = RECIPIENTS
     server_epsilon: float | None = None
@@ -91,6 +96,8 @@ class Guarantee:
             f"(ε = {self.epsilon:.4g}, δ = {self.delta:g})-differential privacy "
             f"for every {self.unit} ({self.adjacency}), over {_plural(self.rounds, 'round')}, against {self.adversary}."
         )
+        if self.adjacency:
+            yield f"{self.adjacency.capitalize()}: {Adjacency(self.adjacency).meaning}"
         if self.server_epsilon is not None:
             yield (
                 f"Against the server, which knows who took part: ε = {self.server_epsilon:.4g} "
@@ -98,6 +105,14 @@ class Guarantee:
             )
         secrecy = "; ε assumes that who took part is secret" * self.amplified
         yield f"Sampling: {self.sampling}{secrecy}. Accountant: {self.accountant}."
+        if self.full_rounds:
+            counted = _plural(self.full_rounds, "round")
+            yield (
+                f"ε counts {counted} as if every client had been drawn, because the noise in shares can reveal how "
+                "many took part."
+            )
+        if self.delta and self.failure >= self.delta / 1000:
+            yield f"δ includes {self.failure:.1g} for random cohorts that are too small for secure aggregation."
         if self.noise_error and self.delta:
             negligible = " (negligible)" * (self.noise_error < self.delta / 100)
             yield f"δ includes {self.noise_error:.1g} for imperfect noise sampling{negligible}."
@@ -184,6 +199,11 @@ def _not_covered_lines(guarantee: Guarantee | LeakageGuarantee) -> Iterator[str]
 
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def public_population(population: int) -> str:
+    """That the number of clients is not protected, for the list of what a guarantee does not cover."""
+    return f"The number of clients, {population}, is public."
 
 
 def delta_warning(delta: float, population: int) -> str | None:

@@ -465,13 +465,18 @@ def _parse_terms(row: dict[str, object]) -> tuple[Budget, Accountant]:
 
 
 def to_json(release: Release) -> dict[str, object]:
-    """A release as plain values; `from_json` is the inverse."""
+    """A release as plain values; `from_json` is the inverse. Values that most releases have are left out."""
+    unusual = {name: getattr(release, name) for name, usual in _USUAL.items() if getattr(release, name) != usual}
     return {
+        **unusual,
         "kind": "release",
         "loss": _loss_to_json(release.loss),
         "distance": float(release.distance),
         "sampling": {"kind": release.sampling.kind, "rate": float(release.sampling.rate)},
     }
+
+
+_USUAL = {"constant": True, "complete": True, "failure": 0.0}
 
 
 def _loss_to_json(loss: Gaussian | Zcdp) -> dict[str, object]:
@@ -503,7 +508,15 @@ def _read(data: Any) -> Counter[Release]:
     kind = data["kind"]
     if kind == "release":
         sampling = Sampling(data["sampling"]["kind"], float(data["sampling"]["rate"]))
-        return Counter([Release(_loss(data["loss"]), float(data["distance"]), sampling)])
+        release = Release(
+            _loss(data["loss"]),
+            float(data["distance"]),
+            sampling,
+            constant=_flag(data, "constant"),
+            complete=_flag(data, "complete"),
+            failure=float(data.get("failure", 0.0)),
+        )
+        return Counter([release])
     if kind == "repeated":
         times = _positive_int(data["count"])
         return Counter({release: count * times for release, count in _read(data["event"]).items()})
@@ -544,6 +557,13 @@ def _noise_multiplier(data: Mapping[str, Any]) -> float:
     if data["kind"] != "gaussian":
         raise ValueError(data)
     return Gaussian(float(data["noise"])).noise_multiplier
+
+
+def _flag(data: Mapping[str, Any], name: str) -> bool:
+    value = data.get(name, True)
+    if not isinstance(value, bool):
+        raise TypeError(value)
+    return value
 
 
 def _positive_int(value: object) -> int:

@@ -34,11 +34,12 @@ class CohortSampling:
 
     sampler: Sampler
     population: int
+    release: Release = Release(Gaussian(1.0))  # of a round, but for its noise and sampling
 
     def releases(self, noise: float, rounds: int) -> Iterator[Release]:
         """The release of every round with this noise multiplier."""
         expect(rounds >= 1, f"rounds={rounds} >= 1")
-        gaussian = Release(Gaussian(noise))
+        gaussian = replace(self.release, loss=Gaussian(noise))
         return (gaussian.sampled(self.sampler.sampling(self.population, index)) for index in range(rounds))
 
     def epsilons(self, noise: float, rounds: int, delta: float, accountant: Accountant) -> list[float]:

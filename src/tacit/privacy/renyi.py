@@ -18,7 +18,6 @@ from dp_accounting import rdp as dp_rdp
 from scipy.special import gammaln, logsumexp
 
 from tacit.core.prices import Adjacency, Release, Zcdp
-from tacit.errors import UserError
 
 Array = npt.NDArray[np.float64]
 MIN_INTEGRAL_NOISE = 0.1  # below it an integral would need a very fine grid
@@ -68,6 +67,7 @@ class RenyiComposition:
     divergences: Array
 
     def compose(self, release: Release, count: int = 1) -> "RenyiComposition":
+        release.check_proved(self.adjacency)
         total = self.divergences + count * _divergences(release, self.adjacency, self.orders)
         return replace(self, divergences=total)
 
@@ -85,25 +85,26 @@ class RenyiComposition:
 @lru_cache(maxsize=1024)
 def _divergences(release: Release, adjacency: Adjacency, orders: Sequence[float]) -> Array:
     if isinstance(release.loss, Zcdp):
-        return _zcdp(release, release.loss, adjacency, orders)
-    noise = release.loss.noise_multiplier / release.sampling.sensitivity(adjacency)
+        return _zcdp(release.loss, release.amplification.rate, orders)
+    sampling = release.amplification
+    noise = release.loss.noise_multiplier / sampling.sensitivity(adjacency)
     alpha = np.array(orders, dtype=np.float64)
     if noise == 0:
         return np.full(alpha.shape, np.inf)
-    if release.sampling.rate == 1:
+    if sampling.rate == 1:
         return gaussian(alpha, noise)
     if adjacency is Adjacency.REPLACE_ONE:
-        return replaced(alpha, noise, release.sampling.rate)
-    return sampled(alpha, noise, release.sampling.rate)
+        return replaced(alpha, noise, sampling.rate)
+    if adjacency is Adjacency.ZERO_OUT and sampling.kind == "fixed":
+        return zeroed(alpha, noise, sampling.rate)
+    return sampled(alpha, noise, sampling.rate)
 
 
-def _zcdp(release: Release, loss: Zcdp, adjacency: Adjacency, orders: Sequence[float]) -> Array:
+def _zcdp(loss: Zcdp, rate: float, orders: Sequence[float]) -> Array:
     """Bounds that hold at integer orders only; between two integers, the bound at the higher one holds."""
-    if adjacency not in release.adjacencies:
-        raise UserError("Expected Poisson cohorts and add-or-remove: for this noise nothing else is proved.")
     alpha = np.ceil(np.array(orders, dtype=np.float64)).astype(int)
     whole: Array = loss.rho * np.arange(2.0, alpha.max() + 1) + loss.xi
-    bounds = whole if release.sampling.rate == 1 else amplified(whole, release.sampling.rate)
+    bounds = whole if rate == 1 else amplified(whole, rate)
     found: Array = bounds[np.maximum(alpha, 2) - 2]
     return found
 
@@ -162,6 +163,17 @@ def replaced(orders: Array, noise: float, rate: float) -> Array:
     terms = np.where(j <= alpha, _log_binomial(alpha, j) + j * math.log(rate) + factors, -np.inf)
     divergence: Array = np.logaddexp(0, logsumexp(terms, axis=1)) / (orders - 1)
     return divergence
+
+
+def zeroed(orders: Array, noise: float, rate: float) -> Array:
+    """The bound for a client of a fixed-size cohort whose row is set to zero.
+
+    Formal guarantees: a row of zeros is that of another client, so `replaced` holds, where all rows are one unit apart
+    and each has a norm of at most half a unit; without amplification, the rows differ by half a unit. Between two
+    integer orders, the bound at the higher one holds.
+    """
+    bound: Array = np.minimum(replaced(np.ceil(np.maximum(orders, 2.0)), noise, rate), gaussian(orders, 2 * noise))
+    return bound
 
 
 def amplified(divergences: Array, rate: float) -> Array:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tacit import methods
 from tacit.core import Method
-from tacit.core.prices import Gaussian, Leakage, Price, Release, Unproved, Zcdp, accounted, nominal_figures
+from tacit.core.prices import Adjacency, Gaussian, Leakage, Price, Release, Unproved, Zcdp, accounted, nominal_figures
 from tacit.core.schema import SLOTS
 
 LARGE = 10**9  # a population larger than any cohort
@@ -148,27 +148,36 @@ def _guarantee(method: Method) -> str:
             return f"none: {reason}."
         case Leakage() as price:
             return _metric_guarantee(price)
-        case Release(adversary=adversary):
-            return _proved(method, adversary) + _secrecy(method)
+        case Release() as release:
+            return _proved(method, release) + _secrecy(method, release)
     raise AssertionError("A price of noise multiplier 1 is sized.")
 
 
-def _proved(method: Method, adversary: str) -> str:
+def _proved(method: Method, release: Release) -> str:
+    adjacency = next(iter(release.adjacencies), Adjacency.ADD_OR_REMOVE)
+    meaning = f"{adjacency.capitalize()}: {adjacency.meaning} The number of clients is public."
     if method.budget is None:
-        return "(ε, δ)-differential privacy for every client; ε grows with every round, and a run reports it."
+        return (
+            f"(ε, δ)-differential privacy for every client ({adjacency}); ε grows with every round, and a run reports "
+            f"it at δ = {method.delta:g}. {meaning}"
+        )
     return (
-        f"at most {method.budget} for every client (add-or-remove), against {adversary}. "
-        "Training stops before the round that would exceed it."
+        f"at most {method.budget} for every client ({adjacency}), against {release.adversary}. "
+        f"Training stops before the round that would exceed it. {meaning}"
     )
 
 
-def _secrecy(method: Method) -> str:
+def _secrecy(method: Method, release: Release) -> str:
     """What amplification by sampling assumes; empty if every client takes part."""
-    if method.sampler.sampling(LARGE, 0).kind == "everyone":
+    sampling = method.sampler.sampling(LARGE, 0)
+    if sampling.kind == "everyone":
         return ""
+    if release.sampled(sampling).amplification.kind == "everyone":
+        return " Sampling lowers ε in no round: with dropouts, noise in shares can reveal how many clients took part."
+    lost = "" if release.constant else " It lowers ε only in rounds in which no client drops out."
     in_shares = method.mechanism.requires == "only the sum"
     known = "; the server knows it, and a run reports the ε against the server" * in_shares
-    return f" ε assumes that who took part is secret{known}."
+    return f" ε assumes that who took part is secret{known}.{lost.replace('It', 'Sampling')}"
 
 
 def _metric_guarantee(price: Leakage) -> str:

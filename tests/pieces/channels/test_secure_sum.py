@@ -26,7 +26,9 @@ from tacit.core import (
     Task,
     Traffic,
 )
+from tacit.core.keys import RunKeys
 from tacit.core.server_half import download_size, upload_sizes
+from tacit.engine.simulation import draw, initial_state
 from tacit.errors import ProtocolError, TooFewClientsError, UserError
 from tacit.pieces.channels import IdealSum, Plain, SecureSum
 from tacit.pieces.channels.secure_sum import SecureSumConversation
@@ -101,14 +103,14 @@ def test_a_client_with_a_number_out_of_reach_drops_out() -> None:
 
 @pytest.mark.parametrize("cohort", [1, 2])
 def test_fewer_than_three_clients_have_no_sum(cohort: int) -> None:
-    with pytest.raises(TooFewClientsError, match=f"round 1 has {cohort} client.* Use larger cohorts"):
+    with pytest.raises(TooFewClientsError, match=r"round 1 has fewer\. Use larger cohorts"):
         SecureSum().overhead(now(cohort))
 
 
 def test_too_few_uploads_end_the_round_without_a_sum() -> None:
     conversation = SecureSumConversation(SecureSum(dropout=0.2))
     total = Sum(torch.zeros(3).double(), 7.0, grid_step=GridStep(0.5))
-    with pytest.raises(TooFewClientsError, match="7 of 10 clients uploaded, but 8 are required"):
+    with pytest.raises(TooFewClientsError, match=r"Round 1: too few clients uploaded\. There is no sum"):
         conversation.release(total, now(10), lambda opened: opened)
     assert conversation.release(replace(total, weight=8.0), now(10), lambda opened: opened).weight == 8
 
@@ -194,8 +196,8 @@ def test_a_run_that_loses_too_many_stops_without_a_sum(tmp_path: Path) -> None:
         tacit.train(secure(), task(broken=(1, 2, 3)), workers=2, out=tmp_path / "run", noise="seeded")
 
 
-def test_a_cohort_too_small_is_reported_by_worker_processes_too() -> None:
-    with pytest.raises(TooFewClientsError, match="Use larger cohorts"):
+def test_a_public_cohort_size_that_is_too_small_is_refused() -> None:
+    with pytest.raises(UserError, match=r"cohorts of at least 3 clients for SecureSum, got 2\. Use larger cohorts"):
         tacit.train(secure(sampler=FixedSize(2)), task(), workers=2, noise="seeded")
 
 
@@ -224,7 +226,7 @@ def guarantee(run: Run) -> Guarantee:
 def test_distributed_noise_gives_the_same_run_with_and_without_the_conversation() -> None:
     """Only here do noise in shares, rounding and the whole protocol run together."""
     work = replace(task(), public=zoo.population([6], seed=3)[0])
-    args = {"ratio": 0.1, "cohort": 8, "rounds": 3, "epsilon": 8, "delta": 1e-3, "clip": 0.3}
+    args = {"ratio": 0.1, "cohort": 10, "rounds": 3, "epsilon": 8, "delta": 1e-3, "clip": 0.3}
     runs = [
         tacit.train(
             methods.make("fl-top-dp", {**args, "channel.conversation": conversation}), work, workers=1, noise="seeded"
@@ -242,8 +244,23 @@ def test_distributed_noise_gives_the_same_run_with_and_without_the_conversation(
     assert simulated.epsilon == pytest.approx(exact.epsilon, rel=1e-3)
 
 
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_random_cohort_that_is_too_small_is_treated_as_empty(noisy: bool) -> None:
+    """It must not end a run, nor show its size."""
+    noise = methods.fl_std_dp(cohort=2, rounds=8, epsilon=None, noise=1.0, clip=0.5)
+    method = noise if noisy else replace(secure(sampler=Poisson(2.0)), rounds=8)
+    drawn = [len(draw(method, 12, RunKeys.from_seed(0), index)[0]) for index in range(8)]
+    assert {1, 2} & set(drawn)
+    assert max(drawn) >= 3
+    before = initial_state(method, task(), seed=0)
+    for size, (state, report) in zip(drawn, tacit.rounds(method, task(), workers=1), strict=True):
+        assert len(report.clients) == (size if size >= 3 else 0)
+        assert torch.equal(state.weights, before.weights) == (size < 3 and not noisy)
+        before = state
+
+
 def test_poisson_cohorts_may_have_any_size() -> None:
-    method = methods.fl_std_dp(cohort=6, rounds=4, epsilon=None, noise=1.0, clip=0.5)
+    method = methods.fl_std_dp(cohort=10, rounds=4, epsilon=None, delta=1e-3, noise=1.0, clip=0.5)
     assert isinstance(method.sampler, Poisson)
     run = tacit.train(method, task(), workers=1, seed=1, noise="seeded")
     assert len({len(report.clients) for report in run.history}) > 1

@@ -61,6 +61,7 @@ class Enclave:
     conversation: bool = False
     messages_seen_by: ClassVar[Reader] = "enclave"
     caveat: ClassVar[str] = SIMULATED
+    min_cohort: ClassVar[int] = 0
     streams: ClassVar[bool] = False  # rows are summed in the order of the clients' numbers, whenever they arrive
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ class IdealSum:
     message_format: ClassVar[FrameFormat] = FrameFormat()
     down: ClassVar[WireFormat | None] = None
     caveat: ClassVar[str] = ""
+    min_cohort: ClassVar[int] = 0
     tolerates: ClassVar[str] = ""
     streams: ClassVar[bool] = True
 

@@ -76,6 +76,7 @@ class SecureSum:
     messages_seen_by: ClassVar[Reader] = "nobody"
     down: ClassVar[WireFormat | None] = None
     caveat: ClassVar[str] = ""
+    min_cohort: ClassVar[int] = MIN_COHORT
 
     def __post_init__(self) -> None:
         choose(THREAT_MODELS, self.level, "level")
@@ -122,9 +123,8 @@ class SecureSum:
         are lost, there is no sum, because the variance of its noise would show how many.
         """
         if now.cohort < MIN_COHORT:
-            clients = f"{now.cohort} client{'s' * (now.cohort != 1)}"
             raise TooFewClientsError(
-                f"Secure aggregation needs at least {MIN_COHORT} clients, but round {now.index + 1} has {clients}. "
+                f"Secure aggregation needs at least {MIN_COHORT} clients, but round {now.index + 1} has fewer. "
                 "Use larger cohorts."
             )
         found = self._parameters(now.cohort, dim)
@@ -191,10 +191,10 @@ class SecureSumConversation:
         survivors, tolerated = int(total.weight), _tolerated(total.surplus)
         required = self.channel.parameters(total.total.numel(), now, tolerated).min_survivors
         if survivors < required:
-            shares = "" if tolerated is None else f", for which noise is added ({tolerated} here)"
+            shares = "" if tolerated is None else ", for which noise is added"
             raise TooFewClientsError(
-                f"Round {now.index + 1}: {survivors} of {now.cohort} clients uploaded, but {required} are required. "
-                f"There is no sum, and nothing is released. Allow a larger dropout{shares}."
+                f"Round {now.index + 1}: too few clients uploaded. There is no sum, and nothing is released. "
+                f"Allow a larger dropout{shares}."
             )
 
     def _session(self, parameters: Parameters, state: State, now: Round) -> SecaggSession:

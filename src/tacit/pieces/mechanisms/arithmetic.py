@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tacit.core import Bound, ClientRound, DenseRows, GridStep, Key, Messages, Round
 from tacit.core.prices import Gaussian, Release
+from tacit.core.rows import Rows
 from tacit.core.schema import choose
 from tacit.errors import expect
 from tacit.pieces.mechanisms.clipping import clip_rows
@@ -102,7 +103,7 @@ class Reals:
     bits: ClassVar[int | None] = None
 
     def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
-        return replace(messages, rows=clip_rows(messages.rows, noise.bound))
+        return replace(messages, rows=clip_rows(_finite(messages.rows), noise.bound))
 
     def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
         deviation = noise.bound.whole * noise.multiplier * sqrt(count / noise.shares(now))
@@ -170,7 +171,7 @@ class Grid:
 
     def lattice(self, noise: SharedNoise, dim: int, now: Round) -> Lattice:
         """The round's grid; its step is the same in all rounds, so it does not reveal the cohort's size."""
-        expect(now.cohort <= now.max_cohort, f"a cohort of at most {now.max_cohort} clients, got {now.cohort}")
+        expect(now.cohort <= now.max_cohort, "a cohort that the grid has room for", "Use larger cohorts.")
         lattice = _fitted(self, noise, dim, now.max_cohort)
         return lattice.for_cohort(max(now.cohort, 1), noise.shares(now), noise.multiplier)
 
@@ -207,6 +208,15 @@ def _components(noise: SharedNoise, sigma: float, cohort: int) -> list[tuple[flo
     """The variances of the components of all shares of a cohort, and how many have each."""
     numbers = range(noise.tolerated(cohort) + 1)
     return [(sigma**2 * noise.component(k, cohort), cohort) for k in numbers]
+
+
+def _finite(rows: Rows) -> Rows:
+    """The rows, with zeros for those that are not finite: omitting one would reveal that."""
+    finite = torch.isfinite(rows.norms())
+    if bool(finite.all()):
+        return rows
+    dense = rows.dense()
+    return DenseRows(torch.where(finite[:, None], dense, torch.zeros_like(dense)))
 
 
 def _rounding_sources(messages: Messages, now: ClientRound) -> list[Callable[[int], bytes]]:

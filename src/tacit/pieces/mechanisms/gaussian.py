@@ -138,6 +138,7 @@ class DistributedGaussian:
     `tacit.core.surplus`). The variance of the sum is therefore the same for every n and every d up to t, and reveals
     neither. Colluding clients can subtract their own shares, so the noise is larger by (1 − dropouts) / (1 − dropouts −
     colluding). For an empty cohort, the server adds the noise. The noisy sum is divided by the expected cohort size.
+    A row that is not finite becomes zeros at its client: a missing one would reveal that.
 
     Args:
         clip: a public bound: `FixedClip` or `PublicClip`.
@@ -151,9 +152,11 @@ class DistributedGaussian:
             Otherwise each client draws its own share, as in a federation.
 
     Formal guarantees: adding or removing one client changes the sum by at most the public bound, so a round is a
-    Gaussian mechanism of `noise_multiplier` if no more than the given fractions are lost and collude, whatever number
-    is lost. If more are, what it costs follows from how many clients delivered. It requires a channel that reveals only
-    the sum, and clients that add their noise.
+    Gaussian mechanism of `noise_multiplier` if no more than the given fraction is lost, whatever number is. If more are
+    lost, or some collude, the variance of the noise may reveal the size of the cohort: then the guarantee is for
+    zero-out adjacency, where a client's row is set to zero, sampling amplifies nothing, and what the round costs
+    follows from how many clients delivered. It requires a channel that reveals only the sum, clients that add their
+    noise, and dropouts that depend neither on data nor on who else takes part.
 
     Sees: the server and recipients of the model, the noisy sum; colluding clients can subtract their own shares.
     """
@@ -198,10 +201,10 @@ class DistributedGaussian:
         if self.noise_multiplier is None:
             return Unsized()
         release = self.arithmetic.release(self.noise_multiplier, self._part(turnout))
-        seen = (
-            None if release is None else replace(release, adversary="anyone who receives the models or sees the sums")
-        )
-        return _price(self.clip, seen)
+        if release is None:
+            return _price(self.clip, None)
+        adversary, constant = "anyone who receives the models or sees the sums", self._constant(turnout)
+        return _price(self.clip, replace(release, adversary=adversary, constant=constant, complete=constant))
 
     def tolerates(self, turnout: Turnout) -> bool:
         """Whether the sum's noise has its target variance, which is the same for all turnouts of which this is true."""
@@ -249,6 +252,10 @@ class DistributedGaussian:
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         return state
+
+    def _constant(self, turnout: Turnout | None) -> bool:
+        """Whether the noise has the same variance for every cohort and loss, and the adversary knows nobody's share."""
+        return self.colluding == 0 and (turnout is None or self.tolerates(turnout))
 
     def _bound(self, state: State) -> Bound:
         return Bound((self.clip.bound(_NO_ROWS, state).whole,))

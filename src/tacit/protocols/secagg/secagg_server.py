@@ -234,9 +234,8 @@ class _Server:
         return (client in signatures and enough) if self._active else True
 
     def _check_enough(self, present: Iterable[int]) -> None:
-        count, required = len(frozenset(present)), self._p.min_survivors
-        if count < required:
-            raise TooFewClientsError(f"Expected at least {required} clients, {count} remain: there is no sum.")
+        if len(frozenset(present)) < self._p.min_survivors:
+            raise TooFewClientsError("Too few clients remain: there is no sum.")
 
     def _request(
         self, phase: Phase, bindings: tuple[bytes, bytes], bodies: Mapping[int, bytes], read: Callable[[int, Reader], T]

@@ -152,7 +152,7 @@ def recover_secrets(share_sets: list[ShareSet], threshold: int) -> dict[int, byt
         return {}
     for each in share_sets:
         if len(each.shares) < threshold:
-            raise TooFewClientsError(f"Expected {threshold} shares of client {each.client}, got {len(each.shares)}.")
+            raise TooFewClientsError("Too few shares of a secret remain: there is no sum.")
     candidates = _interpolate([(each, sorted(each.shares)[:threshold]) for each in share_sets])
     return {
         each.client: secret if secret is not None and each.is_secret(secret) else _search(each, threshold)
