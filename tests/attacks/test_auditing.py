@@ -4,22 +4,35 @@ import os
 from dataclasses import replace
 from math import sqrt
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from attacks.bugs import CORRECT, IN_SHARES, Bug, ClipSkipped, bugs, dropout_case, further, seven
-from tacit.attacks.auditing import Audit, Canary, _Crowd, one_run
+from attacks.bugs import (
+    CORRECT,
+    IN_SHARES,
+    SHARED,
+    Bug,
+    ClipSkipped,
+    NoiseForAll,
+    bugs,
+    dropout_case,
+    further,
+    seven,
+)
+from tacit.attacks.auditing import Audit, AuditAdjacency, Canary, _Crowd, one_run
 from tacit.attacks.bounds import ErrorCounts, ScoreGap
 from tacit.attacks.canaries import CanaryCatalog
-from tacit.attacks.claims import AuditResult, Claim, Evidence, claim_of, power_of
+from tacit.attacks.claims import AuditEvidence, AuditResult, Claim, claim_of, power_of
 from tacit.attacks.sampling import sampler_problems
 from tacit.attacks.scenario import prepare_audit
 from tacit.attacks.search import Search, search
 from tacit.core import Key, Method, Task
 from tacit.errors import UserError
 from tacit.pieces.codecs import FixedRandom, Select, Size
-from tacit.pieces.mechanisms import CentralGaussian, FixedClip, QuantileClip
+from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip, QuantileClip
+from tacit.pieces.mechanisms.sum_grid import SumGrid
 from tacit.pieces.samplers import Everyone, FixedSize, Poisson
 from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import Masked, Sgd
@@ -38,7 +51,7 @@ def task(clients: int = CLIENTS, inputs: int = 6) -> Task:
     return Task(model=lambda: nn.Linear(inputs, 3), clients=parts)
 
 
-def audited(audit: Audit, claim: Claim, runs: int = RUNS, seed: int = 0) -> tuple[AuditResult, Evidence]:
+def audited(audit: Audit, claim: Claim, runs: int = RUNS, seed: int = 0) -> tuple[AuditResult, AuditEvidence]:
     evidence = search(audit, claim, runs, Key.from_seed(seed))
     return AuditResult.of(claim, evidence), evidence
 
@@ -79,9 +92,18 @@ def test_every_planted_bug_is_detected(bug: Bug) -> None:
 
 
 def test_a_variance_that_shows_how_many_delivered_is_detected_by_the_energy() -> None:
-    """No mean changes by more than is claimed; fewer numbers than in the campaign, and therefore less noise."""
+    """No mean changes by more than is claimed; fewer numbers than in the campaign, and therefore less noise.
+
+    Of ten clients, one may be lost, but of nine none, so that the correct price is not for add-or-remove.
+    """
     case = replace(dropout_case(), inputs=33_366 if AUDITS > 1 else 12_000)
-    audit = audit_of(case)
+    mechanism = case.method.mechanism
+    assert isinstance(mechanism, DistributedGaussian)
+    if not isinstance(mechanism, NoiseForAll):
+        with pytest.raises(UserError, match="Expected zero-out adjacency, got add-or-remove"):
+            claim_of(audit_of(case))
+    ignored = NoiseForAll(clip=mechanism.clip, noise_multiplier=5.0, dropouts=mechanism.dropouts)
+    audit = audit_of(replace(case, method=replace(case.method, mechanism=ignored)))
     claim = claim_of(audit)
     assert claim.epsilon == pytest.approx(0.726, abs=0.001)
     result, evidence = audited(audit, claim, runs=400)
@@ -114,14 +136,22 @@ def test_samplers_that_draw_as_they_declare_are_not_reported(sampler: Poisson) -
     assert [sampler_problems(sampler, 20, 3, Key.from_seed(seed)) for seed in range(3)] == [()] * 3
 
 
-def test_the_effect_of_a_canary_is_exact_and_within_the_bound() -> None:
-    """Two runs with the same keys differ by the clipped update alone: noise cancels."""
-    audit = prepare_audit(CORRECT, task(), rounds=2)
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_effect_of_a_canary_is_exact_and_within_the_bound(exact: bool) -> None:
+    """Two runs with the same keys differ by the clipped update alone: noise cancels, and so does all rounding.
+
+    On a grid, both sums are rounded with the same random numbers, so that they differ by one step more or less.
+    """
+    method = replace(CORRECT, mechanism=CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0, exact=exact))
+    audit = prepare_audit(method, task(), rounds=2)
     searching = Search(audit, claim_of(audit), 100, Key.from_seed(0))
     effects, _ = searching._effects(Canary("all", torch.full((2, 21), 100.0)))
-    first, second = effects["model"].reshape(2, 21)
-    assert first == pytest.approx([1 / sqrt(21) / 7] * 21, rel=1e-4)
-    assert second == pytest.approx(first, rel=1e-4)
+    grid = SumGrid(dim=21, rows=7, noise_multiplier=1.0)
+    step = 1 / grid.steps / 7 if exact else 0.0
+    tolerance = 1e-4 / sqrt(21) / 7 + step
+    for effect in effects["model"].reshape(2, 21):
+        assert effect == pytest.approx([1 / sqrt(21) / 7] * 21, rel=0, abs=tolerance)
+        assert 7 * np.linalg.norm(effect) <= (grid.bound.l2 / grid.steps if exact else 1.0) * (1 + 1e-4)
     assert not effects["divisor"].any()
 
 
@@ -166,7 +196,7 @@ def test_scores_that_are_not_normal_get_no_gaussian_bound() -> None:
 
 def test_power_is_reported_for_a_tenth_of_the_noise() -> None:
     claim = claim_of(prepare_audit(CORRECT, task()))
-    many, few = (Evidence("", "", "", ErrorCounts(0, runs, 0, runs, 0.97), runs=2 * runs) for runs in (300, 60))
+    many, few = (AuditEvidence("", "", "", ErrorCounts(0, runs, 0, runs, 0.97), runs=2 * runs) for runs in (300, 60))
     strong, weak = power_of(claim, many), power_of(claim, few)
     assert strong is not None
     assert weak is not None
@@ -194,11 +224,21 @@ def test_a_claim_for_sampled_clients_is_tested_for_a_client_that_is_in_every_coh
 
 
 def test_the_correct_mechanism_accounts_for_the_noise_of_dropouts() -> None:
-    """The same dropouts as in the bug: less noise, and a larger claimed ε."""
-    complete, reduced = (claim_of(prepare_audit(IN_SHARES, task(), dropouts=part)) for part in (0.0, 0.8))
-    assert complete.epsilon is not None
-    assert reduced.epsilon is not None
-    assert reduced.epsilon > 1.5 * complete.epsilon
+    """The same dropouts as in the bug: less noise, and a larger claimed ε, for zero-out alone."""
+
+    def claimed(method: Method, dropouts: float, adjacency: AuditAdjacency = "zero-out") -> float:
+        epsilon = claim_of(prepare_audit(method, task(), dropouts=dropouts, adjacency=adjacency)).epsilon
+        assert epsilon is not None
+        return epsilon
+
+    complete = claimed(IN_SHARES, 0.0)
+    assert claimed(IN_SHARES, 0.0, "add-or-remove") == complete
+    assert claimed(IN_SHARES, 0.8) > 1.5 * complete
+    with pytest.raises(UserError, match="Expected zero-out adjacency, got add-or-remove"):
+        claimed(IN_SHARES, 0.8, "add-or-remove")
+    tolerant = replace(IN_SHARES, mechanism=replace(SHARED, dropouts=0.5))
+    for adjacency in ("zero-out", "add-or-remove"):
+        assert claimed(tolerant, 0.4, adjacency) == complete  # two of seven; of six, two are tolerated, too
 
 
 def test_one_run_detects_skipped_clipping_and_not_a_correct_method() -> None:

@@ -81,6 +81,7 @@ def test_fetch_reports_new_files(folder, monkeypatch, capsys):
     content = b"a\n1\n"
     source.write_bytes(gzip.compress(content))
     sha256 = hashlib.sha256(content).hexdigest()
+    monkeypatch.setattr(datasets, "_check_transport", lambda _: None)  # which permits https only
     file = replace(sources.IST.files[0], urls=(source.as_uri(),), size=len(content), sha256=sha256)
     monkeypatch.setitem(sources.DATA_SETS, "ist", replace(sources.IST, files=(file,)))
     assert run("fetch", "ist", "--json") == 0

@@ -130,6 +130,11 @@ def sent(
     return make_messages(method, view_of(method, make), wave, now())
 
 
+def central_step(method: Method) -> float:
+    """A step of the grid on which exact noise is added to a sum, divided by the cohort; likewise."""
+    return 1e-4 if getattr(method.mechanism, "exact", False) else 0.0
+
+
 def step_of(messages: Messages) -> float:
     """The step of the grid: after rounding, numbers that differ in their last bit may differ by one step."""
     return 0.0 if messages.grid_step is None else messages.grid_step.size
@@ -171,7 +176,9 @@ def test_engine_sums_waves_like_all_messages_at_once(method: Method) -> None:
     wave = StackedClients(cohort, population, learner_of(zoo.mlp))
     messages = make_messages(method, zoo.view_of(method, state, here), wave, here)
     at_once = server_side(method, state, messages, here)
-    torch.testing.assert_close(streamed.weights, at_once.weights, rtol=1e-4, atol=1e-6 + step_of(messages))
+    torch.testing.assert_close(
+        streamed.weights, at_once.weights, rtol=1e-4, atol=1e-6 + step_of(messages) + central_step(method)
+    )
     assert at_once.memory.keys() <= streamed.memory.keys()
     for name, value in at_once.memory.items():
         torch.testing.assert_close(streamed.memory[name], value, rtol=1e-4, atol=1e-6)
@@ -620,12 +627,14 @@ PROVED = {name: method for name, method in METHODS.items() if _is_proved(method)
 @pytest.mark.parametrize("method", PROVED.values(), ids=PROVED)
 def test_privacy_a_budget_stops_train_and_rounds_alike(method: Method) -> None:
     """With a budget for two rounds and a plan of thirty, both stop after the same round, at the same ε."""
+    if method.channel.min_cohort:  # random cohorts of so small a population are refused
+        method = replace(method, sampler=Everyone())
     release = release_of(method, len(SIZES), 0)
     assert release is not None
     enough = Accounting.of(accountant_for(method, len(SIZES))).compose(release, 2).epsilon(1e-3)
     limited = replace(method, rounds=30, budget=Budget(1.0001 * enough, 1e-3))
-    run = tacit.train(limited, _task(), seed=5, workers=1)
-    played = list(tacit.rounds(limited, _task(), seed=5, workers=1))
+    run = tacit.train(limited, _task(), seed=5, workers=1, noise="seeded")
+    played = list(tacit.rounds(limited, _task(), seed=5, workers=1, noise="seeded"))
     assert run.state.round == len(played) == 2
     assert [report.epsilon for _, report in played] == [report.epsilon for report in run.history]
     assert run.charges is not None

@@ -11,7 +11,7 @@ import tacit
 import zoo
 from tacit import methods
 from tacit.core import Method, Task
-from tacit.core.prices import Gaussian, Release, Sampling
+from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
 from tacit.errors import CompositionError, UserError
 from tacit.pieces.mechanisms.arithmetic import DISTANCE
 from tacit.privacy.charging import release_of
@@ -123,12 +123,16 @@ def test_bad_arguments(args: dict[str, object], error: type[Exception], message:
 def test_cohorts_of_fixed_size_are_accounted_as_such() -> None:
     fixed = methods.make("fl-top-dp", {"noise": 1.54, "sampler": "FixedSize(100)", **IDEAL})
     assert fixed.sampler == tacit.FixedSize(100)
-    assert release_of(fixed, 6000, 0) == Release(Gaussian(1.54), sampling=Sampling("fixed", 100 / 6000), constant=False)
+    assert release_of(fixed, 6000, 0) == Release(Gaussian(1.54), sampling=Sampling("fixed", 100 / 6000))
     poisson = methods.make("fl-top-dp", {"noise": 1.54, **IDEAL})
     drawn = Sampling("poisson", 1 / 60)
-    assert release_of(poisson, 6000, 0) == Release(Gaussian(1.54), sampling=drawn, constant=False)
+    assert release_of(poisson, 6000, 0) == Release(Gaussian(1.54), sampling=drawn)
+    for release in (release_of(fixed, 6000, 0), release_of(poisson, 6000, 0)):
+        assert release is not None
+        assert release.amplification == release.sampling
+        assert release.adjacencies[0] is Adjacency.ADD_OR_REMOVE
     near = release_of(methods.fl_top_dp(noise=1.54), 6000, 0)
-    assert near == Release(Gaussian(1.54), DISTANCE, drawn, constant=False, failure=failure(drawn, 6000, 3))
+    assert near == Release(Gaussian(1.54), DISTANCE, drawn, failure=failure(drawn, 6000, 3))
 
 
 @pytest.mark.parametrize("name", ["fl-top", "fl-basic", "fl-bas-4", "fl-top-bis", "fl-cs"])

@@ -14,7 +14,8 @@ import tacit
 import zoo
 from tacit import methods
 from tacit.core import Budget, DenseRows, Messages, Method, Task, Turnout
-from tacit.core.prices import Gaussian, Release
+from tacit.core.interfaces import Channel
+from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
 from tacit.core.server_half import reject_non_finite
 from tacit.core.state import WaveReport
 from tacit.engine import worker
@@ -23,7 +24,7 @@ from tacit.pieces.mechanisms import CentralGaussian
 from tacit.pieces.samplers import Poisson
 from tacit.pieces.trainers import Sgd
 from tacit.privacy.accountants import FAST_PLD, Accounting
-from tacit.privacy.charging import Charges, calibrate, release_of
+from tacit.privacy.charging import Charges, accountant_for, calibrate, release_of
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.ledger import Ledger
 from tacit.runs.directory import LEDGER, read_manifest
@@ -210,16 +211,54 @@ def test_clients_without_a_finite_update_do_not_end_a_run(name: str) -> None:
         tacit.train(methods.fedavg(rounds=1, cohort=3), diverging, workers=1)
 
 
-def test_a_ledger_for_add_or_remove_refuses_noise_in_shares(tmp_path: Path) -> None:
-    shared = tmp_path / "shared.db"
+def test_a_ledger_for_add_or_remove_takes_noise_in_shares_only_if_it_is_constant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the noise may depend on the number of clients, the ledger must be for zero-out, and then takes both."""
+    shared, both = tmp_path / "shared.db", tmp_path / "both.db"
     tacit.train(geyer(rounds=1, epsilon=30.0), task(), workers=1, ledger=shared)
+    tacit.train(distributed_noise(rounds=1), task(), workers=1, ledger=shared)
     with pytest.raises(UserError, match="Expected zero-out adjacency, got add-or-remove"):
-        tacit.train(distributed_noise(), task(), workers=1, ledger=shared)
-    both = tmp_path / "both.db"
-    tacit.train(distributed_noise(rounds=1), task(), workers=1, ledger=both)
+        tacit.train(distributed_noise(colluding=0.1), task(), workers=1, ledger=shared)
+    with Ledger.open(shared) as ledger:
+        assert [bool(entry.digest) for entry in ledger.entries] == [True, True]
+    tacit.train(distributed_noise(rounds=1, colluding=0.1), task(), workers=1, ledger=both)
     tacit.train(geyer(rounds=1, epsilon=30.0), task(), seed=1, workers=1, ledger=both)
+    lose(monkeypatch, *range(10))
+    with pytest.raises(BudgetError, match=r"Round 1 cannot be charged for add-or-remove .* Nothing was released"):
+        tacit.train(distributed_noise(dropouts=0.0), task(), seed=2, workers=1, ledger=shared)
+    tacit.train(distributed_noise(dropouts=0.0, rounds=1), task(), seed=2, workers=1, ledger=both)
+    with Ledger.open(shared) as ledger:
+        assert [bool(entry.digest) for entry in ledger.entries] == [True, True, False]  # the reservation remains
     with Ledger.open(both) as ledger:
-        assert len(ledger.entries) == 2
+        assert [bool(entry.digest) for entry in ledger.entries] == [True] * 3
+        assert ledger.accounting.accountant.adjacency is Adjacency.ZERO_OUT
+
+
+@pytest.mark.parametrize(
+    ("channel", "dropouts", "colluding", "expected"),
+    [
+        (tacit.SecureSum(), 0.0, 0.0, Adjacency.ADD_OR_REMOVE),  # more losses than tolerated end the round
+        (tacit.SecureSum(), 0.1, 0.0, Adjacency.ADD_OR_REMOVE),
+        (tacit.SecureSum(), 0.1, 0.1, Adjacency.ZERO_OUT),
+        (tacit.IdealSum(), 0.0, 0.0, Adjacency.ZERO_OUT),  # the round goes on, with less noise
+        (tacit.IdealSum(), 0.1, 0.0, Adjacency.ZERO_OUT),
+    ],
+)
+def test_the_adjacency_of_a_run_covers_every_turnout_with_which_a_round_goes_on(
+    channel: Channel, dropouts: float, colluding: float, expected: Adjacency
+) -> None:
+    arithmetic = tacit.Grid() if isinstance(channel, tacit.SecureSum) else tacit.Reals()
+    fields = {"channel": channel, "mechanism.arithmetic": arithmetic}
+    method = distributed_noise(dropouts=dropouts, colluding=colluding, **fields)
+    assert accountant_for(method, 200).adjacency is expected
+    assert accountant_for(geyer(), 200).adjacency is Adjacency.ADD_OR_REMOVE
+    reserved = Charges.begin(replace(method, sampler=Poisson(100)), 200, []).reserve()
+    if expected is Adjacency.ZERO_OUT:
+        assert reserved.settle(Turnout(100, 50)).epsilon > reserved.epsilon
+    else:
+        with pytest.raises(BudgetError, match="cannot be charged for add-or-remove"):
+            reserved.settle(Turnout(100, 50))
 
 
 def distributed_noise(**changes: object) -> tacit.Method:
@@ -233,29 +272,41 @@ def distributed_noise(**changes: object) -> tacit.Method:
 def lose(patch: pytest.MonkeyPatch, *clients: int) -> None:
     """From now on, messages of these clients are lost, so that their noise is missing."""
 
-    def without_lost(messages: Messages) -> tuple[Messages, WaveReport]:
+    def without_lost(messages: Messages, reach: float = torch.inf) -> tuple[Messages, WaveReport]:
         lost = torch.isin(messages.clients, torch.tensor(clients))
         rows = DenseRows(messages.rows.dense().masked_fill(lost[:, None], torch.nan))
-        return reject_non_finite(replace(messages, rows=rows))
+        return reject_non_finite(replace(messages, rows=rows), reach)
 
     patch.setattr(worker, "reject_non_finite", without_lost)
 
 
-def test_fewer_noise_shares_than_planned_cost_more_and_more_cost_less() -> None:
+def test_fewer_noise_shares_than_tolerated_cost_more_and_more_cost_the_same() -> None:
+    """Up to two of ten losses, the sum has the declared noise; beyond, it has less.
+
+    Of nine clients, only one may be lost. So with two, its variance shows that ten took part: nothing is amplified.
+    """
     method = distributed_noise(dropouts=0.2)
     reserved = Charges.begin(method, 20, [Turnout(10, 9)]).reserve()
-    as_planned, all_delivered, few = (reserved.settle(Turnout(10, delivered)) for delivered in (8, 10, 5))
-    assert all_delivered.epsilon < as_planned.epsilon == reserved.epsilon < few.epsilon
+    for delivered in (9, 10):
+        assert reserved.settle(Turnout(10, delivered)).epsilon == reserved.epsilon
+    amplified = Release(Gaussian(2.0), sampling=Sampling("poisson", 0.5))
+    accountant = replace(FAST_PLD, adjacency=Adjacency.ZERO_OUT)
+    assert reserved.epsilon == pytest.approx(Accounting.of(accountant, [amplified] * 2).epsilon(1e-3))
+    few = reserved.settle(Turnout(10, 5))
     assert few.accounting.rounds == 2
-    second = Release(Gaussian(2.0 * (0.5 / 0.8) ** 0.5))
-    first = Release(Gaussian(2.0 * (0.9 / 0.8) ** 0.5))
-    assert few.epsilon == pytest.approx(Accounting.of(FAST_PLD, [first, second]).epsilon(1e-3))
+    costlier = Release(Gaussian(2.0 * (5 / 8) ** 0.5), constant=False, complete=False)
+    assert few.epsilon == pytest.approx(Accounting.of(accountant, [amplified, costlier]).epsilon(1e-3))
+    last = replace(costlier, loss=Gaussian(2.0))
+    tolerated = reserved.settle(Turnout(10, 8))
+    assert tolerated.epsilon == pytest.approx(Accounting.of(accountant, [amplified, last]).epsilon(1e-3))
+    assert reserved.epsilon < tolerated.epsilon < reserved.settle(Turnout(10, 7)).epsilon < few.epsilon
 
 
-def test_noise_for_dropouts_that_do_not_happen_lowers_epsilon() -> None:
-    spare = tacit.train(distributed_noise(dropouts=0.3), task(), workers=1, noise="seeded")
-    exact = tacit.train(distributed_noise(), task(), workers=1, noise="seeded")
-    assert 0 < epsilon_of(spare) < 0.9 * epsilon_of(exact)
+def test_noise_for_dropouts_that_do_not_happen_is_removed_and_costs_the_same() -> None:
+    spare, bare = (
+        tacit.train(distributed_noise(dropouts=dropouts), task(), workers=1, noise="seeded") for dropouts in (0.3, 0.0)
+    )
+    assert 0 < epsilon_of(spare) == epsilon_of(bare)
 
 
 def test_a_round_without_any_honest_noise_is_never_released() -> None:
@@ -266,14 +317,14 @@ def test_a_round_without_any_honest_noise_is_never_released() -> None:
 
 
 def test_with_too_few_noise_shares_for_the_budget_nothing_is_released() -> None:
-    reserved = Charges.begin(distributed_noise(epsilon=2.5, rounds=1), 20, []).reserve()
+    reserved = Charges.begin(distributed_noise(epsilon=2.5, rounds=1, dropouts=0.0), 20, []).reserve()
     with pytest.raises(BudgetError, match=r"because too few clients delivered their noise\. Nothing"):
         reserved.settle(Turnout(10, 1))
 
 
 def test_a_round_is_not_reserved_if_earlier_ones_cost_too_much() -> None:
     """Even if it costs no more than planned itself, and there is no ledger."""
-    method = calibrate(distributed_noise(noise=None, epsilon=4.0, rounds=3), 20)
+    method = calibrate(distributed_noise(noise=None, epsilon=4.0, rounds=3, dropouts=0.0), 20)
     assert Charges.begin(method, 20, [Turnout(10, 10)] * 2).reserve().epsilon <= 4.0
     with pytest.raises(BudgetError, match="Round 3 would exceed the budget"):
         Charges.begin(method, 20, [Turnout(10, 9), Turnout(10, 10)]).reserve()
@@ -284,7 +335,7 @@ def test_missing_noise_ends_a_run_before_it_exceeds_its_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: bool
 ) -> None:
     """Calibrated for six rounds with the noise of all clients; client 0 is always lost, so that not all six fit."""
-    method = distributed_noise(noise=None, epsilon=4.0, rounds=6)
+    method = distributed_noise(noise=None, epsilon=4.0, rounds=6, dropouts=0.0)
     lose(monkeypatch, 0)
     run = tacit.train(method, task(), workers=1, noise="seeded", out=tmp_path / "run" if files else None)
     assert any(report.rejected for report in run.history)
@@ -298,13 +349,14 @@ def test_missing_noise_ends_a_run_before_it_exceeds_its_budget(
 
 def test_a_first_round_beyond_the_budget_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     lose(monkeypatch, *range(15))
+    method = distributed_noise(noise=None, epsilon=1.0, rounds=1, dropouts=0.0)
     with pytest.raises(BudgetError, match="too few clients delivered"):
-        tacit.train(distributed_noise(noise=None, epsilon=1.0, rounds=1), task(), workers=1, noise="seeded")
+        tacit.train(method, task(), workers=1, noise="seeded")
 
 
 def test_the_cost_of_missing_noise_is_in_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lose(monkeypatch, 0)
-    run = tacit.train(distributed_noise(), task(), workers=1, noise="seeded", out=tmp_path / "run")
+    run = tacit.train(distributed_noise(dropouts=0.0), task(), workers=1, noise="seeded", out=tmp_path / "run")
     fewer = [report.round for report in run.history if report.rejected]
     assert 0 < len(fewer) < 5
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
@@ -321,7 +373,7 @@ def test_a_kill_around_the_release_of_a_costlier_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """The round was charged more than planned, and is then repeated without a new charge, bitwise equal."""
-    faulty = distributed_noise()
+    faulty = distributed_noise(dropouts=0.0)
     lose(monkeypatch, 0, 1, 2)
     whole = tacit.train(faulty, task(), workers=1, noise="seeded", out=tmp_path / "whole")
     costlier = next(report.round for report in whole.history if report.rejected)

@@ -1,7 +1,8 @@
 """Noise in shares is never claimed to cost less than it does: ε against the true divergence of what is released.
 
-A cohort of n clients of which l are lost has noise of variance z²·(n − l)/n, in all coordinates. Whoever knows the
-others' updates sees the sum along the client's own, and the variance in all other coordinates.
+A cohort of n clients of which l are lost has noise of variance z²·(n − l)/n in all coordinates, if no losses are
+tolerated; up to ⌊dropouts · n⌋ tolerated ones, it is z². Whoever knows the others' updates sees the sum along the
+client's own, and the variance in all other coordinates.
 """
 
 import math
@@ -14,10 +15,12 @@ from scipy.optimize import brentq
 from scipy.stats import binom, chi2, norm
 
 from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, Zcdp
-from tacit.core.state import Turnout
+from tacit.core.state import Bound, Report, Turnout
 from tacit.errors import UserError
 from tacit.methods import fl_std_dp
-from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, Grid
+from tacit.pieces.channels import IdealSum
+from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, Grid, Reals
+from tacit.pieces.mechanisms.arithmetic import SharedNoise
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.privacy.accountants import FAST_PLD, Accounting, Pld, Rdp, default_accountant
 from tacit.privacy.charging import Charges, accountant_for, calibrate, release_of
@@ -77,13 +80,18 @@ def sampled_pair(z: float, rate: float, others: int, lost: int) -> tuple[list[Ou
     return [without, pair[0]], [without, pair[1]]
 
 
-def settled_epsilon(z: float, rate: float, others: int, lost: int, *, drawn: bool) -> float:
+def settled(z: float, rate: float, turnout: Turnout, dropouts: float = 0.0) -> Release:
+    """The release of a round with this turnout, for a channel that goes on."""
+    mechanism = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=z, dropouts=dropouts)
+    method = replace(fl_std_dp(clip=1.0, noise=z), mechanism=mechanism, channel=IdealSum())
+    found = release_of(method, 6000, 0, turnout)
+    assert found is not None
+    return found.sampled(Sampling.at(rate, "poisson"))
+
+
+def settled_epsilon(z: float, rate: float, others: int, lost: int, *, drawn: bool, dropouts: float = 0.0) -> float:
     """The ε that is claimed after a round with this turnout."""
-    mechanism = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=z)
-    cohort = others + drawn
-    price = mechanism.price(0, Turnout(cohort, cohort - lost))
-    assert isinstance(price, Release)
-    release = price.sampled(Sampling.at(rate, "poisson"))
+    release = settled(z, rate, Turnout(others + drawn, others + drawn - lost), dropouts)
     return Accounting.of(default_accountant(release)).compose(release).epsilon(DELTA)
 
 
@@ -138,6 +146,55 @@ def test_no_claim_is_below_the_truth(z: float, rate: float, others: int, lost: i
     assert claimed >= max(truths) * (1 - 1e-4)
 
 
+def summed_variance(z: float, cohort: int, lost: int, dropouts: float) -> float:
+    """The variance of a sum with these losses, of which the components that are not needed were removed."""
+    noise = SharedNoise(Bound((1.0,)), z, 1 - dropouts, dropouts)
+    needed = range(min(lost, noise.tolerated(cohort)) + 1)
+    kept = sum(noise.component(k, cohort) for k in needed)
+    return z**2 / noise.of_cohort(cohort) * kept * (cohort - lost)
+
+
+@pytest.mark.parametrize("z", [0.7, 1.0, 3.0])
+@pytest.mark.parametrize("rate", [0.02, 0.1, 0.5])
+@pytest.mark.parametrize(
+    ("others", "lost", "dropouts", "amplified"),
+    [
+        (10, 0, 0.3, True),
+        (11, 1, 0.1, True),
+        (11, 3, 0.3, True),
+        (61, 6, 0.1, True),
+        (60, 20, 0.34, True),
+        (9, 1, 0.1, False),  # of ten clients, one may be lost, but of nine none: the variance shows how many there were
+        (19, 10, 0.5, False),
+        (10, 2, 0.1, False),
+    ],
+)
+def test_no_claim_with_tolerated_losses_is_below_the_truth(
+    z: float, rate: float, others: int, lost: int, dropouts: float, amplified: bool
+) -> None:
+    """Within tolerance, the variance is the same with and without the client, who may be absent or send zeros."""
+    variances = [summed_variance(z, others + drawn, lost, dropouts) for drawn in (0, 1)]
+    without, absent = Outcome(1 - rate, 0.0, variances[0]), Outcome(1.0, 0.0, variances[0])
+    drawn, zeros = (Outcome(rate, mean, variances[1]) for mean in (1.0, 0.0))
+    for turnout in (Turnout(n, n - lost) for n in (others, others + 1)):
+        found = settled(z, rate, turnout, dropouts)
+        assert found.constant == found.complete == amplified
+        assert (found.adjacencies[0] is Adjacency.ADD_OR_REMOVE) == (found.amplification.rate < 1) == amplified
+    pair = [without, drawn], [without, zeros]
+    truths = [true_epsilon(*pair, 1)]
+    if amplified:  # other coordinates show nothing
+        assert variances == pytest.approx([z**2, z**2], rel=1e-12)
+        truths.append(true_epsilon([without, drawn], [absent], 1))
+    else:
+        truths.append(true_epsilon(*pair, 1001))
+    claims = [settled_epsilon(z, rate, others, lost, drawn=each, dropouts=dropouts) for each in (False, True)]
+    assert min(claims) >= max(truths) * (1 - 1e-4)
+    if not amplified and others == 9:  # where the noise is nearly that of tolerated losses, amplification would not do
+        wrong = Release(Gaussian(z), sampling=Sampling("poisson", rate))
+        many = true_epsilon(*pair, 100_100)
+        assert Accounting.of(FAST_PLD, [wrong]).epsilon(DELTA) < many <= min(claims)
+
+
 def test_fixed_sizes_have_a_bound_for_a_row_of_zeros() -> None:
     """Never below the truth for the worst others, never above the price without amplification."""
     rate, z = 0.05, 2.0
@@ -159,50 +216,71 @@ def distributed(**changes: object) -> DistributedGaussian:
 
 
 @pytest.mark.parametrize(
-    ("changes", "turnout", "complete"),
+    ("changes", "turnout", "constant"),
     [
         ({}, None, True),
-        ({"dropouts": 0.1}, None, False),
+        ({"dropouts": 0.1}, None, True),
         ({"colluding": 0.1}, None, False),
         ({}, Turnout(10, 10), True),
         ({}, Turnout(0, 0), True),
         ({}, Turnout(10, 9), False),
         ({"dropouts": 0.1}, Turnout(10, 10), True),
-        ({"dropouts": 0.1}, Turnout(10, 9), False),
+        ({"dropouts": 0.1}, Turnout(10, 9), True),
+        ({"dropouts": 0.1}, Turnout(9, 8), False),
+        ({"dropouts": 0.1}, Turnout(10, 8), False),
         ({"colluding": 0.1}, Turnout(10, 10), False),
+        ({"dropouts": 0.1, "colluding": 0.1}, Turnout(10, 9), False),
     ],
 )
-def test_only_complete_noise_is_amplified(changes: dict[str, object], turnout: Turnout | None, complete: bool) -> None:
+def test_only_constant_noise_is_amplified(changes: dict[str, object], turnout: Turnout | None, constant: bool) -> None:
     for noise in ("gaussian", "skellam"):
         price = distributed(arithmetic=Grid(noise=noise), **changes).price(0, turnout)
         assert isinstance(price, Release)
-        assert (price.constant, price.complete) == (False, complete)
-        assert price.adjacencies[0] is Adjacency.ZERO_OUT
+        assert (price.constant, price.complete) == (constant, constant)
+        assert price.adjacencies[0] is (Adjacency.ADD_OR_REMOVE if constant else Adjacency.ZERO_OUT)
+        drawn = Sampling("poisson", 0.1)
+        assert price.sampled(drawn).amplification == (drawn if constant else Sampling())
 
 
-def test_noise_is_sized_without_amplification_if_clients_may_drop_out() -> None:
-    planned = replace(fl_std_dp(rounds=50, clip=1.0), mechanism=distributed(noise_multiplier=None, dropouts=0.1))
-    sized = calibrate(planned, 6000).mechanism
-    assert isinstance(sized, DistributedGaussian)
-    assert sized.noise_multiplier is not None
-    gaussian = Release(Gaussian(sized.noise_multiplier))
-    assert Accounting.of(Pld()).compose(gaussian, 50).epsilon(1e-5) == pytest.approx(1.0, rel=2e-3)
-    assert accountant_for(calibrate(planned, 6000), 6000) == replace(FAST_PLD, adjacency=Adjacency.ZERO_OUT)
+def test_noise_is_sized_without_amplification_if_clients_may_collude() -> None:
+    """And with amplification if they may drop out: surplus noise makes the variance the same."""
+    for changes, rate in (({"colluding": 0.1}, 1.0), ({"dropouts": 0.1}, 1 / 60)):
+        planned = replace(fl_std_dp(rounds=50, clip=1.0), mechanism=distributed(noise_multiplier=None, **changes))
+        method = calibrate(planned, 6000)
+        sized = method.mechanism
+        assert isinstance(sized, DistributedGaussian)
+        assert sized.noise_multiplier is not None
+        gaussian = Release(Gaussian(sized.noise_multiplier), sampling=Sampling.at(rate, "poisson"))
+        assert Accounting.of(Pld()).compose(gaussian, 50).epsilon(1e-5) == pytest.approx(1.0, rel=2e-3)
+        expected = Adjacency.ZERO_OUT if rate == 1 else Adjacency.ADD_OR_REMOVE
+        assert accountant_for(method, 6000) == replace(FAST_PLD, adjacency=expected)
 
 
 def test_the_guarantee_names_the_adjacency_and_the_rounds_that_count_in_full() -> None:
     method = fl_std_dp(rounds=3, epsilon=None, delta=1e-4, noise=5.0, clip=1.0)
+    without = replace(method, channel=IdealSum(), mechanism=distributed(noise_multiplier=5.0, arithmetic=Reals()))
     turnouts = [Turnout(100, 100), Turnout(100, 99)]
-    charges = Charges.begin(method, 6000, turnouts)
-    found = charges.guarantee()
-    assert (found.adjacency, found.delta, found.amplified) == ("zero-out", 1e-4, True)
+    history = [report(index, turnout) for index, turnout in enumerate(turnouts)]
+    tolerated, charges = (Charges.begin(each, 6000, turnouts) for each in (method, without))
+    kept, found = tolerated.guarantee(history), charges.guarantee(history)
+    assert (kept.adjacency, kept.delta, kept.amplified, kept.full_rounds) == ("add-or-remove", 1e-4, True, 0)
+    assert (found.adjacency, found.delta, found.amplified, found.full_rounds) == ("zero-out", 1e-4, True, 1)
     text = str(found)
     assert "(zero-out)" in text
     assert "Zero-out: What is released would be about as likely if the client had sent zeros instead" in text
-    assert "The number of clients, 6000, is public." in found.not_covered
-    assert any("too many drop out is not covered" in sentence for sentence in found.not_covered)
-    unamplified = Accounting.of(charges.accounting.accountant, [replace(release(method, 1), complete=False)] * 2)
-    assert charges.epsilon < unamplified.epsilon(1e-4)
+    assert "(add-or-remove)" in str(kept)
+    for each in (kept, found):
+        assert "The number of clients, 6000, is public." in each.not_covered
+        assert any("too many drop out is not covered" in sentence for sentence in each.not_covered)
+    in_full = replace(release(without, 1), constant=False, complete=False)
+    unamplified = Accounting.of(charges.accounting.accountant, [in_full] * 2)
+    assert tolerated.epsilon < charges.epsilon < unamplified.epsilon(1e-4)
+
+
+def report(index: int, turnout: Turnout) -> Report:
+    """A round whose last clients were lost."""
+    clients = tuple(range(turnout.cohort))
+    return Report(index + 1, clients, clients[turnout.delivered :], (), (), None, None, None, {}, 0.0)
 
 
 def release(method: object, index: int) -> Release:

@@ -30,7 +30,7 @@ def test_a_budget_of_a_few_rounds_does_not_let_all_of_them_be_played() -> None:
 
 
 def test_noise_is_sized_from_the_budget_and_the_population() -> None:
-    unsized = methods.make("fl-std-dp", {"cohort": 10, "rounds": 4, "clip": 0.5, "epsilon": 6.0, "delta": 1e-3})
+    unsized = methods.make("fl-std-dp", {"cohort": 16, "rounds": 4, "clip": 0.5, "epsilon": 6.0, "delta": 1e-3})
     *_, (state, report) = tacit.rounds(unsized, task(), workers=1, noise="seeded")
     run = tacit.train(unsized, task(), workers=1, noise="seeded")
     assert report.epsilon == run.history[-1].epsilon

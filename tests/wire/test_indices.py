@@ -20,7 +20,7 @@ LAYERS = (800, 32, 51_200, 64, 1_605_632, 512, 5_120, 10)
 
 
 def random_set(count: int, dim: int, name: str = "indices") -> Tensor:
-    return torch.from_numpy(np.sort(Key.from_seed(0).child(name).fast_generator().choice(dim, count, replace=False)))
+    return torch.from_numpy(np.sort(Key.from_seed(0).child(name).public_numpy().choice(dim, count, replace=False)))
 
 
 def layered_set(counts: tuple[int, ...]) -> Tensor:

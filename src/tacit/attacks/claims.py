@@ -134,7 +134,7 @@ def _effect(release: Release, adjacency: Adjacency) -> float:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class AuditEvidence:
     """What many runs showed: one statistic of runs with and without one canary, both chosen on other runs.
 
     All bounds hold together with a confidence of 95 %.
@@ -195,7 +195,7 @@ class AuditResult:
     bootstrap: float | None = None
 
     @classmethod
-    def of(cls, claim: Claim, guesses: Evidence | OneRunGuesses) -> "AuditResult":
+    def of(cls, claim: Claim, guesses: AuditEvidence | OneRunGuesses) -> "AuditResult":
         gaussian = claim.full_participation or claim.epsilon is None
         bounds = guesses.lower_bounds(claim.delta, gaussian=gaussian)
         refuted = claim.profile is not None and guesses.refutes(claim.profile)
@@ -235,7 +235,7 @@ class Power:
 FACTORS = (1.1, 1.2, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 
 
-def power_of(claim: Claim, found: Evidence | OneRunGuesses) -> Power | None:
+def power_of(claim: Claim, found: AuditEvidence | OneRunGuesses) -> Power | None:
     """The power of such an audit; None without a claim."""
     if claim.epsilon is None or not claim.effects or not claim.epsilon < math.inf:
         return None
@@ -254,7 +254,7 @@ def power_of(claim: Claim, found: Evidence | OneRunGuesses) -> Power | None:
     return Power(tenth, _epsilon_with(claim, FACTORS[low]), FACTORS[low])
 
 
-def _is_refuted(claim: Claim, found: Evidence | OneRunGuesses, factor: float, rng: np.random.Generator) -> bool:
+def _is_refuted(claim: Claim, found: AuditEvidence | OneRunGuesses, factor: float, rng: np.random.Generator) -> bool:
     """Whether one simulated audit refutes the claim if noise is less by this factor."""
     effects, rates = np.array(claim.effects) * factor, np.array(claim.rates)
     if isinstance(found, OneRunGuesses):

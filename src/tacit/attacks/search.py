@@ -24,7 +24,7 @@ from tacit.attacks.auditing import (
 )
 from tacit.attacks.bounds import ErrorCounts, ScoreGap
 from tacit.attacks.canaries import CanaryCatalog
-from tacit.attacks.claims import COUNTS_ALPHA, GAP_ALPHA, Claim, Evidence, choose_threshold
+from tacit.attacks.claims import COUNTS_ALPHA, GAP_ALPHA, AuditEvidence, Claim, choose_threshold
 from tacit.attacks.sampling import sampler_problems
 from tacit.attacks.statistics import Energy, Linear, Noise, SampledLinear, Statistic, Together, Vector, energies
 from tacit.core import Key
@@ -76,7 +76,7 @@ class Recorder:
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class CanaryTrial:
     """A canary with its effect on everything that is released.
 
     Attributes:
@@ -114,7 +114,7 @@ class Search:
         self.empty: dict[tuple[Key, bool], Record] = {}
         self.rates = np.array(self.claim.rates or (1.0,) * self.audit.rounds)
 
-    def steps(self) -> Generator[int, None, Evidence]:
+    def steps(self) -> Generator[int, None, AuditEvidence]:
         """Run everything; yields the number of runs so far, returns the evidence."""
         catalog = self._catalog()
         self._ignore_repetitions(catalog.first())
@@ -194,7 +194,7 @@ class Search:
             self.empty[key, canary.first] = self.record(canary, key, included=False, sampled=False)
         return self.empty[key, canary.first]
 
-    def _finalists(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> list[Candidate]:
+    def _finalists(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> list[CanaryTrial]:
         """The canaries with the best predicted separation."""
         found = [self._candidate(canary, noises) for canary in (*catalog.all(), *self._swept(catalog, noises))]
         best = max(found, key=lambda candidate: candidate.separation)
@@ -202,14 +202,14 @@ class Search:
         found.sort(key=lambda candidate: -candidate.separation)
         return found[:FINALISTS]
 
-    def _candidate(self, canary: Canary, noises: Mapping[str, Noise]) -> Candidate:
+    def _candidate(self, canary: Canary, noises: Mapping[str, Noise]) -> CanaryTrial:
         effects, offsets = self._effects(canary)
         best = max(
             noise.separation(effects[name], direction)
             for name, noise in noises.items()
             for _, direction in noise.directions(effects[name])
         )
-        return Candidate(canary, effects, offsets, best)
+        return CanaryTrial(canary, effects, offsets, best)
 
     def _swept(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> Iterator[Canary]:
         """The single coordinate in which a huge update has the largest effect, of many that are tried at once."""
@@ -223,7 +223,7 @@ class Search:
             yield catalog.coordinate(int(order[int(ratio.argmax())]))
 
     def _compare(
-        self, candidate: Candidate, noises: Mapping[str, Noise], runs: int, number: int
+        self, candidate: CanaryTrial, noises: Mapping[str, Noise], runs: int, number: int
     ) -> Generator[int, None, list["Scored"]]:
         """All statistics on runs with and without this canary."""
         statistics = list(self._statistics(candidate, noises))
@@ -243,7 +243,7 @@ class Search:
         together = Together(first.statistic, second.statistic, weights)
         return [*found, Scored(candidate.canary, together, weights[0] * first.scores + weights[1] * second.scores)]
 
-    def _statistics(self, candidate: Candidate, noises: Mapping[str, Noise]) -> Iterator[Statistic]:
+    def _statistics(self, candidate: CanaryTrial, noises: Mapping[str, Noise]) -> Iterator[Statistic]:
         rounds, layers = self.audit.rounds, self.audit.state.layers
         for name, noise in noises.items():
             effect, centre = candidate.effects[name], noise.centre + candidate.offsets[name]
@@ -285,12 +285,12 @@ class Search:
             return max(scored, key=lambda each: each.gap * (1.0 if each.statistic.linear else LINEAR_ADVANTAGE))
         return max(scored, key=lambda each: choose_threshold(each.worlds, runs, self.claim)[1])
 
-    def _test(self, chosen: "Scored", runs: int) -> Generator[int, None, Evidence]:
+    def _test(self, chosen: "Scored", runs: int) -> Generator[int, None, AuditEvidence]:
         """The chosen statistic on fresh runs."""
         scores = yield from self._scores(chosen.canary, [chosen.statistic], runs, self.key.child("test"))
         included, excluded = scores[:, 0]
         threshold, _ = choose_threshold(chosen.worlds, runs, self.claim)
-        return Evidence(
+        return AuditEvidence(
             canary=chosen.canary.name,
             released=chosen.statistic.released,
             statistic=chosen.statistic.name,
@@ -344,12 +344,12 @@ def _are_multiples(first: list[Vector], second: list[Vector]) -> bool:
     return factor != 0 and float(np.linalg.norm(a - factor * b)) <= 1e-4 * float(np.linalg.norm(a))
 
 
-def search(audit: Audit, claim: Claim, runs: int, key: Key) -> Evidence:
+def search(audit: Audit, claim: Claim, runs: int, key: Key) -> AuditEvidence:
     """Audit by many runs, to the end."""
     steps = Search(audit, claim, runs, key).steps()
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            evidence: Evidence = end.value
+            evidence: AuditEvidence = end.value
             return evidence

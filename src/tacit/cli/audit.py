@@ -24,7 +24,7 @@ from tacit.cli._console import add_options, aligned, print_json, to_dict, track
 if TYPE_CHECKING:
     from tacit.attacks.auditing import Audit
     from tacit.attacks.bounds import OneRunGuesses
-    from tacit.attacks.claims import AuditResult, Claim, Evidence, Power
+    from tacit.attacks.claims import AuditEvidence, AuditResult, Claim, Power
 
 VIOLATED = 1  # the exit code
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     return VIOLATED if result.violated else 0
 
 
-def _find(audit: "Audit", claim: "Claim", args: argparse.Namespace) -> "Evidence | OneRunGuesses":
+def _find(audit: "Audit", claim: "Claim", args: argparse.Namespace) -> "AuditEvidence | OneRunGuesses":
     from tacit.attacks.auditing import one_run
     from tacit.attacks.search import Search
     from tacit.core import Key
@@ -91,7 +91,7 @@ def _find(audit: "Audit", claim: "Claim", args: argparse.Namespace) -> "Evidence
     key = Key.from_seed(args.seed, "audit")
     if args.canaries:
         return one_run(audit, args.canaries, key)
-    found: list[Evidence] = []
+    found: list[AuditEvidence] = []
 
     def steps() -> Iterator[int]:
         found.append((yield from Search(audit, claim, args.runs, key).steps()))
@@ -105,7 +105,7 @@ def _document(
     args: argparse.Namespace,
     adjacency: str,
     result: "AuditResult",
-    found: "Evidence | OneRunGuesses",
+    found: "AuditEvidence | OneRunGuesses",
     power: "Power | None",
 ) -> dict[str, object]:
     claim = result.claim
@@ -133,10 +133,10 @@ def _lines(
     args: argparse.Namespace,
     adjacency: str,
     result: "AuditResult",
-    found: "Evidence | OneRunGuesses",
+    found: "AuditEvidence | OneRunGuesses",
     power: "Power | None",
 ) -> list[str]:
-    from tacit.attacks.claims import Evidence
+    from tacit.attacks.claims import AuditEvidence
 
     claim = result.claim
     rows = [
@@ -159,13 +159,13 @@ def _lines(
         ["confidence", f"{100 * found.confidence:.0f} %"],
         ["guesses", str(found)],
     ]
-    if isinstance(found, Evidence):
+    if isinstance(found, AuditEvidence):
         rows += [["seen best in", f"{found.released} ({found.statistic})"], ["by the canary", found.canary]]
     rows += [["not as declared", premise] for premise in result.premises]
     return [*aligned(rows), _conclusion(result), *_missed(power, result)]
 
 
-def _is_always_in(found: "Evidence | OneRunGuesses") -> bool:
+def _is_always_in(found: "AuditEvidence | OneRunGuesses") -> bool:
     return getattr(found, "always_in_cohort", False)
 
 

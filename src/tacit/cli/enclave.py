@@ -245,7 +245,7 @@ def _memory(path: Path | None) -> bytes:
 def _host(path: Path | None) -> bytes:
     """The host's certificate in a file."""
     from tacit.errors import ProtocolError, UserError
-    from tacit.protocols.crypto import read_certificate
+    from tacit.protocols.tee.secure_channel import read_certificate
 
     if path is None:
         return b""

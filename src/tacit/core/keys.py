@@ -68,6 +68,10 @@ class Key:
         """A PyTorch generator, which keeps only 32 bits of the key: for what may be public (splits, masks)."""
         return torch.Generator().manual_seed(self.integer())
 
+    def public_numpy(self) -> np.random.Generator:
+        """A NumPy generator with 128 bits of the key: for what may be public (splits)."""
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(self.value[:16], "little")))
+
     def fast_generator(self) -> np.random.Generator:
         """A NumPy generator with all bits of the key, but not cryptographic: for shuffling, not for noise."""
         first, second = (int.from_bytes(half, "little") for half in (self.value[:16], self.value[16:]))

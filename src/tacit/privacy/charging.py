@@ -28,6 +28,7 @@ DROPOUTS = (
     "Whether a client drops out is assumed to depend neither on its data nor on who else takes part; that a round ends "
     "without a sum because too many drop out is not covered."
 )
+_MANY_LOST = Turnout(1000, 1)  # more than any noise provides for, but not all
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +112,7 @@ class Charges:
         planned, actual = (_release(self.method, self.population, index, known) for known in (None, turnout))
         if actual == planned:
             return self
+        self._check_proved(actual)
         settled = replace(self, accounting=self.before_reserve.compose(actual))
         if settled.epsilon > self.epsilon:
             settled._check_budget("because too few clients delivered their noise")
@@ -137,6 +139,16 @@ class Charges:
             raise BudgetError(
                 f"Round {self.accounting.rounds} would exceed the budget of {budget}{reason}. Nothing was released."
             )
+
+    def _check_proved(self, release: Release) -> None:
+        """Raise `BudgetError` if nothing is proved of this release for the adjacency of the run, or of its ledger."""
+        shared = () if self.ledger is None else (self.ledger.accounting,)
+        for adjacency in (each.accountant.adjacency for each in (self.accounting, *shared)):
+            if adjacency not in release.adjacencies:
+                raise BudgetError(
+                    f"Round {self.accounting.rounds} cannot be charged for {adjacency} adjacency, because more clients "
+                    "were lost than the noise provides for. Nothing was released."
+                )
 
     def guarantee(self, history: Sequence[Report] = ()) -> Guarantee:
         """What is proved so far, and what is not; `history` shows how often each client took part."""
@@ -217,8 +229,13 @@ def calibrate(method: Method, population: int) -> Method:
 
 
 def accountant_for(method: Method, population: int) -> Accountant:
-    """The accountant of a run of this method."""
-    releases = (release_of(method, population, index) for index in range(method.rounds))
+    """The accountant of a run of this method, for everything that its rounds may release.
+
+    Its adjacency is fixed before the first round. Where the channel goes on, however many clients are lost, noise in
+    shares may depend on that number, so the run is accounted for zero-out adjacency even if nobody is lost in the end.
+    """
+    turnouts = (None,) if method.channel.min_cohort else (None, _MANY_LOST)
+    releases = (release_of(method, population, index, each) for index in range(method.rounds) for each in turnouts)
     return default_accountant(*{release for release in releases if release is not None})
 
 
@@ -260,8 +277,22 @@ def release_of(method: Method, population: int, index: int, turnout: Turnout | N
     found = accounted(method.price(index, turnout))
     if not isinstance(found, Release):
         return None
+    if turnout is not None and not _same_without_one(method, index, turnout):
+        found = replace(found, constant=False, complete=False)
     sampling = method.sampler.sampling(population, index)
     return replace(found, sampling=sampling, failure=failure(sampling, population, method.channel.min_cohort))
+
+
+def _same_without_one(method: Method, index: int, turnout: Turnout) -> bool:
+    """Whether the noise would be the same if one client less took part, and as many were lost.
+
+    ⌊dropouts · n⌋ losses are tolerated among n clients, which may be one more than among n − 1: then the variance shows
+    that n took part. A channel with a smallest cohort ends the round instead, which `DROPOUTS` excludes.
+    """
+    if method.channel.min_cohort or turnout.delivered in (0, turnout.cohort):
+        return True
+    fewer = accounted(method.price(index, Turnout(turnout.cohort - 1, turnout.delivered - 1)))
+    return isinstance(fewer, Release) and fewer.constant
 
 
 def _releases(method: Method, population: int) -> Iterator[Release]:

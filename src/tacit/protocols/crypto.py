@@ -11,9 +11,7 @@ it is for, and is used for one message or one pad only. That is why nonces and c
 import hashlib
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -21,8 +19,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from tacit.errors import ProtocolError
 from tacit.wire.packing import pack_number
@@ -102,38 +98,3 @@ def verify(identity: bytes, signature: bytes, statement: bytes) -> None:
 def keystream(key: bytes) -> CipherContext:
     """The pad generator: AES-256-CTR from block zero. Encrypting zeros yields the pad."""
     return Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
-
-
-def certificate(secret: bytes) -> bytes:
-    """A self-signed X.509 certificate of an Ed25519 identity, in DER: the same for the same secret.
-
-    It has no period of validity of its own, because its recipient compares it with the one it expects.
-    """
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tacit")])
-    key = Ed25519PrivateKey.from_private_bytes(secret)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(int.from_bytes(digest("serial", key.public_key().public_bytes_raw())[:16], "big") | 1)
-        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
-        .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    )
-    return built.sign(key, None).public_bytes(Encoding.DER)
-
-
-def read_certificate(data: bytes) -> bytes:
-    """A certificate in PEM or DER, as DER; raises `ProtocolError` for other bytes."""
-    try:
-        load = x509.load_pem_x509_certificate if data.startswith(b"-----") else x509.load_der_x509_certificate
-        return load(data).public_bytes(Encoding.DER)
-    except ValueError as error:
-        raise ProtocolError("Expected an X.509 certificate in PEM or DER, got other bytes.") from error
-
-
-def private_pem(secret: bytes) -> bytes:
-    """The secret of an Ed25519 identity in PEM."""
-    key = Ed25519PrivateKey.from_private_bytes(secret)
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -200,7 +200,7 @@ class ReplyStatus(IntEnum):
     WRONG_SESSION = 5  # for another run, round, model, configuration, roster or enclave
     DUPLICATE = 6  # the first reply counts
     FORGED = 7  # not signed by its sender, or altered in transit
-    NOT_FINITE = 8  # contains NaN or infinity
+    NOT_FINITE = 8  # contains NaN or infinity, or is longer than the method's reach
 
 
 def _counters() -> "defaultdict[Kind, Counter[int]]":

@@ -390,7 +390,7 @@ def _train_test_rows(patients: PatientTable) -> tuple[NDArray[np.int64], NDArray
     persons = rows if patients.person is None else np.unique(np.asarray(patients.person)[rows], return_inverse=True)[1]
     distinct = np.unique(persons)
     key = Key.from_seed(0, f"split {patients.name}")
-    chosen = key.fast_generator().permutation(distinct)[: round(0.8 * len(distinct))]
+    chosen = key.public_numpy().permutation(distinct)[: round(0.8 * len(distinct))]
     trains = np.isin(persons, chosen)
     return rows[trains].astype(np.int64), rows[~trains].astype(np.int64)
 

@@ -88,7 +88,7 @@ def dirichlet(labels: Tensor, clients: int, key: Key, *, alpha: float) -> Parts:
     """
     expect(alpha > 0, f"alpha={alpha} > 0")
     _expect_enough(len(labels), clients, 1)
-    generator = key.child("dirichlet").fast_generator()
+    generator = key.child("dirichlet").public_numpy()
     assigned: list[list[Tensor]] = [[] for _ in range(clients)]
     pool, counts = _by_class(labels, 1, key), torch.unique(labels, return_counts=True)[1]
     for members in torch.split(pool, counts.tolist()):

@@ -28,6 +28,7 @@ from tacit.core import (
 )
 from tacit.core.keys import RunKeys
 from tacit.core.server_half import download_size, upload_sizes
+from tacit.engine import rounds
 from tacit.engine.simulation import draw, initial_state
 from tacit.errors import ProtocolError, TooFewClientsError, UserError
 from tacit.pieces.channels import IdealSum, Plain, SecureSum
@@ -249,11 +250,11 @@ def test_a_random_cohort_that_is_too_small_is_treated_as_empty(noisy: bool) -> N
     """It must not end a run, nor show its size."""
     noise = methods.fl_std_dp(cohort=2, rounds=8, epsilon=None, noise=1.0, clip=0.5)
     method = noise if noisy else replace(secure(sampler=Poisson(2.0)), rounds=8)
-    drawn = [len(draw(method, 12, RunKeys.from_seed(0), index)[0]) for index in range(8)]
+    drawn = [len(draw(method, 12, RunKeys.from_seed(0).at(index), index)[0]) for index in range(8)]
     assert {1, 2} & set(drawn)
     assert max(drawn) >= 3
     before = initial_state(method, task(), seed=0)
-    for size, (state, report) in zip(drawn, tacit.rounds(method, task(), workers=1), strict=True):
+    for size, (state, report) in zip(drawn, rounds(method, task(), workers=1, noise="seeded"), strict=True):
         assert len(report.clients) == (size if size >= 3 else 0)
         assert torch.equal(state.weights, before.weights) == (size < 3 and not noisy)
         before = state

@@ -197,7 +197,7 @@ def test_noise_does_not_depend_on_the_row() -> None:
     grid = Lattice(clip=1.0, dim=20_000, cohort=2, noise=DiscreteGaussian(3.0))
     noise = noise_of(grid, 6)
     shifted = grid.decode(grid.encode(np.r_[0.5, np.zeros(grid.dim - 1)], source(6))) * grid.scale
-    assert set(noise.tolist()) == set(range(int(noise.min()), int(noise.max()) + 1))
+    assert set(noise.tolist()) >= set(range(-9, 10))  # all within three standard deviations; beyond, chance decides
     assert np.round(shifted - noise).tolist() == [2048, *[0] * (grid.dim - 1)]
 
 

@@ -265,19 +265,23 @@ def test_the_enclave_enforces_the_budget_across_restarts(tmp_path: Path) -> None
 
 
 def test_dropouts_are_charged_to_the_budget() -> None:
-    """With shares of the noise, a round with dropouts costs more: fewer rounds fit."""
+    """With shares of the noise, a round with more dropouts than tolerated costs more: fewer rounds fit."""
 
-    def released(kept: int) -> int:
-        federation = Federation(budgeted(4, SHARES))
+    def released(kept: int, mechanism: DistributedGaussian = SHARES) -> int:
+        federation = Federation(budgeted(4, mechanism))
         for index in range(9):
             try:
                 federation.run_round(messages(rows(index)), index, lambda replies: replies[:kept])
-            except EnclaveRefusedError:
+            except EnclaveRefusedError as refused:
+                if "would exceed the budget" not in str(refused):
+                    raise
                 return index
         return 9
 
     assert released(6) == 4
     assert 0 < released(4) < 4
+    assert released(4, replace(SHARES, dropouts=0.5)) == 4
+    assert 0 < released(4, replace(SHARES, dropouts=0.2)) < 4
 
 
 def test_a_failed_charge_releases_nothing_and_draws_no_noise(monkeypatch) -> None:

@@ -25,7 +25,7 @@ from tacit.protocols.tee import (
     enclave_messages,
     simulated_configuration,
 )
-from tacit.protocols.tee.enclave_messages import RoundRequest
+from tacit.protocols.tee.enclave_messages import RoundRequest, memory_digest
 from tacit.runs.expressions import build
 from tacit.wire import frames
 from tacit.wire.packing import pack_number
@@ -147,7 +147,7 @@ def test_a_host_cannot_choose_the_noise_of_an_enclave() -> None:
     federation, request = Federation(used), RoundRequest(0, MODEL, DIM, LAYERS, {}, bytes(32))
     asked = enclave_messages.pack(MessageType.OPEN_ROUND, request.pack())
     enclave_messages.read_reply(federation.service.answer(asked), MessageType.ROUND_OPENED)
-    configuration = replace(federation.configuration, seed=None)
+    configuration = replace(federation.configuration, seed=None, memory=memory_digest({}))
     service = enclave_service(configuration, used, SimulatedAttestor(insecure=True))
     with pytest.raises(EnclaveRefusedError, match="Only a simulated enclave takes a noise key"):
         enclave_messages.read_reply(service.answer(asked), MessageType.ROUND_OPENED)

@@ -162,6 +162,10 @@ BEFORE: dict[str, tuple[Make, ReplyStatus]] = {  # with the victim's number, bef
     "with integers": (lambda a: a.upload(a.plaintext({Part.ROW: ROW.int()})), ReplyStatus.MALFORMED),
     "with a number too few, dense": (lambda a: a.upload(a.plaintext({Part.ROW: ROW[1:]})), ReplyStatus.MALFORMED),
     "with NaN, dense": (lambda a: a.upload(a.plaintext({Part.ROW: ROW * torch.nan})), ReplyStatus.NOT_FINITE),
+    "of huge numbers": (
+        lambda a: a.upload(a.plaintext({Part.ROW: torch.full_like(ROW, 3e38)})),
+        ReplyStatus.NOT_FINITE,
+    ),
     "with float64 numbers": (lambda a: a.upload(a.plaintext({Part.ROW: ROW[::2].double()})), ReplyStatus.MALFORMED),
     "without a row": (lambda a: a.upload(a.plaintext({})), ReplyStatus.MALFORMED),
     "with a weight outside the schema": (

@@ -12,9 +12,15 @@ import socket
 import ssl
 import tempfile
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from tacit.errors import EnclaveUnavailableError, ProtocolError
 from tacit.protocols import crypto
@@ -40,7 +46,7 @@ class ChannelIdentity:
     @classmethod
     def of(cls, secret: bytes) -> Self:
         """The identity with this Ed25519 secret."""
-        return cls(crypto.certificate(secret), crypto.private_pem(secret))
+        return cls(certificate(secret), private_pem(secret))
 
     @classmethod
     def fresh(cls, entropy: Entropy = crypto.system_entropy) -> Self:
@@ -145,3 +151,38 @@ def _prepared(context: ssl.SSLContext, identity: ChannelIdentity) -> ssl.SSLCont
     finally:
         Path(name).unlink()
     return context
+
+
+def certificate(secret: bytes) -> bytes:
+    """A self-signed X.509 certificate of an Ed25519 identity, in DER: the same for the same secret.
+
+    It has no period of validity of its own, because its recipient compares it with the one it expects.
+    """
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tacit")])
+    key = Ed25519PrivateKey.from_private_bytes(secret)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(int.from_bytes(crypto.digest("serial", key.public_key().public_bytes_raw())[:16], "big") | 1)
+        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    )
+    return built.sign(key, None).public_bytes(Encoding.DER)
+
+
+def read_certificate(data: bytes) -> bytes:
+    """A certificate in PEM or DER, as DER; raises `ProtocolError` for other bytes."""
+    try:
+        load = x509.load_pem_x509_certificate if data.startswith(b"-----") else x509.load_der_x509_certificate
+        return load(data).public_bytes(Encoding.DER)
+    except ValueError as error:
+        raise ProtocolError("Expected an X.509 certificate in PEM or DER, got other bytes.") from error
+
+
+def private_pem(secret: bytes) -> bytes:
+    """The secret of an Ed25519 identity in PEM."""
+    key = Ed25519PrivateKey.from_private_bytes(secret)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

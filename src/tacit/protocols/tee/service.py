@@ -265,7 +265,7 @@ class EnclaveService:
                 self._upload_format.check_cohort(plaintext, len(current.cohort))
         except (WireError, ProtocolError):
             return ReplyStatus.MALFORMED
-        if not bool(torch.isfinite(message.rows.dense()).all()):
+        if not float(message.rows.norms()[0]) <= self.method.max_norm(message.rows.dim):  # NaN is not
             return ReplyStatus.NOT_FINITE
         current.received[upload.client] = message
         return ReplyStatus.ACCEPTED
