@@ -235,8 +235,8 @@ class Search:
         first, second = (max(some, key=lambda scored: scored.gap) for some in (linear, energy))
         assert isinstance(first.statistic, Linear | SampledLinear)
         assert isinstance(second.statistic, Energy)
-        if max(first.gap, second.gap) > CLEAR:
-            return found
+        if max(first.gap, second.gap) > CLEAR or min(first.gap, second.gap) <= 0:
+            return found  # one of them is enough, or one of them shows nothing
         weights = first.gap / first.spread, second.gap / second.spread
         together = Together(first.statistic, second.statistic, weights)
         return [*found, Scored(candidate.canary, together, weights[0] * first.scores + weights[1] * second.scores)]
