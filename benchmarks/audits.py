@@ -56,6 +56,8 @@ def correct_mechanism(number: int) -> tuple[Method, Task, AuditAdjacency, int]:
     adjacency: AuditAdjacency = draw.choice(("add-or-remove", "add-or-remove", "add-or-remove", "replace-one"))
     kind, rounds = draw.choice(("central", "central", "shares", "grid", "quantile", "few weights")), draw.randint(1, 5)
     sampler = draw.choice((Everyone(), Everyone(), Poisson(0.5 * clients), FixedSize(clients // 2)))
+    if isinstance(sampler, FixedSize) and adjacency == "replace-one":  # for which there is no claim
+        sampler = Everyone()
     central = CentralGaussian(clip=FixedClip(clip, per_layer=draw.random() < 0.3), noise_multiplier=noise)
     server = draw.choice((CORRECT.server, Momentum(0.9)))
     method = replace(CORRECT, mechanism=central, sampler=sampler, server=server)

@@ -38,6 +38,7 @@ LINEAR_ADVANTAGE = 0.85  # another statistic must separate this much better to b
 STATISTICS = 4  # linear ones of each kind of release that are compared
 SMALL = 64  # what has at most this many numbers is always looked at
 MAX_NUMBERS = 4e7  # that are kept at once
+UNSTEADY_KEYS = 6  # over which an effect is averaged, if it differs between keys
 SWEPT = 512  # coordinates that are tried at once
 Record = Mapping[str, Vector]
 
@@ -172,19 +173,40 @@ class Search:
         keys = [self.key.child("effect", number) for number in range(2)]
         without = [self._without(canary, key) for key in keys]
         with_it = [self.record(canary, key, included=True, sampled=False) for key in keys]
-        effects, opposite = {}, None
+        effects, unsteady = {}, []
         for name in with_it[0]:
             first, second = (a[name].astype(np.float64) - b[name] for a, b in zip(with_it, without, strict=True))
             effects[name] = (first + second) / 2
             if np.linalg.norm(first - second) > 0.05 * np.linalg.norm(effects[name]) and len(first) > 1:
-                # the noise itself depends on the canary: opposite updates leave it as it is
-                opposite = opposite or self.record(
-                    replace(canary, updates=-canary.updates), keys[0], included=True, sampled=False
-                )
-                odd = (with_it[0][name].astype(np.float64) - opposite[name]) / 2
-                effects[name] = odd if np.linalg.norm(odd) > 0 else effects[name]
+                unsteady.append(name)
+        if unsteady:
+            effects |= self._odd_and_even(canary, unsteady)
         alone = self._without(replace(canary, others=None), keys[0]) if canary.others is not None else without[0]
         return effects, {name: without[0][name].astype(np.float64) - alone[name] for name in effects}
+
+    def _odd_and_even(self, canary: Canary, names: list[str]) -> dict[str, Vector]:
+        """The effect where the noise itself depends on the canary.
+
+        Opposite updates leave the noise as it is, so that half of their difference is exact. What they have in common
+        is a mean over keys, and counts only if it is more than the noise of that mean.
+        """
+        keys = [self.key.child("effect", number) for number in range(UNSTEADY_KEYS)]
+        opposite = replace(canary, updates=-canary.updates)
+        plus, minus = (
+            [self.record(each, key, included=True, sampled=False) for key in keys] for each in (canary, opposite)
+        )
+        without = [self._without(canary, key) for key in keys]
+        found = {}
+        for name in names:
+            up, down, none = (
+                np.stack([run[name] for run in runs]).astype(np.float64) for runs in (plus, minus, without)
+            )
+            odd, even = ((up - down) / 2).mean(0), (up + down) / 2 - none
+            mean, noise = even.mean(0), even.var(0, ddof=1) / len(keys)
+            found[name] = odd + mean if float((mean**2).sum()) > 3 * float(noise.sum()) else odd
+            if not odd.any():
+                found[name] = mean
+        return found
 
     def _without(self, canary: Canary, key: Key) -> Record:
         """A run without the canary, which is the same for most canaries."""
@@ -237,8 +259,8 @@ class Search:
         first, second = (max(some, key=lambda scored: scored.gap) for some in (linear, energy))
         assert isinstance(first.statistic, Linear | SampledLinear)
         assert isinstance(second.statistic, Energy)
-        if max(first.gap, second.gap) > CLEAR:
-            return found
+        if max(first.gap, second.gap) > CLEAR or min(first.gap, second.gap) <= 0:
+            return found  # one of them is enough, or one of them shows nothing
         weights = first.gap / first.spread, second.gap / second.spread
         together = Together(first.statistic, second.statistic, weights)
         return [*found, Scored(candidate.canary, together, weights[0] * first.scores + weights[1] * second.scores)]
