@@ -54,20 +54,19 @@ def test_adjacencies_are_those_that_are_proved():
     assert Release(Zcdp(1.0), sampling=fixed).adjacencies == ()
 
 
-@pytest.mark.parametrize("complete", [False, True])
-def test_noise_that_depends_on_the_turnout_is_not_proved_for_add_or_remove(complete):
+def test_noise_that_depends_on_the_turnout_is_not_proved_for_add_or_remove():
     poisson = Sampling.at(0.1, "poisson")
     for loss, proved in (
         (Gaussian(1.0), (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)),
         (Zcdp(1.0), (Adjacency.ZERO_OUT,)),
     ):
-        release = Release(loss, sampling=poisson, constant=False, complete=complete)
+        release = Release(loss, sampling=poisson, constant=False)
         assert release.adjacencies == proved
-        assert release.amplification == (poisson if complete else Sampling())
+        assert release.amplification == Sampling()
         release.check_proved(Adjacency.ZERO_OUT)
         with pytest.raises(UserError, match="Expected zero-out adjacency, got add-or-remove"):
             release.check_proved(Adjacency.ADD_OR_REMOVE)
-    assert Release(Gaussian(1.0), sampling=poisson, complete=complete).amplification == poisson
+    assert Release(Gaussian(1.0), sampling=poisson).amplification == poisson
 
 
 def test_every_adjacency_is_explained():

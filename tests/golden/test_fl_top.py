@@ -93,11 +93,7 @@ def test_missing_shares_of_the_noise(missing, epsilon):
     planned = method.mechanism.price(0)
     assert isinstance(planned, Release)
     constant = missing == 0
-    assert (
-        assumed.price(0)
-        == assumed.price(0, Turnout(100, 100))
-        == replace(planned, constant=constant, complete=constant)
-    )
+    assert assumed.price(0) == assumed.price(0, Turnout(100, 100)) == replace(planned, constant=constant)
 
 
 def test_losses_for_which_the_method_provides_cost_nothing():

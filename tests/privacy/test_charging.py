@@ -294,7 +294,7 @@ def test_fewer_noise_shares_than_tolerated_cost_more_and_more_cost_the_same() ->
     assert reserved.epsilon == pytest.approx(Accounting.of(accountant, [amplified] * 2).epsilon(1e-3))
     few = reserved.settle(Turnout(10, 5))
     assert few.accounting.rounds == 2
-    costlier = Release(Gaussian(2.0 * (5 / 8) ** 0.5), constant=False, complete=False)
+    costlier = Release(Gaussian(2.0 * (5 / 8) ** 0.5), constant=False)
     assert few.epsilon == pytest.approx(Accounting.of(accountant, [amplified, costlier]).epsilon(1e-3))
     last = replace(costlier, loss=Gaussian(2.0))
     tolerated = reserved.settle(Turnout(10, 8))

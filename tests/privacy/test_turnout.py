@@ -178,7 +178,7 @@ def test_no_claim_with_tolerated_losses_is_below_the_truth(
     drawn, zeros = (Outcome(rate, mean, variances[1]) for mean in (1.0, 0.0))
     for turnout in (Turnout(n, n - lost) for n in (others, others + 1)):
         found = settled(z, rate, turnout, dropouts)
-        assert found.constant == found.complete == amplified
+        assert found.constant == amplified
         assert (found.adjacencies[0] is Adjacency.ADD_OR_REMOVE) == (found.amplification.rate < 1) == amplified
     pair = [without, drawn], [without, zeros]
     truths = [true_epsilon(*pair, 1)]
@@ -198,14 +198,14 @@ def test_no_claim_with_tolerated_losses_is_below_the_truth(
 def test_fixed_sizes_have_a_bound_for_a_row_of_zeros() -> None:
     """Never below the truth for the worst others, never above the price without amplification."""
     rate, z = 0.05, 2.0
-    release = Release(Gaussian(z), sampling=Sampling("fixed", rate), constant=False)
-    assert default_accountant(release) == Rdp(Adjacency.ZERO_OUT)
+    release = Release(Gaussian(z), sampling=Sampling("fixed", rate))
+    assert default_accountant(release, replace(release, constant=False)) == Rdp(Adjacency.ZERO_OUT)
     claimed = Accounting.of(Rdp(Adjacency.ZERO_OUT), [release]).epsilon(DELTA)
     other = Outcome(1 - rate, -1.0, z**2)  # another client takes its place, on the opposite side
     pair = ([other, Outcome(rate, 1.0, z**2)], [other, Outcome(rate, 0.0, z**2)])
     shifted = [[replace(each, mean=each.mean + 1) for each in side] for side in pair]
     assert true_epsilon(shifted[0], shifted[1], 1) <= claimed
-    assert claimed <= Accounting.of(Rdp(Adjacency.ZERO_OUT), [replace(release, complete=False)]).epsilon(DELTA)
+    assert claimed <= Accounting.of(Rdp(Adjacency.ZERO_OUT), [replace(release, constant=False)]).epsilon(DELTA)
     with pytest.raises(UserError, match="pld has no bound for fixed sizes and zero-out"):
         Accounting.of(Pld(Adjacency.ZERO_OUT)).compose(release)
 
@@ -236,7 +236,7 @@ def test_only_constant_noise_is_amplified(changes: dict[str, object], turnout: T
     for noise in ("gaussian", "skellam"):
         price = distributed(arithmetic=Grid(noise=noise), **changes).price(0, turnout)
         assert isinstance(price, Release)
-        assert (price.constant, price.complete) == (constant, constant)
+        assert price.constant == constant
         assert price.adjacencies[0] is (Adjacency.ADD_OR_REMOVE if constant else Adjacency.ZERO_OUT)
         drawn = Sampling("poisson", 0.1)
         assert price.sampled(drawn).amplification == (drawn if constant else Sampling())
@@ -272,7 +272,7 @@ def test_the_guarantee_names_the_adjacency_and_the_rounds_that_count_in_full() -
     for each in (kept, found):
         assert "The number of clients, 6000, is public." in each.not_covered
         assert any("too many drop out is not covered" in sentence for sentence in each.not_covered)
-    in_full = replace(release(without, 1), constant=False, complete=False)
+    in_full = replace(release(without, 1), constant=False)
     unamplified = Accounting.of(charges.accounting.accountant, [in_full] * 2)
     assert tolerated.epsilon < charges.epsilon < unamplified.epsilon(1e-4)
 
@@ -294,7 +294,7 @@ def test_a_ledger_remembers_how_noise_depends_on_the_turnout() -> None:
     for each in (
         Release(Gaussian(1.0), sampling=sampling),
         Release(Gaussian(1.0), 1e-9, sampling, constant=False, failure=1e-12),
-        Release(Zcdp(0.5), sampling=sampling, constant=False, complete=False),
+        Release(Zcdp(0.5), sampling=sampling, constant=False),
     ):
         assert list(from_json(to_json(each))) == [each]
     with pytest.raises(UserError, match="Expected the description of a release"):

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from tacit.privacy.planning import CohortSampling
 
     _check(args)
-    release = Release(Gaussian(1.0), constant=not args.dropouts, complete=not args.dropouts)
+    release = Release(Gaussian(1.0), constant=not args.dropouts)
     cohorts = CohortSampling(_sampler(args), args.population or 1, release)
     accountant = accountant_by_name(_accountant_name(args), args.adjacency)
     found = {**_inputs(args, accountant), **_result(args, cohorts, accountant)}

@@ -139,10 +139,10 @@ class Zcdp:
 class Release:
     """A sum over a cohort, with noise.
 
-    Sampling amplifies a release only if its noise is the same for every cohort. Noise in shares is sized by the cohort:
-    if one client of n is lost, the variance is (n − 1)/n of the declared one, which reveals n and therefore, to an
-    adversary who knows the others, whether a client took part. Such a release is proved for zero-out adjacency, where
-    the client takes part on both sides, and without amplification.
+    Sampling amplifies a release only if its noise is the same for every cohort. Where noise in shares is not, as after
+    more losses than it provides for, its variance reveals how many took part, and therefore, to an adversary who knows
+    the others, whether a client did. Such a release is proved for zero-out adjacency, where the client takes part on
+    both sides, and without amplification.
 
     Attributes:
         loss: the privacy loss of the sum for a client that is in the cohort.
@@ -151,9 +151,8 @@ class Release:
         sampling: how the cohort is drawn.
         adversary: against whom participants are protected, in words.
         caveat: what of the noise is not covered, a sentence; empty: all is.
-        constant: whether the noise is the same, whatever number of clients take part and are lost.
-        complete: whether nobody is lost, and the adversary knows nobody's share: then noise in shares is the same for
-            every cohort, too.
+        constant: whether the noise is the same, whatever number of clients take part and are lost, and the adversary
+            knows nobody's share of it.
         failure: the probability that the round is not what is priced here, whatever the data; it is added to δ.
     """
 
@@ -163,7 +162,6 @@ class Release:
     adversary: str = field(default=RECIPIENTS, compare=False)
     caveat: str = field(default="", compare=False)
     constant: bool = True
-    complete: bool = True
     failure: float = 0.0
 
     def __post_init__(self) -> None:
@@ -173,7 +171,7 @@ class Release:
     @property
     def amplification(self) -> Sampling:
         """The sampling that amplifies it, for an adversary who does not know who takes part; everyone: none does."""
-        return self.sampling if self.constant or self.complete else Sampling()
+        return self.sampling if self.constant else Sampling()
 
     @property
     def adjacencies(self) -> tuple[Adjacency, ...]:

@@ -278,7 +278,7 @@ def release_of(method: Method, population: int, index: int, turnout: Turnout | N
     if not isinstance(found, Release):
         return None
     if turnout is not None and not _same_without_one(method, index, turnout):
-        found = replace(found, constant=False, complete=False)
+        found = replace(found, constant=False)
     sampling = method.sampler.sampling(population, index)
     return replace(found, sampling=sampling, failure=failure(sampling, population, method.channel.min_cohort))
 

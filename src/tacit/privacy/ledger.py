@@ -476,7 +476,7 @@ def to_json(release: Release) -> dict[str, object]:
     }
 
 
-_USUAL = {"constant": True, "complete": True, "failure": 0.0}
+_USUAL = {"constant": True, "failure": 0.0}
 
 
 def _loss_to_json(loss: Gaussian | Zcdp) -> dict[str, object]:
@@ -513,7 +513,6 @@ def _read(data: Any) -> Counter[Release]:
             float(data["distance"]),
             sampling,
             constant=_flag(data, "constant"),
-            complete=_flag(data, "complete"),
             failure=float(data.get("failure", 0.0)),
         )
         return Counter([release])

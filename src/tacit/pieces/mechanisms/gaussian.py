@@ -204,7 +204,7 @@ class DistributedGaussian:
         if release is None:
             return _price(self.clip, None)
         adversary, constant = "anyone who receives the models or sees the sums", self._constant(turnout)
-        return _price(self.clip, replace(release, adversary=adversary, constant=constant, complete=constant))
+        return _price(self.clip, replace(release, adversary=adversary, constant=constant))
 
     def tolerates(self, turnout: Turnout) -> bool:
         """Whether the sum's noise has its target variance, which is the same for all turnouts of which this is true."""
