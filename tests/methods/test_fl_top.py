@@ -72,6 +72,14 @@ def test_repr_rebuilds_the_method_and_its_card_prints(name: str, form: str) -> N
     assert "Kerkouche" in shown.reference
 
 
+@pytest.mark.parametrize(("args", "adjacency"), [({}, "add-or-remove"), (IDEAL, "zero-out")])
+def test_a_card_and_a_run_name_the_same_adjacency(args: dict[str, str], adjacency: str) -> None:
+    run = next(follow(Plan(method=methods.make("fl-top-dp", {"rounds": 1, "cohort": 20, **args}), task=task())))
+    assert f"({adjacency})" in card("fl-top-dp", args).guarantee
+    assert run.charges is not None
+    assert run.charges.accounting.accountant.adjacency == adjacency
+
+
 @pytest.mark.parametrize(
     ("name", "selection", "masked"),
     [

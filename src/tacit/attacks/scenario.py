@@ -11,7 +11,7 @@ from tacit.attacks.dlg import Dlg, Reconstruction, compare, invert
 from tacit.attacks.membership import ShadowModel, Unit, members_only, random_halves, unit_losses
 from tacit.attacks.views import Adversary, Observation, observe
 from tacit.core import CrossEntropy, Key, Method, RunKeys, SimulatedRound, State, Task
-from tacit.core.prices import Adjacency, Release
+from tacit.core.prices import Adjacency
 from tacit.engine import initial_state, module_at, rounds, waves
 from tacit.engine.layout import make_model
 from tacit.errors import UserError, expect
@@ -138,9 +138,7 @@ def prepare_audit(
 
 def claimed_adjacency(method: Method) -> AuditAdjacency:
     """The adjacency of a method's guarantee; add-or-remove if it has none."""
-    price = method.mechanism.price(0)
-    in_shares = isinstance(price, Release) and Adjacency.ADD_OR_REMOVE not in price.adjacencies
-    return "zero-out" if in_shares else "add-or-remove"
+    return "zero-out" if method.adjacency is Adjacency.ZERO_OUT else "add-or-remove"
 
 
 def shadow_models(method: Method, task: Task, unit: Unit, models: int, seed: int = 0) -> Iterator[ShadowModel]:

@@ -4,7 +4,8 @@ Give two of --epsilon, --noise and --rounds; the third is computed. The noise mu
 the noise divided by the clipping bound, the most that one client can change the sum. Cohorts are Poisson samples unless
 --sampling is given: each client takes part independently, and privacy amplification by sampling is tight. In cohorts of
 fixed size a client that does not take part is replaced by another one, which costs more privacy. Where clients add the
-noise in shares and some drop out, the noise reveals how many took part, and sampling lowers nothing: use --dropouts.
+noise in shares, and more drop out than it provides for or some collude, the noise reveals how many took part, and
+sampling lowers nothing: use --dropouts. With SecureSum and losses within the mechanism's dropouts it is not needed.
 
 Accountants: pld is tight, and should be used for claims; rdp is a fast upper bound; rdp-classic is the moments
 accountant of older papers, for comparison with their tables.
@@ -62,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dropouts",
         action="store_true",
-        help="clients add the noise in shares, and some may drop out: sampling then lowers nothing",
+        help="clients add the noise in shares, and more may drop out than planned: sampling then lowers nothing",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 

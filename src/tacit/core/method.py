@@ -19,12 +19,13 @@ from tacit.core.interfaces import (
     Trainer,
 )
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.prices import Budget, Leakage, Price, Release, Unproved, Unsized, accounted, check_delta
+from tacit.core.prices import Adjacency, Budget, Leakage, Price, Release, Unproved, Unsized, accounted, check_delta
 from tacit.core.provenance import OwnPart, own_parts, rests_on
 from tacit.core.state import Turnout
 from tacit.errors import CompositionError, expect
 
 REACH = 16.0  # the mean size of a row's numbers that is accepted by default
+MANY_LOST = Turnout(1000, 1)  # more than any noise provides for, but not all
 DELTA = 1e-5  # at which ε is reported if there is no budget
 
 
@@ -86,6 +87,23 @@ class Method:
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         """The price of the mechanism, as far as all pieces are Tacit's own or declare their sensitivity."""
         return rests_on(self.mechanism.price(index, turnout), self.own_parts)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The adjacency of its guarantee, which is fixed before the first round; add-or-remove if nothing is proved.
+
+        Where the channel goes on, however many clients are lost, noise in shares may depend on that number, so the
+        guarantee is for zero-out even if nobody is lost in the end.
+        """
+        prices = (accounted(self.price(0, turnout)) for turnout in self.turnouts)
+        proved = [price.adjacencies for price in prices if isinstance(price, Release)]
+        common = (each for each in Adjacency if all(each in adjacencies for adjacencies in proved))
+        return next(common, Adjacency.ADD_OR_REMOVE)
+
+    @property
+    def turnouts(self) -> tuple[Turnout | None, ...]:
+        """The turnouts that decide about its adjacency: as planned and, where the channel goes on, a great loss."""
+        return (None,) if self.channel.min_cohort else (None, MANY_LOST)
 
     @cached_property
     def own_parts(self) -> tuple[OwnPart, ...]:

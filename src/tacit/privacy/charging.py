@@ -28,7 +28,6 @@ DROPOUTS = (
     "Whether a client drops out is assumed to depend neither on its data nor on who else takes part; that a round ends "
     "without a sum because too many drop out is not covered."
 )
-_MANY_LOST = Turnout(1000, 1)  # more than any noise provides for, but not all
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,13 +228,9 @@ def calibrate(method: Method, population: int) -> Method:
 
 
 def accountant_for(method: Method, population: int) -> Accountant:
-    """The accountant of a run of this method, for everything that its rounds may release.
-
-    Its adjacency is fixed before the first round. Where the channel goes on, however many clients are lost, noise in
-    shares may depend on that number, so the run is accounted for zero-out adjacency even if nobody is lost in the end.
-    """
-    turnouts = (None,) if method.channel.min_cohort else (None, _MANY_LOST)
-    releases = (release_of(method, population, index, each) for index in range(method.rounds) for each in turnouts)
+    """The accountant of a run of this method, for everything that its rounds may release: see `Method.adjacency`."""
+    rounds = range(method.rounds)
+    releases = (release_of(method, population, index, each) for index in rounds for each in method.turnouts)
     return default_accountant(*{release for release in releases if release is not None})
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tacit import methods
 from tacit.core import Method
-from tacit.core.prices import Adjacency, Gaussian, Leakage, Price, Release, Unproved, Zcdp, accounted, nominal_figures
+from tacit.core.prices import Gaussian, Leakage, Price, Release, Unproved, Zcdp, accounted, nominal_figures
 from tacit.core.schema import SLOTS
 
 LARGE = 10**9  # a population larger than any cohort
@@ -138,8 +138,11 @@ def _describe(release: Release) -> str:
 
 def _price(method: Method) -> Price:
     """The price of a round; for noise that the budget decides, that of noise multiplier 1."""
-    sized = replace(method, mechanism=method.mechanism.sized(1.0)) if method.unsized else method
-    return sized.price(0)
+    return _sized(method).price(0)
+
+
+def _sized(method: Method) -> Method:
+    return replace(method, mechanism=method.mechanism.sized(1.0)) if method.unsized else method
 
 
 def _guarantee(method: Method) -> str:
@@ -154,7 +157,7 @@ def _guarantee(method: Method) -> str:
 
 
 def _proved(method: Method, release: Release) -> str:
-    adjacency = next(iter(release.adjacencies), Adjacency.ADD_OR_REMOVE)
+    adjacency = _sized(method).adjacency
     meaning = f"{adjacency.capitalize()}: {adjacency.meaning} The number of clients is public."
     if method.budget is None:
         return (
