@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 from torch import Tensor
 
 from tacit.core.keys import Key
-from tacit.core.prices import Price, Sampling
+from tacit.core.prices import Price, RecordPrice, RecordSum, Sampling
 from tacit.core.rows import Rows
 from tacit.core.state import (
     BoundedMessages,
@@ -86,6 +86,18 @@ class Trainer(Protocol):
 
     def variants(self, state: State) -> Mapping[str, Tensor]:
         """Further weights to evaluate beside those of the model, by the prefix of their metrics (`pruned`)."""
+        ...
+
+    def record_price(self, samples: int) -> RecordPrice | None:
+        """What a round releases about one record of a client with so many samples, noise of the trainer's own included.
+
+        None: the trainer adds no noise, and protects no record by itself.
+        """
+        ...
+
+    @property
+    def record_sum(self) -> RecordSum | None:
+        """How far one record can change a row, where a row is a sum over a Poisson batch; None: it is none."""
         ...
 
 

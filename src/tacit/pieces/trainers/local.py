@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tacit.core import ClientRound, DenseRows, Descent, Rows, State, View, Wave
 from tacit.core.interfaces import Payload, Trainer
+from tacit.core.prices import RecordPrice, RecordSum, Unproved
 from tacit.core.schema import instead_of
 from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
@@ -68,6 +69,13 @@ class Sgd:
     def variants(self, state: State) -> Mapping[str, Tensor]:
         return {}
 
+    def record_price(self, samples: int) -> RecordPrice | None:
+        return None
+
+    @property
+    def record_sum(self) -> RecordSum | None:
+        return None
+
     def descent(self, now: ClientRound) -> Descent:
         """The local training of this round, for the engine."""
         return Descent(
@@ -110,6 +118,13 @@ class Masked:
 
     def variants(self, state: State) -> Mapping[str, Tensor]:
         return {}
+
+    def record_price(self, samples: int) -> RecordPrice | None:
+        return self.sgd.record_price(samples)
+
+    @property
+    def record_sum(self) -> RecordSum | None:
+        return self.sgd.record_sum
 
 
 @dataclass(frozen=True)
@@ -159,6 +174,15 @@ class BestOf:
 
     def variants(self, state: State) -> Mapping[str, Tensor]:
         return {}
+
+    def record_price(self, samples: int) -> RecordPrice | None:
+        if self.trainer.record_price(samples) is None:
+            return None
+        return Unproved("every client chooses a hypothesis by the loss on its records, which gets no noise")
+
+    @property
+    def record_sum(self) -> RecordSum | None:
+        return None
 
 
 def _hypotheses(view: View) -> Tensor:
