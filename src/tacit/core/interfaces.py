@@ -100,6 +100,10 @@ class Trainer(Protocol):
         """How far one record can change a row, where a row is a sum over a Poisson batch; None: it is none."""
         ...
 
+    def sized(self, noise: float) -> Self:
+        """The trainer with this noise multiplier of its own noise; itself if it adds none."""
+        ...
+
 
 class Codec(Protocol):
     """In which coordinates are updates sent? `read` and `encode` run at the clients, all else at the server."""

@@ -6,7 +6,7 @@ References: McMahan et al. 2017 (FederatedAveraging); Kerkouche et al. 2021, Alg
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -76,6 +76,9 @@ class Sgd:
     def record_sum(self) -> RecordSum | None:
         return None
 
+    def sized(self, noise: float) -> Self:
+        return self
+
     def descent(self, now: ClientRound) -> Descent:
         """The local training of this round, for the engine."""
         return Descent(
@@ -125,6 +128,9 @@ class Masked:
     @property
     def record_sum(self) -> RecordSum | None:
         return self.sgd.record_sum
+
+    def sized(self, noise: float) -> Self:
+        return replace(self, sgd=self.sgd.sized(noise))
 
 
 @dataclass(frozen=True)
@@ -183,6 +189,9 @@ class BestOf:
     @property
     def record_sum(self) -> RecordSum | None:
         return None
+
+    def sized(self, noise: float) -> Self:
+        return replace(self, trainer=self.trainer.sized(noise))
 
 
 def _hypotheses(view: View) -> Tensor:

@@ -174,6 +174,9 @@ class MagnitudePrune:
     def record_sum(self) -> RecordSum | None:
         return None
 
+    def sized(self, noise: float) -> Self:
+        return self
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdmmPrune:
@@ -266,6 +269,9 @@ class AdmmPrune:
     @property
     def record_sum(self) -> RecordSum | None:
         return None
+
+    def sized(self, noise: float) -> Self:
+        return self
 
     def _train_masked(self, view: View, data: Wave, now: ClientRound) -> Rows:
         """One row per client, trained under the frozen mask."""
