@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tacit.core import DenseRows, Rows
 from tacit.errors import expect
-from tacit.pieces.mechanisms.discrete import (
+from tacit.noise.discrete import (
     BLOCK,
     SMOOTHING,
     ByteSource,
@@ -29,7 +29,7 @@ from tacit.pieces.mechanisms.discrete import (
     IntegerBound,
     draw_bytes,
 )
-from tacit.pieces.mechanisms.lattice import Floats, rounded_bound
+from tacit.noise.lattice import Floats, rounded_bound
 
 DISTANCE = 2.0**-80  # total variation of a round from its price, for up to 2²⁸ coordinates
 LOG_FAILURE = 100 * log(2)  # stochastic rounding exceeds its bound with probability 2⁻¹⁰⁰ at most
