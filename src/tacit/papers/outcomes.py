@@ -122,7 +122,7 @@ def _plain_row(job: Job, trials: Sequence[RowTrial], guarantee: str) -> Comparis
 def _finished_run(job: Job) -> FinishedRun:
     task = read_manifest(job.directory).task
     return FinishedRun(
-        method=size_noise(job.method, task.clients),
+        method=size_noise(job.method, task.clients, task.sizes),
         clients=task.clients,
         parameters=task.parameters,
         reports=read_rounds(job.directory),
@@ -277,7 +277,7 @@ def _maps(job: Job, plot: ImportanceMaps) -> Curves:
     """All maps of one run, which is repeated for them, with six digits."""
     task = job.experiment.build_task()
     shape = _image_shape(task, job)
-    method = size_noise(job.method, len(task.population))
+    method = size_noise(job.method, len(task.population), tuple(task.population.sizes.tolist()))
     found = {MEAN: task.population[plot.client][0].double().mean(0)}
     at = [number for number in plot.at if number <= method.rounds]
     for trace in client_traces(method, task, client=plot.client, at=at, seed=job.seed):
