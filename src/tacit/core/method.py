@@ -29,6 +29,7 @@ from tacit.core.prices import (
     Release,
     Repeated,
     Sampling,
+    Unit,
     Unproved,
     Unsized,
     accounted,
@@ -127,6 +128,13 @@ class Method:
     def record_bound(self) -> float | None:
         """The bound on what one record adds to a row, where the mechanism's noise is for records; None: it is not."""
         return self.mechanism.record_bound if isinstance(self.mechanism, RecordMechanism) else None
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """The units about which a guarantee is stated, or that there is none; the record only if it gets noise."""
+        if not self.protects_records:
+            return (Unit.CLIENT,)
+        return (Unit.CLIENT, Unit.RECORD) if self.record_bound is None and self.changes_rows else (Unit.RECORD,)
 
     @property
     def protects_records(self) -> bool:

@@ -11,6 +11,9 @@ from typing import Self
 from tacit.core.prices import RECIPIENTS, Adjacency, Unit
 from tacit.errors import expect
 
+PERSONS = "A person with several records is protected as so many records, at one client or at several, and not as one."
+IN_COMMON = "That a client takes part, and what its records have in common, is not protected."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
@@ -214,6 +217,14 @@ def _plural(count: int, noun: str) -> str:
 def public_population(population: int) -> str:
     """That the number of clients is not protected, for the list of what a guarantee does not cover."""
     return f"The number of clients, {population}, is public."
+
+
+def record_adversary(*, sums: str = "") -> str:
+    """Against whom a record is protected: with noise of its client's own, or with noise of all clients in a sum.
+
+    `sums`: against whom the sum's noise protects.
+    """
+    return f"{sums}, the server included" if sums else "whoever sees the messages of its client, the server included"
 
 
 def delta_warning(delta: float, population: int, unit: Unit = Unit.CLIENT) -> str | None:

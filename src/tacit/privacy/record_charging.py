@@ -22,14 +22,19 @@ from tacit.core.provenance import declaration
 from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accounting, Rdp, max_rounds
 from tacit.privacy.charging import DROPOUTS
-from tacit.privacy.guarantee import Guarantee, delta_warning, public_population
+from tacit.privacy.guarantee import (
+    IN_COMMON,
+    PERSONS,
+    Guarantee,
+    delta_warning,
+    public_population,
+    record_adversary,
+)
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.planning import bracket
 from tacit.privacy.records import RecordAccounting, RecordCharge
 
 UNLIKELY = 0.01  # with which some client takes part more often than its noise is sized for
-PERSONS = "A person with several records is protected as so many records, at one client or at several, and not as one."
-IN_COMMON = "That a client takes part, and what its records have in common, is not protected."
 SIZES = "The number of records of every client is public: it decides at which rate its batches are drawn."
 
 
@@ -143,7 +148,7 @@ class RecordCharges:
             sampling=self._sampling,
             amplified=any(release.amplification.rate < 1 for release in releases),
             accountant=of_worst.accountant.name,
-            adversary=self._adversary(releases[0]),
+            adversary=record_adversary(sums="" if self.method.record_bound is None else releases[0].adversary),
         ).excluding(*self._not_covered(releases[0]))
 
     @property
@@ -154,11 +159,6 @@ class RecordCharges:
             return "every batch contains every record"
         probability = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, by the size of the client"
         return f"Poisson batches, each record with probability {probability}"
-
-    def _adversary(self, release: Release) -> str:
-        if self.method.record_bound is None:
-            return "whoever sees the messages of its client, the server included"
-        return f"{release.adversary}, the server included"
 
     def _not_covered(self, release: Release) -> tuple[str, ...]:
         across = self.method.record_bound is not None

@@ -185,9 +185,9 @@ class Run:
         """What is proved about each unit that the method adds noise for, clients first; never added up."""
         method, not_covered = self.plan.method, self.plan.task.not_covered
         found = []
-        if protects_clients(method):
+        if Unit.CLIENT in method.units:
             found.append(guarantee_of(method, self.history, self.charges, self.leakage, not_covered))
-        if method.protects_records:
+        if Unit.RECORD in method.units:
             found.append(record_guarantee_of(method, self.history, self.record_charges, not_covered))
         seeded = self.plan.noise == "seeded" and (method.changes_rows or method.protects_records)
         return tuple(each.excluding(SEEDED) for each in found) if seeded else tuple(found)
@@ -279,11 +279,6 @@ def check_records(method: Method, task: Task) -> None:
             "record adds to the gradient depends on the others and cannot be clipped. Use a loss that is a mean over "
             "records, such as MeanSquared or CrossEntropy."
         )
-
-
-def protects_clients(method: Method) -> bool:
-    """Whether there is a guarantee to state for clients: noise for them is added, or noise for nobody."""
-    return not method.protects_records or (method.record_bound is None and method.changes_rows)
 
 
 def record_guarantee_of(
