@@ -120,7 +120,7 @@ def _as_batches(args: argparse.Namespace) -> None:
     args.rounds = args.steps
     if args.epochs is not None:
         expect(args.epochs > 0, f"epochs={args.epochs:g} > 0")
-        args.rounds = math.ceil(args.epochs * args.size / args.cohort)
+        args.rounds = math.ceil(args.epochs * max(1, round(args.size / args.cohort)))  # as DpSgd counts them
 
 
 def _of_records(args: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:

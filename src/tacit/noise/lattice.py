@@ -119,7 +119,8 @@ class Lattice:
         wanted = ceil(log2((steps or max(least, floor(11 * sqrt(dim)))) / clip))
         grid = at(wanted if steps else _finest(at, wanted, ceil(-log2(clip))))
         statement = f"rounding to {grid.steps:g} steps to increase norms by {grid.inflation:.0%} <= {MAX_INFLATION:.0%}"
-        expect(grid.inflation <= MAX_INFLATION, statement, f"More steps do not fit {bits} bits. Use more bits.")
+        advice = "Use more bits." if records is None else "Use smaller batches or fewer clients."
+        expect(grid.inflation <= MAX_INFLATION, statement, f"More steps do not fit {bits} bits. {advice}")
         return grid
 
     def for_cohort(self, cohort: int, honest: float, noise_multiplier: float) -> "Lattice":

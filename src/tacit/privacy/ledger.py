@@ -182,7 +182,7 @@ class Ledger:
         delta, rounds = self.budget.delta, {(entry.run, entry.round) for entry in self.entries}
         return LedgerUse(
             self.path,
-            self.accounting.epsilon(delta) if self.accounting.rounds or not self.records.rounds else None,
+            self.accounting.epsilon(delta),
             self.budget,
             len(rounds),
             len(runs),

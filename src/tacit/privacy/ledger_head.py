@@ -62,7 +62,7 @@ class LedgerUse:
 
     Attributes:
         path: the ledger's file.
-        epsilon: the ε of clients over all reserved rounds, at the budget's δ; None: only records were charged.
+        epsilon: the ε of clients over all reserved rounds, at the budget's δ; 0 if only records were charged.
         budget: the budget of all runs together.
         rounds: the number of reserved rounds.
         runs: the number of runs that reserved them.
@@ -70,7 +70,7 @@ class LedgerUse:
     """
 
     path: Path
-    epsilon: float | None
+    epsilon: float
     budget: Budget
     rounds: int
     runs: int
@@ -86,9 +86,9 @@ class LedgerUse:
     def _used(self) -> list[str]:
         limit = f"{self.budget.epsilon:g} at δ = {self.budget.delta:g}"
         if self.records is None:
-            return [f"ε = {self.epsilon or 0.0:.4g} of {limit}"]
+            return [f"ε = {self.epsilon:.4g} of {limit}"]
         record = f"ε = {self.records.epsilon:.4g} of {limit} for every record"
-        return [record] if self.epsilon is None else [f"ε = {self.epsilon:.4g} of {limit} for every client", record]
+        return [record] if self.epsilon == 0 else [f"ε = {self.epsilon:.4g} of {limit} for every client", record]
 
     def to_json(self) -> dict[str, object]:
         return {**asdict(self), "path": str(self.path)}
