@@ -61,7 +61,7 @@ from tacit.pieces.mechanisms import (
 )
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Add, Momentum, Replace
-from tacit.pieces.trainers import AdmmPrune, BestOf, Keep, MagnitudePrune, Masked, Sgd
+from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Sgd
 from tacit.report.cards import Card, card
 from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.checking import Check, check
@@ -90,6 +90,7 @@ __all__ = [
     "Csr",
     "DataError",
     "DistributedGaussian",
+    "DpSgd",
     "EllipsoidClip",
     "Enclave",
     "Everyone",
@@ -127,6 +128,7 @@ __all__ = [
     "QuantileClip",
     "RandomK",
     "Reals",
+    "RecordGradient",
     "ReleasedMovement",
     "Replace",
     "Report",

@@ -27,7 +27,7 @@ from tacit.pieces.mechanisms import (
 )
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Momentum, Replace
-from tacit.pieces.trainers import AdmmPrune, BestOf, Keep, MagnitudePrune, Masked, Sgd
+from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Sgd
 
 __all__ = [
     "AccuracySensitivity",
@@ -36,6 +36,7 @@ __all__ = [
     "ByImportance",
     "CentralGaussian",
     "DistributedGaussian",
+    "DpSgd",
     "EllipsoidClip",
     "Enclave",
     "Everyone",
@@ -61,6 +62,7 @@ __all__ = [
     "QuantileClip",
     "RandomK",
     "Reals",
+    "RecordGradient",
     "ReleasedMovement",
     "Replace",
     "SecureSum",
