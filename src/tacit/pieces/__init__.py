@@ -28,7 +28,7 @@ from tacit.pieces.mechanisms import (
 )
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Momentum, Replace
-from tacit.pieces.trainers import AdmmPrune, BestOf, Keep, MagnitudePrune, Masked, Sgd
+from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Sgd
 
 __all__ = [
     "AccuracySensitivity",
@@ -37,6 +37,7 @@ __all__ = [
     "ByImportance",
     "CentralGaussian",
     "DistributedGaussian",
+    "DpSgd",
     "EllipsoidClip",
     "Enclave",
     "Everyone",
@@ -63,6 +64,7 @@ __all__ = [
     "RandomK",
     "Reals",
     "RecordClip",
+    "RecordGradient",
     "ReleasedMovement",
     "Replace",
     "SecureSum",
