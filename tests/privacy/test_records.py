@@ -122,12 +122,12 @@ def test_a_release_about_records_is_no_charge_for_clients(tmp_path: Path) -> Non
         with pytest.raises(UserError, match="never added to that of clients"):
             ledger.reserve("run", 1, Repeated(step(), 1).release)
         ledger.reserve("run", 1, charge(c0=4))
-        assert ledger.reserve("run", 1, charge(c0=4)) == ledger.entry("run", 1, Unit.RECORD)
+        assert ledger.reserve("run", 1, charge(c0=4)) == ledger.attempts("run", 1, Unit.RECORD)[0]
         with pytest.raises(LedgerError, match="start a new run"):
             ledger.reserve("run", 1, charge(c0=5))
         with pytest.raises(LedgerError, match="was never charged"):
             ledger.check_charged("run", 1)
         ledger.check_charged("run", 1, Unit.RECORD)
-        increased = ledger.increase(ledger.entry("run", 1, Unit.RECORD), charge(c0=9))
+        increased = ledger.increase(ledger.attempts("run", 1, Unit.RECORD)[0], charge(c0=9))
         assert ledger.records.released[0].total() == 9
         assert ledger.increase(increased, charge(c0=1)) == increased

@@ -10,7 +10,8 @@ hold a ledger; the operating system releases the lock when that process ends, ho
     reserve ──► compute ──► release (the model is written) ──► mark (its digest is recorded here)
     killed before reserve returns: charged at most once, and free to repeat
     killed after it: the same round of the same run with the same release and the same key may be repeated without a
-                     new charge; it leads to the same release, because the noise derives from the key
+                     new charge; it leads to the same release, because the noise derives from the key. With another key
+                     it is another attempt, which is charged like any round
 
 Rounds are charged by unit: what is released about clients and what is released about records have accountings of their
 own, each within the ledger's budget, and are never added.
@@ -36,6 +37,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import count, takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -60,7 +62,7 @@ _SCHEMA = (
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """A reserved round.
+    """A reserved round, or a further attempt at it.
 
     Attributes:
         run: the run's name.
@@ -69,6 +71,7 @@ class LedgerEntry:
         label: a description for people.
         digest: digest of the released state; None if the round was not marked as released.
         key: digest of the key of the round's noise; empty if it was not given.
+        attempt: 1, and one more each time that the round was repeated with another key.
         unit: whose privacy is charged; a round of the same run may have an entry for each unit.
     """
 
@@ -78,16 +81,35 @@ class LedgerEntry:
     label: str = ""
     digest: str | None = None
     key: str = ""
+    attempt: int = 1
     unit: Unit = Unit.CLIENT
 
     @property
-    def slot(self) -> tuple[str, int, Unit]:
-        """What identifies it."""
-        return self.run, self.round, self.unit
+    def number(self) -> "Number":
+        """What it is known by in the ledger."""
+        return self.run, self.round, self.attempt, self.unit
+
+    @property
+    def releases(self) -> Counter[Release]:
+        """What it releases about clients, and how often."""
+        return from_json(json.loads(self.event))
+
+    @property
+    def record_charge(self) -> RecordCharge:
+        """What it releases about records."""
+        return charge_from_json(json.loads(self.event))
+
+    @property
+    def content(self) -> Counter[Release] | RecordCharge:
+        """What it releases about its unit."""
+        return self.releases if self.unit is Unit.CLIENT else self.record_charge
 
     def to_json(self) -> dict[str, object]:
         """Plain values; the unit is left out if it is the client, as earlier versions wrote entries."""
         return {name: value for name, value in asdict(self).items() if name != "unit" or value != Unit.CLIENT}
+
+
+Number = tuple[str, int, int, Unit]  # run, round, attempt and whose privacy is charged
 
 
 class Ledger:
@@ -121,8 +143,8 @@ class Ledger:
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self._connection, self._process = path, connection, os.getpid()
-        self._entries: dict[tuple[str, int, Unit], LedgerEntry] = {}
-        self._first_events: dict[tuple[str, int, Unit], str] = {}  # the event with which a round was first reserved
+        self._entries: dict[Number, LedgerEntry] = {}
+        self._first_events: dict[Number, str] = {}  # the event with which an attempt was first reserved
         self._keys: dict[str, tuple[str, int]] = {}  # of which run and round each key is
         self._hashes: list[str] = []  # of the rows, in order
 
@@ -163,12 +185,8 @@ class Ledger:
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """All reserved rounds, in the order of their reservation."""
+        """All reserved rounds, in the order of their reservation; every attempt is an entry."""
         return tuple(self._entries.values())
-
-    def entry(self, run: str, round: int, unit: Unit = Unit.CLIENT) -> LedgerEntry:  # noqa: A002
-        """The reserved round of this run."""
-        return self._entries[run, round, unit]
 
     @property
     def head(self) -> LedgerHead:
@@ -199,7 +217,7 @@ class Ledger:
 
     def check_charged(self, run: str, rounds: int, unit: Unit = Unit.CLIENT) -> None:
         """Raise `LedgerError` unless the first `rounds` rounds of this run were charged here."""
-        missing = [number for number in range(1, rounds + 1) if (run, number, unit) not in self._entries]
+        missing = [number for number in range(1, rounds + 1) if (run, number, 1, unit) not in self._entries]
         if missing:
             raise LedgerError(
                 f"{self.path} is the ledger of other runs: round {missing[0]} of {run} was never charged to it. "
@@ -217,16 +235,20 @@ class Ledger:
         """Charge a round before any noise is drawn; the charge is on the disk when this returns.
 
         A release charges clients, a `RecordCharge` the records of those that take part. Repeating a reserved round of
-        the same run with the same release and key costs nothing.
+        the same run with the same release and key costs nothing. With another key, the noise is new and so is the
+        release: it is a further attempt, with a charge of its own.
 
         Raises:
             BudgetError: the round would exceed the budget. Nothing was charged.
-            LedgerError: the round was reserved with another release or key, or the key belongs to another round.
+            LedgerError: the round was reserved with another release, or the key belongs to another round.
             StorageError: the charge could not be written. Nothing may be released.
         """
-        entry = LedgerEntry(run, round, canonical(to_json(release)), label, key=key, unit=_unit(release))
+        unit = _unit(release)
+        earlier = self.attempts(run, round, unit)
+        known = next((each for each in earlier if each.key == key), None)
+        attempt = known.attempt if known else len(earlier) + 1
+        entry = LedgerEntry(run, round, canonical(to_json(release)), label, key=key, attempt=attempt, unit=unit)
         self._check_key(entry)
-        known = self._entries.get(entry.slot)
         if known is None:
             composed = (
                 self.accounting.compose(release) if isinstance(release, Release) else self.records.compose(release)
@@ -234,6 +256,11 @@ class Ledger:
             return self._charge(entry, composed)
         self._check_same(known, entry)
         return known
+
+    def attempts(self, run: str, round: int, unit: Unit = Unit.CLIENT) -> tuple[LedgerEntry, ...]:  # noqa: A002
+        """All attempts at a round, in the order of their reservation."""
+        numbers = takewhile(self._entries.__contains__, ((run, round, attempt, unit) for attempt in count(1)))
+        return tuple(self._entries[number] for number in numbers)
 
     def increase(self, entry: LedgerEntry, release: Release | RecordCharge) -> LedgerEntry:
         """Replace the release of a reserved round by a costlier one, before anything is released.
@@ -245,11 +272,11 @@ class Ledger:
             LedgerError: the round was already released.
             StorageError: the charge could not be written. Nothing may be released.
         """
-        known = self._entries[entry.slot]
+        known = self._entries[entry.number]
         increased = replace(known, event=canonical(to_json(release)))
         if known.digest is not None:
             self._check_same(known, increased)
-        entries = {**self._entries, entry.slot: increased}.values()
+        entries = {**self._entries, entry.number: increased}.values()
         before: Accounting | RecordAccounting = self.accounting
         after: Accounting | RecordAccounting
         if entry.unit is Unit.CLIENT:
@@ -277,7 +304,7 @@ class Ledger:
 
     def release(self, entry: LedgerEntry, digest: str) -> LedgerEntry:
         """Mark a reserved round as released, with the digest of what was released. Idempotent."""
-        known = self._entries.get(entry.slot)
+        known = self._entries.get(entry.number)
         if known is None:
             raise LedgerError(f"Round {entry.round} of {entry.run} was never reserved in {self.path}.")
         if known.digest not in (None, digest):
@@ -287,9 +314,10 @@ class Ledger:
             )
         marked = replace(known, digest=digest)
         if known.digest is None:
+            row = {"run": entry.run, "round": entry.round, "attempt": entry.attempt, "digest": digest}
             unit = {} if entry.unit is Unit.CLIENT else {"unit": entry.unit.value}
-            self._append({"kind": "release", "run": entry.run, "round": entry.round, "digest": digest, **unit})
-            self._entries[entry.slot] = marked
+            self._append({"kind": "release", **row, **unit})
+            self._entries[entry.number] = marked
         return marked
 
     def _load(self, budget: Budget | None, accountant: Accountant | None) -> None:
@@ -355,8 +383,8 @@ class Ledger:
         return self._hashes[-1] if self._hashes else GENESIS
 
     def _add(self, entry: LedgerEntry) -> None:
-        self._entries[entry.slot] = entry
-        self._first_events.setdefault(entry.slot, entry.event)
+        self._entries[entry.number] = entry
+        self._first_events.setdefault(entry.number, entry.event)
         if entry.key:
             self._keys[entry.key] = entry.run, entry.round
 
@@ -366,8 +394,8 @@ class Ledger:
         if row["kind"] == "reserve":
             self._add(LedgerEntry(**content, unit=unit))  # type: ignore[arg-type]
         else:
-            known = self._entries[str(row["run"]), int(str(row["round"])), unit]
-            self._entries[known.slot] = replace(known, digest=str(row["digest"]))
+            number = str(row["run"]), int(str(row["round"])), int(str(row.get("attempt", 1))), unit
+            self._entries[number] = replace(self._entries[number], digest=str(row["digest"]))
 
     def _append(self, body: dict[str, object], before: tuple[str, ...] = ()) -> None:
         """Write one row in a transaction that is on the disk when this returns, and note it beside the ledger."""
@@ -396,30 +424,21 @@ class Ledger:
             raise _translate(error, self.path) from error
 
     def _check_same(self, known: LedgerEntry, requested: LedgerEntry) -> None:
-        first = self._first_events[requested.slot]
-        read = _releases if requested.unit is Unit.CLIENT else _record_charge
-        if read(requested.event) not in map(read, (known.event, first)):  # earlier versions wrote other text
+        first = self._first_events[requested.number]
+        if requested.content not in (known.content, replace(known, event=first).content):  # their text may differ
             raise LedgerError(
                 f"Round {requested.round} of {requested.run} was reserved as {known.event}, but {requested.event} is "
                 "requested. A different release needs its own charge: start a new run."
             )
 
     def _check_key(self, entry: LedgerEntry) -> None:
-        """Raise `LedgerError` if another round has this key, or this round has another key."""
-        if not entry.key:
-            return
+        """Raise `LedgerError` if another round has this key."""
         run, number = self._keys.get(entry.key, (entry.run, entry.round))
         if (run, number) != (entry.run, entry.round):
             raise LedgerError(
                 f"{self.path} knows the key of round {entry.round} of {entry.run}: it is that of round {number} of "
                 f"{run}. The difference of two releases with the same noise has none. Use secret noise, or with seeded "
                 "noise another seed. Nothing was released."
-            )
-        known = self._entries.get(entry.slot)
-        if known is not None and known.key != entry.key:
-            raise LedgerError(
-                f"Round {entry.round} of {entry.run} was reserved with another key. Other noise is a second release "
-                "and needs its own charge: start a new run. Nothing was released."
             )
 
     def _check_terms(self, budget: Budget | None, accountant: Accountant | None) -> None:
@@ -485,16 +504,8 @@ def _hash(previous: str, number: int, body: str) -> str:
     return hashlib.sha256(canonical([previous, number, body]).encode()).hexdigest()
 
 
-def _releases(event: str) -> Counter[Release]:
-    return from_json(json.loads(event))
-
-
-def _record_charge(event: str) -> RecordCharge:
-    return charge_from_json(json.loads(event))
-
-
 def _account_records(entries: Iterable[LedgerEntry]) -> RecordAccounting:
-    return RecordAccounting.of(_record_charge(entry.event) for entry in entries if entry.unit is Unit.RECORD)
+    return RecordAccounting.of(entry.record_charge for entry in entries if entry.unit is Unit.RECORD)
 
 
 def _unit(release: Release | RecordCharge) -> Unit:
@@ -510,7 +521,7 @@ def _total(entries: Iterable[LedgerEntry]) -> tuple[Counter[Release], int]:
     counts, rounds = Counter[Release](), 0
     for entry in entries:
         if entry.unit is Unit.CLIENT:
-            counts.update(_releases(entry.event))
+            counts.update(entry.releases)
             rounds += 1
     return counts, rounds
 

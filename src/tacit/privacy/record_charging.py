@@ -30,12 +30,29 @@ from tacit.privacy.guarantee import (
     public_population,
     record_adversary,
 )
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger import Ledger, LedgerEntry
 from tacit.privacy.planning import bracket
 from tacit.privacy.records import RecordAccounting, RecordCharge
 
 UNLIKELY = 0.01  # with which some client takes part more often than its noise is sized for
 SIZES = "The number of records of every client is public: it decides at which rate its batches are drawn."
+
+
+@dataclass(frozen=True, eq=False)
+class RecordReservation:
+    """A round that is charged for the records of its cohort, and neither released nor failed yet.
+
+    Attributes:
+        earlier: the accounting of everything before it.
+        cohort: the clients that take part.
+        failed: how many attempts at the same round it includes.
+        entry: the round in the ledger, if there is one.
+    """
+
+    earlier: RecordAccounting
+    cohort: tuple[int, ...]
+    failed: int
+    entry: LedgerEntry | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +66,9 @@ class RecordCharges:
         rounds_allowed: the number of rounds that the method and its budget allow, if all clients take part in each.
         ledger: the ledger to which they are charged, if any.
         run: the run's name in the ledger.
-        before_reserve: the accounting without the round that was reserved last.
-        cohort: the clients of that round.
+        retries: how many charged attempts beside one for each round the accounting includes.
+        failed: how many of these were attempts at the next round.
+        reserved: the round that was reserved last, until it failed or another one is reserved.
     """
 
     method: Method
@@ -59,8 +77,9 @@ class RecordCharges:
     rounds_allowed: int
     ledger: Ledger | None = None
     run: str = ""
-    before_reserve: RecordAccounting | None = None
-    cohort: tuple[int, ...] = ()
+    retries: int = 0
+    failed: int = 0
+    reserved: RecordReservation | None = None
 
     @classmethod
     def begin(
@@ -75,8 +94,17 @@ class RecordCharges:
         if ledger is not None:
             ledger.check_charged(run, len(history), Unit.RECORD)
         known = tuple(sizes)
-        charges = (_charge(method, known, report.clients, report.turnout) for report in history)
-        return cls(method, known, RecordAccounting.of(charges), rounds_allowed(method, known), ledger, run)
+        charges = [_charge(method, known, report.clients, report.turnout) for report in history]
+        failed = [
+            each.record_charge for number in range(1, len(history) + 1) for each in _attempts(ledger, run, number)[:-1]
+        ]
+        accounting = RecordAccounting.of([*charges, *failed])
+        return cls(method, known, accounting, rounds_allowed(method, known), ledger, run, len(failed))
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that were charged, each counted once, however many attempts it took."""
+        return self.accounting.rounds - self.retries
 
     @property
     def delta(self) -> float:
@@ -91,17 +119,33 @@ class RecordCharges:
     def reserve(self, cohort: Sequence[int], key: str = "") -> Self:
         """The charges with one more round of these clients, before any of its noise is drawn.
 
+        Attempts at the round with other keys, which the ledger knows from before a crash, remain charged.
+
         Raises:
             BudgetError: the round would exceed the run's budget, or the ledger's, for a record of one of them. Nothing
                 was charged.
         """
         charge = _charge(self.method, self.sizes, cohort)
-        accounting, before = self.accounting.compose(charge), self.accounting
-        charged = replace(self, accounting=accounting, before_reserve=before, cohort=tuple(cohort))
+        others = [each for each in _attempts(self.ledger, self.run, self.rounds + 1) if each.key != key]
+        unknown = others[self.failed :]
+        earlier, retries = self.accounting, self.retries + len(unknown)
+        for each in unknown:
+            earlier = earlier.compose(each.record_charge)
+        reserved = RecordReservation(earlier, tuple(cohort), self.failed + len(unknown))
+        charged = replace(self, accounting=earlier.compose(charge), retries=retries, failed=0, reserved=reserved)
         charged._check_budget()
-        if self.ledger is not None:
-            self.ledger.reserve(self.run, accounting.rounds, charge, self.method.name, key)
-        return charged
+        if self.ledger is None:
+            return charged
+        entry = self.ledger.reserve(self.run, charged.rounds, charge, self.method.name, key)
+        return replace(charged, reserved=replace(reserved, entry=entry))
+
+    def fail(self) -> Self:
+        """The charges after an attempt at the reserved round that released nothing, so that the round can be repeated.
+
+        The attempt remains charged: what clients sent is not taken back. The next one needs a new key.
+        """
+        assert self.reserved is not None  # only a reserved round can fail
+        return replace(self, retries=self.retries + 1, failed=self.reserved.failed + 1, reserved=None)
 
     def settle(self, turnout: Turnout) -> Self:
         """The charges with the reserved round at its real turnout: with noise in shares, too few make it cost more.
@@ -109,28 +153,27 @@ class RecordCharges:
         Raises:
             BudgetError: the round would exceed a budget. Nothing may be released; the reservation remains charged.
         """
-        assert self.before_reserve is not None  # only a reserved round is settled
-        planned, actual = (_charge(self.method, self.sizes, self.cohort, known) for known in (None, turnout))
+        assert self.reserved is not None  # only a reserved round is settled
+        cohort = self.reserved.cohort
+        planned, actual = (_charge(self.method, self.sizes, cohort, known) for known in (None, turnout))
         if actual == planned:
             return self
-        settled = replace(self, accounting=self.before_reserve.compose(actual))
+        settled = replace(self, accounting=self.reserved.earlier.compose(actual))
         settled._check_budget("because too few clients delivered their noise")
-        if self.ledger is not None:
-            entry = self.ledger.entry(self.run, settled.accounting.rounds, Unit.RECORD)
-            self.ledger.increase(entry, actual)
+        if self.ledger is not None and self.reserved.entry is not None:
+            self.ledger.increase(self.reserved.entry, actual)
         return settled
 
     def release(self, state: State) -> None:
         """Mark the round as released, with a digest of the resulting model."""
-        if self.ledger is None:
+        if self.ledger is None or self.reserved is None or self.reserved.entry is None:
             return
         weights = state.weights.detach().cpu().contiguous().numpy()
-        entry = self.ledger.entry(self.run, self.accounting.rounds, Unit.RECORD)
-        self.ledger.release(entry, hashlib.sha256(weights.data).hexdigest())
+        self.ledger.release(self.reserved.entry, hashlib.sha256(weights.data).hexdigest())
 
     def guarantee(self) -> Guarantee:
         """What is proved about every record so far, and what is not."""
-        rounds, worst = self.accounting.rounds, self.accounting.worst(self.delta, fine=True)
+        rounds, worst = self.rounds, self.accounting.worst(self.delta, fine=True)
         if worst is None or math.isinf(worst.epsilon):
             why = "nothing was released yet" if worst is None else f"no finite ε holds at δ = {self.delta:g}"
             return record_none(why, rounds)
@@ -141,6 +184,7 @@ class RecordCharges:
             delta=self.delta,
             noise_error=of_worst.noise_error(self.delta),
             rounds=rounds,
+            retries=self.retries,
             unit=Unit.RECORD,
             worst_client=worst.client,
             steps=worst.steps,
@@ -185,9 +229,14 @@ class RecordCharges:
         assert worst is not None
         reason = f", {why}" if why else ""
         raise BudgetError(
-            f"Round {self.accounting.rounds} would exceed the budget of {budget} for the records of client "
+            f"Round {self.rounds} would exceed the budget of {budget} for the records of client "
             f"{worst.client}{reason}. Nothing was released."
         )
+
+
+def _attempts(ledger: Ledger | None, run: str, number: int) -> tuple[LedgerEntry, ...]:
+    """The attempts at a round that the ledger knows."""
+    return () if ledger is None else ledger.attempts(run, number, Unit.RECORD)
 
 
 def record_none(reason: str, rounds: int = 0) -> Guarantee:

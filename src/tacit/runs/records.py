@@ -68,6 +68,7 @@ class Plan:
             )
         check_declared(self.method)
         check_records(self.method, self.task)
+        _check_budget(self.method)
         sizes = tuple(self.task.population.sizes.tolist())
         object.__setattr__(self, "method", size_noise(self.method, len(sizes), sizes))
 
@@ -96,6 +97,20 @@ class Plan:
             caveat=self.method.channel.caveat,
             noise=self.noise,
         )
+
+
+def _check_budget(method: Method) -> None:
+    """Raise `CompositionError` for a budget that cannot be kept, because nothing is proved."""
+    prices = {Unit.CLIENT: method.price(0), Unit.RECORD: method.record_price(1)}
+    reason = next((price.reason for unit in method.units if isinstance(price := prices[unit], Unproved)), "")
+    if method.budget is None or not reason:
+        return
+    noise = ", and set its noise multiplier" * method.unsized
+    raise CompositionError(
+        f"{method.name}: a budget of {method.budget} cannot be kept, because nothing is proved: {reason}. Use pieces "
+        f"whose sensitivity is proved or declared, or leave the budget out{noise} (budget=none): then the run has no "
+        "guarantee. Nothing was released."
+    )
 
 
 @dataclass(frozen=True)
