@@ -1,11 +1,13 @@
 """A federation of real processes on 127.0.0.1, all of which end with the test, however it ends."""
 
+import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,15 +18,15 @@ from tacit.federation.relay import SOCKET, RelayTransport, free_port
 
 TESTS = Path(__file__).resolve().parents[1]
 ECHO = "federation.echo:open_echo"
-SECONDS_TO_START = 60.0
+SECONDS_TO_START = 300.0
 
 
 @dataclass
 class Processes:
-    """The kits of a federation and its running processes, by the names of its sites; the server's is `server`."""
+    """The kits of a federation and its processes, by the names of its sites; the server's is `server`."""
 
     study: Path
-    running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    spawned: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     @property
     def transport(self) -> RelayTransport:
@@ -33,24 +35,33 @@ class Processes:
     def kit(self, name: str) -> Path:
         return self.study / SERVER if name == SERVER else self.study / SITES / name
 
-    def start(self, *names: str, opener: str = ECHO, config: Path | None = None) -> None:
+    def pid(self, name: str) -> int:
+        return int((self.study / f"{name}.pid").read_text())
+
+    def start(self, *names: str, opener: str = ECHO, configs: Mapping[str, Path] | None = None) -> None:
+        """Start these, in processes of their own."""
+        lines = []
         for name in names:
             kit = self.kit(name)
-            command = server_command(kit) if name == SERVER else site_command(kit, config or kit, opener)
-            if name in self.running:
-                self.running.pop(name).wait()  # it has ended by itself
-            self.running[name] = self.spawn(name, command)
+            config = (configs or {}).get(name, kit)
+            command = server_command(kit) if name == SERVER else site_command(kit, config, opener)
+            lines.append(json.dumps([name, command[3:]]))  # without `python -m package`
+        self.spawn("launcher", [sys.executable, str(TESTS / "federation" / "launcher.py"), str(self.study)], lines)
 
-    def spawn(self, name: str, command: list[str]) -> "subprocess.Popen[bytes]":
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+    def spawn(self, name: str, command: list[str], lines: Iterable[str] = ()) -> "subprocess.Popen[bytes]":
+        places = [str(TESTS), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
         with (self.study / f"{name}.out").open("ab") as out:
-            return subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environment)
+            started = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.PIPE, env=environment)
+        self.spawned.append(started)
+        assert started.stdin is not None
+        with started.stdin as pipe:
+            pipe.write("".join(f"{line}\n" for line in lines).encode())
+        return started
 
     def kill(self, name: str) -> None:
         """As a crash does."""
-        process = self.running.pop(name)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        os.kill(self.pid(name), signal.SIGKILL)
 
     def wait_for(self, names: Iterable[str]) -> None:
         """Wait until exactly these sites are connected."""
@@ -63,10 +74,24 @@ class Processes:
         return "\n".join(f"--- {file.name}\n{file.read_text()[-1500:]}" for file in sorted(self.study.glob("*.out")))
 
     def end(self) -> None:
-        for process in self.running.values():
-            process.kill()
-        for process in self.running.values():
-            process.wait()
+        """End all processes: those of a launcher end with it."""
+        for each in self.spawned:
+            each.kill()
+        for each in self.spawned:
+            each.wait()
+        pids = [int(file.read_text()) for file in self.study.glob("*.pid")]
+        for _ in range(100):
+            if not any(map(is_running, pids)):
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"Some of the processes {pids} did not end.")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

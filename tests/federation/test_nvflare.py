@@ -77,7 +77,7 @@ def test_a_late_site_is_given_up_and_its_late_answer_reaches_nobody(running):
 
 
 def test_no_other_port_is_open_and_folders_are_private(running):
-    pids = {process.pid for process in running.running.values()}
+    pids = {running.pid(name) for name in ("server", *SITES)}
     assert listening(pids) == {port(running)}
     private = [path for path in running.study.rglob("*") if path.stat().st_mode & 0o077 and path.is_dir()]
     assert private == []
@@ -130,9 +130,9 @@ def test_with_another_sites_certificate_nobody_takes_its_place(running):
     config = json.loads((thief / "startup" / "fed_client.json").read_text())
     config["client"]["fqsn"] = "ash"
     (thief / "startup" / "fed_client.json").write_text(json.dumps(config))
-    running.running["thief"] = running.spawn("thief", site_command(thief, thief, "federation.echo:open_echo"))
+    process = running.spawn("thief", site_command(thief, thief, "federation.echo:open_echo"))
     until(lambda: "authenticated as 'birch' but claimed endpoint 'ash'" in server_log(running))
-    running.kill("thief")
+    process.kill()
     assert "Connected" not in (running.study / "thief.out").read_text()
     assert running.transport.ask("echo", {"ash": b"x"}, 30.0) == {"ash": b"x"}
 

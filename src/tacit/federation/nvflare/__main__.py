@@ -46,7 +46,7 @@ def _arguments(kind: str, kit: Path) -> argparse.Namespace:
     common += ["heart_beat_interval=3.0"]  # seconds: how soon sites notice that the server was restarted
     name = json.loads((kit / "startup" / "fed_client.json").read_text())["client"]["fqsn"]
     return argparse.Namespace(
-        workspace=str(kit), fed_client="fed_client.json", set=[*common, f"uid={name}", f"org={name}"], local_rank=0
+        workspace=str(kit), fed_client="fed_client.json", set=[*common, f"uid={name}"], local_rank=0
     )
 
 

@@ -149,7 +149,7 @@ def _provision(study: Path, work: Path, participants: Participants, missing: lis
     if (study / AUTHORITY).exists():
         shutil.copytree(study / AUTHORITY, work / PROJECT / "state")
     server = {"name": participants.host, "type": "server", "org": SERVER, "fed_learn_port": participants.port}
-    clients = [{"name": name, "type": "client", "org": name} for name in missing]
+    clients = [{"name": name, "type": "client", "org": _organisation(name)} for name in missing]
     users = [{"name": name, "type": "admin", "org": SERVER, "role": role} for name, role in admins.items()]
     project = prepare_project(
         {
@@ -168,6 +168,11 @@ def _provision(study: Path, work: Path, participants: Participants, missing: lis
     if context.get(CtxKey.BUILD_ERROR):
         raise StorageError(f"NVFLARE could not make the start-up kits: {'; '.join(context.get(CtxKey.ERRORS, []))}.")
     return Path(context[CtxKey.CURRENT_PROD_DIR])
+
+
+def _organisation(name: str) -> str:
+    """A site's organisation in its certificate: NVFLARE wants one, and without hyphens."""
+    return name.replace("-", "_")
 
 
 class _Quiet:

@@ -119,3 +119,10 @@ def _open(opener: str, config: Path) -> Handler:
     module, _, name = opener.partition(":")
     opened: Handler = getattr(importlib.import_module(module), name)(config)
     return opened
+
+
+def open_site(config: Path) -> Handler:
+    """The handler of the site that a file describes."""
+    from tacit.federation.site import Site
+
+    return Site.open(config).handle
