@@ -24,11 +24,11 @@ MORTAL = "federation.mortal:open_mortal"
 METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "plain": ("fl-top", {"cohort": COUNT, "ratio": 0.3}),
     "secure": ("fl-std", {"cohort": COUNT, "channel": "SecureSum()"}),
-    "secure-private": ("fl-std-dp", {"cohort": COUNT, "epsilon": 50.0}),
+    "secure-private": ("fl-std-dp", {"cohort": COUNT, "noise": 2.0, "epsilon": "none"}),
 }
 PLANS = {
     **METHODS,
-    "a site dies": ("fl-std-dp", {"cohort": COUNT, "epsilon": 51.0, "rounds": 4}),
+    "a site dies": ("fl-std-dp", {"cohort": COUNT, "noise": 2.0, "epsilon": "none", "rounds": 4}),
     "the run is killed": ("fl-std", {"cohort": COUNT, "channel": "SecureSum()", "rounds": 4}),
 }
 
@@ -94,7 +94,7 @@ def test_a_site_that_dies_is_a_dropout_and_takes_part_again(started):
     plan = started.plans["a site dies"]
     (started.config("site-1").with_name(DEATH)).write_text("talk 1 before")
     server = started.server(plan)
-    delivered = []
+    delivered: list[set[int]] = []
     for run in follow(server.run_plan, source=server):
         if len(run.history) == 1 and not delivered:
             started.start("site-1")

@@ -1,15 +1,27 @@
 """Train between organisations: certificates, a server, and runs with sites that do not trust one another.
 
 Examples:
-  tacit federation init study/                  write who takes part; then certificates and start-up kits
+  tacit federation demo                         a server and eight sites as real processes on this machine
+  tacit federation init study/ --host fl.example.org --sites hospital-a hospital-b hospital-c
   tacit federation serve study/                 keep the server running
   tacit federation status study/                which sites are connected
+  tacit federation run study/plan.toml          train with the sites that have accepted the plan
+  tacit federation run study/plan.toml --resume study/runs/fl-top-dp
 """
 
 import argparse
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tacit.cli._console import print_json
+from tacit.cli._serving import check_installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from tacit.federation.plan import FederationPlan
+    from tacit.runs.records import Run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _configure_init(commands.add_parser("init", help="make certificates and start-up kits"))
     _configure_serve(commands.add_parser("serve", help="keep the server running"))
+    _configure_run(commands.add_parser("run", help="train with the sites that have accepted a plan"))
     _configure_status(commands.add_parser("status", help="list the sites and whether they are connected"))
+    _configure_demo(commands.add_parser("demo", help="a server and eight sites as real processes on this machine"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,6 +50,23 @@ def _configure_init(parser: argparse.ArgumentParser) -> None:
 def _configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", type=Path, help="the study's folder")
     parser.set_defaults(do=_serve)
+
+
+def _configure_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, metavar="PLAN.toml", help="what is trained")
+    parser.add_argument("--resume", metavar="RUN", type=Path, help="continue the run in this directory")
+    parser.add_argument("--study", type=Path, help="the study's folder (default: that of the plan)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
+    parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs may share")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    parser.set_defaults(do=_run)
+
+
+def _configure_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sites", type=int, default=8, metavar="N", help="number of sites (default: 8)")
+    parser.add_argument("--rounds", type=int, default=12, metavar="N", help="number of rounds (default: 12)")
+    parser.add_argument("--folder", type=Path, help="where to leave all files (default: a temporary folder)")
+    parser.set_defaults(do=_demo)
 
 
 def _configure_status(parser: argparse.ArgumentParser) -> None:
@@ -101,25 +132,86 @@ def _status(args: argparse.Namespace) -> int:
     return 0 if all(connected.values()) else 1
 
 
-def serve_site(args: argparse.Namespace) -> int:
-    """`tacit site serve`: keep a site connected."""
+def _run(args: argparse.Namespace) -> int:
+    from tacit.cli.run import show
+    from tacit.errors import expect
+    from tacit.federation.plan import read_plan
+
+    expect(args.resume is None or args.out is None, "--resume without --out: a resumed run keeps its directory")
+    plan = read_plan(args.plan)
+    study = args.plan.parent if args.study is None else args.study
+    directory = args.resume or args.out or _new_directory(study / "runs", plan.method_name)
+    command = f"tacit federation run {args.plan} --resume {directory}"
+    done = _train(plan, study, directory, command, resume=args.resume is not None, ledger=args.ledger)
+    return show([done], as_json=args.json)
+
+
+def _new_directory(folder: Path, name: str) -> Path:
+    """A directory that does not exist yet."""
+    names = (name, *(f"{name}-{number}" for number in range(2, 1_000_000)))
+    return next(folder / each for each in names if not (folder / each).exists())
+
+
+def _train(
+    plan: "FederationPlan",
+    study: Path,
+    directory: Path,
+    command: str,
+    *,
+    resume: bool = False,
+    ledger: Path | None = None,
+    watch: "Callable[[Run], None] | None" = None,
+) -> "Run":
+    """Train with the sites that are connected to the study's server; `watch` is called after every round."""
+    from tacit.cli.run import follow_to_end
+    from tacit.federation.journal import Journal
+    from tacit.federation.relay import SOCKET, RelayTransport
+    from tacit.federation.server import FederationServer
+    from tacit.runs.training import follow
+
+    transport = RelayTransport(study / "server" / SOCKET)
+    transport.check()
+    server = FederationServer(plan, transport, Journal(study / "log.jsonl"))
+    steps = follow(server.run_plan, out=directory, resume=resume, ledger=ledger, source=server)
+    return follow_to_end(_watched(steps, watch), server.run_plan, directory, command)
+
+
+def _watched(steps: "Generator[Run]", watch: "Callable[[Run], None] | None") -> "Generator[Run]":
+    with closing(steps):
+        for step in steps:
+            if watch is not None:
+                watch(step)
+            yield step
+
+
+def _demo(args: argparse.Namespace) -> int:
+    """Set up a federation in a folder, run it with real processes, and kill one of them on the way."""
     check_installed()
-    from tacit.core import files
-    from tacit.federation.nvflare.process import keep_running, site_command
+    import tempfile
 
-    kit = args.config.parent / "kit" if args.kit is None else args.kit
-    files.read(kit / "startup" / "fed_client.json", "the start-up kit's")
-    return keep_running(site_command(kit, args.config, OPENER))
+    from tacit.errors import expect
+
+    expect(args.sites >= MIN_SITES, f"--sites={args.sites} >= {MIN_SITES}, so that secure aggregation survives a loss")
+    expect(args.rounds >= MIN_ROUNDS, f"--rounds={args.rounds} >= {MIN_ROUNDS}, so that a site can come back")
+    if args.folder is not None:
+        return _demo_in(args.folder, args)
+    with tempfile.TemporaryDirectory(prefix="tacit-demo-") as folder:
+        return _demo_in(Path(folder), args)
 
 
-OPENER = "tacit.federation.site:open_site"  # makes a site from its file
+MIN_SITES, MIN_ROUNDS = 5, 6
 
 
-def check_installed() -> None:
-    """Raise `UserError` unless NVFLARE is installed."""
-    from importlib.util import find_spec
+def _demo_in(folder: Path, args: argparse.Namespace) -> int:
+    from tacit.cli.run import show
+    from tacit.federation.demonstration import demonstration, talk
 
-    from tacit.errors import UserError
-
-    if find_spec("nvflare") is None:
-        raise UserError("A federation needs NVFLARE. Install it with: pip install 'tacit[federation]'.")
+    demo = demonstration(folder, args.sites, args.rounds)
+    victim, number = demo.names[1], 1
+    with demo.running():
+        watch = demo.killing(victim, after=2, back=args.rounds - 2)
+        directory = folder / "runs" / demo.plan.method_name
+        done = _train(demo.plan, folder, directory, f"tacit federation demo --folder {folder}", watch=watch)
+    missed = [str(each.round) for each in done.history if number not in set(each.clients) - set(each.rejected)]
+    talk(f"{victim} missed the rounds {', '.join(missed)} of {len(done.history)}, and took part in all others.")
+    return show([done], as_json=False)

@@ -34,6 +34,7 @@ def main(line: list[str]) -> int:
         return error.exit_code
     if kind == "server":
         kits.place_storage(folder)
+    (folder / process.PID).write_text(str(os.getpid()))
     run = server_train.main if kind == "server" else client_train.main
     return int(MainProcessMonitor.run(main_func=run, run_dir=str(folder), args=_arguments(kind, folder)) or 0)
 

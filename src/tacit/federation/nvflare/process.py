@@ -16,6 +16,7 @@ from tacit.federation.transport import Handler
 MIN_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds before a process that ended is started again
 SECONDS_OF_A_GOOD_START = 60.0
 SECONDS_TO_END = 10.0
+PID = "process.pid"  # in a kit: the number of its running process
 
 
 class OneThread:
