@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from workloads import mlp
 
 from tacit.core import Samples, Task
 from tacit.engine import Simulation
@@ -31,6 +30,7 @@ from tacit.federation.relay import SOCKET, RelayTransport
 from tacit.federation.server import FederationServer
 from tacit.federation.transport import Failure, Handler
 from tacit.runs.training import follow
+from workloads import mlp
 
 HERE = Path(__file__).resolve().parent
 MODEL = "workloads:mlp"
@@ -48,10 +48,11 @@ least_cohort = 4
 """
 PLAN = f"""\
 method = "fl-std"
-args = {{ rounds = %d, cohort = %d, "descent.batch" = 20, "descent.steps" = 30, channel = "SecureSum()" }}
+args = {{ rounds = %d, cohort = %d, "descent.batch_size" = 10, "descent.steps" = 60, channel = "SecureSum()" }}
 model = "{MODEL}"
 sites = "directory.toml"
 evaluate_every = 0
+least_cohort = 4
 """
 
 
