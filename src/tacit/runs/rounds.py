@@ -1,27 +1,75 @@
 """The loop over charged rounds, which `rounds` gives to its caller and `train` records.
 
 Reserve, compute, settle, release: every round is charged before any of its noise is drawn, and a budget ends the loop
-before the round that would exceed it. The engine's loop (`Simulation.rounds`) knows nothing about charges; nothing but
-this module plays it for a caller that has a budget.
+before the round that would exceed it. Who plays the rounds is a parameter (`RoundSource`): the engine's simulation, or
+the server of a federation. Neither knows anything about charges; nothing but this module plays rounds for a caller that
+has a budget.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from tacit.core import KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Task
 from tacit.core.keys import Ratchet
-from tacit.errors import BudgetError, TrainingError, UserError
+from tacit.errors import BudgetError, TooFewClientsError, TrainingError, UserError
 from tacit.runs.manifest import Manifest
 from tacit.runs.records import Plan, Run
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
     from tacit.privacy.ledger_head import LedgerHead
+
+
+class RoundSource(Protocol):
+    """Who plays the rounds of a run."""
+
+    def keys(self, ratchet: Ratchet | None) -> KeySource:
+        """The keys of the rounds to come; `ratchet` is the run's secret, None if its noise is seeded."""
+        ...
+
+    def ready(self) -> None:
+        """Wait until a round can begin, before it is charged; raises `TooFewClientsError` if none can."""
+        ...
+
+    def rounds(self, state: State, last: int, keys: KeySource) -> Generator[tuple[State, Report]]:
+        """The rounds from this state on, up to number `last`; `TooFewClientsError` if one ends without a sum."""
+        ...
+
+    def retry(self) -> KeySource | None:
+        """Keys for another attempt at a round that ended without a sum; None: the run ends there."""
+        ...
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The rounds of a plan's simulation, which ends where a round ends without a sum: a repetition would do the same.
+
+    Attributes:
+        plan: what is run.
+        workers: worker processes; None: one per processor.
+    """
+
+    plan: Plan
+    workers: int | None = None
+
+    def keys(self, ratchet: Ratchet | None) -> KeySource:
+        seed = self.plan.seed
+        return SeededKeys(seed) if self.plan.noise == "seeded" else SecretKeys(seed, ratchet)
+
+    def ready(self) -> None:
+        """A simulation always is."""
+
+    def rounds(self, state: State, last: int, keys: KeySource) -> Generator[tuple[State, Report]]:
+        every = self.plan.evaluate_every
+        return self.plan.simulation.rounds(state, workers=self.workers, evaluate_every=every, last=last, keys=keys)
+
+    def retry(self) -> None:
+        return None
 
 
 def rounds(
@@ -67,11 +115,11 @@ def rounds(
     """
     plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise)
     _ = plan.simulation  # what does not fit the task is refused here, not at the first round
-    return _states(plan, workers, None if ledger is None else Path(ledger))
+    return _states(plan, Simulated(plan, workers), None if ledger is None else Path(ledger))
 
 
-def _states(plan: Plan, workers: int | None, ledger: Path | None) -> Generator[tuple[State, Report]]:
-    with closing(unrecorded(plan, workers, ledger)) as runs:
+def _states(plan: Plan, source: RoundSource, ledger: Path | None) -> Generator[tuple[State, Report]]:
+    with closing(unrecorded(plan, source, ledger)) as runs:
         next(runs)  # the run as it starts
         for run in runs:
             if run.diverged:  # the last state was yielded before
@@ -79,24 +127,34 @@ def _states(plan: Plan, workers: int | None, ledger: Path | None) -> Generator[t
             yield run.state, run.history[-1]
 
 
-def unrecorded(plan: Plan, workers: int | None, ledger: Path | None) -> Generator[Run]:
+def unrecorded(plan: Plan, source: RoundSource, ledger: Path | None) -> Generator[Run]:
     """A run without files: as it starts, and after every round."""
     run, ratchet = Run.begin(plan, plan.simulation.initial_state), new_ratchet(plan)
     with open_charges(plan, (), ledger, keyed_manifest(plan, ratchet).run) as charges:
-        yield from charged_rounds(replace(run, charges=charges), workers, run_keys(plan, ratchet))
+        yield from charged_rounds(replace(run, charges=charges), source, source.keys(ratchet))
 
 
-def charged_rounds(run: Run, workers: int | None, keys: KeySource) -> Generator[Run]:
-    """The run as it starts, and after every remaining round; each round is charged before it is played."""
+def charged_rounds(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
+    """The run as it starts, and after every remaining round; each attempt at one is charged before it is played."""
     yield run
     if run.ended:
         return
-    plan = run.plan
-    steps = plan.simulation.rounds(
-        run.state, workers=workers, evaluate_every=plan.evaluate_every, last=run.rounds, keys=keys
-    )
-    with closing(steps):
+    while True:
+        try:
+            yield from _charged(run, source, keys)
+            return
+        except _FailedAttemptError as problem:
+            again = source.retry()
+            if again is None:
+                raise problem.reason from None
+            run, keys = problem.run, again
+
+
+def _charged(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
+    """The run after every remaining round, until an attempt at one fails."""
+    with closing(source.rounds(run.state, run.rounds, keys)) as steps:
         while not run.ended:
+            source.ready()
             try:
                 run = _step(run, steps, keys)
             except _NonFiniteModelError as problem:  # the round was charged, and its model is not released
@@ -114,15 +172,32 @@ def charged_rounds(run: Run, workers: int | None, keys: KeySource) -> Generator[
 def _step(run: Run, steps: Generator[tuple[State, Report]], keys: KeySource) -> Run:
     """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
     if run.charges is None:
-        state, report = next(steps)
+        state, report = _played(run, steps, None)
         _check_finite(state, None)
         return _after(run, state, report, None)
     reserved = run.charges.reserve(keys.keys(run.state.round).server.digest)
-    state, report = next(steps)
+    state, report = _played(run, steps, reserved)
     charges = reserved.settle(report.turnout)
     _check_finite(state, charges)
     charges.release(state)
     return _after(run, state, report, charges)
+
+
+def _played(run: Run, steps: Generator[tuple[State, Report]], reserved: "Charges | None") -> tuple[State, Report]:
+    """The next round; an attempt that ends without a sum remains charged."""
+    try:
+        return next(steps)
+    except TooFewClientsError as reason:
+        charges = None if reserved is None else reserved.fail()
+        raise _FailedAttemptError(replace(run, charges=charges), reason) from reason
+
+
+class _FailedAttemptError(Exception):
+    """An attempt at a round ended without a sum; the charges of `run` include it."""
+
+    def __init__(self, run: Run, reason: TooFewClientsError) -> None:
+        Exception.__init__(self)
+        self.run, self.reason = run, reason
 
 
 class _NonFiniteModelError(Exception):
@@ -200,11 +275,6 @@ def new_ratchet(plan: Plan) -> Ratchet | None:
 def keyed_manifest(plan: Plan, ratchet: Ratchet | None) -> Manifest:
     """The manifest of a new run, which names the run's secret key."""
     return plan.manifest if ratchet is None else replace(plan.manifest, key=ratchet.key.digest)
-
-
-def run_keys(plan: Plan, ratchet: Ratchet | None) -> KeySource:
-    """The keys of a run's rounds."""
-    return SeededKeys(plan.seed) if plan.noise == "seeded" else SecretKeys(plan.seed, ratchet)
 
 
 def _why_no_ledger(method: Method) -> str:
