@@ -1,12 +1,11 @@
 """A federation in one process, for several tests: files of a few sites, a plan that all accept, and its server."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from federation import acme
-
 from tacit.federation import entry_points
 from tacit.federation.directory import Directory, new_identity, read_identity, write_directory
 from tacit.federation.plan import FederationPlan, read_plan
@@ -14,11 +13,9 @@ from tacit.federation.server import FederationServer
 from tacit.federation.site import Secrets, Site, fresh_secrets, seeded_secrets
 from tacit.federation.site_files import read_site
 from tacit.federation.transport import InProcess, Transport
-from tacit.protocols import crypto
 
 MODEL = "federation.acme:net"
 NAMES = tuple(f"site-{number}" for number in range(8))
-SECURE = 'channel = "SecureSum()"'
 
 
 def toml(value: object) -> str:
@@ -106,6 +103,3 @@ def transport(sites: Mapping[str, Site]) -> InProcess:
 
 def server(plan: FederationPlan, way: Transport, *, seeded: bool = False, **options: Any) -> FederationServer:
     return FederationServer(plan, way, noise="seeded" if seeded else "secret", sleep=lambda _: None, **options)
-
-
-__all__ = ["Consortium", "crypto", "replace", "server", "transport"]

@@ -11,6 +11,7 @@ charged again and draws fresh noise: of what was lost, nothing was sent.
 """
 
 import json
+import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,7 @@ from tacit.wire import frames
 from tacit.wire.frames import Frame, FrameKind
 
 EVALUATED_AT_ONCE = 256
+_log = logging.getLogger(__name__)
 Secrets = Callable[[], ClientKeys]  # the keys of one attempt
 
 
@@ -200,6 +202,7 @@ class Site:
         except RefusedError as refusal:
             return self._refuse(verb, session, refusal.code, str(refusal))
         except Exception as error:
+            _log.warning("%s was refused.", verb[:20], exc_info=error)  # stays at the site
             return self._refuse(verb, session, *_reason(error))
         reply = wire.signed_answer(verb, session, self.number, body, self.files.identity)
         return wire.pack(reply)
