@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from tacit.core import Samples, Task
+from tacit.core import Samples, SeededKeys, Task
 from tacit.engine import Simulation
 from tacit.federation import entry_points
 from tacit.federation.demonstration import LocalFederation
@@ -85,7 +85,7 @@ def simulated(federation: LocalFederation, sites: int) -> list[float]:
     """Seconds of each round of the simulation, with one worker for each core."""
     task = Task(model=mlp, clients=[samples()] * sites)
     simulation = Simulation(federation.plan.method, task)
-    return [report.seconds for _, report in simulation.rounds(workers=None, evaluate_every=10**6)]
+    return [report.seconds for _, report in simulation.rounds(workers=None, evaluate_every=10**6, keys=SeededKeys(0))]
 
 
 def measure_rounds(sites: int, rounds: int) -> dict[str, object]:
