@@ -10,10 +10,10 @@ import pytest
 from federation.consortium import Consortium
 from tacit import methods
 from tacit.errors import UserError
-from tacit.federation.directory import Directory, new_identity, read_directory, read_identity
-from tacit.federation.journal import Journal, read_journal
-from tacit.federation.plan import FederationPlan, Patience, read_plan
+from tacit.federation.federation_plan import FederationPlan, Patience, read_plan
+from tacit.federation.journal import AuditLog, read_journal
 from tacit.federation.policy import Allow, review
+from tacit.federation.site_directory import Directory, new_identity, read_directory, read_identity
 from tacit.federation.site_files import read_site
 from tacit.federation.suitability import federated, server_draws_noise
 from tacit.pieces.channels import SecureSum
@@ -128,12 +128,12 @@ def test_a_wrong_directory_is_refused(tmp_path: Path, content: str) -> None:
 
 def test_a_journal_notices_changes_and_survives_a_cut_line(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    journal = Journal(path)
+    journal = AuditLog(path)
     for number in range(3):
         journal.append("charged", round=number)
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"number": 3, "ti')
-    Journal(path).append("charged", round=3)
+    AuditLog(path).append("charged", round=3)
     assert [entry["round"] for entry in read_journal(path)] == [0, 1, 2, 3]
     lines = path.read_bytes().splitlines(keepends=True)
     for changed in (lines[1:], [lines[0], *lines[2:]], [lines[1], lines[0], *lines[2:]]):

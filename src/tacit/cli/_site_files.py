@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from tacit.cli._console import aligned, print_json
 
 if TYPE_CHECKING:
+    from tacit.federation.federation_plan import FederationPlan
     from tacit.federation.journal import Entry
-    from tacit.federation.plan import FederationPlan
     from tacit.federation.policy import Review
     from tacit.federation.site_files import SiteFiles
     from tacit.privacy.ledger import Ledger
@@ -86,7 +86,7 @@ def _init(args: argparse.Namespace) -> int:
 
 def _review(args: argparse.Namespace) -> int:
     """Exit code 0 if the plan is within the site's policy, 1 if it is not."""
-    from tacit.federation.plan import read_plan
+    from tacit.federation.federation_plan import read_plan
     from tacit.federation.site_files import read_site
 
     site, plan = read_site(args.config), read_plan(args.plan)

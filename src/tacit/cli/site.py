@@ -5,12 +5,14 @@ Examples:
   tacit site pin acme.models:net                the pin of installed code, for models that a site allows
   tacit site review site.toml plan.toml         what this plan would cost and reveal here
   tacit site review site.toml plan.toml --accept
+  tacit site serve site.toml                    keep the site connected; restarts by itself
   tacit site ledger site.toml                   what has been spent on these data, by whom
   tacit site log site.toml                      what the site received, answered, charged and refused
 """
 
 import argparse
 
+from tacit.cli._serving import configure_site_serve
 from tacit.cli._site_files import configure_init, configure_ledger, configure_log, configure_pin, configure_review
 
 
@@ -20,6 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     configure_init(commands.add_parser("init", help="write the site's file and identity key, and check the data"))
     configure_pin(commands.add_parser("pin", help="print the pin of installed code"))
     configure_review(commands.add_parser("review", help="what a plan would cost and reveal here; accept or refuse it"))
+    configure_site_serve(commands.add_parser("serve", help="keep the site connected to the server"))
     configure_ledger(commands.add_parser("ledger", help="what has been spent on the site's data"))
     configure_log(commands.add_parser("log", help="what the site received, answered, charged and refused"))
 

@@ -6,9 +6,9 @@ ledger, the chain shows accidents and careless changes; who can write the file c
 (`tacit site log` prints it) elsewhere.
 """
 
+import fcntl
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -24,13 +24,15 @@ Entry = dict[str, object]
 _OWN = ("number", "time", "previous", "hash")
 
 
-class Journal:
+class AuditLog:
     """A journal that is being written. Opening it verifies the chain; a line that a crash cut off is removed.
+
+    Several processes may write: a site that serves, and the command with which its operator reviews a plan.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     journal = Journal(Path(folder) / "log.jsonl", clock=lambda: 0.0)
+        ...     journal = AuditLog(Path(folder) / "log.jsonl", clock=lambda: 0.0)
         ...     journal.append("charged", round=1)
         ...     [(entry["event"], entry["round"], entry["time"]) for entry in read_journal(journal.path)]
         [('charged', 1, '1970-01-01T00:00:00Z')]
@@ -38,23 +40,32 @@ class Journal:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self.path, self._clock = path, clock
+        self.count, self.head, self._size = 0, GENESIS, 0
         with files.storage_errors(path):
             files.make_private(path.parent)
             files.touch_private(path)
-            entries = list(_verified(path, cut=True))
-        self.count, self.head = len(entries), str(entries[-1]["hash"]) if entries else GENESIS
+            with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                self._continue()
 
     def append(self, event: str, **content: object) -> None:
         """Add an entry; it is on the disk when this returns."""
-        moment = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        entry = {"number": self.count, "time": moment, "event": event, **content, "previous": self.head}
-        digest = _hash(entry)
-        line = (json.dumps({**entry, "hash": digest}, ensure_ascii=False) + "\n").encode()
         with files.storage_errors(self.path), self.path.open("ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        self.count, self.head = self.count + 1, digest
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if file.tell() != self._size:  # another process has written
+                self._continue()
+            moment = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            entry = {"number": self.count, "time": moment, "event": event, **content, "previous": self.head}
+            digest = _hash(entry)
+            file.write((json.dumps({**entry, "hash": digest}, ensure_ascii=False) + "\n").encode())
+            files.flush(file)
+            self.count, self.head, self._size = self.count + 1, digest, file.tell()
+
+    def _continue(self) -> None:
+        """Read up to the last entry."""
+        entries = list(_verified(self.path, cut=True))
+        self.count, self.head = len(entries), str(entries[-1]["hash"]) if entries else GENESIS
+        self._size = self.path.stat().st_size
 
 
 def read_journal(path: Path) -> list[Entry]:

@@ -10,7 +10,7 @@ from tacit.core.keys import RunKeys
 from tacit.core.server_half import broadcast, download_size, no_messages
 from tacit.core.state import Traffic
 from tacit.engine.simulation import draw
-from tacit.federation.plan import FederationPlan
+from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.policy import cost_of, reveals, worth
 from tacit.federation.suitability import channel_name, server_draws_noise
 from tacit.pieces.channels import SecureSum

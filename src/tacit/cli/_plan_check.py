@@ -10,7 +10,7 @@ from tacit.cli._console import print_json
 from tacit.report.labels import size
 
 if TYPE_CHECKING:
-    from tacit.federation.checking import PlanCheck
+    from tacit.federation.plan_check import PlanCheck
 
 
 def configure_check(parser: argparse.ArgumentParser) -> None:
@@ -22,11 +22,11 @@ def configure_check(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> int:
     """Print what a plan means; one that cannot run is an error with a sentence."""
-    from tacit.federation.plan import read_plan
+    from tacit.federation.federation_plan import read_plan
 
     plan = read_plan(args.plan)  # names are checked before anything is loaded
 
-    from tacit.federation.checking import check_plan
+    from tacit.federation.plan_check import check_plan
 
     found = check_plan(plan)
     if args.json:
