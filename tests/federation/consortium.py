@@ -7,11 +7,11 @@ from typing import Any
 
 from federation import acme
 from tacit.federation import entry_points
-from tacit.federation.directory import Directory, new_identity, read_identity, write_directory
-from tacit.federation.plan import FederationPlan, read_plan
+from tacit.federation.federation_plan import FederationPlan, read_plan
 from tacit.federation.server import FederationServer
-from tacit.federation.site import Secrets, Site, fresh_secrets, seeded_secrets
+from tacit.federation.site_directory import Directory, new_identity, read_identity, write_directory
 from tacit.federation.site_files import read_site
+from tacit.federation.site_service import Secrets, Site, fresh_secrets, seeded_secrets
 from tacit.federation.transport import InProcess, Transport
 
 MODEL = "federation.acme:net"

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from federation import acme
-from tacit.federation.site import Site, seeded_secrets
 from tacit.federation.site_files import read_site
+from tacit.federation.site_service import Site, seeded_secrets
 from tacit.federation.transport import Handler
 
 DEATH = "death"  # holds `VERB NUMBER before` or `VERB NUMBER after`: at which request, before or after its handling

@@ -12,12 +12,12 @@ from federation.consortium import MODEL, Consortium, server, transport
 from tacit.core import Report, State
 from tacit.errors import TooFewClientsError
 from tacit.federation import messages as wire
-from tacit.federation.directory import Directory, new_identity, write_directory
-from tacit.federation.journal import Journal, read_journal
-from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, Answer, Refusal, RoundRequest
-from tacit.federation.plan import FederationPlan
+from tacit.federation.federation_plan import FederationPlan
+from tacit.federation.journal import AuditLog, read_journal
+from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, Answer, Refusal, SiteRequest
 from tacit.federation.server import FederationServer
-from tacit.federation.site import Site
+from tacit.federation.site_directory import Directory, new_identity, write_directory
+from tacit.federation.site_service import Site
 from tacit.federation.transport import Failure, Handler, InProcess
 from tacit.privacy.ledger import Ledger
 from tacit.runs.training import follow
@@ -371,7 +371,7 @@ def test_a_bad_update_costs_only_its_site(tmp_path: Path, change: Callable[[torc
 # Strangers: what a server may not do
 
 
-def asked(plan: FederationPlan, /, **changes: Any) -> RoundRequest:
+def asked(plan: FederationPlan, /, **changes: Any) -> SiteRequest:
     """A request as an honest server sends it in the first round, before anything is changed."""
     recorded: list[bytes] = []
 
@@ -392,10 +392,10 @@ def asked(plan: FederationPlan, /, **changes: Any) -> RoundRequest:
     here._ask = ask  # type: ignore[method-assign,assignment]
     with pytest.raises(TooFewClientsError, match="recorded"):
         next(here.rounds(here.run_plan.simulation.initial_state, 1, here.keys(None)))
-    return msgspec.structs.replace(wire.read_request(recorded[0], RoundRequest), **changes)
+    return msgspec.structs.replace(wire.read_request(recorded[0], SiteRequest), **changes)
 
 
-def refused(site: Site, request: RoundRequest, verb: str = TRAIN) -> Refusal:
+def refused(site: Site, request: SiteRequest, verb: str = TRAIN) -> Refusal:
     return refusal(site.handle(verb, wire.pack(request)))
 
 
@@ -419,7 +419,7 @@ def test_another_broadcast_for_one_site_gives_no_sum(tmp_path: Path) -> None:
     def other(name: str, verb: str, data: bytes) -> bytes:
         if (name, verb) != ("site-0", TRAIN):
             return data
-        request = wire.read_request(data, RoundRequest)
+        request = wire.read_request(data, SiteRequest)
         return wire.pack(msgspec.structs.replace(request, attempt=request.attempt + 1))
 
     way.before = other
@@ -536,7 +536,7 @@ def test_the_verdict_of_another_is_not_a_verdict(tmp_path: Path) -> None:
 
 def test_logs_of_both_sides_hold_what_happened_and_nothing_private(tmp_path: Path) -> None:
     consortium, plan = secure(tmp_path)
-    here = server(plan, transport(consortium.sites()), journal=Journal(tmp_path / "log.jsonl"))
+    here = server(plan, transport(consortium.sites()), journal=AuditLog(tmp_path / "log.jsonl"))
     final(here)
     theirs = [entry["event"] for entry in read_journal(consortium.home("site-0") / "state" / "log.jsonl")]
     assert theirs == ["accepted", "started", "joined", "trained", "trained"]

@@ -20,7 +20,7 @@ from tacit.core.client_half import make_messages
 from tacit.core.keys import SeededKeys
 from tacit.engine import Simulation, simulation, worker
 from tacit.errors import UserError
-from tacit.federation.plan import FederationPlan
+from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.suitability import obstacle
 from tacit.federation.transport import InProcess, Transport
 from tacit.runs.records import Run

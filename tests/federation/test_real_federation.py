@@ -15,7 +15,7 @@ from federation.processes import Processes, processes
 from tacit.core import Task
 from tacit.core.keys import SeededKeys
 from tacit.engine import Simulation
-from tacit.federation.plan import FederationPlan
+from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.server import FederationServer
 from tacit.runs.training import follow
 

@@ -3,6 +3,7 @@
 Examples:
   tacit federation demo                         a server and eight sites as real processes on this machine
   tacit federation init study/ --host fl.example.org --sites hospital-a hospital-b hospital-c
+  tacit federation check study/plan.toml        what a plan trains, who learns what, ε and bytes, in plain words
   tacit federation serve study/                 keep the server running
   tacit federation status study/                which sites are connected
   tacit federation run study/plan.toml          train with the sites that have accepted the plan
@@ -15,18 +16,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tacit.cli._console import print_json
+from tacit.cli._plan_check import configure_check
 from tacit.cli._serving import check_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from tacit.federation.plan import FederationPlan
+    from tacit.federation.federation_plan import FederationPlan
     from tacit.runs.records import Run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    configure_check(commands.add_parser("check", help="explain a plan: what is trained, who learns what, ε and bytes"))
     _configure_init(commands.add_parser("init", help="make certificates and start-up kits"))
     _configure_serve(commands.add_parser("serve", help="keep the server running"))
     _configure_run(commands.add_parser("run", help="train with the sites that have accepted a plan"))
@@ -135,7 +138,7 @@ def _status(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from tacit.cli.run import show
     from tacit.errors import expect
-    from tacit.federation.plan import read_plan
+    from tacit.federation.federation_plan import read_plan
 
     expect(args.resume is None or args.out is None, "--resume without --out: a resumed run keeps its directory")
     plan = read_plan(args.plan)
@@ -164,14 +167,14 @@ def _train(
 ) -> "Run":
     """Train with the sites that are connected to the study's server; `watch` is called after every round."""
     from tacit.cli.run import follow_to_end
-    from tacit.federation.journal import Journal
+    from tacit.federation.journal import AuditLog
     from tacit.federation.relay import SOCKET, RelayTransport
     from tacit.federation.server import FederationServer
     from tacit.runs.training import follow
 
     transport = RelayTransport(study / "server" / SOCKET)
     transport.check()
-    server = FederationServer(plan, transport, Journal(study / "log.jsonl"))
+    server = FederationServer(plan, transport, AuditLog(study / "log.jsonl"))
     steps = follow(server.run_plan, out=directory, resume=resume, ledger=ledger, source=server)
     return follow_to_end(_watched(steps, watch), server.run_plan, directory, command)
 

@@ -24,7 +24,7 @@ Entry = dict[str, object]
 _OWN = ("number", "time", "previous", "hash")
 
 
-class Journal:
+class AuditLog:
     """A journal that is being written. Opening it verifies the chain; a line that a crash cut off is removed.
 
     Several processes may write: a site that serves, and the command with which its operator reviews a plan.
@@ -32,7 +32,7 @@ class Journal:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     journal = Journal(Path(folder) / "log.jsonl", clock=lambda: 0.0)
+        ...     journal = AuditLog(Path(folder) / "log.jsonl", clock=lambda: 0.0)
         ...     journal.append("charged", round=1)
         ...     [(entry["event"], entry["round"], entry["time"]) for entry in read_journal(journal.path)]
         [('charged', 1, '1970-01-01T00:00:00Z')]

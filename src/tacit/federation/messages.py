@@ -44,7 +44,7 @@ class Hello(Struct, frozen=True, forbid_unknown_fields=True):
         return crypto.digest("federation session", HELLO.encode(), self.plan, self.run)
 
 
-class RoundRequest(Struct, frozen=True, forbid_unknown_fields=True):
+class SiteRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """The first message of a round or of an evaluation.
 
     Attributes:
@@ -104,18 +104,18 @@ class Refusal(Struct, frozen=True, forbid_unknown_fields=True, tag="refusal"):
     signature: bytes
 
 
-Message = TypeVar("Message", Hello, RoundRequest, Talk)
+Message = TypeVar("Message", Hello, SiteRequest, Talk)
 _encoder = msgspec.msgpack.Encoder()
 _replies: "msgspec.msgpack.Decoder[Answer | Refusal]" = msgspec.msgpack.Decoder(Answer | Refusal)
 NO_SESSION = bytes(crypto.KEY)  # of a refusal of a request that could not be read
 
 
-def pack(message: Hello | RoundRequest | Talk | Answer | Refusal) -> bytes:
+def pack(message: Hello | SiteRequest | Talk | Answer | Refusal) -> bytes:
     """A message as bytes."""
     return _encoder.encode(message)
 
 
-def addressed(asked: RoundRequest, first: bytes, talk: bytes) -> RoundRequest:
+def addressed(asked: SiteRequest, first: bytes, talk: bytes) -> SiteRequest:
     """The request to one site: with what it has not received before, and its own request of the protocol."""
     return msgspec.structs.replace(asked, first=first, talk=talk)
 

@@ -16,7 +16,7 @@ from tacit.core import Budget, Method
 from tacit.core.prices import Leakage, Release, Sampling, Unproved, reason_unproved
 from tacit.errors import UserError, expect
 from tacit.federation import entry_points
-from tacit.federation.plan import FederationPlan
+from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.suitability import channel_name, server_draws_noise
 from tacit.pieces.channels import SecureSum
 

@@ -37,10 +37,10 @@ from tacit.engine.worker import single_thread
 from tacit.errors import ProtocolError, TooFewClientsError
 from tacit.federation import messages as wire
 from tacit.federation import metrics
-from tacit.federation.journal import Journal
-from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, Answer, Refusal, RoundRequest
+from tacit.federation.federation_plan import FederationPlan
+from tacit.federation.journal import AuditLog
+from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, Answer, Refusal, SiteRequest
 from tacit.federation.metrics import HeldOut
-from tacit.federation.plan import FederationPlan
 from tacit.federation.sessions import evaluation_parameters, session_of, training_parameters
 from tacit.federation.transport import Failure, Transport
 from tacit.pieces.channels import SecureSum
@@ -75,7 +75,7 @@ class Bytes:
     down: Counter[int] = field(default_factory=Counter)
     sent_once: Counter[int] = field(default_factory=Counter)
 
-    def beyond(self, content: int, asked: RoundRequest) -> Traffic:
+    def beyond(self, content: int, asked: SiteRequest) -> Traffic:
         """The bytes beyond this content of replies, and beyond the broadcast of a request."""
         broadcasts = len(asked.frame) * len(asked.cohort) + self.sent_once.total()
         return Traffic(self.up.total() - content, self.down.total() - broadcasts)
@@ -101,7 +101,7 @@ class FederationServer:
         self,
         plan: FederationPlan,
         transport: Transport,
-        journal: Journal | None = None,
+        journal: AuditLog | None = None,
         noise: Noise = "secret",
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -242,9 +242,9 @@ class FederationServer:
             )
         return cohort
 
-    def _request(self, state: State, now: Round, sent: Broadcast, cohort: Sequence[int]) -> RoundRequest:
+    def _request(self, state: State, now: Round, sent: Broadcast, cohort: Sequence[int]) -> SiteRequest:
         """The request of a round, without what is sent only once."""
-        return RoundRequest(
+        return SiteRequest(
             plan=self.plan.digest,
             run=self.run,
             round=state.round,
@@ -256,7 +256,7 @@ class FederationServer:
         )
 
     def _plain(
-        self, state: State, now: ServerRound, asked: RoundRequest, like: Messages, talk: Conversation
+        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, talk: Conversation
     ) -> "_Delivered":
         traffic = Bytes()
         replies = self._ask_round(TRAIN, asked, dict.fromkeys(asked.cohort, b""), traffic)
@@ -281,7 +281,7 @@ class FederationServer:
         return reduce(lambda total, part: total + part, parts, replace(first, total=first.total.clone()))
 
     def _secure(
-        self, state: State, now: ServerRound, asked: RoundRequest, like: Messages, _: Conversation
+        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, _: Conversation
     ) -> "_Delivered":
         traffic = Bytes()
         tolerated = None if like.surplus is None else like.surplus.tolerated
@@ -300,7 +300,7 @@ class FederationServer:
         phases["envelope"] = Traffic(envelope.up, envelope.down - protocol.down)
         return _Delivered(summed, outcome.clients, overhead=phases, traffic=traffic)
 
-    def _aggregate(self, verb: str, asked: RoundRequest, parameters: Parameters, traffic: Bytes) -> SecaggOutcome:
+    def _aggregate(self, verb: str, asked: SiteRequest, parameters: Parameters, traffic: Bytes) -> SecaggOutcome:
         """Secure aggregation with the cohort, its first phase in one message with the broadcast."""
         session = session_of(self.plan, asked, verb, parameters)
         known = {number: self.plan.directory.by_number[number] for number in asked.cohort}
@@ -324,9 +324,7 @@ class FederationServer:
 
     # Asking
 
-    def _ask_round(
-        self, verb: str, asked: RoundRequest, talks: Mapping[int, bytes], traffic: Bytes
-    ) -> dict[int, bytes]:
+    def _ask_round(self, verb: str, asked: SiteRequest, talks: Mapping[int, bytes], traffic: Bytes) -> dict[int, bytes]:
         """The first message of a round or an evaluation; what is sent only once goes to those who do not have it."""
 
         def packed(number: int) -> bytes:
@@ -342,7 +340,7 @@ class FederationServer:
         return found
 
     def _ask_further(
-        self, verb: str, asked: RoundRequest, requests: Mapping[int, bytes], traffic: Bytes
+        self, verb: str, asked: SiteRequest, requests: Mapping[int, bytes], traffic: Bytes
     ) -> dict[int, bytes]:
         session = asked.session(verb)
         packed = {
@@ -444,7 +442,7 @@ class FederationServer:
         shared = Key.from_seed(self.plan.seed, "shared").child("round", state.round)
         return Round(state.round, population, expected, cohort, shared)
 
-    def _metrics(self, asked: RoundRequest, traffic: Bytes) -> tuple[HeldOut, int]:
+    def _metrics(self, asked: SiteRequest, traffic: Bytes) -> tuple[HeldOut, int]:
         """The sum of the sites' metrics, and of how many sites it is."""
         if isinstance(self.method.channel, SecureSum):
             outcome = self._aggregate(EVALUATE, asked, evaluation_parameters(self.plan, len(asked.cohort)), traffic)

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 from tacit.core import Round
 from tacit.federation import messages as wire
-from tacit.federation.messages import RoundRequest
+from tacit.federation.federation_plan import FederationPlan
+from tacit.federation.messages import SiteRequest
 from tacit.federation.metrics import DIM
-from tacit.federation.plan import FederationPlan
 from tacit.pieces.channels import SecureSum
 from tacit.protocols import crypto
 from tacit.protocols.secagg import Parameters, SecaggSession
 from tacit.wire.packing import pack_number
 
 
-def session_of(plan: FederationPlan, asked: RoundRequest, verb: str, parameters: Parameters) -> SecaggSession:
+def session_of(plan: FederationPlan, asked: SiteRequest, verb: str, parameters: Parameters) -> SecaggSession:
     """The session of a request: random run bytes, round, the broadcast's bytes, and all else that parties agree on.
 
     The configuration covers the verb, the plan with its directory, the method with its noise as this party computed it,

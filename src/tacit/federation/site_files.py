@@ -29,10 +29,10 @@ from tacit.core.prices import Release
 from tacit.core.serialization import Source, read_json, read_toml
 from tacit.errors import DataError, ProtocolError, UserError, expect
 from tacit.federation import entry_points
-from tacit.federation.directory import Directory, new_identity, read_directory, read_identity
-from tacit.federation.journal import Journal
-from tacit.federation.plan import FederationPlan, check_samples
+from tacit.federation.federation_plan import FederationPlan, check_samples
+from tacit.federation.journal import AuditLog
 from tacit.federation.policy import Allow, Review, review
+from tacit.federation.site_directory import Directory, new_identity, read_directory, read_identity
 from tacit.protocols import crypto
 from tacit.tasks.formats import parse_csv
 
@@ -133,9 +133,9 @@ class SiteFiles:
     def number(self) -> int:
         return self.directory.number(self.name)
 
-    def journal(self) -> Journal:
+    def journal(self) -> AuditLog:
         """The site's log, to be written."""
-        return Journal(self.log)
+        return AuditLog(self.log)
 
     def folder_of(self, plan: bytes) -> Path:
         """Where the site keeps what belongs to a plan."""

@@ -1,7 +1,7 @@
 """How bytes travel between the server of a federation and its sites: two verbs, and one implementation in-process.
 
 A transport delivers; it decides nothing. Whom to ask, how long to wait and what a reply means is the server's business
-(`federation.server`), and what a request may do is the site's (`federation.site`).
+(`federation.server`), and what a request may do is the site's (`federation.site_service`).
 """
 
 import time

@@ -124,6 +124,6 @@ def _open(opener: str, config: Path) -> Handler:
 
 def open_site(config: Path) -> Handler:
     """The handler of the site that a file describes."""
-    from tacit.federation.site import Site
+    from tacit.federation.site_service import Site
 
     return Site.open(config).handle

@@ -30,7 +30,7 @@ from tacit.core.serialization import Source, convert, read_toml
 from tacit.core.task import TestOverlap
 from tacit.errors import DataError, UserError, expect
 from tacit.federation import entry_points
-from tacit.federation.directory import Directory, read_directory
+from tacit.federation.site_directory import Directory, read_directory
 from tacit.federation.suitability import federated, obstacle
 from tacit.protocols import crypto
 from tacit.runs.experiment import flat_args

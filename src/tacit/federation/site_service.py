@@ -35,9 +35,9 @@ from tacit.engine.worker import single_thread
 from tacit.errors import BudgetError, LedgerError, ProtocolError, StorageError, TacitError, UserError, WireError
 from tacit.federation import messages as wire
 from tacit.federation import metrics
-from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, RefusalCode, RoundRequest
+from tacit.federation.federation_plan import FederationPlan
+from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, RefusalCode, SiteRequest
 from tacit.federation.metrics import HeldOut
-from tacit.federation.plan import FederationPlan
 from tacit.federation.policy import objections, reason_unbounded, release_against_server
 from tacit.federation.sessions import evaluation_parameters, session_of, training_parameters
 from tacit.federation.site_files import SiteFiles, read_site
@@ -71,7 +71,7 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Progress:
+class SiteProgress:
     """What a site has answered under a plan.
 
     Attributes:
@@ -84,7 +84,7 @@ class Progress:
     begun: dict[str, tuple[int, int]] = field(default_factory=dict)
     first: bytes = b""
 
-    def begin(self, verb: str, asked: RoundRequest, limit: int) -> "Progress":
+    def begin(self, verb: str, asked: SiteRequest, limit: int) -> "SiteProgress":
         """With one more attempt, which must be later than all others of its run; at most `limit` of them."""
         count, run = self.answers.get(verb, 0), f"{verb} {asked.run.hex()}"
         if (asked.round, asked.attempt) <= self.begun.get(run, (-1, 0)):
@@ -98,7 +98,7 @@ class Progress:
         return json.dumps({"answers": self.answers, "begun": self.begun, "first": self.first.hex()}).encode()
 
     @classmethod
-    def read(cls, path: Path) -> "Progress":
+    def read(cls, path: Path) -> "SiteProgress":
         if not path.exists():
             return cls()
         found = json.loads(files.read(path))
@@ -133,10 +133,10 @@ class _Plan:
         return ClientHalf(self.method, self.plan.population, shared, keys)
 
     @property
-    def progress(self) -> Progress:
-        return Progress.read(self.folder / "progress.json")
+    def progress(self) -> SiteProgress:
+        return SiteProgress.read(self.folder / "progress.json")
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: SiteProgress) -> None:
         files.write(self.folder / "progress.json", progress.to_bytes(), private=True)
 
     def memory(self, *, anew: bool) -> ClientMemory:
@@ -216,7 +216,7 @@ class Site:
             talk = wire.read_request(request, wire.Talk)
             return talk.session, lambda: self._talk(talk)
         if verb in (TRAIN, EVALUATE):
-            asked = wire.read_request(request, RoundRequest)
+            asked = wire.read_request(request, SiteRequest)
             act = self._train if verb == TRAIN else self._evaluate
             return asked.session(verb), lambda: act(asked)
         raise RefusedError("malformed", f"Expected one of hello, train, talk, evaluate, got {verb[:20]!r}.")
@@ -232,7 +232,7 @@ class Site:
         self.journal.append("joined", plan=hello.plan.hex(), run=hello.run.hex(), method=plan.plan.method_name)
         return self.registration
 
-    def _train(self, asked: RoundRequest) -> bytes:
+    def _train(self, asked: SiteRequest) -> bytes:
         plan = self._accepted(asked.plan)
         frame = self._check(plan, asked, TRAIN)
         progress = self._begin(plan, asked, TRAIN)
@@ -254,7 +254,7 @@ class Site:
         seed = found.surplus.seeds[0].value if found.surplus is not None and parameters.surplus else b""
         return self._join(plan, asked, TRAIN, parameters, channel.message_format.integers(found, 0), seed)
 
-    def _evaluate(self, asked: RoundRequest) -> bytes:
+    def _evaluate(self, asked: SiteRequest) -> bytes:
         plan = self._accepted(asked.plan)
         channel = plan.method.channel
         if not self.files.allow.allows_metrics(channel):
@@ -273,7 +273,7 @@ class Site:
         return self._join(plan, asked, EVALUATE, evaluation_parameters(plan.plan, len(asked.cohort)), vector, b"")
 
     def _join(
-        self, plan: _Plan, asked: RoundRequest, verb: str, parameters: Parameters, vector: Vector, seed: bytes
+        self, plan: _Plan, asked: SiteRequest, verb: str, parameters: Parameters, vector: Vector, seed: bytes
     ) -> bytes:
         """Join secure aggregation with this vector, and answer its first request."""
         channel, least = plan.method.channel, self.files.allow.least_cohort
@@ -332,7 +332,7 @@ class Site:
             self._plans[digest] = _Plan(self.files, plan, *self.data)
         return self._plans[digest]
 
-    def _check(self, plan: _Plan, asked: RoundRequest, verb: str) -> Frame:
+    def _check(self, plan: _Plan, asked: SiteRequest, verb: str) -> Frame:
         """The broadcast, if the request is one that an honest server would send now."""
         cohort, least = asked.cohort, max(self.files.allow.least_cohort, plan.plan.least_cohort)
         if list(cohort) != sorted(set(cohort)) or cohort[-1] >= plan.plan.population or self.number not in cohort:
@@ -353,7 +353,7 @@ class Site:
             raise RefusedError("malformed", "Expected the first request of the plan's channel.")
         return frame
 
-    def _begin(self, plan: _Plan, asked: RoundRequest, verb: str) -> Progress:
+    def _begin(self, plan: _Plan, asked: SiteRequest, verb: str) -> SiteProgress:
         """Note the attempt, durably, so that it is never answered again, and leave the conversation before it."""
         limit = plan.plan.max_evaluations
         if verb == TRAIN:
@@ -364,7 +364,7 @@ class Site:
         plan.note(begun)
         return begun
 
-    def _charge(self, plan: _Plan, asked: RoundRequest, now: ClientRound) -> None:
+    def _charge(self, plan: _Plan, asked: SiteRequest, now: ClientRound) -> None:
         """Charge the attempt to the site's own ledger, before any noise is drawn."""
         budget = self.files.allow.budget
         if budget is None:
@@ -384,7 +384,7 @@ class Site:
             "charged", plan=asked.plan.hex(), round=asked.round + 1, attempt=asked.attempt, epsilon=round(used, 6)
         )
 
-    def _keep(self, plan: _Plan, progress: Progress, asked: RoundRequest, memory: ClientMemory) -> None:
+    def _keep(self, plan: _Plan, progress: SiteProgress, asked: SiteRequest, memory: ClientMemory) -> None:
         """Store what the client keeps, and what it has received that is sent only once."""
         if memory.mask is not None or asked.first:
             plan.keep(memory)
@@ -414,7 +414,7 @@ def evaluate(model: nn.Module, layout: Layout, weights: Tensor, loss: Any, held_
     return HeldOut(losses, -1 if accuracy is None else round(accuracy * len(y)), len(y))
 
 
-def _first_parts(asked: RoundRequest) -> Any:
+def _first_parts(asked: SiteRequest) -> Any:
     return frames.unpack(asked.first, FrameKind.VIEW).parts if asked.first else {}
 
 
