@@ -42,6 +42,8 @@ from tacit.cli._console import add_options, add_trust, aligned, figures, print_j
 from tacit.report.labels import size, size_against
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
     from tacit.runs.experiment import Experiment
     from tacit.runs.records import Plan, Run
@@ -75,8 +77,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Start or resume runs, and print a table of the results."""
-    runs = [_resume(args)] if args.resume else _start(args)
-    if args.json:
+    return show([_resume(args)] if args.resume else _start(args), as_json=args.json)
+
+
+def show(runs: "list[Run]", *, as_json: bool) -> int:
+    """Print a table of finished runs with their guarantees, or one JSON document."""
+    if as_json:
         print_json({"runs": [_summary(done) for done in runs]})
         return 0
     print("\n".join(aligned(_table(runs))))
@@ -194,11 +200,18 @@ def _check_resume_alone(args: argparse.Namespace) -> None:
 
 
 def _execute(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume: bool) -> "Run":
-    """Run to the end with a progress display; an interrupt prints how to resume."""
-    from tacit.cli._console import track_run
+    from tacit.runs.experiment import user_task
     from tacit.runs.training import follow
 
     steps = follow(plan, workers=args.workers, out=directory, resume=resume, ledger=args.ledger)
+    trust = " --trust" if user_task(plan.task.name) else ""
+    return follow_to_end(steps, plan, directory, f"tacit run --resume {directory}{trust}")
+
+
+def follow_to_end(steps: "Generator[Run]", plan: "Plan", directory: Path, command: str) -> "Run":
+    """Run to the end with a progress display; an interrupt prints the command that resumes."""
+    from tacit.cli._console import track_run
+
     latest: Run | None = None
     try:
         with closing(steps):
@@ -207,21 +220,19 @@ def _execute(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume:
                     _warn(step)
                 latest = step
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_interrupted(plan, directory, latest)) from None
-    assert latest is not None  # follow yields the run as it starts
+        raise KeyboardInterrupt(_interrupted(plan, directory, latest, command)) from None
+    assert latest is not None  # a run is yielded as it starts
     return latest
 
 
-def _interrupted(plan: "Plan", directory: Path, latest: "Run | None") -> str:
+def _interrupted(plan: "Plan", directory: Path, latest: "Run | None", command: str) -> str:
     """How far an interrupted run came, and how to resume it; a run that has not started yet leaves no files."""
     from tacit.runs.directory import MANIFEST
-    from tacit.runs.experiment import user_task
 
     if not (directory / MANIFEST).exists():
         return "Interrupted before the first round. Nothing was written."
     done = f" after {latest.state.round} of {plan.method.rounds} rounds" if latest else ""
-    trust = " --trust" if user_task(plan.task.name) else ""
-    return f"Interrupted{done}. Resume with: tacit run --resume {directory}{trust}"
+    return f"Interrupted{done}. Resume with: {command}"
 
 
 def _warn(run: "Run") -> None:

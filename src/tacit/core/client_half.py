@@ -67,15 +67,29 @@ class ClientHalf:
             data: the client, as a wave of one.
             memory: what it kept from earlier rounds.
         """
-        if len(data.clients) != 1:
-            raise WireError(f"Expected a single client, got {len(data.clients)}.")
         frame = frames.unpack(request, FrameKind.VIEW)
-        now = self._round(frame.round, frame.cohort)
-        view, memory = read_broadcast(self.method, frame.parts, memory, now)
-        messages = make_messages(self.method, view, data, now)
+        now = self.round(frame.round, frame.cohort)
+        messages, memory = self.messages(frame.parts, data, memory, now)
         return self.method.channel.message_format.pack(messages, 0, now), memory
 
-    def _round(self, index: int, cohort: int) -> ClientRound:
+    def messages(
+        self, parts: Parts, data: Wave, memory: ClientMemory, now: ClientRound
+    ) -> tuple[Messages, ClientMemory]:
+        """The client's message as numbers, for a channel whose protocol sends it, and what it keeps.
+
+        Args:
+            parts: of the broadcast.
+            data: the client, as a wave of one.
+            memory: what it kept from earlier rounds.
+            now: the round.
+        """
+        if len(data.clients) != 1:
+            raise WireError(f"Expected a single client, got {len(data.clients)}.")
+        view, memory = read_broadcast(self.method, parts, memory, now)
+        return make_messages(self.method, view, data, now), memory
+
+    def round(self, index: int, cohort: int, attempt: int = 0) -> ClientRound:
+        """The round as this client knows it; a repetition is another attempt, so that no noise repeats."""
         expected = self.method.sampler.sampling(self.population, index).mean_cohort(self.population)
-        keys = self.keys.child("round", index).child("attempt")
+        keys = self.keys.child("round", index).child("attempt", attempt)
         return ClientRound(index, self.population, expected, cohort, self.shared.child("round", index), keys)

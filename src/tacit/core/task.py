@@ -64,6 +64,27 @@ class Population(Sequence[Samples]):
         sizes = torch.tensor([len(labels) for _, labels in clients])
         return cls.split(x, y, torch.split(torch.arange(len(x)), sizes.tolist()))
 
+    @classmethod
+    def elsewhere(cls, clients: int, like: Samples | None = None) -> Self:
+        """Clients whose data are not on this machine, as the server of a federation knows them: only their number.
+
+        Args:
+            clients: how many there are.
+            like: samples of the same form, such as public ones, if there are any.
+
+        Example:
+            >>> len(Population.elsewhere(8)), Population.elsewhere(8).is_elsewhere
+            (8, True)
+        """
+        expect(clients > 0, "at least one client, got none")
+        x, y = (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64)) if like is None else (part[:0] for part in like)
+        return cls(x, y, torch.zeros(0, dtype=torch.int64), torch.zeros(clients + 1, dtype=torch.int64))
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the clients' data are not on this machine."""
+        return len(self.x) == 0
+
     @property
     def sizes(self) -> Tensor:
         """The number of samples of every client."""
@@ -198,6 +219,8 @@ class Task:
 
 
 def _check_population(population: Population) -> None:
+    if population.is_elsewhere:
+        return
     sizes = population.sizes
     if int(sizes.min()) == 0:
         empty = (sizes == 0).nonzero().flatten().tolist()

@@ -27,6 +27,7 @@ from tacit.core import (
     Report,
     Round,
     RunKeys,
+    Samples,
     SimulatedRound,
     State,
     Sum,
@@ -135,7 +136,12 @@ class Simulation:
     @cached_property
     def learner(self) -> AutoLearner:
         """How clients of this model are trained."""
-        return AutoLearner(self.model, self.task.loss, like=self.task.population[0])
+        return AutoLearner(self.model, self.task.loss, like=self._like)
+
+    @property
+    def _like(self) -> Samples | None:
+        """A few samples; of the public data where the clients' are elsewhere, None where there are none."""
+        return self.task.public if self.task.population.is_elsewhere else self.task.population[0]
 
     @cached_property
     def initial_state(self) -> State:
@@ -286,7 +292,7 @@ class RoundRunner:
         if self.method.channel.messages_seen_by != "server":
             return None, None, None
         norms = [norm for result in results for norm in result.wave_report.norms]
-        return float(np.mean(norms)) if norms else 0.0, *_variance_and_scale(total)
+        return float(np.mean(norms)) if norms else 0.0, *variance_and_scale(total)
 
     def _download(
         self, state: State, clients: tuple[int, ...], sent: Broadcast, now: Round, tolerated: int
@@ -376,7 +382,7 @@ class _Rows:
         return self.values[: self.count]
 
 
-def _variance_and_scale(total: Sum) -> tuple[float, float]:
+def variance_and_scale(total: Sum) -> tuple[float, float]:
     """Variance between clients and scale of their mean, from the folded squares alone: no row is kept.
 
     (1/d)·Σ_j (1/m)·Σ_k (Δ_kj − μ_j)² = (Σ_k ‖Δ_k‖²/m − ‖μ‖²)/d.

@@ -1,22 +1,23 @@
 """The loop over charged rounds, which `rounds` gives to its caller and `train` records.
 
 Reserve, compute, settle, release: every round is charged before any of its noise is drawn, and a budget ends the loop
-before the round that would exceed it. The engine's loop (`Simulation.rounds`) knows nothing about charges; nothing but
-this module plays it for a caller that has a budget.
+before the round that would exceed it. Who plays the rounds is a parameter (`RoundSource`): the engine's simulation, or
+the server of a federation. Neither knows anything about charges; nothing but this module plays rounds for a caller that
+has a budget.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from tacit.core import Budget, KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Task, Turnout
 from tacit.core.keys import Ratchet, RunKeys
 from tacit.engine.simulation import draw
-from tacit.errors import BudgetError, TrainingError, UserError
+from tacit.errors import BudgetError, TooFewClientsError, TrainingError, UserError
 from tacit.runs.manifest import Manifest
 from tacit.runs.records import Plan, Run
 
@@ -26,6 +27,53 @@ if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
     from tacit.privacy.ledger_head import LedgerHead
     from tacit.privacy.record_charging import RecordCharges
+
+
+class RoundSource(Protocol):
+    """Who plays the rounds of a run."""
+
+    def keys(self, ratchet: Ratchet | None) -> KeySource:
+        """The keys of the rounds to come; `ratchet` is the run's secret, None if its noise is seeded."""
+        ...
+
+    def ready(self) -> None:
+        """Wait until a round can begin, before it is charged; raises `TooFewClientsError` if none can."""
+        ...
+
+    def rounds(self, state: State, last: int, keys: KeySource) -> Generator[tuple[State, Report]]:
+        """The rounds from this state on, up to number `last`; `TooFewClientsError` if one ends without a sum."""
+        ...
+
+    def retry(self) -> KeySource | None:
+        """Keys for another attempt at a round that ended without a sum; None: the run ends there."""
+        ...
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The rounds of a plan's simulation, which ends where a round ends without a sum: a repetition would do the same.
+
+    Attributes:
+        plan: what is run.
+        workers: worker processes; None: one per processor.
+    """
+
+    plan: Plan
+    workers: int | None = None
+
+    def keys(self, ratchet: Ratchet | None) -> KeySource:
+        seed = self.plan.seed
+        return SeededKeys(seed) if self.plan.noise == "seeded" else SecretKeys(seed, ratchet)
+
+    def ready(self) -> None:
+        """A simulation always is."""
+
+    def rounds(self, state: State, last: int, keys: KeySource) -> Generator[tuple[State, Report]]:
+        every = self.plan.evaluate_every
+        return self.plan.simulation.rounds(state, workers=self.workers, evaluate_every=every, last=last, keys=keys)
+
+    def retry(self) -> None:
+        return None
 
 
 def rounds(
@@ -71,11 +119,11 @@ def rounds(
     """
     plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise)
     _ = plan.simulation  # what does not fit the task is refused here, not at the first round
-    return _states(plan, workers, None if ledger is None else Path(ledger))
+    return _states(plan, Simulated(plan, workers), None if ledger is None else Path(ledger))
 
 
-def _states(plan: Plan, workers: int | None, ledger: Path | None) -> Generator[tuple[State, Report]]:
-    with closing(unrecorded(plan, workers, ledger)) as runs:
+def _states(plan: Plan, source: RoundSource, ledger: Path | None) -> Generator[tuple[State, Report]]:
+    with closing(unrecorded(plan, source, ledger)) as runs:
         next(runs)  # the run as it starts
         for run in runs:
             if run.diverged:  # the last state was yielded before
@@ -83,24 +131,34 @@ def _states(plan: Plan, workers: int | None, ledger: Path | None) -> Generator[t
             yield run.state, run.history[-1]
 
 
-def unrecorded(plan: Plan, workers: int | None, ledger: Path | None) -> Generator[Run]:
+def unrecorded(plan: Plan, source: RoundSource, ledger: Path | None) -> Generator[Run]:
     """A run without files: as it starts, and after every round."""
     run, ratchet = Run.begin(plan, plan.simulation.initial_state), new_ratchet(plan)
     with open_charges(plan, (), ledger, keyed_manifest(plan, ratchet).run) as charged:
-        yield from charged_rounds(charged.of(run), workers, run_keys(plan, ratchet))
+        yield from charged_rounds(charged.of(run), source, source.keys(ratchet))
 
 
-def charged_rounds(run: Run, workers: int | None, keys: KeySource) -> Generator[Run]:
-    """The run as it starts, and after every remaining round; each round is charged before it is played."""
+def charged_rounds(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
+    """The run as it starts, and after every remaining round; each attempt at one is charged before it is played."""
     yield run
     if run.ended:
         return
-    plan = run.plan
-    steps = plan.simulation.rounds(
-        run.state, workers=workers, evaluate_every=plan.evaluate_every, last=run.rounds, keys=keys
-    )
-    with closing(steps):
+    while True:
+        try:
+            yield from _charged(run, source, keys)
+            return
+        except _FailedAttemptError as problem:
+            again = source.retry()
+            if again is None:
+                raise problem.reason from None
+            run, keys = problem.run, again
+
+
+def _charged(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
+    """The run after every remaining round, until an attempt at one fails."""
+    with closing(source.rounds(run.state, run.rounds, keys)) as steps:
         while not run.ended:
+            source.ready()
             try:
                 run = _step(run, steps, keys)
             except _NonFiniteModelError as problem:  # the round was charged, and its model is not released
@@ -118,7 +176,7 @@ def charged_rounds(run: Run, workers: int | None, keys: KeySource) -> Generator[
 def _step(run: Run, steps: Generator[tuple[State, Report]], keys: KeySource) -> Run:
     """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
     reserved = Charged(run.charges, run.record_charges).reserve(run, keys)
-    state, report = next(steps)
+    state, report = _played(run, steps, reserved)
     charged = reserved.settle(report.turnout)
     _check_finite(state, charged)
     charged.release(state)
@@ -158,6 +216,10 @@ class Charged:
         clients, records = self.clients, self.records
         return Charged(clients and clients.settle(turnout), records and records.settle(turnout))
 
+    def fail(self) -> "Charged":
+        """The charges after an attempt at the round that ended without a sum."""
+        return Charged(self.clients and self.clients.fail(), self.records and self.records.fail())
+
     def release(self, state: State) -> None:
         """Mark the round as released."""
         for charges in (self.clients, self.records):
@@ -171,6 +233,22 @@ def _charged_cohort(plan: Plan, keys: RunKeys, index: int) -> tuple[int, ...]:
     if plan.method.channel.messages_seen_by == "enclave":
         return tuple(range(population))
     return tuple(draw(plan.method, population, keys, index)[0].tolist())
+
+
+def _played(run: Run, steps: Generator[tuple[State, Report]], reserved: Charged) -> tuple[State, Report]:
+    """The next round; an attempt that ends without a sum remains charged."""
+    try:
+        return next(steps)
+    except TooFewClientsError as reason:
+        raise _FailedAttemptError(reserved.fail().of(run), reason) from reason
+
+
+class _FailedAttemptError(Exception):
+    """An attempt at a round ended without a sum; the charges of `run` include it."""
+
+    def __init__(self, run: Run, reason: TooFewClientsError) -> None:
+        Exception.__init__(self)
+        self.run, self.reason = run, reason
 
 
 class _NonFiniteModelError(Exception):
@@ -269,11 +347,6 @@ def new_ratchet(plan: Plan) -> Ratchet | None:
 def keyed_manifest(plan: Plan, ratchet: Ratchet | None) -> Manifest:
     """The manifest of a new run, which names the run's secret key."""
     return plan.manifest if ratchet is None else replace(plan.manifest, key=ratchet.key.digest)
-
-
-def run_keys(plan: Plan, ratchet: Ratchet | None) -> KeySource:
-    """The keys of a run's rounds."""
-    return SeededKeys(plan.seed) if plan.noise == "seeded" else SecretKeys(plan.seed, ratchet)
 
 
 def _why_no_ledger(method: Method) -> str:

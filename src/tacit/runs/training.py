@@ -15,7 +15,15 @@ from tacit.core import Method, Noise, State, Task
 from tacit.errors import RunError, StorageError, UserError
 from tacit.runs.directory import RunDirectory
 from tacit.runs.records import Plan, Run
-from tacit.runs.rounds import charged_rounds, keyed_manifest, new_ratchet, open_charges, run_keys, unrecorded
+from tacit.runs.rounds import (
+    RoundSource,
+    Simulated,
+    charged_rounds,
+    keyed_manifest,
+    new_ratchet,
+    open_charges,
+    unrecorded,
+)
 
 
 def train(
@@ -72,19 +80,29 @@ def follow(
     out: Path | None = None,
     resume: bool = False,
     ledger: Path | None = None,
+    source: RoundSource | None = None,
 ) -> Generator[Run]:
     """Run a plan; yields the run as it starts and after every round.
 
     Stopping early (an interrupt, or closing this generator) leaves a checkpoint in the directory.
+
+    Args:
+        plan: what is run.
+        workers: worker processes of a simulation; None: one per processor.
+        out: the run's directory; None: no files.
+        resume: continue the run in that directory.
+        ledger: a privacy ledger that several runs charge; None: a ledger of the run's own.
+        source: who plays the rounds; None: the plan's simulation.
     """
+    source = source or Simulated(plan, workers)
     if out is None:
         if resume:
             raise UserError("Expected the directory of the run to resume. Give it as out.")
-        yield from unrecorded(plan, workers, ledger)
+        yield from unrecorded(plan, source, ledger)
         return
     directory = _open(plan, out) if resume else _create(plan, out)
     with closing(directory):
-        yield from _recorded(plan, directory, workers, ledger)
+        yield from _recorded(plan, directory, source, ledger)
 
 
 def _create(plan: Plan, path: Path) -> RunDirectory:
@@ -102,7 +120,7 @@ def _open(plan: Plan, path: Path) -> RunDirectory:
     return directory
 
 
-def _recorded(plan: Plan, directory: RunDirectory, workers: int | None, ledger: Path | None) -> Generator[Run]:
+def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: Path | None) -> Generator[Run]:
     """The same, with every round recorded in the directory."""
     run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
     try:
@@ -110,7 +128,7 @@ def _recorded(plan: Plan, directory: RunDirectory, workers: int | None, ledger: 
         with open_charges(plan, run.history, where, name, directory.noted_heads()) as charged:
             run = charged.of(run)
             directory.note(charged.ledger)
-            for step in charged_rounds(run, workers, run_keys(plan, directory.ratchet)):
+            for step in charged_rounds(run, source, source.keys(directory.ratchet)):
                 if step.state is not run.state:
                     directory.record(step.state, step.history[-1])
                 run = step  # only now: a state is written only after the round that led to it

@@ -23,6 +23,7 @@ from tacit.protocols.secagg import (
     MIN_COHORT,
     Parameters,
     Phase,
+    SecaggOutcome,
     SecaggSession,
     ThreatModel,
     Vector,
@@ -87,7 +88,7 @@ class SecureSum:
 
     @property
     def tolerates(self) -> str:
-        graph = self._parameters(100, dim=1).graph(100)
+        graph = self.parameters_for(100).graph(100)
         return (
             f"up to {self.corrupt:.0%} of a cohort may collude with the server, and up to {self.dropout:.0%} may drop "
             f"out in any phase. In a cohort of 100, each client shares its secrets with {graph.degree} others, and "
@@ -127,13 +128,14 @@ class SecureSum:
                 f"Secure aggregation needs at least {MIN_COHORT} clients, but round {now.index + 1} has fewer. "
                 "Use larger cohorts."
             )
-        found = self._parameters(now.cohort, dim)
+        found = self.parameters_for(now.cohort, dim)
         if tolerated is None:
             return found
         least = max(found.min_survivors, now.cohort - tolerated)
         return replace(found, min_uploads=least, surplus=tolerated)
 
-    def _parameters(self, cohort: int, dim: int) -> Parameters:
+    def parameters_for(self, cohort: int, dim: int = 1) -> Parameters:
+        """The protocol's parameters for a cohort of this size, and vectors without noise in shares."""
         return Parameters(
             cohort=cohort,
             dim=dim,
@@ -171,11 +173,9 @@ class SecureSumConversation:
         roots = {client: seed.value for client, seed in seeds.items()} if parameters.surplus else {}
         outcome = run_locally(session, vectors, islice(others, now.cohort - len(vectors)), roots)
         nobody = messages.keep(torch.zeros(messages.rows.count, dtype=torch.bool))
-        delivered = len(outcome.clients)
-        opened = {client: Key(seed) for client, seed in outcome.noise_seeds.items()} if seeds else {}
-        surplus = messages.surplus and Surplus(messages.surplus.tolerated, opened, now.cohort - delivered + 1)
+        surplus = opened_surplus(messages.surplus, outcome, now) if seeds else messages.surplus
         total = steps.numbers(outcome.result, nobody)
-        return replace(add(nobody), total=total, weight=float(delivered), surplus=surplus)
+        return replace(add(nobody), total=total, weight=float(len(outcome.clients)), surplus=surplus)
 
     def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
         """The sum modulo 2^bits, centred at zero; raises `TooFewClientsError` if too few clients uploaded."""
@@ -206,6 +206,12 @@ class SecureSumConversation:
             config=hashlib.sha256(repr(self.channel).encode()).digest(),
             parameters=parameters,
         )
+
+
+def opened_surplus(surplus: Surplus | None, outcome: SecaggOutcome, now: Round) -> Surplus | None:
+    """The removable noise in a sum, by the seeds that clients opened; None if they add no noise in shares."""
+    opened = {client: Key(seed) for client, seed in outcome.noise_seeds.items()}
+    return surplus and Surplus(surplus.tolerated, opened, now.cohort - len(outcome.clients) + 1)
 
 
 def _tolerated(surplus: Surplus | None) -> int | None:

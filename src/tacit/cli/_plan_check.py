@@ -1,0 +1,69 @@
+"""`tacit federation check`: what a plan means."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tacit.cli._console import print_json
+from tacit.report.labels import size
+
+if TYPE_CHECKING:
+    from tacit.federation.plan_check import PlanCheck
+
+
+def configure_check(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("plan", type=Path, metavar="PLAN.toml", help="what is trained")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    parser.set_defaults(do=check)
+
+
+def check(args: argparse.Namespace) -> int:
+    """Print what a plan means; one that cannot run is an error with a sentence."""
+    from tacit.federation.federation_plan import read_plan
+
+    plan = read_plan(args.plan)  # names are checked before anything is loaded
+
+    from tacit.federation.plan_check import check_plan
+
+    found = check_plan(plan)
+    if args.json:
+        print_json(asdict(found))
+    else:
+        print("\n".join(_lines(found)))
+    return 0
+
+
+def _lines(found: "PlanCheck") -> Iterator[str]:
+    yield f"plan {found.plan}"
+    yield f"  {found.method}, {found.rounds} rounds, {len(found.sites)} sites: {', '.join(found.sites)}"
+    yield f"  {found.model}, {found.parameters} parameters"
+    yield from ("", "Privacy", f"  {_privacy(found)}")
+    yield from ("", "Who learns what", *(f"  {sentence}" for sentence in found.reveals))
+    yield from ("", "Each round", f"  {_traffic(found)}", f"  {_losses(found)}")
+    if found.notes:
+        yield from ("", "Consider", *(f"  {sentence}" for sentence in found.notes))
+
+
+def _privacy(found: "PlanCheck") -> str:
+    if found.reason:
+        return f"none against the server: {found.reason}."
+    against = "anyone who receives the models; the server is trusted" if found.trusts_server else "the server"
+    return (
+        f"ε = {found.epsilon:.4g} at δ = {found.delta:g} for every {found.unit} of a site that takes part in all "
+        f"rounds, against {against}. Each site charges this to its own ledger."
+    )
+
+
+def _traffic(found: "PlanCheck") -> str:
+    plural = "message" if found.messages == 1 else "messages"
+    return f"{found.messages} {plural} to a site; it sends {size(found.up)} and receives {size(found.down)}."
+
+
+def _losses(found: "PlanCheck") -> str:
+    survives = f"A round survives the loss of {found.losses} of {len(found.sites)} sites."
+    if found.colluding is None:
+        return survives
+    return f"{survives} Messages stay hidden if no more than {found.colluding} of them collude with the server."

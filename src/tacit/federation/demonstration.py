@@ -1,0 +1,179 @@
+"""A federation of real processes on this machine, set up as its operators would: kits, keys, data, a plan, reviews.
+
+Every site has a folder of its own with its start-up kit, its identity, its data and its policy, accepts the plan by
+itself, and runs as `tacit site serve` does. The data are the embedded digits.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tacit.core import Samples, files
+from tacit.errors import TacitError
+from tacit.federation import entry_points
+from tacit.federation.federation_plan import FederationPlan, read_plan
+from tacit.federation.nvflare import kits
+from tacit.federation.nvflare.process import PID, site_command
+from tacit.federation.relay import SOCKET, RelayTransport, free_port
+from tacit.federation.site_directory import Directory, new_identity, write_directory
+from tacit.federation.site_files import read_site
+from tacit.runs.records import Run
+from tacit.tasks.images import load_digits
+
+MODEL = "tacit.federation.demonstration:net"
+PUBLIC = 100  # digits that the server may see
+SECONDS_TO_START = 300.0
+_SITE = """\
+data = "digits.csv"
+target = "digit"
+
+[allow]
+methods = ["fl-top-dp"]
+models = {{ "{model}" = "{pin}" }}
+channels = ["secure-sum/active_server"]
+epsilon = 40.0
+delta = 1e-3
+least_cohort = 4
+metrics = "secure-sum"
+"""
+_PLAN = """\
+method = "fl-top-dp"
+args = {{ rounds = {rounds}, cohort = {sites}, ratio = 0.1, noise = 1.0, epsilon = "none", delta = 1e-3 }}
+model = "{model}"
+public = "tacit.federation.demonstration:public"
+sites = "directory.toml"
+least_cohort = 4
+evaluate_every = 4
+patience = {{ train = 120, talk = 60 }}
+"""
+
+
+def net() -> nn.Module:
+    """64-32-10 with ReLU (2,410 parameters)."""
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def public() -> Samples:
+    """The digits that the server may see, from which it selects coordinates."""
+    x, y = _digits()
+    return x[:PUBLIC], y[:PUBLIC]
+
+
+def _digits() -> tuple[Tensor, Tensor]:
+    images, labels = load_digits()
+    return torch.from_numpy(images).float().view(len(images), -1) / 16, torch.from_numpy(labels).long()
+
+
+def talk(text: str) -> None:
+    """One line of progress."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+@dataclass(frozen=True)
+class LocalFederation:
+    """A federation in a folder: `server/` and `sites/` are the kits, `homes/NAME/` is what a site's operator has."""
+
+    folder: Path
+    names: tuple[str, ...]
+    plan: FederationPlan
+
+    @classmethod
+    def at(cls, folder: Path, sites: int, site: str, plan: str) -> "LocalFederation":
+        """Write all files, with these contents of `site.toml` and `plan.toml`, and let every site accept the plan."""
+        names = tuple(f"site-{number}" for number in range(1, sites + 1))
+        files.make_private(folder)
+        quoted = ", ".join(f'"{name}"' for name in names)
+        text = kits.TEMPLATE.format(host="localhost", port=free_port(), sites=quoted)
+        files.write(folder / kits.PARTICIPANTS, text.encode())
+        kits.make_kits(folder)
+        directory = Directory({name: new_identity(folder / "homes" / name / "identity.key") for name in names})
+        for home in (folder, *(folder / "homes" / name for name in names)):
+            write_directory(home / "directory.toml", directory)
+        for number, name in enumerate(names):
+            files.write(folder / "homes" / name / "site.toml", site.encode())
+            _write_digits(folder / "homes" / name / "digits.csv", number, sites)
+        files.write(folder / "plan.toml", plan.encode())
+        made = cls(folder, names, read_plan(folder / "plan.toml"))
+        made._review()
+        return made
+
+    def _review(self) -> None:
+        for name in self.names:
+            site = read_site(self.folder / "homes" / name / "site.toml")
+            found = site.review(self.plan)
+            site.record(self.plan, accepted=True, found=found)
+        talk(f"{len(self.names)} sites accept the plan: ε = {found.epsilon:.3g} for each {found.unit}, for the server.")
+
+    @contextmanager
+    def running(self, opener: str = "") -> Iterator[None]:
+        """Start the server and all sites, and end them; `opener` makes what answers in place of sites, to measure."""
+        talk(f"Starting a server and {len(self.names)} sites as processes on this machine, with TLS.")
+        with ExitStack() as stack:
+            stack.enter_context(
+                _process(self.folder / "server.txt", "-m", "tacit.cli", "federation", "serve", str(self.folder))
+            )
+            for name in self.names:
+                home, kit = self.folder / "homes" / name, self.folder / kits.SITES / name
+                line = ["-m", "tacit.cli", "site", "serve", str(home / "site.toml"), "--kit", str(kit)]
+                if opener:
+                    line = site_command(kit, home / "site.toml", opener)[1:]
+                stack.enter_context(_process(home / "serve.txt", *line))
+            self._wait()
+            yield
+
+    def _wait(self) -> None:
+        """Wait until every site is connected."""
+        transport, began = RelayTransport(self.folder / kits.SERVER / SOCKET), time.monotonic()
+        while set(transport.sites()) != set(self.names):
+            if time.monotonic() > began + SECONDS_TO_START:
+                raise TacitError(f"The sites did not connect in {SECONDS_TO_START:.0f} s. See {self.folder}.")
+            time.sleep(0.2)
+        talk(f"All sites are connected after {time.monotonic() - began:.0f} s.")
+
+    def killing(self, name: str, after: int, back: int) -> Callable[[Run], None]:
+        """What kills a site's process after a round, and after a later one waits until it is back by itself."""
+
+        def watch(run: Run) -> None:
+            if run.state.round == after:
+                os.kill(int((self.folder / kits.SITES / name / PID).read_text()), signal.SIGKILL)
+                talk(f"Killed the process of {name} after round {after}. The others go on.")
+            if run.state.round == back:
+                self._wait()
+
+        return watch
+
+
+def demonstration(folder: Path, sites: int, rounds: int) -> LocalFederation:
+    """The federation of `tacit federation demo`."""
+    site = _SITE.format(model=MODEL, pin=entry_points.pin(MODEL, "the model"))
+    return LocalFederation.at(folder, sites, site, _PLAN.format(rounds=rounds, sites=sites, model=MODEL))
+
+
+def _write_digits(path: Path, number: int, sites: int) -> None:
+    """A site's part of the digits that are not public."""
+    x, y = _digits()
+    own = torch.arange(PUBLIC + number, len(x), sites)
+    header = ",".join([*(f"p{pixel}" for pixel in range(x.shape[1])), "digit"])
+    rows = (",".join([*(f"{value:g}" for value in x[i].tolist()), str(int(y[i]))]) for i in own.tolist())
+    files.write(path, "\n".join([header, *rows]).encode(), private=True)
+
+
+@contextmanager
+def _process(output: Path, *line: str) -> Iterator[None]:
+    with output.open("ab") as out:
+        child = subprocess.Popen([sys.executable, *line], stdout=out, stderr=out)
+    try:
+        yield
+    finally:
+        child.terminate()
+        child.wait()

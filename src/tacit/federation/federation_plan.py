@@ -1,0 +1,219 @@
+"""The plan of a federated run: what is trained, how, by whom, and how long parties wait. All sites see the same one.
+
+::
+
+    method = "fl-top-dp"
+    args = { rounds = 100, cohort = 8, ratio = 0.02, epsilon = 3, delta = 1e-5 }
+    model = "acme.models:net"               # a function of an installed package that returns a module
+    sites = "directory.toml"                # the enrolled sites and their public keys
+    patience = { train = 3600, talk = 120 } # seconds
+
+A plan is known by the digest of its canonical form, which includes the public keys of all sites: whoever changes
+anything of it has another plan, which no site has accepted.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from msgspec import Meta, Struct
+from msgspec import field as member
+
+from tacit import core, methods
+from tacit.core import Loss, Method, Noise, Population, Samples, Task
+from tacit.core.record_text import parse, records_of
+from tacit.core.serialization import Source, convert, read_toml
+from tacit.core.task import TestOverlap
+from tacit.errors import DataError, UserError, expect
+from tacit.federation import entry_points
+from tacit.federation.site_directory import Directory, read_directory
+from tacit.federation.suitability import federated, obstacle
+from tacit.protocols import crypto
+from tacit.runs.experiment import flat_args
+from tacit.runs.records import Plan, size_noise
+
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class Patience(Struct, frozen=True):
+    """How many seconds the server waits for a round's first answers (`train`), and for every other one (`talk`)."""
+
+    train: Seconds = 3600.0
+    talk: Seconds = 120.0
+
+
+class _Canonical(Struct, frozen=True, kw_only=True):
+    """All of a plan but its sites."""
+
+    method: str
+    model: str
+    args: Mapping[str, object] = member(default_factory=dict)
+    loss: str = "CrossEntropy()"
+    public: str = ""
+    seed: int = 0
+    evaluate_every: Annotated[int, Meta(ge=0)] = 10
+    least_cohort: Annotated[int, Meta(ge=1)] = 3
+    retries: Annotated[int, Meta(ge=0)] = 10
+    patience: Patience = member(default_factory=Patience)
+
+
+class _Table(_Canonical, frozen=True, kw_only=True):
+    """A plan as it is written in TOML."""
+
+    sites: Path
+
+
+_STORED = Source(label="a stored plan", advice="Review the plan again.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederationPlan:
+    """What a federation trains.
+
+    Attributes:
+        method_name: the name of a method of the catalogue.
+        model: the function that makes the model, `package.module:function`.
+        directory: the enrolled sites.
+        args: the arguments of the method.
+        loss: what clients minimise, as Python writes it.
+        public: a function that returns public samples `(x, y)`, for methods that need them at the server; empty: none.
+        seed: decides what may be public, such as the first weights.
+        evaluate_every: sites evaluate the model on their held-out data every `n` rounds and after the last; 0: never.
+        least_cohort: the fewest sites with which a round ends and metrics are shown.
+        retries: how many attempts beside one for each round a run may take.
+        patience: how long the server waits.
+    """
+
+    method_name: str
+    model: str
+    directory: Directory
+    args: Mapping[str, object] = field(default_factory=dict)
+    loss: str = "CrossEntropy()"
+    public: str = ""
+    seed: int = 0
+    evaluate_every: int = 10
+    least_cohort: int = 3
+    retries: int = 10
+    patience: Patience = Patience()
+
+    def __post_init__(self) -> None:
+        methods.check(self.method_name, self.args)
+        entry_points.check_name(self.model, "the model")
+        if self.public:
+            entry_points.check_name(self.public, "the public data")
+        expect(
+            self.least_cohort <= self.population,
+            f"least_cohort={self.least_cohort} of at most {self.population} sites",
+        )
+
+    @property
+    def population(self) -> int:
+        """How many sites are enrolled."""
+        return len(self.directory.names)
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """The plan as canonical JSON: equal plans have equal bytes, on every machine."""
+        content = {
+            "format": 1,
+            "method": self.method_name,
+            "args": dict(self.args),
+            "model": self.model,
+            "sites": {name: key.hex() for name, key in self.directory.identities.items()},
+            "loss": self.loss,
+            "public": self.public,
+            "seed": self.seed,
+            "evaluate_every": self.evaluate_every,
+            "least_cohort": self.least_cohort,
+            "retries": self.retries,
+            "patience": {"train": float(self.patience.train), "talk": float(self.patience.talk)},
+        }
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+    @classmethod
+    def from_canonical(cls, content: Mapping[str, Any]) -> "FederationPlan":
+        """The plan of which this is the canonical form, as plain values."""
+        table = convert({key: content[key] for key in content if key not in ("format", "sites")}, _Canonical, _STORED)
+        identities = {name: bytes.fromhex(key) for name, key in content["sites"].items()}
+        return cls(directory=Directory(identities), **_arguments(table))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """32 bytes by which all parties know the plan."""
+        return crypto.digest("federation plan", self.canonical)
+
+    @cached_property
+    def method(self) -> Method:
+        """The method as sites run it, with its noise; refused with a sentence if it cannot run between them."""
+        made = federated(methods.make(self.method_name, self.args), self.population)
+        problem = obstacle(made, self.population)
+        if problem:
+            raise UserError(problem)
+        return size_noise(made, self.population)
+
+    @property
+    def max_answers(self) -> int:
+        """How many times a site trains under this plan, repeated attempts included."""
+        return self.method.rounds + self.retries
+
+    @property
+    def max_evaluations(self) -> int:
+        """How many times a site evaluates a model under this plan."""
+        return -(-self.method.rounds // self.evaluate_every) + self.retries if self.evaluate_every else 0
+
+    @cached_property
+    def loss_record(self) -> Loss:
+        found = parse(self.loss, records_of(core), "a loss")
+        if not hasattr(found, "per_sample"):
+            raise UserError(f"Expected a loss such as CrossEntropy(), got {self.loss}.")
+        loss: Loss = found  # type: ignore[assignment]  # as far as its interface shows
+        return loss
+
+    def task_of(self, clients: Population, public: Samples | None = None) -> Task:
+        """The task of one party: the model and the loss, with the data that this party has."""
+        make = entry_points.load(self.model, "the model")
+        overlap: TestOverlap = "intended" if self.evaluate_every else "coincidental"  # sites evaluate on what they own
+        return Task(
+            model=make, clients=clients, public=public, loss=self.loss_record, name=self.model, test_overlap=overlap
+        )
+
+    def run_plan(self, noise: Noise = "secret") -> Plan:
+        """What the server runs: a model, the number of sites, and no data but public ones."""
+        public = None if not self.public else load_samples(self.public, "the public data")
+        return Plan(
+            method=self.method,
+            task=self.task_of(Population.elsewhere(self.population, public), public),
+            seed=self.seed,
+            evaluate_every=max(self.evaluate_every, 1),
+            args=self.args,
+            noise=noise,
+        )
+
+
+def read_plan(path: Path) -> FederationPlan:
+    """The plan in a file; unknown keys, wrong types and names that do not exist are errors that say what to write."""
+    table = read_toml(path, _Table)
+    return FederationPlan(directory=read_directory(path.parent / table.sites), **_arguments(table))
+
+
+def _arguments(table: _Canonical) -> dict[str, Any]:
+    names = ("model", "loss", "public", "seed", "evaluate_every", "least_cohort", "retries", "patience")
+    found = {name: getattr(table, name) for name in names}
+    return {**found, "method_name": table.method, "args": flat_args(table.args)}
+
+
+def load_samples(name: str, what: str) -> Samples:
+    """The samples `(x, y)` that a function returns."""
+    return check_samples(entry_points.load(name, what)(), f"{what} {name}")
+
+
+def check_samples(found: object, what: str) -> Samples:
+    """The samples, if this is a pair of tensors."""
+    match found:
+        case (torch.Tensor() as x, torch.Tensor() as y):
+            return x, y
+    raise DataError(f"Expected {what} to return a pair of tensors (x, y), got {type(found).__name__}.")

@@ -1,0 +1,171 @@
+"""What server and sites send one another: four verbs, requests and signed replies, as MessagePack with a fixed schema.
+
+::
+
+    hello      does the site take part in this plan?
+    train      the first message of a round: broadcast, and the first request of the channel's protocol
+    talk       every further request of that protocol
+    evaluate   like train, for the metrics on the site's own held-out data
+
+Nothing in a message names a class, a module or a file. A reply is signed by the site and bound to its verb and session,
+so that one of another round, attempt, plan or site is recognised.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from tacit.errors import ProtocolError, WireError
+from tacit.protocols import crypto
+from tacit.protocols.kit import RUN
+from tacit.wire.packing import pack_number
+
+HELLO, TRAIN, TALK, EVALUATE = "hello", "train", "talk", "evaluate"
+RefusalCode = Literal["malformed", "plan", "policy", "budget", "replay", "protocol", "training", "storage", "error"]
+
+Digest = Annotated[bytes, Meta(min_length=crypto.KEY, max_length=crypto.KEY)]
+Run = Annotated[bytes, Meta(min_length=RUN, max_length=RUN)]
+Number = Annotated[int, Meta(ge=0, lt=1 << 32)]
+Text = Annotated[str, Meta(max_length=2000)]
+
+
+class Hello(Struct, frozen=True, forbid_unknown_fields=True):
+    """Does the site take part in this plan?"""
+
+    plan: Digest
+    run: Run
+
+    @property
+    def session(self) -> bytes:
+        """What names this exchange."""
+        return crypto.digest("federation session", HELLO.encode(), self.plan, self.run)
+
+
+class SiteRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The first message of a round or of an evaluation.
+
+    Attributes:
+        plan: the plan's digest.
+        run: random bytes of the server's run, new whenever the server starts.
+        round: the index of the round.
+        attempt: the number of the attempt at it, from 1.
+        cohort: the numbers of the sites that are asked, ascending.
+        frame: the broadcast, the same bytes for all.
+        first: what is sent only once, as a frame of its own; empty for a site that has it.
+        first_digest: of those bytes, for all sites; empty if there are none.
+        talk: the first request of the channel's protocol; empty if it has none.
+    """
+
+    plan: Digest
+    run: Run
+    round: Number
+    attempt: Annotated[int, Meta(ge=1, lt=1 << 32)]
+    cohort: Annotated[tuple[Number, ...], Meta(min_length=1, max_length=1 << 15)]
+    frame: bytes
+    first: bytes = b""
+    first_digest: bytes = b""
+    talk: bytes = b""
+
+    def session(self, verb: str) -> bytes:
+        """What names this conversation: all that the sites in it have in common."""
+        numbers = b"".join(map(pack_number, (self.round, self.attempt, *self.cohort)))
+        return crypto.digest(
+            "federation session", verb.encode(), self.plan, self.run, numbers, digest_of(self.frame), self.first_digest
+        )
+
+
+class Talk(Struct, frozen=True, forbid_unknown_fields=True):
+    """A further request in a conversation."""
+
+    plan: Digest
+    session: Digest
+    request: bytes
+
+
+class Answer(Struct, frozen=True, forbid_unknown_fields=True, tag="answer"):
+    """A site's answer: its number, the conversation, the content, and its signature over all of it and the verb."""
+
+    site: Number
+    session: Digest
+    body: bytes
+    signature: bytes
+
+
+class Refusal(Struct, frozen=True, forbid_unknown_fields=True, tag="refusal"):
+    """Why a site does not answer; it contains nothing private."""
+
+    site: Number
+    session: Digest
+    code: RefusalCode
+    text: Text
+    signature: bytes
+
+
+Message = TypeVar("Message", Hello, SiteRequest, Talk)
+_encoder = msgspec.msgpack.Encoder()
+_replies: "msgspec.msgpack.Decoder[Answer | Refusal]" = msgspec.msgpack.Decoder(Answer | Refusal)
+NO_SESSION = bytes(crypto.KEY)  # of a refusal of a request that could not be read
+
+
+def pack(message: Hello | SiteRequest | Talk | Answer | Refusal) -> bytes:
+    """A message as bytes."""
+    return _encoder.encode(message)
+
+
+def addressed(asked: SiteRequest, first: bytes, talk: bytes) -> SiteRequest:
+    """The request to one site: with what it has not received before, and its own request of the protocol."""
+    return msgspec.structs.replace(asked, first=first, talk=talk)
+
+
+def read_request(data: bytes, kind: type[Message]) -> Message:
+    """A request of this kind; raises `WireError` for anything else."""
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:  # of which a validation error is one
+        raise WireError(f"Expected a request of kind {kind.__name__}: {error}.") from None
+
+
+def read_reply(
+    data: bytes, verb: str, session: bytes, site: int, identities: Sequence[bytes] | dict[int, bytes]
+) -> Answer | Refusal:
+    """The reply of this site in this conversation; raises `ProtocolError` if it is another's, or not signed by it."""
+    try:
+        reply = _replies.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        raise ProtocolError("Expected a reply of a site, got other bytes.") from None
+    if reply.site != site:
+        raise ProtocolError(f"Expected a reply of site {site}, got one of site {reply.site}.")
+    if reply.session not in (session, NO_SESSION):
+        raise ProtocolError("The reply belongs to another conversation: it is late, repeated or of another round.")
+    if isinstance(reply, Answer) and reply.session != session:
+        raise ProtocolError("The reply belongs to no conversation.")
+    crypto.verify(identities[site], reply.signature, _statement(verb, reply))
+    return reply
+
+
+def signed_answer(verb: str, session: bytes, site: int, body: bytes, identity: bytes) -> Answer:
+    """An answer with the site's signature."""
+    unsigned = Answer(site, session, body, b"")
+    return msgspec.structs.replace(unsigned, signature=crypto.sign(identity, _statement(verb, unsigned)))
+
+
+def signed_refusal(verb: str, session: bytes, site: int, reason: tuple[RefusalCode, str], identity: bytes) -> Refusal:
+    """A refusal with the site's signature."""
+    code, text = reason
+    unsigned = Refusal(site, session, code, text[:2000], b"")
+    return msgspec.structs.replace(unsigned, signature=crypto.sign(identity, _statement(verb, unsigned)))
+
+
+def _statement(verb: str, reply: Answer | Refusal) -> bytes:
+    content = (b"answer", reply.body) if isinstance(reply, Answer) else (reply.code.encode(), reply.text.encode())
+    return crypto.digest(
+        "federation reply", verb.encode(), reply.session, pack_number(reply.site), content[0], digest_of(content[1])
+    )
+
+
+def digest_of(data: bytes) -> bytes:
+    """SHA-256."""
+    return hashlib.sha256(data).digest()

@@ -1,0 +1,66 @@
+"""Metrics of a model on the sites' own held-out data, as integers that can be summed by secure aggregation.
+
+Each of (loss, correct, count) is a 64-bit number in four limbs of 16 bits, modulo 2^64, so that sums of up to 65,536
+sites neither wrap around nor lose a sign.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.errors import ProtocolError
+from tacit.protocols.secagg import Vector
+
+LIMBS = 4
+DIM = 3 * LIMBS
+_STEP = 2.0**-20  # of the sum of losses
+_LARGEST = 2.0**40
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The sum of the losses of held-out samples, how many were classified correctly, and their number."""
+
+    loss: float
+    correct: int
+    count: int
+
+    def to_vector(self) -> Vector:
+        """As limbs; a loss that is not finite counts as the largest one."""
+        loss = min(max(np.nan_to_num(self.loss, nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST), -_LARGEST), _LARGEST)
+        return np.concatenate([_limbs(value) for value in (round(loss / _STEP), self.correct, self.count)])
+
+    @classmethod
+    def of_sum(cls, vector: Vector) -> "HeldOut":
+        """From the sum of vectors."""
+        loss, correct, count = (_number(vector[LIMBS * i : LIMBS * (i + 1)]) for i in range(3))
+        return cls(loss * _STEP, correct, count)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Mean loss and, for classifiers, accuracy; empty without samples."""
+        if self.count <= 0:
+            return {}
+        accuracy = {"accuracy": self.correct / self.count} if self.correct >= 0 else {}
+        return {**accuracy, "loss": self.loss / self.count}
+
+
+def pack_vector(vector: Vector) -> bytes:
+    """As bytes, for a channel that sends it in the clear."""
+    return vector.astype("<u4").tobytes()
+
+
+def unpack_vector(data: bytes) -> Vector:
+    """The inverse; raises `ProtocolError` for other bytes."""
+    if len(data) != 4 * DIM:
+        raise ProtocolError(f"Expected metrics of {4 * DIM} bytes, got {len(data)}.")
+    return np.frombuffer(data, "<u4").astype(np.uint32)
+
+
+def _limbs(value: int) -> Vector:
+    return np.array([value % (1 << 64) >> 16 * i & 0xFFFF for i in range(LIMBS)], np.uint32)
+
+
+def _number(limbs: Vector) -> int:
+    total = sum(int(limb) << 16 * i for i, limb in enumerate(limbs)) % (1 << 64)
+    return total - (1 << 64) if total >> 63 else total

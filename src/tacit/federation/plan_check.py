@@ -1,0 +1,152 @@
+"""What a plan means, before anybody runs it: what is trained, who learns what, ε, bytes and losses, in plain words."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tacit.core import DenseRows, Method, Round, State
+from tacit.core.keys import RunKeys
+from tacit.core.server_half import broadcast, download_size, no_messages
+from tacit.core.state import Traffic
+from tacit.engine.simulation import draw
+from tacit.federation.federation_plan import FederationPlan
+from tacit.federation.policy import cost_of, reveals, worth
+from tacit.federation.suitability import channel_name, server_draws_noise
+from tacit.pieces.channels import SecureSum
+
+
+@dataclass(frozen=True)
+class PlanCheck:
+    """What a plan means.
+
+    Attributes:
+        plan: its digest.
+        method: its name.
+        rounds: how many.
+        sites: the enrolled sites.
+        model: the function that makes the model.
+        parameters: how many trainable parameters it has.
+        channel: the name of the channel.
+        losses: how many of the sites may be lost in a round, if all take part.
+        colluding: how many of them may collude with the server; None: the channel hides nothing from it.
+        messages: messages of the server to a site in a round.
+        up: bytes that a site sends in a round.
+        down: bytes that it receives.
+        epsilon: ε of a site that takes part in all rounds, against the server; infinite: nothing is proved.
+        delta: the δ of that ε.
+        unit: whose data ε is about.
+        reason: why nothing is proved; empty if something is.
+        trusts_server: whether the server must be trusted.
+        reveals: who learns what.
+        notes: what to consider.
+    """
+
+    plan: str
+    method: str
+    rounds: int
+    sites: tuple[str, ...]
+    model: str
+    parameters: int
+    channel: str
+    losses: int
+    colluding: int | None
+    messages: int
+    up: int
+    down: int
+    epsilon: float
+    delta: float
+    unit: str
+    reason: str
+    trusts_server: bool
+    reveals: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def check_plan(plan: FederationPlan) -> PlanCheck:
+    """What a plan means; raises `UserError` with a sentence if it cannot run."""
+    method, run_plan = plan.method, plan.run_plan()
+    state = run_plan.simulation.initial_state
+    cost = cost_of(method, Counter(), method.delta)
+    traffic = _traffic(plan, state)
+    return PlanCheck(
+        plan=plan.digest.hex(),
+        method=plan.method_name,
+        rounds=method.rounds,
+        sites=plan.directory.names,
+        model=plan.model,
+        parameters=state.dim,
+        channel=channel_name(method.channel),
+        losses=_losses(plan),
+        colluding=_colluding(plan),
+        messages=_messages(method),
+        up=traffic.up,
+        down=traffic.down,
+        epsilon=cost.epsilon,
+        delta=method.delta,
+        unit=cost.unit,
+        reason=cost.reason,
+        trusts_server=server_draws_noise(method),
+        reveals=tuple(reveals(plan)),
+        notes=tuple(_notes(plan)),
+    )
+
+
+def _traffic(plan: FederationPlan, state: State) -> Traffic:
+    """The bytes of one site in a round of the whole cohort, by the channel's own count."""
+    method = plan.method
+    _, drawn = draw(method, plan.population, RunKeys.from_seed(plan.seed).at(0), 0)
+    now: Round = replace(drawn, cohort=max(_cohort(plan), 1))
+    sent = broadcast(method, state, now)
+    like = no_messages(method, sent, state, now)
+    tolerated = 0 if like.surplus is None else like.surplus.tolerated
+    one = replace(
+        like, clients=like.clients.new_zeros(1), rows=DenseRows(like.rows.dense().new_zeros(1, like.rows.dim))
+    )
+    if like.samples is not None:
+        one = replace(one, samples=like.samples.new_ones(1))
+    overhead = sum(method.channel.overhead(now, tolerated).values(), Traffic())
+    up = method.channel.message_format.sizes(one)[0] + overhead.up
+    return Traffic(up, download_size(method.channel, sent, now, first=False, tolerated=tolerated))
+
+
+def _cohort(plan: FederationPlan) -> int:
+    """The sites in a round, if all are present."""
+    return math.floor(plan.method.sampler.sampling(plan.population, 0).mean_cohort(plan.population))
+
+
+def _losses(plan: FederationPlan) -> int:
+    channel, cohort = plan.method.channel, _cohort(plan)
+    if not isinstance(channel, SecureSum):
+        return max(cohort - plan.least_cohort, 0)
+    least = max(channel.parameters_for(max(cohort, channel.min_cohort)).min_survivors, plan.least_cohort)
+    return max(cohort - least, 0)
+
+
+def _colluding(plan: FederationPlan) -> int | None:
+    channel = plan.method.channel
+    return int(channel.corrupt * _cohort(plan)) if isinstance(channel, SecureSum) else None
+
+
+def _messages(method: Method) -> int:
+    if not isinstance(method.channel, SecureSum):
+        return 1
+    return 5 if method.channel.level == "active_server" else 4
+
+
+def _notes(plan: FederationPlan) -> Iterator[str]:
+    yield from filter(None, (worth(plan),))
+    sampling = plan.method.sampler.sampling(plan.population, 0)
+    if sampling.kind == "poisson":
+        yield (
+            f"Cohorts vary in size. One of fewer than {plan.least_cohort} sites (least_cohort) ends without a sum and "
+            'is repeated. Use sampler = "Everyone()" where all sites can take part in every round.'
+        )
+    if sampling.rate < 1:
+        yield "The server knows who takes part in a round: against it, sampling does not amplify privacy."
+    patience, talks = plan.patience, _messages(plan.method) - 1
+    yield (
+        f"A site that does not answer delays a round by {patience.train:g} s, or by {patience.talk:g} s in a later "
+        f"message; a round takes at most {patience.train + talks * patience.talk:g} s. After two failures in a row a "
+        "site is not asked any more."
+    )

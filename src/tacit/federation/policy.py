@@ -1,0 +1,249 @@
+"""What a site allows, and what a plan would cost and reveal there.
+
+A site decides for itself: the server's accounting is not asked. What is charged is the cost against the server, which
+knows who takes part, so that the sampling of clients amplifies nothing.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from tacit.core import Budget, Method
+from tacit.core.prices import Leakage, Release, Sampling, Unproved, reason_unproved
+from tacit.errors import UserError, expect
+from tacit.federation import entry_points
+from tacit.federation.federation_plan import FederationPlan
+from tacit.federation.suitability import channel_name, server_draws_noise
+from tacit.pieces.channels import SecureSum
+
+FEW_CLIENTS = 100  # below it, noise that hides a whole client hides most of what clients have in common
+
+
+class Allow(Struct, frozen=True):
+    """The table `allow` of a site's file.
+
+    Attributes:
+        methods: names of the methods that may be run.
+        models: functions that make models, and the pin of their installed code.
+        channels: `plain`, `secure-sum/semi_honest`, `secure-sum/active_server`.
+        epsilon: ε of all plans together, against the server; `inf` allows methods without a proved (ε, δ) guarantee.
+        delta: δ of all plans together.
+        least_cohort: the fewest sites in a sum or a metric.
+        metrics: how metrics on the site's held-out data may be sent: not at all, only in a secure sum, or in the clear.
+        trust_server: whether the server may see this site's messages without noise and add it itself.
+    """
+
+    methods: tuple[str, ...]
+    models: Mapping[str, str]
+    channels: tuple[str, ...]
+    epsilon: Annotated[float, Meta(gt=0, description="a positive number, or inf")]
+    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
+    least_cohort: Annotated[int, Meta(ge=1)] = 5
+    metrics: Literal["none", "secure-sum", "plain"] = "none"
+    trust_server: bool = False
+
+    def __post_init__(self) -> None:
+        for name, pin in self.models.items():
+            entry_points.check_name(name, "a model")
+            if not entry_points.PIN.fullmatch(pin):
+                raise UserError(f"Expected the pin of {name} as sha256: and 64 hexadecimal digits, got {pin[:80]!r}.")
+        known = ("plain", "secure-sum/semi_honest", "secure-sum/active_server")
+        for channel in self.channels:
+            expect(channel in known, f"channels in {', '.join(known)}, got {channel}")
+
+    @property
+    def budget(self) -> Budget | None:
+        """The budget of the site's ledger; None: none is kept."""
+        return Budget(self.epsilon, self.delta) if math.isfinite(self.epsilon) else None
+
+    def allows_metrics(self, channel: object) -> bool:
+        """Whether metrics may be sent through this channel."""
+        return self.metrics == "plain" or (self.metrics == "secure-sum" and isinstance(channel, SecureSum))
+
+
+@dataclass(frozen=True)
+class Review:
+    """What a plan would cost and reveal at a site, and what the site's policy objects to.
+
+    Attributes:
+        plan: the plan's digest.
+        objections: a sentence each; empty: the plan is within the policy.
+        epsilon: ε of all of the plan's rounds against the server, at the policy's δ; infinite: nothing is proved.
+        used: ε that earlier plans have used at the same δ.
+        total: ε of both together.
+        rounds: how many rounds are planned.
+        unit: whose data this ε is about.
+        reason: why nothing is proved; empty if something is.
+        reveals: who learns what, a sentence each.
+    """
+
+    plan: bytes
+    objections: tuple[str, ...]
+    epsilon: float
+    used: float
+    total: float
+    rounds: int
+    unit: str
+    reason: str
+    reveals: tuple[str, ...]
+
+    @property
+    def accepted(self) -> bool:
+        return not self.objections
+
+
+def review(plan: FederationPlan, allow: Allow, spent: "Counter[Release] | None" = None) -> Review:
+    """Review a plan; `spent` is what the site's ledger holds so far."""
+    cost = cost_of(plan.method, spent or Counter(), allow.delta)
+    return Review(
+        plan=plan.digest,
+        objections=(*objections(plan, allow, cost.reason), *over_budget(plan, allow, cost)),
+        epsilon=cost.epsilon,
+        used=cost.used,
+        total=cost.total,
+        rounds=plan.method.rounds,
+        unit=cost.unit,
+        reason=cost.reason,
+        reveals=tuple(reveals(plan, allow)),
+    )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method's rounds cost one participant: ε alone, of what was spent before, and of both; and why it is ∞."""
+
+    epsilon: float
+    used: float
+    total: float
+    unit: str
+    reason: str
+
+
+def cost_of(method: Method, spent: "Counter[Release]", delta: float) -> Cost:
+    """The cost of all of a method's rounds, for a client that takes part in each."""
+    from tacit.privacy.accountants import Accounting, default_accountant
+
+    releases = [release_against_server(method, index) for index in range(method.rounds)]
+    reason = reason_unbounded(method)
+    planned = Counter(release for release in releases if release is not None)
+    everything = planned + spent
+    accountant = default_accountant(*everything) if everything else None
+
+    def epsilon(counts: "Counter[Release]") -> float:
+        if not counts or accountant is None:
+            return 0.0
+        return Accounting.of(accountant).compose_all(counts, counts.total()).epsilon(delta)
+
+    used = epsilon(spent)
+    unit = unit_of(method)
+    if reason:
+        return Cost(math.inf, used, math.inf, unit, reason)
+    return Cost(epsilon(planned), used, epsilon(everything), unit, "")
+
+
+def release_against_server(method: Method, index: int) -> Release | None:
+    """What a round releases of a participant, for the server, which knows that it takes part; None: unbounded."""
+    price = method.price(index)
+    return price.sampled(Sampling()) if isinstance(price, Release) else None
+
+
+def unit_of(method: Method) -> str:
+    """Whose presence the method's noise hides."""
+    return str(getattr(method.price(0), "unit", "client"))
+
+
+def reason_unbounded(method: Method) -> str:
+    """Why a participant's ε is not bounded, in words; empty if it is."""
+    price = method.price(0)
+    if isinstance(price, Leakage):
+        return "it is accounted as d-privacy, which is not an ε of (ε, δ)"
+    return reason_unproved(price) if isinstance(price, Unproved) else ""
+
+
+def over_budget(plan: FederationPlan, allow: Allow, cost: Cost) -> Iterator[str]:
+    """That the plan costs more than the policy allows, in a sentence; every round is checked again as it is charged."""
+    if not cost.reason and cost.total > allow.epsilon:
+        earlier = f", together with ε = {cost.used:.3g} of earlier plans" if cost.used else ""
+        yield (
+            f"{plan.method.rounds} rounds cost ε = {cost.total:.4g} at δ = {allow.delta:g} against the server"
+            f"{earlier}. This site allows {allow.epsilon:g}."
+        )
+
+
+def objections(plan: FederationPlan, allow: Allow, unbounded: str) -> Iterator[str]:
+    """What the policy objects to whatever was spent before, a sentence each; `unbounded`: why ε is, if it is."""
+    method = plan.method
+    if plan.method_name not in allow.methods:
+        yield f"The method {plan.method_name} is not among those that this site allows: {', '.join(allow.methods)}."
+    yield from _model_objections(plan, allow)
+    if not _channel_allowed(method, allow):
+        yield (
+            f"The channel {channel_name(method.channel)} is not among those that this site allows: "
+            f"{', '.join(allow.channels)}."
+        )
+    if server_draws_noise(method) and not allow.trust_server:
+        yield (
+            f"With {type(method.mechanism).__name__} the server sees this site's messages without noise and adds it "
+            "itself. Use noise that sites add (DistributedGaussian), or trust the server: trust_server = true."
+        )
+    if unbounded and math.isfinite(allow.epsilon):
+        yield f"ε against the server is not bounded: {unbounded}. This site allows at most {allow.epsilon:g}."
+    if plan.least_cohort < allow.least_cohort:
+        yield (
+            f"The plan ends a round with {plan.least_cohort} sites; this site requires {allow.least_cohort} in a sum "
+            f"(least_cohort)."
+        )
+
+
+def _model_objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
+    pinned = allow.models.get(plan.model)
+    if pinned is None:
+        yield f"The model {plan.model} is not among those that this site allows: {', '.join(allow.models)}."
+        return
+    try:
+        installed = entry_points.pin(plan.model, "the model")
+    except UserError as error:
+        yield str(error)
+        return
+    if installed != pinned:
+        yield f"The installed code of {plan.model} is {installed}, but this site allows {pinned}."
+
+
+def _channel_allowed(method: Method, allow: Allow) -> bool:
+    stronger = isinstance(method.channel, SecureSum) and "secure-sum/semi_honest" in allow.channels
+    return stronger or channel_name(method.channel) in allow.channels
+
+
+def reveals(plan: FederationPlan, allow: Allow | None = None) -> Iterator[str]:
+    """Who learns what under this plan, a sentence each; with a policy, what this site adds to it."""
+    method, secure = plan.method, isinstance(plan.method.channel, SecureSum)
+    if secure:
+        yield "The server learns the sum of the sites' messages in every round, who took part, and when; no message."
+        yield "Other sites learn the model, who takes part, and nothing about a single message."
+    elif server_draws_noise(method):
+        yield "The server sees every message without noise: it must be trusted. Other sites learn the model."
+    else:
+        yield "The server sees every message of every site. Other sites learn the model."
+    if method.weighted:
+        yield "The server learns how many samples every site has."
+    if plan.evaluate_every:
+        how = "as a sum over all sites" if secure else "of every site"
+        sends = allow is None or allow.allows_metrics(method.channel)
+        refused = "" if sends else " This site sends none (metrics)."
+        yield f"The server learns loss, accuracy and number of held-out samples {how}, without noise.{refused}"
+    yield "Nobody can be kept from taking part badly or not at all: availability and poisoning are not covered."
+
+
+def worth(plan: FederationPlan) -> str:
+    """What the unit of privacy is worth at this number of sites, in a sentence."""
+    sites, unit = plan.population, unit_of(plan.method)
+    if reason_unbounded(plan.method) or unit != "client" or sites >= FEW_CLIENTS:
+        return ""
+    return (
+        f"The unit is the client, here a whole site: noise that hides one of {sites} sites hides most of what they "
+        "have in common, so that little is learnt at a small ε. For few sites, use a method whose unit is the record."
+    )

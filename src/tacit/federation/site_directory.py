@@ -1,0 +1,106 @@
+"""The directory of a federation: everybody's public key, pinned at every site and never taken from the server.
+
+::
+
+    [sites]
+    hospital-a = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
+    hospital-b = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
+
+A site's number, by which protocols name it, is its place in the order of names.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from msgspec import Struct
+
+from tacit.core import files
+from tacit.core.serialization import read_toml
+from tacit.errors import UserError, expect
+from tacit.protocols import crypto
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+class _Table(Struct, frozen=True, forbid_unknown_fields=True):
+    sites: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Directory:
+    """The enrolled sites and their public identities (Ed25519), by name.
+
+    Example:
+        >>> directory = Directory({"b": bytes(31) + b"1", "a": bytes(31) + b"2"})
+        >>> directory.names, directory.number("b")
+        (('a', 'b'), 1)
+    """
+
+    identities: Mapping[str, bytes]
+
+    def __post_init__(self) -> None:
+        expect(len(self.identities) > 0, "a directory with at least one site, got none")
+        for name, identity in self.identities.items():
+            expect(
+                _NAME.fullmatch(name) is not None, f"a site's name of letters, digits, dots and dashes, got {name!r}"
+            )
+            expect(len(identity) == crypto.KEY, f"a public key of {crypto.KEY} bytes for {name}, got {len(identity)}")
+        if len(set(self.identities.values())) < len(self.identities):
+            raise UserError("Expected a different public key for every site, but two sites of the directory share one.")
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All names, in the order of the sites' numbers."""
+        return tuple(sorted(self.identities))
+
+    def number(self, name: str) -> int:
+        """The number of a site."""
+        return self.names.index(name)
+
+    def name_of(self, identity: bytes) -> str | None:
+        """The name of the site with this public key; None: it is not enrolled."""
+        return next((name for name, known in self.identities.items() if known == identity), None)
+
+    @cached_property
+    def by_number(self) -> dict[int, bytes]:
+        """The public keys by number, as protocols use them."""
+        return {number: self.identities[name] for number, name in enumerate(self.names)}
+
+    def to_toml(self) -> str:
+        """The directory as the content of its file."""
+        return "[sites]\n" + "".join(f'"{name}" = "{self.identities[name].hex()}"\n' for name in self.names)
+
+
+def read_directory(path: Path) -> Directory:
+    """The directory in a file."""
+    table = read_toml(path, _Table)
+    for name, key in table.sites.items():
+        if not _KEY.fullmatch(key):
+            raise UserError(f"Expected the key of {name} in {path} as 64 hexadecimal digits, got {key[:70]!r}.")
+    return Directory({name: bytes.fromhex(key) for name, key in table.sites.items()})
+
+
+def write_directory(path: Path, directory: Directory) -> None:
+    """Write the directory to a file."""
+    files.write(path, directory.to_toml().encode())
+
+
+def new_identity(path: Path) -> bytes:
+    """Create a site's identity key, readable by its user only; returns the public half. An existing key is kept."""
+    if not path.exists():
+        files.write(path, crypto.system_entropy(crypto.KEY).hex().encode() + b"\n", private=True, parents=True)
+    return crypto.public_identity(read_identity(path))
+
+
+def read_identity(path: Path) -> bytes:
+    """A site's identity key; refused if others can read the file."""
+    content = files.read(path, "the identity key", limit=1024).strip()
+    if path.stat().st_mode & 0o077:
+        raise UserError(f"Expected {path} to be readable by its user only. Use chmod 600 {path}.")
+    if not _KEY.fullmatch(content.decode("ascii", "replace")):
+        raise UserError(f"Expected {path} to hold an identity key of 64 hexadecimal digits, got other content.")
+    return bytes.fromhex(content.decode())

@@ -1,0 +1,268 @@
+"""A site's file and its folder.
+
+::
+
+    site.toml                 what the site has and allows
+    identity.key              its secret identity, readable by its user only
+    directory.toml            everybody's public keys, pinned out of band
+    state/
+      log.jsonl               what it received, answered, charged and refused
+      ledger.db               what has been spent on these data
+      reviews/<plan>.json     plans that were accepted or refused, each signed by the site
+      runs/<plan>/            what it keeps between messages of a plan, private
+"""
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from msgspec import Meta, Struct
+from torch import Tensor
+
+from tacit.core import Key, Samples, files
+from tacit.core.prices import Release
+from tacit.core.serialization import Source, read_json, read_toml
+from tacit.errors import DataError, ProtocolError, UserError, expect
+from tacit.federation import entry_points
+from tacit.federation.federation_plan import FederationPlan, check_samples
+from tacit.federation.journal import AuditLog
+from tacit.federation.policy import Allow, Review, review
+from tacit.federation.site_directory import Directory, new_identity, read_directory, read_identity
+from tacit.protocols import crypto
+from tacit.tasks.formats import parse_csv
+
+LIMIT = 1 << 31  # bytes of a table
+TEMPLATE = """\
+# A site of a federation: what it has, and what it allows. Read docs/guides/federation.md.
+
+data = "hospital_a.data:load"      # a function of an installed package that returns (x, y), or a .csv file
+# target = "outcome"               # of a .csv file: the column to predict; all other columns are numbers
+# client = "hospital"              # of a .csv file: the column that names the site's clients, which is not used
+held_out = 0.1                     # the fraction of the samples on which the model is evaluated, never trained
+identity = "identity.key"          # this site's secret key
+directory = "directory.toml"       # everybody's public keys, pinned out of band; never taken from the server
+state = "state"                    # the log, the privacy ledger and accepted plans
+
+[allow]
+methods = ["fl-top-dp"]
+models = {}                        # { "acme.models:net" = "sha256:…" }: tacit site pin acme.models:net
+channels = ["secure-sum/active_server"]
+epsilon = 4.0                      # of all plans together, against the server, which knows who took part
+delta = 1e-5
+least_cohort = 5                   # the fewest sites in a sum
+metrics = "secure-sum"             # or "none", or "plain"
+"""
+
+
+class SiteTable(Struct, frozen=True):
+    """A site's file."""
+
+    data: str
+    allow: Allow
+    target: str = ""
+    client: str = ""
+    held_out: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    identity: Path = Path("identity.key")
+    directory: Path = Path("directory.toml")
+    state: Path = Path("state")
+
+
+class Verdict(Struct, frozen=True):
+    """A review as it is stored: the plan, whether it was accepted, and the site's signature over both."""
+
+    plan: str
+    accepted: bool
+    signature: str
+    objections: tuple[str, ...] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class SiteFiles:
+    """A site's file, and what it refers to.
+
+    Attributes:
+        path: the file.
+        table: its content.
+    """
+
+    path: Path
+    table: SiteTable
+
+    @property
+    def allow(self) -> Allow:
+        return self.table.allow
+
+    @property
+    def state(self) -> Path:
+        return self.path.parent / self.table.state
+
+    @property
+    def ledger(self) -> Path:
+        return self.state / "ledger.db"
+
+    @property
+    def log(self) -> Path:
+        return self.state / "log.jsonl"
+
+    @cached_property
+    def identity(self) -> bytes:
+        return read_identity(self.path.parent / self.table.identity)
+
+    @cached_property
+    def directory(self) -> Directory:
+        return read_directory(self.path.parent / self.table.directory)
+
+    @cached_property
+    def name(self) -> str:
+        """The site's name in the directory, by its public key."""
+        name = self.directory.name_of(crypto.public_identity(self.identity))
+        if name is None:
+            raise UserError(
+                f"{self.path.parent / self.table.directory} does not list the public key of this site, "
+                f"{crypto.public_identity(self.identity).hex()}. Ask who keeps the directory to add it."
+            )
+        return name
+
+    @property
+    def number(self) -> int:
+        return self.directory.number(self.name)
+
+    def journal(self) -> AuditLog:
+        """The site's log, to be written."""
+        return AuditLog(self.log)
+
+    def folder_of(self, plan: bytes) -> Path:
+        """Where the site keeps what belongs to a plan."""
+        folder = self.state / "runs" / plan.hex()[:32]
+        files.make_private(folder)
+        return folder
+
+    def spent(self) -> "Counter[Release]":
+        """What the site's ledger holds."""
+        from tacit.privacy.ledger import Ledger
+
+        if not self.ledger.exists():
+            return Counter()
+        with Ledger.open(self.ledger) as ledger:
+            return sum((entry.releases for entry in ledger.entries), Counter[Release]())
+
+    def review(self, plan: FederationPlan) -> Review:
+        """What a plan would cost and reveal here; a plan for another directory is refused."""
+        found = review(plan, self.allow, self.spent())
+        if plan.directory != self.directory:
+            problem = "The plan's sites and keys are not those of this site's pinned directory."
+            return replace(found, objections=(problem, *found.objections))
+        return found
+
+    def record(self, plan: FederationPlan, *, accepted: bool, found: Review) -> Verdict:
+        """Store the site's verdict on a plan, signed, with the plan itself."""
+        if accepted and not found.accepted:
+            raise UserError(f"This site's policy refuses the plan: {' '.join(found.objections)}")
+        signature = crypto.sign(self.identity, _verdict_statement(plan.digest, accepted=accepted))
+        verdict = Verdict(plan.digest.hex(), accepted, signature.hex(), found.objections, plan.method_name)
+        content = {name: getattr(verdict, name) for name in Verdict.__struct_fields__}
+        document = {**content, "objections": list(verdict.objections), "content": json.loads(plan.canonical)}
+        path = self._review_file(plan.digest)
+        files.make_private(path.parent)
+        files.write(path, (json.dumps(document, indent=2) + "\n").encode(), private=True)
+        self.journal().append("accepted" if accepted else "refused", plan=plan.digest.hex(), method=plan.method_name)
+        return verdict
+
+    def verdict(self, plan: bytes) -> Verdict | None:
+        """The site's verdict on the plan with this digest, if it has reviewed it and signed what is stored."""
+        path = self._review_file(plan)
+        if not path.exists():
+            return None
+        found = read_json(files.read(path), Verdict, Source(label=str(path), closed=False))
+        statement = _verdict_statement(plan, accepted=found.accepted)
+        try:
+            crypto.verify(crypto.public_identity(self.identity), bytes.fromhex(found.signature), statement)
+        except (ProtocolError, ValueError):
+            raise UserError(f"{path} is not signed by this site. Review the plan again.") from None
+        return found if found.plan == plan.hex() else None
+
+    def accepted_plan(self, plan: bytes) -> FederationPlan | None:
+        """The plan with this digest, if this site has accepted it."""
+        verdict = self.verdict(plan)
+        if verdict is None or not verdict.accepted:
+            return None
+        stored = json.loads(files.read(self._review_file(plan)))["content"]
+        found = FederationPlan.from_canonical(stored)
+        return found if found.digest == plan else None
+
+    def load_data(self) -> tuple[Samples, Samples | None]:
+        """The samples to train on, and those held out; None: none are."""
+        found = self._all_data()
+        if isinstance(found[0], tuple):
+            train, held_out = found
+            return check_samples(train, self.table.data), check_samples(held_out, self.table.data)
+        x, y = check_samples(found, self.table.data)
+        return _split(x, y, self.table.held_out, self.identity)
+
+    def _all_data(self) -> tuple[object, object]:
+        if not self.table.data.endswith(".csv"):
+            found = entry_points.load(self.table.data, "the data")()
+            if not isinstance(found, tuple) or len(found) != 2:
+                raise DataError(f"Expected {self.table.data} to return (x, y), or two such pairs.")
+            return found
+        return read_table(self.path.parent / self.table.data, self.table.target, self.table.client)
+
+    def _review_file(self, plan: bytes) -> Path:
+        return self.state / "reviews" / f"{plan.hex()[:32]}.json"
+
+
+def read_site(path: Path) -> SiteFiles:
+    """The site that a file describes; unknown keys and wrong types are errors that say what to write."""
+    return SiteFiles(path, read_toml(path, SiteTable))
+
+
+def init_site(path: Path) -> bytes:
+    """Write a commented file and the site's identity key, if they do not exist; returns the public key."""
+    if not path.exists():
+        files.write(path, TEMPLATE.encode(), parents=True)
+    return new_identity(path.parent / read_site(path).table.identity)
+
+
+def read_table(path: Path, target: str, client: str = "") -> Samples:
+    """The samples in a table of numbers; the column `target` is what is predicted, as a class number."""
+    expect(bool(target), f"the column to predict of {path}", 'Give it as target = "column".')
+    columns = parse_csv(files.read(path, "the table", DataError, LIMIT), str(path))
+    for name in filter(None, (target, client)):
+        if name not in columns:
+            raise DataError(f"Expected a column {name!r} in {path}, got {', '.join(list(columns)[:20])}.")
+    inputs = [name for name in columns if name not in (target, client)]
+    return torch.stack([_numbers(columns[name], name, path) for name in inputs], 1), _classes(columns[target], path)
+
+
+def _numbers(values: list[str], name: str, path: Path) -> Tensor:
+    try:
+        return torch.tensor([float(value) for value in values])
+    except ValueError:
+        raise DataError(f"Expected numbers in column {name!r} of {path}. Use a function that encodes them.") from None
+
+
+def _classes(values: list[str], path: Path) -> Tensor:
+    numbers = _numbers(values, "target", path)
+    if bool((numbers != numbers.round()).any()) or bool((numbers < 0).any()):
+        raise DataError(f"Expected class numbers from 0 in the target of {path}. Use a function for other targets.")
+    return numbers.long()
+
+
+def _split(x: Tensor, y: Tensor, fraction: float, identity: bytes) -> tuple[Samples, Samples | None]:
+    """The same split whenever the site starts, unknown to everybody else: by a key that only the site has."""
+    count = math.floor(fraction * len(x))
+    if count == 0:
+        return (x, y), None
+    order = Key(crypto.derive(identity, "held out", bytes(crypto.KEY))).stream().permutation(len(x))
+    train, held_out = order[count:].sort().values, order[:count].sort().values
+    return (x[train], y[train]), (x[held_out], y[held_out])
+
+
+def _verdict_statement(plan: bytes, *, accepted: bool) -> bytes:
+    return crypto.digest("federation review", plan, b"accepted" if accepted else b"refused")

@@ -1,0 +1,154 @@
+"""`tacit federation check` and `tacit site`: what a plan means, and what a site says to it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from federation.consortium import Consortium, server, transport
+from tacit.cli import main
+from tacit.runs.training import follow
+
+DP = {"cohort": 5, "noise": 4.0, "epsilon": "none"}
+
+
+def test_check_says_what_a_plan_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Consortium.at(tmp_path).plan("fl-std-dp", args=DP, public="federation.acme:public")
+    assert main(["federation", "check", str(tmp_path / "plan.toml")]) == 0
+    out = capsys.readouterr().out
+    for sentence in (
+        "fl-std-dp, 2 rounds, 5 sites: site-0, site-1, site-2, site-3, site-4",
+        "at δ = 1e-05 for every client of a site that takes part in all rounds, against the server.",
+        "The server learns the sum of the sites' messages in every round, who took part, and when; no message.",
+        "5 messages to a site",
+        "A round survives the loss of 1 of 5 sites. Messages stay hidden if no more than 1 of them collude",
+        "For few sites, use a method whose unit is the record.",
+    ):
+        assert sentence in out
+    assert main(["federation", "check", str(tmp_path / "plan.toml"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 1.0 < found["epsilon"] < 2.0
+    assert found["parameters"] == 131
+
+
+def test_the_bytes_of_a_check_are_those_of_a_round(tmp_path: Path) -> None:
+    from tacit.federation.plan_check import check_plan
+
+    consortium = Consortium.at(tmp_path)
+    plan = consortium.plan("fl-std-dp", args=DP, public="federation.acme:public")
+    consortium.accept(plan)
+    here = server(plan, transport(consortium.sites()))
+    *_, run = follow(here.run_plan, source=here)
+    found, report = check_plan(plan), run.history[-1]
+    envelope = report.overhead["envelope"]
+    assert sum(report.up) - envelope.up == 5 * found.up
+    assert sum(report.down) - envelope.down == 5 * found.down
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "fl-stt"}, "Expected method"),
+        ({"args": {"round": 3}}, "round"),
+        ({"model": "net"}, "Expected the model as package.module:function"),
+        ({"least_cohort": 9}, "least_cohort=9 of at most 5 sites"),
+        ({"patience": {"train": -1}}, "patience.train"),
+        ({"patients": 3}, "patients"),
+        ({"loss": "Path()"}, "Path"),
+        ({"method": "esmfl"}, "enclave, which is not a party of a federation yet"),
+        ({"sites": "nowhere.toml"}, "nowhere.toml"),
+    ],
+)
+def test_a_wrong_plan_is_refused_with_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, object], message: str
+) -> None:
+    from federation.consortium import MODEL, table
+
+    Consortium.at(tmp_path)
+    content = {"method": "fl-std", "args": {"rounds": 1, "cohort": 5}, "model": MODEL, "sites": "directory.toml"}
+    (tmp_path / "plan.toml").write_text(table({**content, **changes}))
+    assert main(["federation", "check", str(tmp_path / "plan.toml")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("tacit: ")
+    assert message in error
+
+
+def test_init_writes_a_file_and_a_private_key_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "site.toml"
+    assert main(["site", "init", str(path), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert (tmp_path / "identity.key").stat().st_mode & 0o777 == 0o600
+    text = path.read_text()
+    assert "never taken from the server" in text
+    path.write_text(text.replace("hospital_a.data:load", "federation.acme:load_7"))
+    assert main(["site", "init", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert first["public_key"] in out
+    assert "11 samples to train on, 1 held out; inputs of shape (12,)" in out
+
+
+def test_a_table_is_data_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["site", "init", str(tmp_path / "site.toml")])
+    rows = "".join(f"{n},{n % 3}.5,a,{n % 2}\n" for n in range(20))
+    (tmp_path / "patients.csv").write_text("age,dose,hospital,outcome\n" + rows)
+    text = (tmp_path / "site.toml").read_text()
+    text = text.replace(
+        'data = "hospital_a.data:load"', 'data = "patients.csv"\ntarget = "outcome"\nclient = "hospital"'
+    )
+    (tmp_path / "site.toml").write_text(text)
+    capsys.readouterr()
+    assert main(["site", "init", str(tmp_path / "site.toml")]) == 0
+    assert "18 samples to train on, 2 held out; inputs of shape (2,)" in capsys.readouterr().out
+
+
+def test_a_site_reviews_accepts_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    consortium = Consortium.at(tmp_path, epsilon=1.5, least_cohort=3)
+    plan = consortium.plan("fl-std-dp", args=DP, public="federation.acme:public")
+    site, file = consortium.home("site-0") / "site.toml", str(tmp_path / "plan.toml")
+    assert main(["site", "review", str(site), file]) == 0
+    out = capsys.readouterr().out
+    assert "of 1.5 that this site allows" in out
+    assert "Nothing was recorded." in out
+    assert main(["site", "review", str(site), file, "--accept"]) == 0
+    assert "Recorded as accepted, and signed" in capsys.readouterr().out
+    assert consortium.site("site-0").files.accepted_plan(plan.digest) == plan
+    assert main(["site", "review", str(site), file, "--refuse"]) == 0
+    assert consortium.site("site-0").files.accepted_plan(plan.digest) is None
+    consortium.plan("fl-std-dp", args={**DP, "rounds": 20}, public="federation.acme:public")
+    capsys.readouterr()
+    assert main(["site", "review", str(site), file]) == 1
+    assert "20 rounds cost ε = " in capsys.readouterr().out
+    assert main(["site", "review", str(site), file, "--accept"]) == 2
+    assert "This site's policy refuses the plan" in capsys.readouterr().err
+
+
+def test_ledger_and_log_say_what_was_spent_and_what_happened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    consortium = Consortium.at(tmp_path, epsilon=5.0)
+    plan = consortium.plan("fl-std-dp", args=DP, public="federation.acme:public")
+    site = str(consortium.home("site-0") / "site.toml")
+    assert main(["site", "ledger", site]) == 0
+    assert "Nothing has been charged" in capsys.readouterr().out
+    consortium.accept(plan)
+    here = server(plan, transport(consortium.sites()))
+    *_, run = follow(here.run_plan, source=here)
+    assert run.charges is not None
+    assert main(["site", "ledger", site, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["epsilon"] == pytest.approx(run.charges.epsilon, rel=1e-3)
+    assert [(each["method"], each["rounds"], each["charges"]) for each in found["runs"]] == [("fl-std-dp", 2, 2)]
+    assert main(["site", "log", site]) == 0
+    out = capsys.readouterr().out
+    assert "charged: plan " in out
+    assert "entries, none changed" in out
+    log = consortium.home("site-0") / "state" / "log.jsonl"
+    log.write_text(log.read_text().replace('"round": 1', '"round": 2', 1))
+    assert main(["site", "log", site]) == 2
+    assert "was changed, or lines before it are missing" in capsys.readouterr().err
+
+
+def test_pin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["site", "pin", "federation.acme:net"]) == 0
+    assert capsys.readouterr().out.startswith('"federation.acme:net" = "sha256:')
+    assert main(["site", "pin", "no.such:thing"]) == 2

@@ -1,0 +1,105 @@
+"""A federation in one process, for several tests: files of a few sites, a plan that all accept, and its server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from federation import acme
+from tacit.federation import entry_points
+from tacit.federation.federation_plan import FederationPlan, read_plan
+from tacit.federation.server import FederationServer
+from tacit.federation.site_directory import Directory, new_identity, read_identity, write_directory
+from tacit.federation.site_files import read_site
+from tacit.federation.site_service import Secrets, Site, fresh_secrets, seeded_secrets
+from tacit.federation.transport import InProcess, Transport
+
+MODEL = "federation.acme:net"
+NAMES = tuple(f"site-{number}" for number in range(8))
+
+
+def toml(value: object) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f'"{key}" = {toml(item)}' for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def table(content: Mapping[str, object]) -> str:
+    return "".join(f"{key} = {toml(value)}\n" for key, value in content.items())
+
+
+def allow(**changes: object) -> dict[str, object]:
+    defaults: dict[str, object] = {
+        "methods": ["fedavg", "fl-std", "fl-std-dp", "fl-top", "geyer", "ifca"],
+        "models": {MODEL: entry_points.pin(MODEL, "the model")},
+        "channels": ["plain", "secure-sum/active_server"],
+        "epsilon": float("inf"),
+        "delta": 1e-5,
+        "least_cohort": 3,
+        "metrics": "plain",
+        "trust_server": True,
+    }
+    return {**defaults, **changes}
+
+
+@dataclass(frozen=True)
+class Consortium:
+    """Folders of a server and of sites, with a directory that lists all of them."""
+
+    folder: Path
+    count: int
+
+    @classmethod
+    def at(cls, folder: Path, count: int = 5, held_out: float = 0.0, **policy: object) -> "Consortium":
+        self = cls(folder, count)
+        keys = {name: new_identity(self.home(name) / "identity.key") for name in NAMES[:count]}
+        for number, name in enumerate(NAMES[:count]):
+            write_directory(self.home(name) / "directory.toml", Directory(keys))
+            content = {"data": f"federation.acme:load_{number}", "held_out": held_out}
+            text = table(content) + "\n[allow]\n" + table(allow(**policy))
+            (self.home(name) / "site.toml").write_text(text)
+        write_directory(folder / "directory.toml", Directory(keys))
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return NAMES[: self.count]
+
+    def home(self, name: str) -> Path:
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def plan(self, method: str = "fl-std", name: str = "plan.toml", **changes: Any) -> FederationPlan:
+        args = {"rounds": 2, **changes.pop("args", {})}
+        content = {"method": method, "args": args, "model": MODEL, "sites": "directory.toml", "seed": acme.SEED}
+        (self.folder / name).write_text(table({**content, "evaluate_every": 0, **changes}))
+        return read_plan(self.folder / name)
+
+    def accept(self, plan: FederationPlan, *names: str) -> None:
+        for name in names or self.names:
+            site = read_site(self.home(name) / "site.toml")
+            site.record(plan, accepted=True, found=site.review(plan))
+
+    def site(self, name: str, *, seeded: bool = False) -> Site:
+        keys: Secrets = seeded_secrets(acme.SEED, self.names.index(name)) if seeded else fresh_secrets
+        return Site.open(self.home(name) / "site.toml", keys)
+
+    def sites(self, *, seeded: bool = False) -> dict[str, Site]:
+        return {name: self.site(name, seeded=seeded) for name in self.names}
+
+    def identity(self, name: str) -> bytes:
+        return read_identity(self.home(name) / "identity.key")
+
+
+def transport(sites: Mapping[str, Site]) -> InProcess:
+    return InProcess({name: site.handle for name, site in sites.items()})
+
+
+def server(plan: FederationPlan, way: Transport, *, seeded: bool = False, **options: Any) -> FederationServer:
+    return FederationServer(plan, way, noise="seeded" if seeded else "secret", sleep=lambda _: None, **options)

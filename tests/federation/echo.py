@@ -1,0 +1,32 @@
+"""A site for tests of a transport: it does what the verb says."""
+
+import os
+import time
+from pathlib import Path
+from typing import cast
+
+from tacit.federation.transport import Handler
+
+
+def open_echo(config: Path) -> Handler:
+    return answer
+
+
+def answer(verb: str, request: bytes) -> bytes:
+    match verb:
+        case "echo":
+            return request
+        case "sleep":
+            time.sleep(float(request))
+            return b"slept"
+        case "raise":
+            raise ValueError("a private reason")
+        case "exit":
+            os._exit(3)
+        case "garbage":
+            return cast(bytes, {"not": "bytes"})
+        case "length":
+            return str(len(request)).encode()
+        case "bytes":
+            return bytes(int(request))
+    raise ValueError(verb)

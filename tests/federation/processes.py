@@ -1,0 +1,109 @@
+"""A federation of real processes on 127.0.0.1, all of which end with the test, however it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tacit.federation.nvflare.kits import PARTICIPANTS, SERVER, SITES, make_kits
+from tacit.federation.nvflare.process import server_command, site_command
+from tacit.federation.relay import SOCKET, RelayTransport, free_port
+
+TESTS = Path(__file__).resolve().parents[1]
+ECHO = "federation.echo:open_echo"
+SECONDS_TO_START = 300.0
+
+
+@dataclass
+class Processes:
+    """The kits of a federation and its processes, by the names of its sites; the server's is `server`."""
+
+    study: Path
+    spawned: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+
+    @property
+    def transport(self) -> RelayTransport:
+        return RelayTransport(self.study / SERVER / SOCKET)
+
+    def kit(self, name: str) -> Path:
+        return self.study / SERVER if name == SERVER else self.study / SITES / name
+
+    def pid(self, name: str) -> int:
+        return int((self.study / f"{name}.pid").read_text())
+
+    def start(self, *names: str, opener: str = ECHO, configs: Mapping[str, Path] | None = None) -> None:
+        """Start these, in processes of their own."""
+        lines = []
+        for name in names:
+            kit = self.kit(name)
+            config = (configs or {}).get(name, kit)
+            command = server_command(kit) if name == SERVER else site_command(kit, config, opener)
+            lines.append(json.dumps([name, command[3:]]))  # without `python -m package`
+        self.spawn("launcher", [sys.executable, str(TESTS / "federation" / "launcher.py"), str(self.study)], lines)
+
+    def spawn(self, name: str, command: list[str], lines: Iterable[str] = ()) -> "subprocess.Popen[bytes]":
+        places = [str(TESTS), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
+        with (self.study / f"{name}.out").open("ab") as out:
+            started = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.PIPE, env=environment)
+        self.spawned.append(started)
+        assert started.stdin is not None
+        with started.stdin as pipe:
+            pipe.write("".join(f"{line}\n" for line in lines).encode())
+        return started
+
+    def kill(self, name: str) -> None:
+        """As a crash does."""
+        os.kill(self.pid(name), signal.SIGKILL)
+
+    def wait_for(self, names: Iterable[str]) -> None:
+        """Wait until exactly these sites are connected."""
+        wanted, deadline = set(names), time.monotonic() + SECONDS_TO_START
+        while set(self.transport.sites()) != wanted:
+            assert time.monotonic() < deadline, (self.transport.sites(), self.output())
+            time.sleep(0.1)
+
+    def output(self) -> str:
+        return "\n".join(f"--- {file.name}\n{file.read_text()[-1500:]}" for file in sorted(self.study.glob("*.out")))
+
+    def end(self) -> None:
+        """End all processes: those of a launcher end with it."""
+        for each in self.spawned:
+            each.kill()
+        for each in self.spawned:
+            each.wait()
+        pids = [int(file.read_text()) for file in self.study.glob("*.pid")]
+        for _ in range(100):
+            if not any(map(is_running, pids)):
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"Some of the processes {pids} did not end.")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def processes(*sites: str, admins: dict[str, str] | None = None) -> Iterator[Processes]:
+    """Kits for a server on a free port and its sites; no process runs yet."""
+    with tempfile.TemporaryDirectory(prefix="tacit-") as folder:  # a short path, as the local socket needs
+        study = Path(folder)
+        names = ", ".join(f'"{name}"' for name in sites)
+        (study / PARTICIPANTS).write_text(f'host = "localhost"\nport = {free_port()}\nsites = [{names}]\n')
+        make_kits(study, admins)
+        started = Processes(study)
+        try:
+            yield started
+        finally:
+            started.end()

@@ -1,0 +1,19 @@
+"""Log in as a user of NVFLARE and submit a job: `stranger.py NAME KIT JOB`. Prints what came of it."""
+
+import sys
+
+from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+
+def submit(name: str, kit: str, job: str) -> None:
+    session = new_secure_session(name, kit, timeout=20.0)
+    try:
+        sys.stdout.write(f"accepted {session.submit_job(job)}\n")
+    except Exception as error:
+        sys.stdout.write(f"refused {type(error).__name__} {error}\n")
+    finally:
+        session.close()
+
+
+if __name__ == "__main__":
+    submit(*sys.argv[1:])

@@ -1,0 +1,574 @@
+"""Faults and strangers, in one process: each is refused or survived, by name, and the others go on."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from federation.consortium import MODEL, Consortium, server, transport
+from tacit.core import Report, State
+from tacit.errors import TooFewClientsError
+from tacit.federation import messages as wire
+from tacit.federation.federation_plan import FederationPlan
+from tacit.federation.journal import AuditLog, read_journal
+from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, Answer, Refusal, SiteRequest
+from tacit.federation.server import FederationServer
+from tacit.federation.site_directory import Directory, new_identity, write_directory
+from tacit.federation.site_service import Site
+from tacit.federation.transport import Failure, Handler, InProcess
+from tacit.privacy.ledger import Ledger
+from tacit.runs.training import follow
+from tacit.wire import frames
+from tacit.wire.frames import FrameKind, Part
+
+DP = {"noise": 4.0, "epsilon": "none"}
+Tamper = Callable[[str, str, bytes], "bytes | Failure | None"]
+
+
+def unchanged(name: str, verb: str, data: bytes) -> bytes:
+    return data
+
+
+class Faulty:
+    """A transport on which something happens to what sites send, and to what they are sent."""
+
+    def __init__(self, sites: Mapping[str, Site]) -> None:
+        self.inner = transport(sites)
+        self.before: Tamper = unchanged
+        self.after: Tamper = unchanged
+        self.seen: list[tuple[str, str, bytes, bytes]] = []
+
+    def sites(self) -> tuple[str, ...]:
+        return self.inner.sites()
+
+    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
+        return {name: self._one(name, verb, data, patience) for name, data in requests.items()}
+
+    def _one(self, name: str, verb: str, data: bytes, patience: float) -> bytes | Failure:
+        sent = self.before(name, verb, data)
+        if not isinstance(sent, bytes):
+            return sent or Failure("late")
+        reply = self.inner.ask(verb, {name: sent}, patience)[name]
+        if isinstance(reply, Failure):
+            return reply
+        self.seen.append((name, verb, sent, reply))
+        return self.after(name, verb, reply) or Failure("late")
+
+
+def at(tmp_path: Path, method: str = "fl-std", count: int = 5, **changes: Any) -> tuple[Consortium, FederationPlan]:
+    policy = changes.pop("policy", {})
+    consortium = Consortium.at(tmp_path, count, **policy)
+    args = {"cohort": count, **changes.pop("args", {})}
+    plan = consortium.plan(method, args=args, **changes)
+    consortium.accept(plan)
+    return consortium, plan
+
+
+def secure(tmp_path: Path, count: int = 5, **changes: Any) -> tuple[Consortium, FederationPlan]:
+    args = {"channel": "SecureSum()", **changes.pop("args", {})}
+    return at(tmp_path, "fl-std", count, args=args, **changes)
+
+
+def final(here: FederationServer) -> tuple[State, tuple[Report, ...]]:
+    *_, run = follow(here.run_plan, source=here)
+    return run.state, run.history
+
+
+def refusal(reply: bytes) -> Refusal:
+    found = msgspec.msgpack.decode(reply, type=Answer | Refusal)
+    assert isinstance(found, Refusal), "expected a refusal"
+    return found
+
+
+# Sites that fail
+
+
+@pytest.mark.parametrize("verb", [TRAIN, TALK])
+@pytest.mark.parametrize("reason", ["absent", "late", "error"])
+def test_a_round_ends_with_those_who_deliver(tmp_path: Path, verb: str, reason: Any) -> None:
+    consortium, plan = secure(tmp_path)
+    way = Faulty(consortium.sites(seeded=True))
+    way.before = lambda name, what, data: Failure(reason) if (name, what) == ("site-2", verb) else data
+    here = server(plan, way, seeded=True)
+    state, history = final(here)
+    assert [report.rejected for report in history] == [(2,), (2,)]
+    assert here.struck == {"site-2"}
+    assert reason in here.problems["site-2"]
+    others = [number for number in range(5) if number != 2]
+    assert torch.equal(state.weights, without(tmp_path / "other", 2, others))
+
+
+def without(folder: Path, absent: int, others: list[int]) -> torch.Tensor:
+    """The weights of an undisturbed run in which that site uploads nothing."""
+    consortium, plan = secure(folder)
+    way = Faulty(consortium.sites(seeded=True))
+
+    def lost(name: str, verb: str, data: bytes) -> bytes | None:
+        return None if name == f"site-{absent}" and verb == TRAIN else data
+
+    way.after = lost
+    state, history = final(server(plan, way, seeded=True))
+    assert [set(report.clients) - set(report.rejected) for report in history] == [set(others)] * 2
+    return state.weights
+
+
+def test_every_phase_of_secure_aggregation_survives_the_loss_of_one_of_eight(tmp_path: Path) -> None:
+    consortium, plan = secure(tmp_path, 8, args={"rounds": 5}, policy={"least_cohort": 5}, least_cohort=5)
+    way, count = Faulty(consortium.sites()), {"site-3": 0}
+
+    def lost(name: str, verb: str, data: bytes) -> bytes | None:
+        """The site is lost in another phase of every second round: it delivers in between."""
+        if name != "site-3":
+            return data
+        count[name] += verb != HELLO
+        return None if count[name] in {2, 9, 15} else data
+
+    way.after = lost
+    state, history = final(server(plan, way))
+    assert state.round == 5
+    assert sum(len(report.rejected) for report in history) >= 2
+    assert all(len(report.clients) - len(report.rejected) >= 7 for report in history)
+
+
+def test_two_failures_in_a_row_strike_a_site_out_until_it_connects_again(tmp_path: Path) -> None:
+    consortium, plan = at(tmp_path, args={"rounds": 6})
+    sites = consortium.sites()
+    handlers: dict[str, Handler] = {name: site.handle for name, site in sites.items()}
+    way = InProcess(handlers)
+    handlers["site-4"] = lambda verb, data: b"nonsense" if verb == TRAIN else sites["site-4"].handle(verb, data)
+    here = server(plan, way)
+    steps = follow(here.run_plan, source=here)
+    runs = [next(steps) for _ in range(4)]
+    assert [report.clients for report in runs[-1].history] == [(0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (0, 1, 2, 3)]
+    assert here.struck == {"site-4"}
+    del handlers["site-4"]
+    assert next(steps).history[-1].clients == (0, 1, 2, 3)
+    handlers["site-4"] = sites["site-4"].handle
+    assert next(steps).history[-1].clients == (0, 1, 2, 3, 4)
+    steps.close()
+
+
+def test_too_many_losses_end_an_attempt_and_the_next_is_charged_in_both_ledgers(tmp_path: Path) -> None:
+    consortium, plan = at(
+        tmp_path, "fl-std-dp", args=DP, policy={"epsilon": 50.0}, public="federation.acme:public", retries=2
+    )
+    way, losses = Faulty(consortium.sites()), {"left": 3}
+
+    def lost(name: str, verb: str, data: bytes) -> bytes | None:
+        if verb == TRAIN and name in ("site-1", "site-2", "site-3") and losses["left"]:
+            losses["left"] -= 1
+            return None
+        return data
+
+    way.after = lost
+    here = server(plan, way)
+    *_, run = follow(here.run_plan, source=here)
+    assert run.state.round == 2
+    assert run.charges is not None
+    assert run.charges.retries == 1
+    assert (run.charges.rounds, run.charges.accounting.rounds) == (2, 3)
+    for name in consortium.names:
+        with Ledger.open(consortium.home(name) / "state" / "ledger.db") as ledger:
+            assert [(entry.round, entry.attempt) for entry in ledger.entries] == [(1, 1), (1, 2), (2, 1)]
+            assert len({entry.key for entry in ledger.entries}) == 3
+
+
+def test_a_run_ends_when_no_attempt_is_left(tmp_path: Path) -> None:
+    consortium, plan = secure(tmp_path, retries=1)
+    way = Faulty(consortium.sites())
+    way.before = lambda _, verb, data: data if verb == HELLO else Failure("late")
+    with pytest.raises(TooFewClientsError):
+        final(server(plan, way))
+
+
+def test_a_run_waits_for_sites_before_anything_is_charged(tmp_path: Path) -> None:
+    consortium, plan = at(tmp_path, "fl-std-dp", args=DP, public="federation.acme:public", least_cohort=4)
+    sites = consortium.sites()
+    few = {name: sites[name] for name in consortium.names[:3]}
+    with pytest.raises(TooFewClientsError, match="at least 4 of 5 sites, got 3"):
+        final(server(plan, transport(few)))
+
+
+# A crash between a site's charge and its answer
+
+
+def test_a_site_that_crashes_after_its_charge_never_answers_that_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consortium, plan = at(tmp_path, "fl-std-dp", args=DP, policy={"epsilon": 50.0}, public="federation.acme:public")
+    sites = consortium.sites()
+    handlers: dict[str, Handler] = {name: site.handle for name, site in sites.items()}
+    crashes, lost = [True], []
+
+    def crash(*_: object) -> None:
+        if crashes:
+            crashes.pop()
+            raise KeyboardInterrupt  # as SIGKILL would: nothing is caught, nothing is written after it
+
+    monkeypatch.setattr(sites["site-1"], "_keep", crash)
+
+    def handle(verb: str, data: bytes) -> bytes:
+        try:
+            return sites["site-1"].handle(verb, data)
+        except KeyboardInterrupt:
+            lost.append(data)
+            sites["site-1"] = consortium.site("site-1")  # the process starts again
+            raise OSError from None
+
+    handlers["site-1"] = handle
+    here = server(plan, InProcess(handlers))
+    _, history = final(here)
+    assert history[0].rejected == (1,)
+    assert history[1].rejected == ()
+    assert refusal(sites["site-1"].handle(TRAIN, lost[0])).code == "replay"
+    with Ledger.open(consortium.home("site-1") / "state" / "ledger.db") as ledger:
+        assert [entry.round for entry in ledger.entries] == [1, 2]
+
+
+def test_a_site_that_restarts_between_messages_goes_on(tmp_path: Path) -> None:
+    consortium, plan = secure(tmp_path)
+    sites = consortium.sites()
+
+    def restarting(name: str) -> Callable[[str, bytes], bytes]:
+        def handle(verb: str, data: bytes) -> bytes:
+            sites[name] = consortium.site(name)
+            return sites[name].handle(verb, data)
+
+        return handle
+
+    handlers: dict[str, Handler] = {name: site.handle for name, site in sites.items()}
+    handlers["site-0"] = restarting("site-0")
+    _, history = final(server(plan, InProcess(handlers)))
+    assert [report.rejected for report in history] == [(), ()]
+
+
+# Messages that are late, repeated, swapped, truncated, of another round or of another plan
+
+
+def test_replies_swapped_between_two_sites_count_for_neither(tmp_path: Path) -> None:
+    consortium, plan = at(tmp_path, args={"rounds": 1})
+    way = transport(consortium.sites())
+    swapped = {"site-0": "site-1", "site-1": "site-0"}
+
+    class Swapping:
+        def sites(self) -> tuple[str, ...]:
+            return way.sites()
+
+        def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
+            found = way.ask(verb, requests, patience)
+            return found if verb == HELLO else {name: found[swapped.get(name, name)] for name in found}
+
+    here = server(plan, Swapping())
+    _, history = final(here)
+    assert history[0].rejected == (0, 1)
+    assert "Expected a reply of site 0, got one of site 1" in here.problems["site-0"]
+
+
+def first(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [first, lambda data: data + b"\0", lambda _: b"", lambda data: bytes(len(data)), lambda _: b"\xc1" * 40],
+    ids=["truncated", "extended", "empty", "zeros", "garbage"],
+)
+def test_a_reply_that_is_damaged_costs_only_its_site(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    consortium, plan = at(tmp_path, args={"rounds": 1})
+    way = Faulty(consortium.sites())
+    way.after = lambda name, verb, data: change(data) if (name, verb) == ("site-0", TRAIN) else data
+    _, history = final(server(plan, way))
+    assert history[0].rejected == (0,)
+
+
+@pytest.mark.parametrize("change", [first, lambda data: data + b"\0", lambda _: b"", lambda _: b"\xc1" * 40])
+@pytest.mark.parametrize("verb", [HELLO, TRAIN, TALK, EVALUATE, "shutdown"])
+def test_a_request_that_is_damaged_is_refused(tmp_path: Path, change: Callable[[bytes], bytes], verb: str) -> None:
+    consortium, plan = secure(tmp_path, 3, args={"rounds": 1})
+    way = Faulty(consortium.sites())
+    final(server(plan, way))
+    sent = next((data for _, what, data, _ in way.seen if what == verb), b"\x80")
+    assert refusal(consortium.site("site-0").handle(verb, change(sent))).code == "malformed"
+
+
+def test_late_answers_of_an_earlier_round_are_dropped_by_their_session(tmp_path: Path) -> None:
+    consortium, plan = at(tmp_path, args={"rounds": 2})
+    way, kept = Faulty(consortium.sites()), dict[str, bytes]()
+
+    def delayed(name: str, verb: str, data: bytes) -> bytes | None:
+        if (name, verb) != ("site-0", TRAIN):
+            return data
+        earlier, kept["late"] = kept.get("late"), data
+        return earlier
+
+    way.after = delayed
+    here = server(plan, way)
+    _, history = final(here)
+    assert [report.rejected for report in history] == [(0,), (0,)]
+    assert "belongs to another conversation" in here.problems["site-0"]
+
+
+def test_a_repeated_request_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    consortium, plan = secure(tmp_path)
+    sites = consortium.sites()
+    way, codes = Faulty(sites), set[str]()
+
+    def twice(name: str, verb: str, data: bytes) -> bytes:
+        request = way.seen[-1][2]
+        if verb != HELLO:
+            codes.add(refusal(sites[name].handle(verb, request)).code)
+        return data
+
+    way.after = twice
+    _, history = final(server(plan, way))
+    assert [report.rejected for report in history] == [(), ()]
+    assert codes == {"replay"}
+
+
+# Bad updates
+
+BAD = {
+    "NaN": lambda row: row.fill_(torch.nan),
+    "infinite": lambda row: row.fill_(torch.inf),
+    "huge": lambda row: row.fill_(1e30),
+    "one NaN": lambda row: row.index_fill_(0, torch.tensor([3]), torch.nan),
+    "longer": lambda row: torch.cat([row, row[:1]]),
+    "shorter": lambda row: row[:-1],
+    "one number": lambda row: row[:1],
+    "nothing": lambda row: row[:0],
+    "double": lambda row: row.double(),
+    "integers": lambda row: row.long(),
+    "bytes": lambda row: row.to(torch.uint8),
+}
+
+
+@pytest.mark.parametrize("change", BAD.values(), ids=BAD)
+def test_a_bad_update_costs_only_its_site(tmp_path: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    consortium, plan = at(tmp_path, args={"rounds": 1})
+    way = Faulty(consortium.sites(seeded=True))
+
+    def bad(name: str, verb: str, data: bytes) -> bytes:
+        if (name, verb) != ("site-1", TRAIN):
+            return data
+        answer = msgspec.msgpack.decode(data, type=Answer | Refusal)
+        assert isinstance(answer, Answer)
+        frame = frames.unpack(answer.body, FrameKind.MESSAGE)
+        row = change(frame.parts[Part.ROW].clone())
+        body = frames.pack(FrameKind.MESSAGE, frame.round, {Part.ROW: row}, frame.cohort)
+        return wire.pack(wire.signed_answer(verb, answer.session, 1, body, consortium.identity("site-1")))
+
+    way.after = bad
+    state, history = final(server(plan, way, seeded=True))
+    assert history[0].rejected == (1,)
+    lost = Faulty(consortium.sites(seeded=True))
+    lost.after = lambda name, verb, data: None if (name, verb) == ("site-1", TRAIN) else data
+    assert torch.equal(state.weights, final(server(plan, lost, seeded=True))[0].weights)
+
+
+# Strangers: what a server may not do
+
+
+def asked(plan: FederationPlan, /, **changes: Any) -> SiteRequest:
+    """A request as an honest server sends it in the first round, before anything is changed."""
+    recorded: list[bytes] = []
+
+    class Recording:
+        def sites(self) -> tuple[str, ...]:
+            return plan.directory.names
+
+        def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
+            raise AssertionError
+
+    here = server(plan, Recording())
+    here._welcome.update(plan.directory.names)
+
+    def ask(verb: str, session: bytes, requests: Mapping[int, bytes], *_: object) -> dict[int, bytes]:
+        recorded.extend(requests.values())
+        raise TooFewClientsError("recorded")
+
+    here._ask = ask  # type: ignore[method-assign,assignment]
+    with pytest.raises(TooFewClientsError, match="recorded"):
+        next(here.rounds(here.run_plan.simulation.initial_state, 1, here.keys(None)))
+    return msgspec.structs.replace(wire.read_request(recorded[0], SiteRequest), **changes)
+
+
+def refused(site: Site, request: SiteRequest, verb: str = TRAIN) -> Refusal:
+    return refusal(site.handle(verb, wire.pack(request)))
+
+
+def test_a_server_that_changes_the_plan_between_sites_is_refused(tmp_path: Path) -> None:
+    consortium, plan = at(tmp_path)
+    other = consortium.plan("fl-std", "other.toml", args={"cohort": 5, "descent.lr": 5.0})
+    assert other.digest != plan.digest
+    found = refused(consortium.site("site-0"), asked(other))
+    assert found.code == "plan"
+    assert "has not accepted" in found.text
+    here = server(other, transport(consortium.sites()))
+    with pytest.raises(TooFewClientsError, match="has not accepted the plan"):
+        final(here)
+
+
+def test_another_broadcast_for_one_site_gives_no_sum(tmp_path: Path) -> None:
+    """A server that sends one site another model gets pads that do not cancel, and no agreement."""
+    consortium, plan = secure(tmp_path, 3, args={"rounds": 1}, retries=0)
+    way = Faulty(consortium.sites())
+
+    def other(name: str, verb: str, data: bytes) -> bytes:
+        if (name, verb) != ("site-0", TRAIN):
+            return data
+        request = wire.read_request(data, SiteRequest)
+        return wire.pack(msgspec.structs.replace(request, attempt=request.attempt + 1))
+
+    way.before = other
+    with pytest.raises(TooFewClientsError):
+        final(server(plan, way))
+
+
+def test_a_replayed_session_is_refused(tmp_path: Path) -> None:
+    consortium, plan = at(tmp_path)
+    way = Faulty(consortium.sites())
+    final(server(plan, way))
+    site = consortium.site("site-0")  # also after it has started again
+    for name, verb, request, _ in way.seen:
+        if name == "site-0" and verb == TRAIN:
+            assert refusal(site.handle(verb, request)).code == "replay"
+
+
+def test_one_round_too_many_is_refused(tmp_path: Path) -> None:
+    consortium, plan = at(tmp_path, retries=1)
+    request = asked(plan)
+    frame = frames.unpack(request.frame, FrameKind.VIEW)
+    later = frames.pack(FrameKind.VIEW, plan.method.rounds, frame.parts, frame.cohort)
+    found = refused(consortium.site("site-0"), asked(plan, round=plan.method.rounds, frame=later))
+    assert "The plan has 2 rounds, got round 3" in found.text
+    site = consortium.site("site-1")
+    for attempt in range(1, plan.max_answers + 1):
+        reply = site.handle(TRAIN, wire.pack(msgspec.structs.replace(request, attempt=attempt)))
+        assert isinstance(msgspec.msgpack.decode(reply, type=Answer | Refusal), Answer)
+    found = refused(site, msgspec.structs.replace(request, attempt=plan.max_answers + 1))
+    assert "answered 3 times under this plan" in found.text
+    found = refused(site, asked(plan, run=bytes(16)))  # nor in a new run
+    assert found.code == "policy"
+
+
+def test_the_site_s_own_budget_ends_a_plan_whatever_the_server_says(tmp_path: Path) -> None:
+    consortium, plan = at(
+        tmp_path, "fl-std-dp", args={**DP, "rounds": 3}, policy={"epsilon": 2.0}, public="federation.acme:public"
+    )
+    request, site = asked(plan), consortium.site("site-0")
+    answers = []
+    for attempt in range(1, 8):
+        reply = site.handle(TRAIN, wire.pack(msgspec.structs.replace(request, attempt=attempt)))
+        answers.append(msgspec.msgpack.decode(reply, type=Answer | Refusal))
+    over = [answer for answer in answers if isinstance(answer, Refusal) and answer.code == "budget"]
+    assert len(over) >= 2
+    assert answers[-len(over) :] == over
+    with Ledger.open(consortium.home("site-0") / "state" / "ledger.db") as ledger:
+        assert ledger.accounting.rounds == len(answers) - len(over)
+        assert ledger.accounting.epsilon(1e-5) <= 2.0
+
+
+def test_another_directory_is_refused(tmp_path: Path) -> None:
+    consortium, plan = at(tmp_path, count=3)
+    stranger = new_identity(tmp_path / "stranger.key")
+    others = {**consortium.plan("fl-std").directory.identities, "site-2": stranger}
+    write_directory(tmp_path / "other.toml", Directory(others))
+    other = consortium.plan("fl-std", "other-plan.toml", args={"cohort": 3}, sites="other.toml")
+    site = consortium.site("site-0")
+    assert "not those of this site's pinned directory" in " ".join(site.files.review(other).objections)
+    assert refused(site, asked(other)).code == "plan"
+    assert plan.digest != other.digest
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"cohort": (0, 1)}, "policy"),
+        ({"cohort": (1, 2, 3, 4)}, "malformed"),
+        ({"cohort": (0, 0, 1, 2, 3)}, "malformed"),
+        ({"cohort": (4, 3, 2, 1, 0)}, "malformed"),
+        ({"cohort": (0, 1, 2, 3, 99)}, "malformed"),
+        ({"cohort": (0, 1, 2, 3)}, "malformed"),
+        ({"round": 1}, "malformed"),
+        ({"talk": b"anything"}, "malformed"),
+        ({"first": b"anything"}, "malformed"),
+        ({"first_digest": bytes(32)}, "protocol"),
+        ({"plan": bytes(32)}, "plan"),
+        ({"frame": b""}, "malformed"),
+    ],
+)
+def test_a_request_that_no_honest_server_sends_is_refused_before_anything_is_charged(
+    tmp_path: Path, changes: dict[str, Any], code: str
+) -> None:
+    consortium, plan = at(tmp_path)
+    site = consortium.site("site-0")
+    assert refused(site, asked(plan, **changes)).code == code
+    assert site._plans == {} or not site._plans[plan.digest].progress.answers
+
+
+def test_noise_that_the_server_draws_is_refused_without_trust(tmp_path: Path) -> None:
+    consortium = Consortium.at(tmp_path, 5, trust_server=False)
+    plan = consortium.plan("geyer", args={"cohort": 5})
+    found = consortium.site("site-0").files.review(plan)
+    assert "the server sees this site's messages without noise" in " ".join(found.objections)
+
+
+def test_a_changed_model_is_refused(tmp_path: Path) -> None:
+    consortium = Consortium.at(tmp_path, 3, models={MODEL: "sha256:" + "0" * 64})
+    plan = consortium.plan("fl-std", args={"cohort": 3})
+    assert "The installed code of" in " ".join(consortium.site("site-0").files.review(plan).objections)
+
+
+def test_the_verdict_of_another_is_not_a_verdict(tmp_path: Path) -> None:
+    consortium, plan = at(tmp_path, count=3)
+    (review,) = (consortium.home("site-0") / "state" / "reviews").iterdir()
+    forged = consortium.home("site-1") / "state" / "reviews" / review.name
+    forged.write_bytes(review.read_bytes())
+    reply = refusal(consortium.site("site-1").handle(HELLO, wire.pack(wire.Hello(plan.digest, bytes(16)))))
+    assert reply.code == "error"
+
+
+# What is recorded
+
+
+def test_logs_of_both_sides_hold_what_happened_and_nothing_private(tmp_path: Path) -> None:
+    consortium, plan = secure(tmp_path)
+    here = server(plan, transport(consortium.sites()), journal=AuditLog(tmp_path / "log.jsonl"))
+    final(here)
+    theirs = [entry["event"] for entry in read_journal(consortium.home("site-0") / "state" / "log.jsonl")]
+    assert theirs == ["accepted", "started", "joined", "trained", "trained"]
+    ours = [entry["event"] for entry in read_journal(tmp_path / "log.jsonl")]
+    assert ours == ["started", *["joined"] * 5, "asked", "closed", "asked", "closed"]
+    secret = consortium.identity("site-0").hex()
+    assert secret not in (consortium.home("site-0") / "state" / "log.jsonl").read_text()
+
+
+def test_a_server_s_budget_stops_the_run_as_a_simulation_s_does(tmp_path: Path) -> None:
+    consortium, plan = at(
+        tmp_path,
+        "fl-std-dp",
+        args={"rounds": 50, "noise": 4.0, "epsilon": 2.5, "delta": 1e-5},
+        public="federation.acme:public",
+    )
+    here = server(plan, transport(consortium.sites()))
+    *_, run = follow(here.run_plan, source=here)
+    assert 0 < run.state.round < 50
+    assert run.charges is not None
+    assert run.charges.epsilon <= 2.5
+    assert run.history[-1].epsilon == run.charges.epsilon
+
+
+def test_a_resumed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    consortium, plan = at(tmp_path, "fl-std-dp", args={**DP, "rounds": 3}, public="federation.acme:public")
+    sites = consortium.sites()
+    first_server = server(plan, transport(sites))
+    steps = follow(first_server.run_plan, source=first_server, out=tmp_path / "run")
+    assert [next(steps).state.round for _ in range(3)] == [0, 1, 2]
+    steps.close()
+    second = server(plan, transport(sites))
+    *_, run = follow(second.run_plan, source=second, out=tmp_path / "run", resume=True)
+    assert run.state.round == 3
+    assert len(run.history) == 3

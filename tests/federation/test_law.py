@@ -1,0 +1,141 @@
+"""Law *federation*: in test mode, sites end bitwise where the simulation of the same method ends."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from federation import acme
+from federation.consortium import Consortium, server, transport
+from tacit import methods
+from tacit.core import DenseRows, Messages, Task
+from tacit.core.client_half import make_messages
+from tacit.core.keys import SeededKeys
+from tacit.engine import Simulation, simulation, worker
+from tacit.errors import UserError
+from tacit.federation.federation_plan import FederationPlan
+from tacit.federation.suitability import obstacle
+from tacit.federation.transport import InProcess, Transport
+from tacit.runs.records import Run
+from tacit.runs.training import follow
+
+SITES = 5
+SMALL = {"rounds": 2, "cohort": SITES, "ratio": 0.3, "chunks": 5, "samples": 3, "noise": 2.0, "epsilon": "none"}
+PLAIN, SECURE = {"channel": "Plain()"}, {"channel": "SecureSum()"}
+CASES = {
+    **{name: (name, {}) for name in methods.definitions()},
+    "esmfl without an enclave": ("esmfl", PLAIN),
+    "fedavg in a secure sum": ("fl-std", SECURE),
+    "fl-top in a secure sum": ("fl-top", SECURE),
+    "geyer with cohorts that vary": ("geyer", {"cohort": 4, "rounds": 4}),
+    "fl-top-dp against a semi-honest server": ("fl-top-dp", {"channel.level": "semi_honest"}),
+}
+FRESH = ("fedavg", "fl-top-dp", "ifca")
+
+
+def arguments(name: str, args: Mapping[str, object]) -> dict[str, object]:
+    """Small ones; d-privacy and the papers' own noise are not sized by a budget."""
+    known = methods.options(name)
+    small = {key: value for key, value in SMALL.items() if key in known}
+    if name in ("nbafl", "priority"):
+        small.pop("epsilon", None)
+    if name in ("geyer", "priority-dp"):
+        small["epsilon"] = 1e6
+    return {**small, **args}
+
+
+@pytest.fixture
+def single_waves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the simulation train one client a wave, as sites do, whose row is dense, as it is on the wire."""
+
+    def one_by_one(cohort: Tensor, *_: object) -> list[Tensor]:
+        return list(cohort[:, None])
+
+    def dense(*args: Any) -> Messages:
+        found = make_messages(*args)
+        return replace(found, rows=DenseRows(found.rows.dense()))
+
+    monkeypatch.setattr(simulation, "divide", one_by_one)
+    monkeypatch.setattr(worker, "make_messages", dense)
+
+
+def simulated(plan: FederationPlan, sites: int = SITES) -> Tensor:
+    clients = [acme.samples(number) for number in range(sites)]
+    task = Task(model=acme.net, clients=clients, public=acme.public())
+    *_, (state, _) = Simulation(plan.method, task, seed=plan.seed).rounds(workers=1, keys=SeededKeys(plan.seed))
+    return state.weights
+
+
+def played(plan: FederationPlan, way: Transport) -> Run:
+    here = server(plan, way, seeded=True)
+    *_, run = follow(here.run_plan, source=here)
+    assert not here.problems
+    return run
+
+
+@pytest.mark.usefixtures("single_waves")
+@pytest.mark.parametrize(("name", "args"), CASES.values(), ids=CASES)
+def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Mapping[str, object]) -> None:
+    consortium = Consortium.at(tmp_path, SITES, methods=[name], channels=EVERY_CHANNEL)
+    given = arguments(name, args)
+    problem = obstacle(methods.make(name, given), SITES)
+    if problem:
+        assert "enclave" in problem
+        with pytest.raises(UserError, match="not a party of a federation yet"):
+            _ = consortium.plan(name, args=given).method
+        return
+    plan = consortium.plan(name, args=given, public="federation.acme:public")
+    consortium.accept(plan)
+    run = played(plan, transport(consortium.sites(seeded=True)))
+    assert torch.equal(run.state.weights, simulated(plan))
+    assert not torch.equal(run.state.weights, run.plan.simulation.initial_state.weights)
+
+
+EVERY_CHANNEL = ["plain", "secure-sum/semi_honest", "secure-sum/active_server"]
+
+
+@pytest.mark.usefixtures("single_waves")
+def test_sites_in_interpreters_of_their_own_end_there_too(tmp_path: Path) -> None:
+    consortium = Consortium.at(tmp_path, 3, methods=list(FRESH))
+    plans = [
+        consortium.plan(name, f"{name}.toml", args=arguments(name, {"cohort": 3}), public="federation.acme:public")
+        for name in FRESH
+    ]
+    for plan in plans:
+        consortium.accept(plan)
+    with ExitStack() as stack:
+        started = {name: stack.enter_context(interpreter(consortium, name)) for name in consortium.names}
+        for plan in plans:
+            assert torch.equal(played(plan, InProcess(started)).state.weights, simulated(plan, 3))
+
+
+@contextmanager
+def interpreter(consortium: Consortium, name: str) -> Iterator[Callable[[str, bytes], bytes]]:
+    """A site in an interpreter of its own, which has its file and nothing else of this process."""
+    script, number = Path(__file__).with_name("site_process.py"), consortium.names.index(name)
+    command = [sys.executable, str(script), str(consortium.home(name) / "site.toml"), str(number)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        to, back = process.stdin, process.stdout
+
+        def handle(verb: str, request: bytes) -> bytes:
+            for part in (verb.encode(), request):
+                to.write(len(part).to_bytes(8, "little") + part)
+            to.flush()
+            return read_part(back)
+
+        yield handle
+        to.close()
+        process.wait(timeout=60)
+
+
+def read_part(stream: IO[bytes]) -> bytes:
+    return stream.read(int.from_bytes(stream.read(8), "little"))

@@ -1,0 +1,142 @@
+"""Plans, site files and policies: read strictly, known by their digest, and refused with sentences."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from federation.consortium import Consortium
+from tacit import methods
+from tacit.errors import UserError
+from tacit.federation.federation_plan import FederationPlan, Patience, read_plan
+from tacit.federation.journal import AuditLog, read_journal
+from tacit.federation.policy import Allow, review
+from tacit.federation.site_directory import Directory, new_identity, read_directory, read_identity
+from tacit.federation.site_files import read_site
+from tacit.federation.suitability import federated, server_draws_noise
+from tacit.pieces.channels import SecureSum
+
+DP = {"cohort": 5, "noise": 4.0, "epsilon": "none"}
+
+
+def test_the_digest_names_all_of_a_plan(tmp_path: Path) -> None:
+    consortium = Consortium.at(tmp_path)
+    plan = consortium.plan(args={"cohort": 5})
+    assert read_plan(tmp_path / "plan.toml").digest == plan.digest
+    stranger = Directory({**plan.directory.identities, "site-0": new_identity(tmp_path / "other.key")})
+    others: list[dict[str, Any]] = [
+        {"method_name": "fedavg"},
+        {"args": {"cohort": 4, "rounds": 2}},
+        {"model": "federation.acme:larger"},
+        {"directory": stranger},
+        {"loss": "MeanSquared()"},
+        {"public": "federation.acme:public"},
+        {"seed": 6},
+        {"evaluate_every": 3},
+        {"least_cohort": 4},
+        {"retries": 11},
+        {"patience": Patience(train=1)},
+    ]
+    assert len({plan.digest, *(replace(plan, **other).digest for other in others)}) == 1 + len(others)
+    assert FederationPlan.from_canonical(json.loads(plan.canonical)) == plan
+
+
+@pytest.mark.parametrize("sites", range(3, 65))
+def test_few_sites_survive_a_loss_and_a_colluding_site(sites: int) -> None:
+    method = federated(methods.make("fl-std-dp", {**DP, "cohort": sites}), sites)
+    assert isinstance(method.channel, SecureSum)
+    parameters = method.channel.parameters_for(sites)
+    parameters.graph(sites)  # there is a threshold that is both secure and reachable
+    if sites >= 4:
+        assert parameters.min_survivors < sites
+        assert int(parameters.corrupt * sites) >= 1
+    assert not server_draws_noise(method)
+
+
+def test_what_sites_add_costs_nothing_more_than_what_a_simulation_adds() -> None:
+    simulated = methods.make("fl-std-dp", {**DP, "cohort": 8})
+    assert federated(simulated, 8).price(0) == simulated.price(0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("held_out = 0.0", "held_out = 1.5", "held_out"),
+        ("held_out = 0.0", "heldout = 0.1", "heldout"),
+        ("epsilon = inf", 'epsilon = "four"', "epsilon"),
+        ("epsilon = inf", "epsilon = -1.0", "epsilon"),
+        ('"plain", ', '"pigeon", ', "channels in plain"),
+        ("sha256:", "md5:", "Expected the pin of federation.acme:net"),
+        ('metrics = "plain"', 'metrics = "all"', "metrics"),
+    ],
+)
+def test_a_wrong_site_file_is_refused_with_a_sentence(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = Consortium.at(tmp_path, 3).home("site-0") / "site.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(UserError, match=message):
+        read_site(path)
+
+
+def test_a_policy_names_everything_it_objects_to(tmp_path: Path) -> None:
+    consortium = Consortium.at(tmp_path)
+    plan = consortium.plan("fl-std", args={"cohort": 5})
+    strict = Allow(methods=("geyer",), models={}, channels=("secure-sum/active_server",), epsilon=1.0)
+    found = review(plan, strict)
+    assert not found.accepted
+    text = " ".join(found.objections)
+    for part in ("The method fl-std", "The model federation.acme:net", "The channel plain", "ε against the server"):
+        assert part in text
+    assert "requires 5 in a sum" in text
+
+
+def test_the_cost_against_the_server_has_no_amplification(tmp_path: Path) -> None:
+    consortium = Consortium.at(tmp_path)
+    allow = read_site(consortium.home("site-0") / "site.toml").allow
+    everyone = consortium.plan("fl-std-dp", args=DP, public="federation.acme:public")
+    some = consortium.plan("fl-std-dp", args={**DP, "cohort": 3}, public="federation.acme:public")
+    assert some.method.sampler.sampling(5, 0).rate == pytest.approx(0.6)
+    assert review(some, allow).epsilon == review(everyone, allow).epsilon
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    new_identity(tmp_path / "identity.key")
+    (tmp_path / "identity.key").chmod(0o644)
+    with pytest.raises(UserError, match="chmod 600"):
+        read_identity(tmp_path / "identity.key")
+
+
+def test_a_site_that_the_directory_does_not_list_is_told_so(tmp_path: Path) -> None:
+    consortium = Consortium.at(tmp_path, 3)
+    (consortium.home("site-0") / "identity.key").unlink()
+    new_identity(consortium.home("site-0") / "identity.key")
+    with pytest.raises(UserError, match="does not list the public key of this site"):
+        consortium.site("site-0")
+
+
+@pytest.mark.parametrize(
+    "content", ['[sites]\na = "12"\n', "[sites]\n", "sites = 3\n", '[sites]\n"a b" = "' + "0" * 64 + '"\n']
+)
+def test_a_wrong_directory_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "directory.toml").write_text(content)
+    with pytest.raises(UserError, match="Expected"):
+        read_directory(tmp_path / "directory.toml")
+
+
+def test_a_journal_notices_changes_and_survives_a_cut_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    journal = AuditLog(path)
+    for number in range(3):
+        journal.append("charged", round=number)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"number": 3, "ti')
+    AuditLog(path).append("charged", round=3)
+    assert [entry["round"] for entry in read_journal(path)] == [0, 1, 2, 3]
+    lines = path.read_bytes().splitlines(keepends=True)
+    for changed in (lines[1:], [lines[0], *lines[2:]], [lines[1], lines[0], *lines[2:]]):
+        path.write_bytes(b"".join(changed))
+        with pytest.raises(UserError, match="was changed, or lines before it are missing"):
+            read_journal(path)

@@ -1,0 +1,119 @@
+"""Runs between real processes, over NVFLARE on 127.0.0.1: the same model as the simulation's, bit for bit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+import tacit.engine.simulation
+from federation import acme
+from federation.consortium import Consortium
+from federation.mortal import DEATH
+from federation.processes import Processes, processes
+from tacit.core import Task
+from tacit.core.keys import SeededKeys
+from tacit.engine import Simulation
+from tacit.federation.federation_plan import FederationPlan
+from tacit.federation.server import FederationServer
+from tacit.runs.training import follow
+
+COUNT = 4
+MORTAL = "federation.mortal:open_mortal"
+METHODS: dict[str, tuple[str, dict[str, object]]] = {
+    "plain": ("fl-top", {"cohort": COUNT, "ratio": 0.3}),
+    "secure": ("fl-std", {"cohort": COUNT, "channel": "SecureSum()"}),
+    "secure-private": ("fl-std-dp", {"cohort": COUNT, "noise": 2.0, "epsilon": "none"}),
+}
+PLANS = {
+    **METHODS,
+    "a site dies": ("fl-std-dp", {"cohort": COUNT, "noise": 2.0, "epsilon": "none", "rounds": 4}),
+    "the run is killed": ("fl-std", {"cohort": COUNT, "channel": "SecureSum()", "rounds": 4}),
+}
+
+
+@dataclass
+class Started:
+    """A consortium whose sites run."""
+
+    consortium: Consortium
+    processes: Processes
+    plans: dict[str, FederationPlan] = field(default_factory=dict)
+
+    def config(self, name: str) -> Path:
+        return self.consortium.home(name) / "site.toml"
+
+    def start(self, *names: str) -> None:
+        configs = {name: self.config(name) for name in self.consortium.names}
+        self.processes.start(*names, opener=MORTAL, configs=configs)
+
+    def make_plan(self, kind: str) -> FederationPlan:
+        method, args = PLANS[kind]
+        plan = self.consortium.plan(method, args=args, public="federation.acme:public", patience={"talk": 60})
+        self.consortium.accept(plan)
+        return plan
+
+    def server(self, plan: FederationPlan) -> FederationServer:
+        return FederationServer(plan, self.processes.transport, noise="seeded")
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Started]:
+    names = tuple(f"site-{number}" for number in range(COUNT))
+    with processes(*names) as running:
+        found = Started(Consortium.at(running.study / "consortium", COUNT), running)
+        found.plans.update({kind: found.make_plan(kind) for kind in PLANS})
+        found.start("server", *names)
+        running.wait_for(names)
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def one_client_a_wave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tacit.engine.simulation, "divide", lambda cohort, *_: list(cohort[:, None]))
+
+
+def simulated(plan: FederationPlan) -> torch.Tensor:
+    task = Task(model=acme.net, clients=[acme.samples(number) for number in range(COUNT)], public=acme.public())
+    steps = Simulation(plan.method, task, seed=acme.SEED).rounds(workers=1, keys=SeededKeys(acme.SEED))
+    *_, (state, _) = steps
+    return state.weights
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_the_model_is_that_of_the_simulation(started, kind):
+    plan = started.plans[kind]
+    server = started.server(plan)
+    *_, run = follow(server.run_plan, source=server)
+    assert not server.problems
+    assert torch.equal(run.state.weights, simulated(plan))
+
+
+def test_a_site_that_dies_is_a_dropout_and_takes_part_again(started):
+    plan = started.plans["a site dies"]
+    (started.config("site-1").with_name(DEATH)).write_text("talk 1 before")
+    server = started.server(plan)
+    delivered: list[set[int]] = []
+    for run in follow(server.run_plan, source=server):
+        if len(run.history) == 1 and not delivered:
+            started.start("site-1")
+            started.processes.wait_for(started.consortium.names)
+        if run.history:
+            last = run.history[-1]
+            delivered.append(set(last.clients) - set(last.rejected))
+    assert [sorted(each) for each in delivered] == [[0, 2, 3], *[[0, 1, 2, 3]] * 3]
+
+
+def test_a_killed_run_is_resumed_from_its_checkpoint(started, tmp_path):
+    plan = started.plans["the run is killed"]
+    server = started.server(plan)
+    steps = follow(server.run_plan, source=server, out=tmp_path / "run")
+    for run in steps:
+        if run.state.round == 2:
+            break
+    steps.close()
+    again = started.server(plan)
+    *_, run = follow(again.run_plan, source=again, out=tmp_path / "run", resume=True)
+    assert run.state.round == 4
+    assert torch.equal(run.state.weights, simulated(plan))
