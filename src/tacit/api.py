@@ -18,6 +18,7 @@ from tacit.core import (
     Report,
     RootBrier,
     RootMeanSquared,
+    SequenceCrossEntropy,
     State,
     Task,
 )
@@ -137,6 +138,7 @@ __all__ = [
     "SecureSum",
     "Select",
     "Sense",
+    "SequenceCrossEntropy",
     "Sgd",
     "SingleWeights",
     "Size",

@@ -1,7 +1,7 @@
 """A run as records: the plan, with everything that determines its result, and the run so far."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tacit.core import Method, Noise, Report, Samples, State, Task
+from tacit.core.adapted import own_module
 from tacit.core.keys import NOISES
 from tacit.core.prices import nominal_figures, reason_unproved
 from tacit.core.state import final_weights, out_of_patience
@@ -143,14 +144,22 @@ class Run:
     @cached_property
     def models(self) -> tuple[nn.Module, ...]:
         """The trained hypotheses: with early stopping the best on held-out data, otherwise the last."""
+        return tuple(map(own_module, self._adapted))
+
+    @cached_property
+    def _adapted(self) -> tuple[nn.Module, ...]:
+        """The trained hypotheses as the engine calls them."""
         weights = final_weights(self.state).view(-1, self.state.dim)
         return tuple(self.plan.simulation.module(hypothesis) for hypothesis in weights)
 
     @torch.no_grad()
     def model_for(self, samples: Samples) -> nn.Module:
         """The hypothesis with the smallest loss on these samples: the model of a client that has them."""
-        (x, y), loss = samples, self.plan.task.loss
-        return min(self.models, key=lambda model: float(loss.from_mean(loss.per_sample(model(x), y).double().mean())))
+        task = replace(self.plan.task, test=samples, test_overlap="intended", owners=None)
+        (x, y), loss = task.test, task.loss
+        return own_module(
+            min(self._adapted, key=lambda model: float(loss.from_mean(loss.per_sample(model(x), y).double().mean())))
+        )
 
     @cached_property
     def bytes(self) -> Bandwidth:
