@@ -27,6 +27,7 @@ def columns_of(frame: Any, who: str) -> Columns:
     if hasattr(frame, "collect") and not hasattr(frame, "get_column"):
         frame = frame.collect()  # a lazy frame of Polars
     names = list(frame.column_names if _is_arrow(frame) else frame.columns)
+    names = [name for name in names if not str(name).startswith("__index_level_")]  # what pandas writes to Parquet
     repeated = [str(name) for name in dict.fromkeys(names) if names.count(name) > 1]
     if repeated:
         raise DataError(

@@ -174,6 +174,8 @@ class Task:
         output: which part of the model's output is the prediction, if it returns a tuple (a number), a dictionary or
             record (a name), or anything else (a function of it).
         inputs: how several inputs are packed; filled in.
+        encoder: turns rows of a table into inputs, for tasks that were made `from_table`.
+        notes: what users should know about how the data were read, a sentence each.
 
     Example:
         >>> import numpy as np
@@ -195,6 +197,52 @@ class Task:
     target: str | None = None
     output: Output | None = None
     inputs: InputFields | None = None
+    encoder: Callable[[Any], Tensor] | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Any,
+        *,
+        client: str | None = None,
+        target: str,
+        test: Any = 0.2,
+        public: Any = None,
+        model: Any = None,
+        loss: Any = None,
+        **options: Any,
+    ) -> "Task":
+        """A task from one table with a column that names the client, or from a folder with one file per client.
+
+        Numbers are scaled, categories and missing values get columns of their own, and the split, the model and the
+        loss are chosen by what the columns contain. `task.encoder(rows)` encodes new rows for the trained model.
+
+        Args:
+            table: a CSV file (also `.csv.gz`) or Parquet file, a folder of them, a frame of pandas, Polars or pyarrow,
+                a dictionary of columns, or a dictionary of tables by client.
+            client: the column that names the client; not for one table per client.
+            target: the column to predict.
+            test: the fraction of rows that is held out, or a table of its own.
+            public: a table of public rows; None: random rows, which depend on no data.
+            model: a module, or a function of `inputs` and `outputs` that returns one; None: one hidden layer.
+            loss: None: cross-entropy for classes, squared error for numbers.
+            **options: `drop` and `categories`, columns to leave out and columns of numbers that are categories;
+                `encoding`, a TOML file that declares minima, maxima and categories, or `public` (None: those of the
+                clients' rows, which no guarantee covers); `split`, which holds out `rows` of each client or whole
+                `clients`; `kind` of the target, `classes` or `number`; `name` and `seed`.
+
+        Example:
+            >>> rows = {"hospital": ["A", "B"] * 10, "age": range(20), "sex": ["f", "m"] * 10, "died": [0, 1] * 10}
+            >>> task = Task.from_table(rows, client="hospital", target="died")
+            >>> len(task.population), task.population.names, task.population.x.shape, task.preprocessing.source
+            (2, ('A', 'B'), torch.Size([20, 3]), 'private')
+        """
+        from tacit.tasks.intake import task_from_table  # the one import upwards, of a convenience
+
+        return task_from_table(
+            table, client=client, target=target, test=test, public=public, model=model, loss=loss, **options
+        )
 
     def __post_init__(self) -> None:
         set_field = partial(object.__setattr__, self)

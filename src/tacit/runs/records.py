@@ -21,6 +21,7 @@ from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import LedgerUse
 from tacit.runs.bandwidth import Bandwidth, Savings
 from tacit.runs.checking import check_declared
+from tacit.runs.fitting import fit_defaults
 from tacit.runs.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class Plan:
                 "them. Give the task test data, or leave patience out."
             )
         check_declared(self.method)
-        object.__setattr__(self, "method", size_noise(self.method, len(self.task.population)))
+        fitting = fit_defaults(self.method, self.task)
+        object.__setattr__(self, "method", size_noise(fitting, len(self.task.population)))
 
     @cached_property
     def simulation(self) -> Simulation:
