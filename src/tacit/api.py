@@ -18,6 +18,7 @@ from tacit.core import (
     Report,
     RootBrier,
     RootMeanSquared,
+    SequenceCrossEntropy,
     State,
     Task,
 )
@@ -141,6 +142,7 @@ __all__ = [
     "SecureSum",
     "Select",
     "Sense",
+    "SequenceCrossEntropy",
     "Sgd",
     "SingleWeights",
     "Size",

@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     line = sys.argv[1:] if argv is None else list(argv)
     args = make_parser(line[0] if line else "").parse_args(line)
-    with _termination_interrupts() as signals:
+    with _termination_interrupts() as signals, _short_warnings():
         return _run(args, signals)
 
 
@@ -115,6 +115,24 @@ def _termination_interrupts() -> Iterator[Sequence[int]]:
         yield signals
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Inside this block, each warning is one line on standard error, once, without the place that raised it."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        seen: set[str] = set()
+
+        def show(message: Warning | str, *_: object, **__: object) -> None:
+            if str(message) not in seen:
+                seen.add(str(message))
+                print(f"Warning: {message}", file=sys.stderr)
+
+        warnings.showwarning = show
+        yield
 
 
 def make_parser(chosen: str) -> Parser:

@@ -26,6 +26,30 @@ def add_options(parser: argparse.ArgumentParser, flag: str, owner: str) -> None:
     )
 
 
+def add_table(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that describe a table of one's own; `table_args` are the task's arguments."""
+    group = parser.add_argument_group("your own table", "More options: tacit tasks table; give them with --task-set.")
+    group.add_argument("--data", metavar="FILE", help="a CSV or Parquet file, or a folder with one file per client")
+    group.add_argument("--client", metavar="COLUMN", help="the column that names the client; not for a folder")
+    group.add_argument("--target", metavar="COLUMN", help="the column to predict")
+    group.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns to leave out, such as names")
+    group.add_argument("--public", metavar="FILE", help="public rows, for methods that choose something from them")
+
+
+def table_args(args: argparse.Namespace) -> dict[str, str]:
+    """The arguments of the task `table` that these options give; empty: there is no table."""
+    from tacit.errors import UserError
+
+    given = {name: getattr(args, name) for name in ("data", "client", "target", "public")}
+    found = {name: value for name, value in given.items() if value is not None}
+    found |= {"drop": ",".join(args.drop)} if args.drop else {}
+    if found and args.data is None:
+        raise UserError(f"Expected --data FILE with --{next(iter(found))}: it is a column of your own table.")
+    if found and args.task is not None:
+        raise UserError("Expected either --data or --task: a table is a task of its own.")
+    return found
+
+
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Declare the flag without which Python code that only a file names is not run."""
     parser.add_argument("--trust", action="store_true", help="run the Python file that a manifest or TOML file names")

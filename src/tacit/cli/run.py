@@ -7,6 +7,8 @@ Examples:
   tacit run fedavg                                      the embedded digits, 100 clients
   tacit run fl-std --task fashion-mnist --rounds 5 --set descent.lr=0.1 cohort=20 --seed 3 --workers 2
   tacit run fedavg --set cohort=10 epochs=1 --task-set partition=shards --out runs/shards
+  tacit run fl-std-dp --data patients.csv --client hospital --target died    your own table, one row per patient
+  tacit run fedavg --data hospitals/ --target died --drop name               a folder with one CSV or Parquet file each
   tacit run fl-top --task mine.py:hospitals             your own data: a function that returns a tacit.Task
   tacit run experiment.toml                             an experiment described in a file
   tacit run --resume runs/fedavg-digits-0               continue after Ctrl-C, a crash or a kill
@@ -38,7 +40,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_options, add_trust, aligned, figures, print_json, to_dict
+from tacit.cli._console import add_options, add_table, add_trust, aligned, figures, print_json, table_args, to_dict
 from tacit.report.labels import size, size_against
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", metavar="N", help="number of rounds; short for --set rounds=N")
     add_options(parser, "--set", "method; tacit card METHOD lists them")
     add_options(parser, "--task-set", "task")
+    add_table(parser)
     parser.add_argument("--seed", type=int, help="seed of what may be public: initial weights, masks (default: 0)")
     parser.add_argument(
         "--noise",
@@ -132,22 +135,25 @@ def _experiments(args: argparse.Namespace) -> "list[Experiment]":
     files = [what for what in args.what if what.endswith(".toml")]
     if files and len(args.what) > 1:
         raise UserError(f"Expected {files[0]} to be the only argument: an experiment file has its own task.")
+    given_table = table_args(args)
+    task = "table" if given_table else args.task
     default_task = methods.default_task(args.what[0]) if not files else methods.DefaultTask()
     bases = [read(Path(what)) if files else Experiment(method=what, task=default_task.task) for what in args.what]
     given = {**to_dict(args.set), **({} if args.rounds is None else {"rounds": args.rounds})}
     return [
         replace(
             base,
-            task=args.task or base.task,
+            task=task or base.task,
             args={**base.args, **own},
             task_args={
                 **base.task_args,
-                **default_task_args(default_task, args.task or base.task),
+                **default_task_args(default_task, task or base.task),
+                **given_table,
                 **to_dict(args.task_set),
             },
             seeds=base.seeds if args.seed is None else (args.seed,),
             noise=args.noise or base.noise,
-            named_in="" if args.task or args.trust else base.named_in,
+            named_in="" if task or args.trust else base.named_in,
         )
         for base, own in zip(bases, split_args(given, [base.method for base in bases]), strict=True)
     ]
@@ -192,7 +198,23 @@ def _check_resume_alone(args: argparse.Namespace) -> None:
     """A resumed run is the same run: only options that do not change the result are allowed."""
     from tacit.errors import UserError
 
-    names = ("what", "task", "rounds", "set", "task_set", "seed", "noise", "device", "out", "evaluate_every")
+    names = (
+        "what",
+        "task",
+        "data",
+        "client",
+        "target",
+        "drop",
+        "public",
+        "rounds",
+        "set",
+        "task_set",
+        "seed",
+        "noise",
+        "device",
+        "out",
+        "evaluate_every",
+    )
     given = [name for name in names if getattr(args, name) not in (None, [])]
     if given:
         flag = args.what[0] if given[0] == "what" else "--" + given[0].replace("_", "-")
@@ -236,7 +258,9 @@ def _interrupted(plan: "Plan", directory: Path, latest: "Run | None", command: s
 
 
 def _warn(run: "Run") -> None:
-    """Print warnings before the first round, while stopping still costs nothing."""
+    """Print notes and warnings before the first round, while stopping still costs nothing."""
+    if run.state.round == 0:
+        print(*run.plan.task.notes, sep="\n", end="\n" if run.plan.task.notes else "", file=sys.stderr)
     if run.plan.method.channel.caveat:
         print(f"Warning: {run.plan.method.channel.caveat}", file=sys.stderr)
     if run.charges is not None:

@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tacit.core.keys import ClientKeys, Key, KeySource, Noise, RunKeys, SecretKeys, SeededKeys
-    from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
+    from tacit.core.losses import (
+        BinaryCrossEntropy,
+        CrossEntropy,
+        FunctionLoss,
+        Loss,
+        MeanSquared,
+        RootBrier,
+        RootMeanSquared,
+        SequenceCrossEntropy,
+    )
     from tacit.core.method import Method
     from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
     from tacit.core.prices import Budget
@@ -48,6 +57,7 @@ __all__ = [
     "Csr",
     "DenseRows",
     "Descent",
+    "FunctionLoss",
     "GridStep",
     "Identity",
     "Key",
@@ -74,6 +84,7 @@ __all__ = [
     "Samples",
     "SecretKeys",
     "SeededKeys",
+    "SequenceCrossEntropy",
     "ServerRound",
     "SimulatedRound",
     "State",

@@ -6,9 +6,10 @@ enough for that. A factory is a plain function.
 
 import ast
 import importlib
+import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,14 @@ class Definition:
         name: the factory's name in it.
         summary: the first line of its docstring.
         parameters: the source text of each parameter's default, by name; empty where there is none.
+        meanings: what the section *Args* of its docstring says about parameters, by name.
     """
 
     module: str
     name: str
     summary: str
     parameters: Mapping[str, str]
+    meanings: Mapping[str, str] = field(default_factory=dict)
 
     def load(self) -> Any:
         """Import the module and return the factory."""
@@ -57,14 +60,30 @@ def read_outline(path: Path, module: str) -> Outline:
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         match node:
             case ast.FunctionDef():
-                summary = (ast.get_docstring(node) or "").partition("\n")[0]
-                factories[node.name] = Definition(module, node.name, summary, _parameters(node.args))
+                text = ast.get_docstring(node) or ""
+                summary, parameters = text.partition("\n")[0], _parameters(node.args)
+                factories[node.name] = Definition(module, node.name, summary, parameters, _meanings(text))
             case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Tuple(elts=items)):
                 tuples[name] = tuple(item.id for item in items if isinstance(item, ast.Name))
             case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Dict() as table):
                 with suppress(ValueError):  # not a literal
                     tables[name] = ast.literal_eval(table)
     return Outline(factories, tuples, tables)
+
+
+def _meanings(docstring: str) -> dict[str, str]:
+    """The entries of the section *Args*, each as one line."""
+    _, _, section = docstring.partition("\nArgs:\n")
+    found: dict[str, str] = {}
+    name = ""
+    for line in section.splitlines():
+        start = re.match(r"    (\w+): (.*)", line)
+        if not line.startswith("    "):
+            break
+        if start:
+            name = start[1]
+        found[name] = f"{found.get(name, '')} {start[2] if start else line.strip()}".strip()
+    return found
 
 
 def _parameters(args: ast.arguments) -> dict[str, str]:

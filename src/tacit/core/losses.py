@@ -4,14 +4,18 @@ A loss is computed per sample, so that padding can be given weight zero. The los
 mean, usually the mean itself.
 """
 
+import copy
+import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.errors import DataError
+from tacit.errors import DataError, UserError, expect
 
 
 class Loss(Protocol):
@@ -34,12 +38,30 @@ class Loss(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CrossEntropy:
-    """Classification: outputs are logits (samples, classes), targets are class numbers (int64)."""
+    """Classification: outputs are logits (samples, classes), targets are class numbers (int64).
+
+    Args:
+        weight: one weight per class, for rare classes; the loss of a sample is multiplied by that of its class. The
+            loss of a batch is the mean over its samples, not divided by the sum of their weights.
+
+    Example:
+        >>> CrossEntropy(), CrossEntropy(weight=(1, 5))
+        (CrossEntropy(), CrossEntropy(weight=(1.0, 5.0)))
+    """
+
+    weight: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", _class_weights(self.weight))
+
+    def __repr__(self) -> str:
+        return "CrossEntropy()" if self.weight is None else f"CrossEntropy(weight={self.weight})"
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, y, reduction="none")
+        loss = F.cross_entropy(outputs, y, reduction="none")
+        return loss if self.weight is None else loss * outputs.new_tensor(self.weight)[y]
 
     def from_mean(self, mean: Tensor) -> Tensor:
         return mean
@@ -48,18 +70,71 @@ class CrossEntropy:
         if y.dtype != torch.int64 or y.dim() != 1:
             raise DataError(
                 f"Expected class labels as one int64 per sample, got {y.dtype} of shape {tuple(y.shape)}. "
-                "Convert with y.long()."
+                + _class_advice(y)
             )
-        classes = outputs.shape[-1]
-        if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
+        if outputs.dim() != 2:
             raise DataError(
-                f"Expected labels in 0..{classes - 1} for a model with {classes} outputs, "
-                f"got {int(y.min())}..{int(y.max())}. Renumber the labels or widen the last layer."
+                f"Expected outputs of shape (samples, classes) for one label per sample, got {tuple(outputs.shape)}. "
+                "Let the model return one logit for each class; for labels (samples, T), give targets of that shape."
             )
+        _check_classes(y, outputs.shape[-1], self.weight)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         correct = (outputs.argmax(-1) == y).float().mean()
         return {"accuracy": float(correct), "loss": float(self.per_sample(outputs, y).double().mean())}
+
+
+@dataclass(frozen=True)
+class SequenceCrossEntropy:
+    """Classification of every position: targets are class numbers (samples, T, ...), as in tagging or segmentation.
+
+    Outputs are logits with the classes last, (samples, T, classes), or second as in PyTorch, (samples, classes, T).
+    The loss of a sample is the mean over its positions.
+
+    Args:
+        weight: one weight per class.
+        ignore: positions with this target count neither in the loss nor in the metrics, such as padding.
+    """
+
+    weight: tuple[float, ...] | None = None
+    ignore: int = -100
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", _class_weights(self.weight))
+
+    def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
+        known = y != self.ignore
+        labels = torch.where(known, y, 0)
+        log_p = torch.log_softmax(self._classes_last(outputs, y), -1)
+        loss = -log_p.gather(-1, labels[..., None])[..., 0] * known
+        if self.weight is not None:
+            loss = loss * outputs.new_tensor(self.weight)[labels]
+        return loss.flatten(1).sum(1) / known.flatten(1).sum(1).clamp(min=1)
+
+    def from_mean(self, mean: Tensor) -> Tensor:
+        return mean
+
+    def check(self, y: Tensor, outputs: Tensor) -> None:
+        if y.dtype != torch.int64 or y.dim() < 2:
+            raise DataError(
+                f"Expected one int64 per position, of shape (samples, T), got {y.dtype} of shape {tuple(y.shape)}."
+            )
+        last, second = outputs.shape[1:-1] == y.shape[1:], outputs.shape[2:] == y.shape[1:]
+        if outputs.dim() != y.dim() + 1 or not (last or second):
+            raise DataError(
+                f"Expected logits of shape (samples, {', '.join(map(str, y.shape[1:]))}, classes) for labels of shape "
+                f"{tuple(y.shape)}, got {tuple(outputs.shape)}. If these are one-hot targets, use y.argmax(1)."
+            )
+        known = y[y != self.ignore]
+        _check_classes(known, outputs.shape[-1 if last else 1], self.weight)
+
+    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        known = y != self.ignore
+        correct = (self._classes_last(outputs, y).argmax(-1) == y)[known]
+        return {"accuracy": _mean_or_nan(correct), "loss": float(self.per_sample(outputs, y).double().mean())}
+
+    def _classes_last(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return outputs if outputs.shape[1:-1] == y.shape[1:] else outputs.movedim(1, -1)
 
 
 @dataclass(frozen=True)
@@ -145,6 +220,106 @@ class RootBrier:
         return {"accuracy": float(correct), "loss": float(self.per_sample(outputs, y).double().mean().sqrt())}
 
 
+@dataclass(frozen=True, repr=False)
+class FunctionLoss:
+    """A function or module of one's own, of outputs and targets; it is applied to every sample alone.
+
+    Args:
+        function: returns one loss per sample, or one number for a batch of one sample. Targets have the shape of the
+            outputs where they have as many numbers.
+    """
+
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def __repr__(self) -> str:
+        function = getattr(self.function, "func", self.function)  # of a partial
+        name = repr(function) if isinstance(function, torch.nn.Module) else getattr(function, "__qualname__", "")
+        return f"FunctionLoss({name or type(function).__name__})"
+
+    def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
+        y = _like(y, outputs)
+        values = self.function(outputs, y)
+        if values.dim() == 0:  # a mean over the batch: one sample at a time
+            rows = zip(torch.split(outputs, 1), torch.split(y, 1), strict=True)
+            return torch.stack([self.function(*row).reshape(()) for row in rows])
+        return values if values.dim() == 1 else values.flatten(1).mean(1)
+
+    def from_mean(self, mean: Tensor) -> Tensor:
+        return mean
+
+    def check(self, y: Tensor, outputs: Tensor) -> None:
+        if y.is_floating_point() and not bool(torch.isfinite(y).all()):
+            raise DataError("Expected finite targets, got NaN or infinity. Remove or fill those samples.")
+        shapes = f"outputs of shape {tuple(outputs.shape[1:])} and targets of shape {tuple(y.shape[1:])} ({y.dtype})"
+        try:
+            found = self.per_sample(outputs, y[: len(outputs)])
+        except Exception as error:  # a user's function may fail in any way
+            reason = str(error).strip().splitlines()[:1]
+            raise DataError(f"{self!r} does not accept {shapes} per sample: {''.join(reason)}") from error
+        if found.shape != (len(outputs),) or not found.is_floating_point():
+            raise DataError(
+                f"Expected {self!r} to return one float per sample, or their mean, got {found.dtype} of shape "
+                f"{tuple(found.shape)} for {len(outputs)} samples with {shapes}."
+            )
+
+    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        loss = float(self.per_sample(outputs, y).double().mean())
+        if y.dtype == torch.int64 and outputs.dim() == 2 and y.dim() == 1:
+            return {"accuracy": float((outputs.argmax(-1) == y).float().mean()), "loss": loss}
+        return {"loss": loss}
+
+
+def as_loss(loss: object) -> Loss:
+    """A `Loss` from one, from a loss of `torch.nn`, or from any function of outputs and targets; None: cross-entropy.
+
+    Example:
+        >>> as_loss(torch.nn.MSELoss()), as_loss(torch.nn.HuberLoss())
+        (MeanSquared(), FunctionLoss(HuberLoss()))
+    """
+    match loss:
+        case None:
+            return CrossEntropy()
+        case torch.nn.CrossEntropyLoss(label_smoothing=0.0, ignore_index=-100):
+            return CrossEntropy(None if loss.weight is None else tuple(loss.weight.tolist()))
+        case torch.nn.MSELoss():
+            return MeanSquared()
+        case torch.nn.BCEWithLogitsLoss(weight=None, pos_weight=None):
+            return BinaryCrossEntropy()
+        case type():
+            raise UserError(f"Expected a loss, got the class {loss.__name__}. Write loss={loss.__name__}().")
+        case torch.nn.Module():
+            return FunctionLoss(_unreduced(loss))
+    members = ("per_sample", "from_mean", "check", "metrics")
+    if all(hasattr(loss, name) for name in members):
+        return cast(Loss, loss)
+    if callable(loss):
+        return FunctionLoss(_unreduced(loss))
+    known = "tacit.CrossEntropy(), tacit.MeanSquared(), tacit.BinaryCrossEntropy()"
+    raise UserError(
+        f"Expected a loss such as {known}, a torch.nn loss or a function of outputs and targets, got {loss!r}."
+    )
+
+
+def _unreduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same loss without the mean over the samples, where it can be told so."""
+    if isinstance(function, torch.nn.Module):
+        plain = copy.deepcopy(function)
+        if hasattr(plain, "reduction"):
+            setattr(plain, "reduction", "none")  # noqa: B010
+        return plain
+    try:
+        reduces = "reduction" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        reduces = False
+    return partial(function, reduction="none") if reduces else function
+
+
+def _like(y: Tensor, outputs: Tensor) -> Tensor:
+    """Real-valued targets in the shape of the outputs, so that nothing is broadcast."""
+    same = y.is_floating_point() and y.shape != outputs.shape and y.numel() == outputs.numel()
+    return y.reshape(outputs.shape) if same else y
+
+
 def scores(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
     """The score of every sample, in float64: 1 if its class is correct and 0 if not; without classes, minus its loss.
 
@@ -186,6 +361,38 @@ def auroc(scores: Tensor, positive: Tensor) -> float:
     if n_pos == 0 or n_neg == 0:
         return float("nan")
     return float((rank[positive].sum() - n_pos * (n_pos + 1) / 2) / (n_pos * n_neg))
+
+
+def _class_weights(weight: Iterable[float] | None) -> tuple[float, ...] | None:
+    """One positive number per class, from any sequence or tensor."""
+    if weight is None:
+        return None
+    found = tuple(float(value) for value in weight)
+    expect(bool(found) and all(value >= 0 for value in found), f"one weight >= 0 per class, got {found}")
+    return found
+
+
+def _check_classes(y: Tensor, classes: int, weight: tuple[float, ...] | None) -> None:
+    if weight is not None and len(weight) != classes:
+        raise DataError(f"Expected {classes} class weights for a model with {classes} outputs, got {len(weight)}.")
+    if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
+        raise DataError(
+            f"Expected labels in 0..{classes - 1} for a model with {classes} outputs, "
+            f"got {int(y.min())}..{int(y.max())}. Renumber the labels or widen the last layer."
+        )
+
+
+def _class_advice(y: Tensor) -> str:
+    """What to do about targets that are not class numbers."""
+    if y.dim() == 2 and y.shape[1] > 1 and bool((y.sum(1) == 1).all()) and bool(((y == 0) | (y == 1)).all()):
+        return "These are one-hot targets: convert them with y.argmax(1)."
+    if y.is_floating_point():
+        whole = bool((y == y.round()).all())
+        return (
+            "For regression give the task loss=tacit.MeanSquared(), for two classes as 0.0 and 1.0 "
+            f"loss=tacit.BinaryCrossEntropy(){'; for class numbers convert with y.long()' * whole}."
+        )
+    return "Give one class number per sample, or logits for every position."
 
 
 def _check_real(name: str, y: Tensor, outputs: Tensor) -> None:

@@ -15,8 +15,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from tacit.core import DenseRows, Key, MaskedRows, Task
-from tacit.errors import ModelError
+from tacit.core import BinaryCrossEntropy, DenseRows, Key, MaskedRows, MeanSquared, RootMeanSquared, Task
+from tacit.core.adapted import AdaptedModel, check_output
+from tacit.core.intake import capitalized
+from tacit.errors import DataError, ModelError, UserError
+
+REAL = (MeanSquared, RootMeanSquared, BinaryCrossEntropy)  # losses whose outputs have one column per target
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,10 @@ def make_model(task: Task, seed: int, number: int = 0) -> nn.Module:
     """
     model = copy.deepcopy(task.make_model(Key.from_seed(seed, "shared").child("model", number))).train()
     check_model(model)
-    _check_fits(model, task)
+    outputs = _outputs(model, task)
+    if outputs.dim() == 1 and isinstance(task.loss, REAL):
+        model, outputs = AdaptedModel(model, column=True), outputs[:, None]
+    _check_targets(outputs, task)
     return model
 
 
@@ -197,7 +204,8 @@ def _trainable(model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
-def _check_fits(model: nn.Module, task: Task) -> None:
+def _outputs(model: nn.Module, task: Task) -> Tensor:
+    """The model's outputs for two samples."""
     population = task.population
     if population.is_elsewhere:  # every site checks its own samples
         return
@@ -206,13 +214,43 @@ def _check_fits(model: nn.Module, task: Task) -> None:
         samples = samples.repeat(2)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            outputs = model(population.x[samples])
+            found = model(population.x[samples])
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            reason = str(error).strip().splitlines()[0]
-            shape = tuple(population.x.shape[1:])
+            if isinstance(error, UserError):
+                raise
+            reason = str(error).strip().splitlines()[:1]
             raise ModelError(
-                f"The model does not accept the task's samples ({population.x.dtype}, shape {shape}): {reason}"
+                f"The model does not accept the task's samples ({_described(task)}): {''.join(reason)}"
             ) from error
-    task.loss.check(population.y, outputs)
+    return check_output(found, task.output)
+
+
+def _described(task: Task) -> str:
+    x, fields = task.population.x, task.inputs
+    if fields is None:
+        return f"{x.dtype}, shape {tuple(x.shape[1:])}"
+    names = fields.names or tuple(map(str, range(len(fields.shapes))))
+    return "; ".join(f"{n}: {d}, shape {s}" for n, d, s in zip(names, fields.dtypes, fields.shapes, strict=True))
+
+
+def _check_targets(outputs: Tensor, task: Task) -> None:
+    """Raise `DataError` if targets do not fit the outputs; the message names the first client with such targets."""
+    population = task.population
+    try:
+        task.loss.check(population.y, outputs)
+    except DataError as error:
+        raise _of_client(error, outputs, task) from error
     if task.test is not None:
-        task.loss.check(task.test[1], outputs)
+        try:
+            task.loss.check(task.test[1], outputs)
+        except DataError as error:
+            raise DataError(f"Held-out data: {error}") from error
+
+
+def _of_client(error: DataError, outputs: Tensor, task: Task) -> DataError:
+    for client in range(len(task.population)):
+        try:
+            task.loss.check(task.population[client][1], outputs)
+        except DataError as found:
+            return DataError(f"{capitalized(task.population.label(client))}: {found}")
+    return error

@@ -272,7 +272,8 @@ class RoundRunner:
         jobs = [EvaluateJob(self.evaluations, number, *piece) for number in range(count) for piece in pieces]
         found = torch.from_numpy(np.concatenate(list(self.pool.run(jobs, ahead=len(jobs)))))
         outputs = best_outputs(self.task.loss, found.view(count, len(y), *found.shape[1:]), y, self.task.owners)
-        return self.task.loss.metrics(outputs, y)
+        metrics: dict[str, float] = self.task.loss.metrics(outputs, y)
+        return metrics
 
     def _waves(self, cohort: Tensor, view: View) -> list[Tensor]:
         """The cohort in waves; under a mask, a client owns few weights and shares the others with its wave."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tacit.core import Method, Noise, Report, Samples, State, Task
+from tacit.core.adapted import own_module
 from tacit.core.keys import NOISES
 from tacit.core.prices import Unit, Unproved, Unsized, nominal_figures, reason_unproved
 from tacit.core.state import final_weights, out_of_patience
@@ -20,6 +21,7 @@ from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import LedgerUse
 from tacit.runs.bandwidth import Bandwidth, Savings
 from tacit.runs.checking import check_declared
+from tacit.runs.fitting import fit_defaults
 from tacit.runs.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class Plan:
         check_records(self.method, self.task)
         _check_budget(self.method)
         sizes = tuple(self.task.population.sizes.tolist())
-        object.__setattr__(self, "method", size_noise(self.method, len(sizes), sizes))
+        object.__setattr__(self, "method", size_noise(fit_defaults(self.method, self.task), len(sizes), sizes))
 
     @cached_property
     def simulation(self) -> Simulation:
@@ -165,14 +167,22 @@ class Run:
     @cached_property
     def models(self) -> tuple[nn.Module, ...]:
         """The trained hypotheses: with early stopping the best on held-out data, otherwise the last."""
+        return tuple(map(own_module, self._adapted))
+
+    @cached_property
+    def _adapted(self) -> tuple[nn.Module, ...]:
+        """The trained hypotheses as the engine calls them."""
         weights = final_weights(self.state).view(-1, self.state.dim)
         return tuple(self.plan.simulation.module(hypothesis) for hypothesis in weights)
 
     @torch.no_grad()
     def model_for(self, samples: Samples) -> nn.Module:
         """The hypothesis with the smallest loss on these samples: the model of a client that has them."""
-        (x, y), loss = samples, self.plan.task.loss
-        return min(self.models, key=lambda model: float(loss.from_mean(loss.per_sample(model(x), y).double().mean())))
+        task = replace(self.plan.task, test=samples, test_overlap="intended", owners=None)
+        (x, y), loss = task.test, task.loss
+        return own_module(
+            min(self._adapted, key=lambda model: float(loss.from_mean(loss.per_sample(model(x), y).double().mean())))
+        )
 
     @cached_property
     def bytes(self) -> Bandwidth:

@@ -66,7 +66,7 @@ class Size:
             return self.number
         assert self.ratio is not None
         count = int(self.ratio * dim + 1e-9)  # 0.29 · 100 is 28.999999999999996
-        expect(count >= 1, f"ratio={self.ratio} to be at least one of {dim} weights")
+        expect(count >= 1, f"ratio={self.ratio} to be at least one of {dim} weights", f"Use a ratio >= {1 / dim:.2g}.")
         return count
 
 

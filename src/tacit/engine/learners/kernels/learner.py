@@ -40,7 +40,8 @@ from tacit.engine.learners.kernels.tracing import Chain, Kind, TracedLayer, trac
 
 def kernel_learner(model: nn.Module, loss: Loss) -> "KernelLearner | None":
     """The kernels for this module and loss, or None if the module is not a chain or the loss has no kernel."""
-    chain = trace_chain(model) if type(loss) in LOSS_GRADIENTS else None
+    plain = type(loss) in LOSS_GRADIENTS and loss == type(loss)()  # with class weights, gradients are others
+    chain = trace_chain(model) if plain else None
     return None if chain is None else KernelLearner(chain, Layout.of(model), loss)
 
 

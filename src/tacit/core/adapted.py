@@ -1,0 +1,155 @@
+"""A module as the engine calls it: one tensor in, one tensor of predictions out.
+
+Modules with several inputs, or that return tuples or dictionaries, are wrapped. Their inputs are packed into one row
+per sample, so that a population remains one pool.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from tacit.core.schema import listed
+from tacit.errors import DataError, ModelError
+
+Output = int | str | Callable[[Any], Tensor]
+EXACT = 1 << 24  # up to which float32 holds every whole number
+
+
+@dataclass(frozen=True)
+class InputFields:
+    """Several inputs of a model, packed into one row of numbers per sample.
+
+    Attributes:
+        names: the keyword arguments that they are; empty: positional arguments.
+        shapes: of each input, without the samples.
+        dtypes: of each input.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[torch.dtype, ...]
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Tensor] | tuple[Tensor, ...]) -> Self:
+        tensors = tuple(parts.values()) if isinstance(parts, Mapping) else parts
+        names = tuple(parts) if isinstance(parts, Mapping) else ()
+        return cls(names, tuple(tuple(t.shape[1:]) for t in tensors), tuple(t.dtype for t in tensors))
+
+    def pack(self, parts: Mapping[str, Tensor] | tuple[Tensor, ...], who: str) -> Tensor:
+        """One row per sample; raises `DataError` if these are other inputs."""
+        if isinstance(parts, Mapping) and set(parts) != set(self.names):
+            raise DataError(
+                f"Expected the inputs {listed(self.names)} for {who}, as for the first client, got {listed(parts)}."
+            )
+        tensors = tuple(parts[name] for name in self.names) if isinstance(parts, Mapping) else parts
+        shapes = tuple(tuple(t.shape[1:]) for t in tensors)
+        if shapes != self.shapes:
+            raise DataError(
+                f"Expected inputs of shapes {self.shapes} for {who}, as for the first client, got {shapes}. Pad them."
+            )
+        lengths = {len(t) for t in tensors}
+        if len(lengths) > 1:
+            raise DataError(f"Expected as many samples in every input of {who}, got {sorted(lengths)}.")
+        wide = self._packed_dtype(tensors, who)
+        return torch.cat([t.reshape(len(t), -1).to(wide) for t in tensors], dim=1)
+
+    def unpack(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The inputs of these samples."""
+        parts = torch.split(x, [prod(shape) for shape in self.shapes], dim=-1)
+        given = zip(parts, self.shapes, self.dtypes, strict=True)
+        return tuple(part.reshape(*x.shape[:-1], *shape).to(dtype) for part, shape, dtype in given)
+
+    def _packed_dtype(self, tensors: tuple[Tensor, ...], who: str) -> torch.dtype:
+        floats = [dtype for dtype in self.dtypes if dtype.is_floating_point]
+        if not floats:
+            return torch.int64
+        wide = torch.float64 if torch.float64 in floats else torch.float32
+        exact = all(t.is_floating_point() or len(t) == 0 or int(t.abs().max()) <= EXACT for t in tensors)
+        if wide == torch.float32 and not exact:
+            raise DataError(
+                f"Expected whole numbers up to {EXACT} beside inputs with fractions in {who}, got larger ones. "
+                "Renumber them, for example with torch.unique(x, return_inverse=True)."
+            )
+        return wide
+
+
+class AdaptedModel(nn.Module):
+    """A module with the inputs that it takes, and the part of its output that is the prediction."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        inputs: InputFields | None = None,
+        output: Output | None = None,
+        floats: torch.dtype | None = None,
+        column: bool = False,
+    ) -> None:
+        super().__init__()
+        self.module, self.inputs, self.output, self.floats, self.column = module, inputs, output, floats, column
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The prediction for packed samples."""
+        found = _chosen(self._call(x), self.output)
+        return found.unsqueeze(-1) if self.column else found
+
+    def _call(self, x: Tensor) -> Any:
+        if self.inputs is None:
+            return self.module(x if self.floats is None else x.to(self.floats))
+        parts, names = self.inputs.unpack(x), self.inputs.names
+        return self.module(**dict(zip(names, parts, strict=True))) if names else self.module(*parts)
+
+
+def own_module(model: nn.Module) -> nn.Module:
+    """The user's module, without what adapts it."""
+    while isinstance(model, AdaptedModel):
+        model = model.module
+    return model
+
+
+def check_output(found: object, output: object) -> Tensor:
+    """The output as a tensor; otherwise the error says which `output` would choose one."""
+    if isinstance(found, Tensor):
+        return found
+    if isinstance(found, Mapping):
+        names = [str(name) for name in found]
+        what, line = f"a dictionary with {listed(names)}", f"output={next(iter(names), 'logits')!r}"
+    elif isinstance(found, tuple | list):
+        what, line = f"a {type(found).__name__} of {len(found)}", "output=0"
+    else:
+        what, line = type(found).__name__, "output=lambda found: found.logits"
+    given = "" if output is None else f" (with output={output!r})"
+    raise ModelError(
+        f"Expected the model to return a tensor of predictions, got {what}{given}. Choose the part that is the "
+        f"prediction: tacit.Task(..., {line})."
+    )
+
+
+def _chosen(found: Any, output: Output | None) -> Tensor:
+    match output:
+        case None:
+            return found  # type: ignore[no-any-return]
+        case int():
+            return _part(found, output)
+        case str():
+            return _part(found, output) if isinstance(found, Mapping) else _attribute(found, output)
+    return output(found)
+
+
+def _part(found: Any, output: int | str) -> Tensor:
+    try:
+        return found[output]  # type: ignore[no-any-return]
+    except (KeyError, IndexError, TypeError) as error:
+        has = listed(map(str, found)) if isinstance(found, Mapping) else f"{type(found).__name__}"
+        raise ModelError(f"Expected the model's output to have {output!r} (output={output!r}), got {has}.") from error
+
+
+def _attribute(found: Any, output: str) -> Tensor:
+    if not hasattr(found, output):
+        raise ModelError(
+            f"Expected the model's output to have {output!r} (output={output!r}), got {type(found).__name__}."
+        )
+    return getattr(found, output)  # type: ignore[no-any-return]

@@ -1,0 +1,118 @@
+"""Columns of a data frame, whatever library it comes from: pandas, Polars, pyarrow, or a dictionary of columns.
+
+Frames are recognised by what they can do, so that none of these libraries is imported unless its user did.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.core.schema import listed, suggestion
+from tacit.errors import DataError
+
+Columns = dict[str, NDArray[Any]]
+
+
+def is_frame(data: object) -> bool:
+    """Whether this is a table with named columns: of pandas, Polars or pyarrow."""
+    kind = type(data)  # reading the columns of a lazy frame would compute them
+    members = ("iloc", "get_column", "collect_schema")
+    return (hasattr(kind, "columns") and any(hasattr(kind, name) for name in members)) or _is_arrow(data)
+
+
+def columns_of(frame: Any, who: str) -> Columns:
+    """The columns of a frame by name, as arrays; `who` names the frame in error messages."""
+    if hasattr(frame, "collect") and not hasattr(frame, "get_column"):
+        frame = frame.collect()  # a lazy frame of Polars
+    names = list(frame.column_names if _is_arrow(frame) else frame.columns)
+    names = [name for name in names if not str(name).startswith("__index_level_")]  # what pandas writes to Parquet
+    repeated = [str(name) for name in dict.fromkeys(names) if names.count(name) > 1]
+    if repeated:
+        raise DataError(
+            f"Expected columns with different names, but {who} has {listed(repeated)} more than once. Rename or drop "
+            "one of them."
+        )
+    return {str(name): _values(_column(frame, name)) for name in names}
+
+
+def take_target(columns: Columns, target: object, who: str) -> NDArray[Any]:
+    """Remove the target's column and return it."""
+    if target is None:
+        raise DataError(f"Expected the name of the column to predict in {who}, got none. Add target='...'.")
+    return columns.pop(find_column(columns, target, who, "target"))
+
+
+def find_column(columns: Iterable[str], name: object, who: str, role: str) -> str:
+    """The name of the column, if the table has it."""
+    names = list(columns)
+    if str(name) not in names:
+        raise DataError(
+            f"Expected {who} to have the column {name!r}, given as {role}; it has {listed(names)}."
+            f"{suggestion(str(name), names)}"
+        )
+    return str(name)
+
+
+def as_numbers(name: str, column: NDArray[Any], who: str) -> NDArray[Any]:
+    """A column of numbers or booleans; any other is refused, with what to do."""
+    if column.dtype.kind in "biuf":
+        return column
+    if column.dtype.kind == "M":
+        raise DataError(
+            f"Expected numbers in column {name!r} of {who}, got dates. Convert them, for example to days, drop the "
+            "column, or use tacit.Task.from_table, which encodes them."
+        )
+    if column.dtype.kind == "O" and all(value is None or isinstance(value, float | int) for value in column):
+        return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
+    example = next((value for value in column.tolist() if value is not None), None)
+    raise DataError(
+        f"Expected numbers in column {name!r} of {who}, got {type(example).__name__} such as {example!r}. Drop the "
+        "column, convert it, or use tacit.Task.from_table, which encodes categories."
+    )
+
+
+def _is_arrow(data: object) -> bool:
+    return hasattr(data, "column_names") and hasattr(data, "to_pydict")
+
+
+def _column(frame: Any, name: Any) -> Any:
+    if _is_arrow(frame):
+        return frame.column(name)
+    return frame.get_column(name) if hasattr(frame, "get_column") else frame[name]
+
+
+def _values(column: Any) -> NDArray[Any]:
+    kind = str(getattr(column, "dtype", ""))
+    if kind.startswith("datetime64"):  # also with a time zone, which to_numpy would make objects of
+        return np.asarray(column.to_numpy(dtype="datetime64[ns]"))
+    if kind[:3] in ("Int", "UIn", "Flo", "boo") and hasattr(column, "isna") and bool(column.isna().any()):
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return missing_as_none(np.asarray(column.to_numpy()))
+
+
+def missing_as_none(values: NDArray[Any]) -> NDArray[Any]:
+    """An array of objects in which every missing value is None; other arrays as they are."""
+    if values.dtype.kind in "UT":
+        values = values.astype(object)
+    if values.dtype.kind != "O":
+        return values
+    plain = np.empty(len(values), dtype=object)
+    plain[:] = [None if _is_missing(value) else value for value in values]
+    kinds = {type(value) for value in plain if value is not None}
+    if kinds and kinds <= {bool, int, float, np.bool_} and None not in plain.tolist():
+        return np.array(plain.tolist())
+    return plain
+
+
+def _is_missing(value: object) -> bool:
+    """None, NaN, or what pandas writes for a missing value."""
+    if isinstance(value, float):
+        return value != value
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def is_columns(data: object) -> bool:
+    """Whether this is a dictionary of columns."""
+    return isinstance(data, Mapping) and bool(data) and all(isinstance(name, str) for name in data)

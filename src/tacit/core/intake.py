@@ -1,0 +1,429 @@
+"""Data as people have them, as tensors: arrays, lists, frames, data sets, loaders, named inputs, one per client.
+
+Every refusal names the client, what came, what was expected, and the line that would fix it.
+"""
+
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from tacit.core.adapted import InputFields
+from tacit.core.frames import as_numbers, columns_of, is_frame, take_target
+from tacit.core.schema import listed
+from tacit.errors import DataError
+
+TARGETS = ("labels", "label", "target", "y")  # of a data set with named columns, if no target is given
+Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
+PAIR = "one pair (x, y) per client"
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """One client's samples as tensors: inputs, of which there may be several, and targets."""
+
+    x: Inputs
+    y: Tensor
+
+    @property
+    def count(self) -> int:
+        first = self.x if isinstance(self.x, Tensor) else next(iter(_parts(self.x).values()))
+        return len(first)
+
+
+def each_client(clients: object) -> Iterator[tuple[str, object]]:
+    """The clients with a name for error messages: of a dictionary its keys, otherwise their numbers."""
+    if isinstance(clients, Mapping):
+        yield from ((f"client {name!r}", data) for name, data in clients.items())
+        return
+    if is_frame(clients):
+        raise DataError(
+            f"Expected {PAIR}, got one table. Say which column names the client and which is predicted: "
+            "tacit.Task.from_table(table, client='...', target='...')."
+        )
+    if isinstance(clients, Tensor | np.ndarray | Dataset | DataLoader) and not isinstance(clients, Iterator):
+        raise DataError(
+            f"Expected {PAIR}, got a single {type(clients).__name__}. Divide it among clients; for one client write "
+            "clients=[data]."
+        )
+    if not isinstance(clients, Iterable) or isinstance(clients, str | bytes):
+        raise DataError(
+            f"Expected {PAIR}, got {_described(clients)}. For a file or a folder use tacit.Task.from_table(path, ...)."
+        )
+    for number, data in enumerate(clients):
+        yield f"client {number}", data
+
+
+def read_rows(data: Any, who: str, target: object = None) -> Rows:
+    """The samples of one client, or held-out or public data, in whatever form they are."""
+    x, y = _inputs_and_targets(data, who, target)
+    inputs, targets = _inputs(x, who), to_tensor(y, f"the targets of {who}")
+    if targets.dim() == 0:
+        raise DataError(f"Expected one target per sample of {who}, got a single number.")
+    found = Rows(inputs, targets)
+    if found.count != len(targets):
+        raise DataError(f"{capitalized(who)} has {found.count} samples but {len(targets)} targets.")
+    return found
+
+
+def pool(rows: Sequence[Rows], names: Sequence[str], fields: InputFields | None) -> tuple[Tensor, Tensor]:
+    """All samples in one pair of tensors, those of the first client first; memory-mapped ones stay on disk."""
+    xs = [_single(each, fields, who) for each, who in zip(rows, names, strict=True)]
+    ys = [each.y for each in rows]
+    _check_alike(xs, names, "inputs")
+    _check_alike(ys, names, "targets")
+    return _joined(xs), _joined(ys)
+
+
+def to_tensor(values: Any, who: str) -> Tensor:
+    """Numbers as a tensor; arrays share their memory. `who` names them in error messages."""
+    if isinstance(values, Tensor):
+        return _plain_tensor(values, who)
+    if hasattr(values, "toarray") and hasattr(values, "nnz"):
+        raise DataError(f"Expected {who} as a dense array, got a sparse matrix. Convert it with .toarray().")
+    array = _to_array(values, who)
+    if array.dtype.kind in "US":
+        raise DataError(_strings(who, str(array.flat[0]) if array.size else ""))
+    if array.dtype.kind in "Mm":
+        raise DataError(f"Expected numbers for {who}, got dates. Convert them, for example to days since the first.")
+    if array.dtype.kind == "O":
+        raise DataError(_objects(who, array))
+    if array.dtype.kind == "c":
+        raise DataError(f"Expected real numbers for {who}, got {array.dtype}. Give real and imaginary parts.")
+    return _share(array)
+
+
+def _inputs_and_targets(data: Any, who: str, target: object) -> tuple[Any, Any]:
+    if isinstance(data, DataLoader):
+        return _from_batches(_loader_batches(data), who, target)
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        return data.tensors
+    if hasattr(data, "column_names") and hasattr(data, "features"):
+        return _from_columns(dict(data[:]), who, target)
+    if is_frame(data):
+        columns = columns_of(data, who)
+        y = take_target(columns, target, who)
+        numbers = [as_numbers(name, column, who) for name, column in columns.items()]
+        if not numbers:
+            raise DataError(f"Expected {who} to have columns beside the target {target!r}, got none.")
+        return np.stack([column.astype(np.float32) for column in numbers], axis=1), y
+    if isinstance(data, Dataset):
+        return _from_batches(_dataset_samples(data, who), who, target)
+    if isinstance(data, Mapping):
+        return _from_columns(dict(data), who, target)
+    if isinstance(data, Iterator):
+        return _from_pairs(list(data), who)
+    if isinstance(data, list) and data and all(isinstance(pair, tuple) and len(pair) == 2 for pair in data):
+        return _from_pairs(data, who)
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return data[0], data[1]
+    raise DataError(
+        f"Expected {who} as a pair (x, y), got {_described(data)}. Write one pair per client, such as "
+        "clients=[(x0, y0), (x1, y1)]; for one client, clients=[(x, y)]."
+    )
+
+
+def _from_columns(columns: dict[str, Any], who: str, target: object) -> tuple[Any, Any]:
+    """Named inputs and the column that is predicted; a single input is not named."""
+    name = target if target is not None else next((each for each in TARGETS if each in columns), None)
+    if name is None or name not in columns:
+        has = listed(map(str, columns))
+        raise DataError(f"Expected a column to predict in {who}, which has {has}. Name it with target='...'.")
+    y = columns.pop(name)
+    if not columns:
+        raise DataError(f"Expected {who} to have inputs beside the target {name!r}, got none.")
+    return (columns if len(columns) > 1 else next(iter(columns.values()))), y
+
+
+def _from_batches(batches: Iterable[Any], who: str, target: object) -> tuple[Any, Any]:
+    pairs = [_inputs_and_targets(batch, who, target) for batch in batches]
+    if not pairs:
+        raise DataError(f"Expected {who} to have samples, got none.")
+    xs = [_inputs(x, who) for x, _ in pairs]
+    _check_parts(xs, who)
+    y = torch.cat([to_tensor(y, f"the targets of {who}") for _, y in pairs])
+    return _cat_inputs(xs), y
+
+
+def _from_pairs(pairs: list[Any], who: str) -> tuple[Any, Any]:
+    """Samples that come one by one."""
+    if not pairs:
+        raise DataError(f"Expected {who} to have samples, got none.")
+    try:
+        xs, ys = zip(*pairs, strict=True)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"Expected {who} as pairs (x, y), got {_described(pairs[0])}.") from error
+    return _stacked(xs, who), _stacked(ys, f"the targets of {who}")
+
+
+def _loader_batches(loader: "DataLoader[Any]") -> Iterator[Any]:
+    """What the loader makes of its data set, in the data set's order; its batch size plays no role in training."""
+    data, size = loader.dataset, loader.batch_size
+    if size is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        yield from loader
+        return
+    for begin in range(0, len(data), size):
+        yield loader.collate_fn([data[i] for i in range(begin, min(begin + size, len(data)))])
+
+
+def _dataset_samples(data: "Dataset[Any]", who: str) -> Iterator[Any]:
+    """Every sample of a data set as a batch of one."""
+    if isinstance(data, IterableDataset):
+        samples: Iterable[Any] = data
+    elif hasattr(data, "__len__"):
+        samples = (data[i] for i in range(len(data)))
+    else:
+        raise DataError(f"Expected {who} to know its length: give {type(data).__name__} a __len__.")
+    for sample in samples:
+        yield _batch_of_one(sample, who)
+
+
+def _batch_of_one(sample: Any, who: str) -> Any:
+    if isinstance(sample, Mapping):
+        return {name: _stacked((value,), who) for name, value in sample.items()}
+    if isinstance(sample, tuple | list) and len(sample) == 2:
+        x, y = sample
+        return _one(x, who), _stacked((y,), who)
+    if isinstance(sample, tuple | list) and len(sample) > 2:
+        return tuple(_stacked((x,), who) for x in sample[:-1]), _stacked((sample[-1],), who)
+    raise DataError(f"Expected samples (x, y) in the data set of {who}, got {_described(sample)}.")
+
+
+def _one(x: Any, who: str) -> Any:
+    if isinstance(x, Mapping):
+        return {name: _stacked((value,), who) for name, value in x.items()}
+    return tuple(_stacked((value,), who) for value in x) if isinstance(x, tuple) else _stacked((x,), who)
+
+
+def _stacked(values: Sequence[Any], who: str) -> Tensor:
+    return torch.stack([to_tensor(value, who) for value in values])
+
+
+def _inputs(x: Any, who: str) -> Inputs:
+    if isinstance(x, Mapping):
+        return {str(name): to_tensor(value, f"input {name!r} of {who}") for name, value in x.items()}
+    if _are_several(x):
+        return tuple(to_tensor(part, f"input {number} of {who}") for number, part in enumerate(x))
+    if is_frame(x):
+        columns = columns_of(x, who)
+        x = np.stack([as_numbers(name, column, who).astype(np.float32) for name, column in columns.items()], axis=1)
+    found = to_tensor(x, f"the inputs of {who}")
+    if found.dim() == 0:
+        raise DataError(f"Expected samples for {who}, got a single number.")
+    return found
+
+
+def _are_several(x: object) -> bool:
+    """Whether this is a tuple of inputs with as many samples each, and not one input as a tuple of samples."""
+    if not isinstance(x, tuple) or len(x) < 2 or not all(isinstance(part, Tensor | np.ndarray) for part in x):
+        return False
+    return len({len(part) if part.ndim else -1 for part in x}) == 1
+
+
+def _single(rows: Rows, fields: InputFields | None, who: str) -> Tensor:
+    """The inputs in one tensor."""
+    if isinstance(rows.x, Tensor):
+        if fields is not None:
+            raise DataError(f"Expected several inputs for {who}, as for the first client, got a single tensor.")
+        return rows.x
+    if fields is None:
+        raise DataError(f"Expected a single tensor of inputs for {who}, as for the first client, got several.")
+    return fields.pack(rows.x, who)
+
+
+def _parts(x: Inputs) -> dict[str, Tensor]:
+    match x:
+        case Tensor():
+            return {"": x}
+        case tuple():
+            return {str(number): part for number, part in enumerate(x)}
+    return x
+
+
+def _check_parts(xs: Sequence[Inputs], who: str) -> None:
+    kinds = {tuple((name, tuple(part.shape[1:])) for name, part in _parts(x).items()) for x in xs}
+    if len(kinds) > 1:
+        shapes = sorted({shape for kind in kinds for _, shape in kind})
+        found = ", ".join(map(str, shapes))
+        raise DataError(f"Expected samples of one shape for {who}, got {found}. Pad or crop them.")
+
+
+def _cat_inputs(xs: Sequence[Inputs]) -> Inputs:
+    first = xs[0]
+    if isinstance(first, Tensor):
+        return torch.cat([x for x in xs if isinstance(x, Tensor)])
+    joined = {name: torch.cat([_parts(x)[name] for x in xs]) for name in _parts(first)}
+    return tuple(joined.values()) if isinstance(first, tuple) else joined
+
+
+def _check_alike(parts: Sequence[Tensor], names: Sequence[str], what: str) -> None:
+    first = parts[0]
+    for part, who in zip(parts, names, strict=True):
+        if part.shape[1:] != first.shape[1:]:
+            raise DataError(
+                f"Expected {what} like those of {names[0]} ({_kind(first)}), but {who} has {_kind(part)}. Give all "
+                "clients the same columns in the same shape."
+            )
+        if what == "targets" and part.is_floating_point() != first.is_floating_point():
+            raise DataError(
+                f"Expected targets of one kind, class labels as one int64 or floats, but {names[0]} has {first.dtype} "
+                f"and {who} has {part.dtype}. Convert those of {who}, with y.long() or y.float()."
+            )
+
+
+def _kind(part: Tensor) -> str:
+    return f"{part.dtype}, shape {tuple(part.shape[1:])} per sample"
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """One tensor of all rows: the memory itself where the parts follow each other in it, otherwise a copy."""
+    if len(parts) == 1:
+        return parts[0]
+    wide = reduce(torch.promote_types, (part.dtype for part in parts))
+    parts = [part if part.dtype == wide else part.to(wide) for part in parts]
+    if all(part.is_contiguous() for part in parts):
+        ends = (part.data_ptr() + part.numel() * part.element_size() for part in parts)
+        follows = all(end == after.data_ptr() for end, after in zip(ends, parts[1:], strict=False))
+        if follows and all(map(is_mapped, parts)):
+            return _spanned([getattr(part, MAPPED) for part in parts])
+    return _pooled_on_disk(parts) if any(hasattr(part, MAPPED) for part in parts) else torch.cat(list(parts))
+
+
+MAPPED = "_tacit_mapped"  # the memory-mapped array that a tensor shows
+
+
+def _spanned(arrays: Sequence[NDArray[Any]]) -> Tensor:
+    """Arrays that follow each other in one file, as one tensor without a copy."""
+    root, first = arrays[0], arrays[0]
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    begin = (first.__array_interface__["data"][0] - root.__array_interface__["data"][0]) // first.itemsize
+    count = sum(array.size for array in arrays)
+    return _share(root.reshape(-1).view(first.dtype)[begin : begin + count].reshape(-1, *first.shape[1:]))
+
+
+def _pooled_on_disk(parts: Sequence[Tensor]) -> Tensor:
+    """A copy in a temporary file, which disappears with the process: the parts may be larger than memory."""
+    count, shape = sum(map(len, parts)), tuple(parts[0].shape[1:])
+    kind = torch.empty(0, dtype=parts[0].dtype).numpy().dtype
+    with tempfile.TemporaryFile() as file:
+        pooled: NDArray[Any] = np.memmap(file, dtype=kind, mode="w+", shape=(count, *shape))
+    begin = 0
+    for part in parts:
+        pooled[begin : begin + len(part)] = part.numpy()
+        begin += len(part)
+    return _share(pooled)
+
+
+def _plain_tensor(values: Tensor, who: str) -> Tensor:
+    if values.is_sparse or values.layout != torch.strided:
+        raise DataError(f"Expected {who} as a dense tensor, got a sparse one. Convert it with .to_dense().")
+    if values.is_complex():
+        raise DataError(f"Expected real numbers for {who}, got {values.dtype}. Use torch.view_as_real(x).")
+    if values.is_quantized:
+        raise DataError(f"Expected plain numbers for {who}, got {values.dtype}. Convert them with .dequantize().")
+    return _ordinary(values.detach().cpu() if values.requires_grad or values.device.type != "cpu" else values)
+
+
+def _ordinary(values: Tensor) -> Tensor:
+    """Numbers of a type that kernels and NumPy have; half precision becomes float32."""
+    if values.dtype in (torch.float16, torch.bfloat16):
+        return values.float()
+    return values
+
+
+def _to_array(values: Any, who: str) -> NDArray[Any]:
+    if isinstance(values, np.ndarray):
+        return values
+    if hasattr(values, "__array__"):  # a column of pandas or Polars, an image of PIL
+        return np.asarray(values)
+    if isinstance(values, list | tuple) and any(isinstance(each, Tensor) for each in values):
+        return _list_of_tensors(values, who)
+    try:
+        return np.array(values)
+    except ValueError as error:  # ragged
+        raise DataError(
+            f"Expected samples of one shape for {who}, got lists of different lengths. Pad them to one length."
+        ) from error
+
+
+def _list_of_tensors(values: Sequence[Any], who: str) -> NDArray[Any]:
+    shapes = {tuple(torch.as_tensor(each).shape) for each in values}
+    if len(shapes) > 1:
+        found = ", ".join(map(str, sorted(shapes)[:3]))
+        raise DataError(
+            f"Expected samples of one shape for {who}, got {found}. Pad them to one length, for example with "
+            "torch.nn.utils.rnn.pad_sequence."
+        )
+    return _plain_tensor(torch.stack([torch.as_tensor(each) for each in values]), who).numpy()
+
+
+def _share(array: NDArray[Any]) -> Tensor:
+    """A tensor that shares the array's memory where PyTorch can; whole numbers get a type that it computes with."""
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
+        array = array.astype(np.float32 if array.dtype.itemsize == 2 else np.float64)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")  # nobody writes to samples
+        tensor = torch.from_numpy(np.asarray(array))
+    if _is_mapped(array):
+        setattr(tensor, MAPPED, array)
+    return tensor
+
+
+def is_mapped(tensor: Tensor) -> bool:
+    """Whether these numbers are in a file that is mapped into memory."""
+    return hasattr(tensor, MAPPED)
+
+
+def _is_mapped(array: NDArray[Any]) -> bool:
+    return isinstance(array, np.memmap) or (isinstance(array.base, np.ndarray) and _is_mapped(array.base))
+
+
+def _strings(who: str, example: str) -> str:
+    return (
+        f"Expected numbers for {who}, got strings such as {example!r}. Number the classes: "
+        "names, y = numpy.unique(y, return_inverse=True); for a table with categories use tacit.Task.from_table."
+    )
+
+
+def _objects(who: str, array: NDArray[Any]) -> str:
+    example = next((value for value in array.flat if value is not None), None)
+    if isinstance(example, str):
+        return _strings(who, example)
+    if any(value is None for value in array.flat):
+        return f"Expected numbers for {who}, got missing values (None). Fill or remove them."
+    if isinstance(example, list | tuple | np.ndarray):
+        return f"Expected samples of one shape for {who}, got {type(example).__name__}s as objects. Use np.stack(x)."
+    return f"Expected numbers for {who}, got an array of {type(example).__name__}. Convert it with x.astype(float)."
+
+
+def capitalized(who: str) -> str:
+    """At the beginning of a sentence."""
+    return who[:1].upper() + who[1:]
+
+
+def _described(data: object) -> str:
+    match data:
+        case None:
+            return "None"
+        case str() | bytes() | int() | float():
+            return f"{data!r}"[:80]
+        case Tensor() | np.ndarray():
+            return f"a {type(data).__name__} of shape {tuple(data.shape)}"
+        case tuple() | list():
+            return f"a {type(data).__name__} of {len(data)}"
+    return f"a {type(data).__name__}"
