@@ -14,7 +14,7 @@ from laws.compositions import all_methods
 from tacit.cli import main
 from tacit.core import ClientRound, DenseRows, Messages, Method, State, View, Wave
 from tacit.core.client_half import make_messages
-from tacit.core.server_half import reject_non_finite
+from tacit.core.server_half import reject_unusable
 from tacit.engine import worker
 from tacit.errors import TrainingError, UserError
 from tacit.pieces.aggregators import WeightedMean
@@ -73,7 +73,7 @@ def test_every_method_bounds_what_one_row_can_do(method):
     dim = 500
     reach, rows = method.max_norm(dim), torch.zeros(3, dim)
     rows[1] = HUGE
-    _, report = reject_non_finite(Messages(torch.arange(3), DenseRows(rows)), reach)
+    _, report = reject_unusable(Messages(torch.arange(3), DenseRows(rows)), reach)
     clips = method.mechanism.requires in ("messages", "all messages")
     assert report.rejected == (() if clips else (1,))
     assert (reach == float("inf")) == clips

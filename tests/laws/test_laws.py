@@ -73,6 +73,7 @@ from tacit.pieces.mechanisms import (
     TwoLevel,
     WeightVariance,
 )
+from tacit.pieces.mechanisms.sum_grid import SumGrid
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import AdmmPrune, BestOf, MagnitudePrune, Masked, Sgd
@@ -130,9 +131,14 @@ def sent(
     return make_messages(method, view_of(method, make), wave, now())
 
 
-def central_step(method: Method) -> float:
+def central_step(method: Method, state: State, messages: Messages, now: SimulatedRound) -> float:
     """A step of the grid on which exact noise is added to a sum, divided by the cohort; likewise."""
-    return 1e-4 if getattr(method.mechanism, "exact", False) else 0.0
+    mechanism = method.mechanism
+    if not isinstance(mechanism, CentralGaussian) or not mechanism.exact or not mechanism.noise_multiplier:
+        return 0.0
+    bound = mechanism.before_sum(messages, state).bound
+    grid = SumGrid(messages.rows.dim, now.max_cohort, mechanism.clip.sum_multiplier(mechanism.noise_multiplier))
+    return max(bound.values) * math.sqrt(len(bound.values)) / grid.steps / now.expected_cohort
 
 
 def step_of(messages: Messages) -> float:
@@ -176,9 +182,8 @@ def test_engine_sums_waves_like_all_messages_at_once(method: Method) -> None:
     wave = StackedClients(cohort, population, learner_of(zoo.mlp))
     messages = make_messages(method, zoo.view_of(method, state, here), wave, here)
     at_once = server_side(method, state, messages, here)
-    torch.testing.assert_close(
-        streamed.weights, at_once.weights, rtol=1e-4, atol=1e-6 + step_of(messages) + central_step(method)
-    )
+    step = step_of(messages) + central_step(method, state, messages, here)
+    torch.testing.assert_close(streamed.weights, at_once.weights, rtol=1e-4, atol=1e-6 + step)
     assert at_once.memory.keys() <= streamed.memory.keys()
     for name, value in at_once.memory.items():
         torch.testing.assert_close(streamed.memory[name], value, rtol=1e-4, atol=1e-6)

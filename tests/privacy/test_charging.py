@@ -16,7 +16,7 @@ from tacit import methods
 from tacit.core import Budget, DenseRows, Messages, Method, Task, Turnout
 from tacit.core.interfaces import Channel
 from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
-from tacit.core.server_half import reject_non_finite
+from tacit.core.server_half import reject_unusable
 from tacit.core.state import WaveReport
 from tacit.engine import worker
 from tacit.errors import BudgetError, CompositionError, LedgerError, StorageError, TrainingError, UserError
@@ -316,9 +316,9 @@ def lose(patch: pytest.MonkeyPatch, *clients: int) -> None:
     def without_lost(messages: Messages, reach: float = torch.inf) -> tuple[Messages, WaveReport]:
         lost = torch.isin(messages.clients, torch.tensor(clients))
         rows = DenseRows(messages.rows.dense().masked_fill(lost[:, None], torch.nan))
-        return reject_non_finite(replace(messages, rows=rows), reach)
+        return reject_unusable(replace(messages, rows=rows), reach)
 
-    patch.setattr(worker, "reject_non_finite", without_lost)
+    patch.setattr(worker, "reject_unusable", without_lost)
 
 
 def test_fewer_noise_shares_than_tolerated_cost_more_and_more_cost_the_same() -> None:

@@ -21,7 +21,7 @@ from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, 
 from tacit.core.client_half import make_messages
 from tacit.core.interfaces import AddNoise, Conversation, SumMessages
 from tacit.core.rows import ClippedSum
-from tacit.core.server_half import aggregate_messages, broadcast, client_view, finish_round, reject_non_finite
+from tacit.core.server_half import aggregate_messages, broadcast, client_view, finish_round, reject_unusable
 from tacit.core.wave import Shapes
 from tacit.errors import TacitError, expect
 from tacit.wire.frames import Part
@@ -128,7 +128,7 @@ class Audit:
 
     def _server_side(self, state: State, messages: Messages, now: SimulatedRound) -> tuple[State, Sum]:
         """The state after the round, and the sum as it was released."""
-        accepted, _ = reject_non_finite(messages)
+        accepted, _ = reject_unusable(messages)
         with self.method.channel.open(self.method, now.population) as conversation:
             recorded = _Recorded(conversation)
             total = aggregate_messages(self.method, recorded, state, accepted, now)

@@ -42,7 +42,7 @@ from tacit.core.server_half import (
     broadcast,
     client_view,
     finish_round,
-    reject_non_finite,
+    reject_unusable,
     released_sum,
 )
 from tacit.core.state import SERVER
@@ -168,7 +168,7 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
     if adversary not in ADVERSARIES:
         raise UserError(f"Expected adversary in {', '.join(ADVERSARIES)}, got {adversary!r}.")
     sent = make_messages(method, client_view(method, broadcast(method, state, now), state, now), wave, now)
-    accepted, report = reject_non_finite(sent, method.max_norm(sent.rows.dim))
+    accepted, report = reject_unusable(sent, method.max_norm(sent.rows.dim))
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)
         released = released_sum(method, conversation, total, now)

@@ -150,7 +150,7 @@ def join_messages(messages: Sequence[Messages], like: Messages) -> Messages:
     return Messages(clients, DenseRows(rows), samples, like.grid_step, like.surplus)
 
 
-def reject_non_finite(messages: Messages, reach: float = torch.inf) -> tuple[Messages, WaveReport]:
+def reject_unusable(messages: Messages, reach: float = torch.inf) -> tuple[Messages, WaveReport]:
     """The messages whose rows are finite and no longer than `reach`, and a report of the wave.
 
     A faulty or hostile client loses only its own update. `reach` is the method's `max_norm`.
@@ -206,7 +206,7 @@ def released_sum(method: Method, conversation: Conversation, total: Sum, now: Se
 
 def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> State:
     """The state after a round whose messages are all at hand, in a conversation of this round alone."""
-    accepted, _ = reject_non_finite(messages, method.max_norm(messages.rows.dim))
+    accepted, _ = reject_unusable(messages, method.max_norm(messages.rows.dim))
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)
         return finish_round(method, conversation, state, total, now)

@@ -143,6 +143,8 @@ def make_model(task: Task, seed: int, number: int = 0) -> nn.Module:
     """
     model = copy.deepcopy(task.make_model(Key.from_seed(seed, "shared").child("model", number))).train()
     check_model(model)
+    if task.population.is_elsewhere:  # every site checks its own samples
+        return model
     outputs = _outputs(model, task)
     if outputs.dim() == 1 and isinstance(task.loss, REAL):
         model, outputs = AdaptedModel(model, column=True), outputs[:, None]
@@ -207,8 +209,6 @@ def _trainable(model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
 def _outputs(model: nn.Module, task: Task) -> Tensor:
     """The model's outputs for two samples."""
     population = task.population
-    if population.is_elsewhere:  # every site checks its own samples
-        return
     samples = population.indices(0)[:2]
     if len(samples) == 1:
         samples = samples.repeat(2)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tacit.core import Broadcast, ClientMemory, ClientRound, Key, Method, Round, State, Sum, Task, View, WaveReport
 from tacit.core.client_half import make_messages, read_broadcast
-from tacit.core.server_half import broadcast, reject_non_finite, sum_messages, upload_sizes
+from tacit.core.server_half import broadcast, reject_unusable, sum_messages, upload_sizes
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels import evaluation_module
 from tacit.engine.waves import LARGEST, AutoLearner, StackedClients
@@ -99,7 +99,7 @@ class Worker:
         _, view = self._broadcast(state, now)
         messages = make_messages(method, view, wave, now)
         up = upload_sizes(method.channel, messages, now)
-        kept, wave_report = reject_non_finite(messages, method.max_norm(messages.rows.dim))
+        kept, wave_report = reject_unusable(messages, method.max_norm(messages.rows.dim))
         part = (
             sum_messages(method, state, kept)
             if method.streams

@@ -1,8 +1,8 @@
 """Exact noise on a sum: the sum is rounded to a grid once, and integer noise is added to it.
 
 Gaussian noise in floating point is not the noise of the proof. Which numbers `sum + noise` can be depends on the sum,
-so that some outputs are possible for one of two neighbouring sums only, and tell them apart (Mironov 2012). On a grid,
-all sums have the same outputs, with probabilities that are known.
+so that some outputs are possible for one of two neighbouring sums only, and reveal which of them it was (Mironov 2012).
+On a grid, all sums have the same outputs, with probabilities that are known.
 
 Rows are never rounded, only their sum. What rounding and floating-point summation can add to a client's influence is
 added to the sensitivity, and so to the noise: `SumGrid` has the proof.

@@ -42,7 +42,7 @@ def train(
     """Train a task's model with a method, for the method's number of rounds.
 
     Args:
-        method: what clients and server do.
+        method: what clients and server do, and for how many rounds; noise that is not given is sized from its budget.
         task: the model and the data.
         seed: decides what may be public: initial weights, masks, what is learnt from public data.
         workers: worker processes; None: one per processor.

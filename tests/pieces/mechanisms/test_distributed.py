@@ -14,7 +14,7 @@ from tacit.core import Bound, ClientKeys, DenseRows, Key, MaskedRows, Messages, 
 from tacit.core.interfaces import Mechanism
 from tacit.core.neutral import DirectConversation
 from tacit.core.prices import Gaussian, Price, Release, Unproved, Unsized
-from tacit.core.server_half import finish_round, reject_non_finite, sum_messages
+from tacit.core.server_half import finish_round, reject_unusable, sum_messages
 from tacit.core.state import Turnout
 from tacit.errors import UserError
 from tacit.pieces.channels import IdealSum
@@ -212,7 +212,7 @@ def test_no_row_exceeds_its_bound(clip: type, value: float) -> None:
     state = replace(STATE, memory={BOUND: torch.tensor(value, dtype=torch.float64)} if public else {})
     view = zoo.view_of(method(mechanism), state, now(8))
     assert float(view.parts[Part.BOUND]) == value
-    kept, wave_report = reject_non_finite(mechanism.at_client(messages(_hostile()), view, DATA, now(8)))
+    kept, wave_report = reject_unusable(mechanism.at_client(messages(_hostile()), view, DATA, now(8)))
     assert wave_report.rejected == ()
     assert not kept.rows.dense()[6:].any()
     assert float(kept.rows.dense().double().norm(dim=1).max()) <= value * (1 + 1e-6)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tacit.core import Bound, DenseRows, Key, Messages, Method, SimulatedRound, State, Sum
 from tacit.core.prices import Gaussian, Release
-from tacit.core.server_half import reject_non_finite, sum_messages
+from tacit.core.server_half import reject_unusable, sum_messages
 from tacit.errors import CompositionError, UserError
 from tacit.noise.sum_grid import DISTANCE
 from tacit.pieces.codecs import FixedRandom, Select, Size
@@ -67,7 +67,7 @@ def hostile() -> Tensor:
 @every_power
 def test_no_row_exceeds_the_ellipsoid(power: float, ball: bool) -> None:
     clip = replace(RELEASED, power=power, ball=ball)
-    kept, wave_report = reject_non_finite(messages(hostile()))
+    kept, wave_report = reject_unusable(messages(hostile()))
     assert wave_report.rejected == (4, 5)
     bounded = CentralGaussian(clip=clip, noise_multiplier=1.0).before_sum(kept, state(clip))
     out, bound = bounded.messages.rows.dense().double(), bounded.bound

@@ -10,7 +10,7 @@ from scipy import stats
 from tacit.core import Bound, DenseRows, Key, Messages, SimulatedRound, State, Sum
 from tacit.core.method import Method
 from tacit.core.prices import Gaussian, Release, Unproved
-from tacit.core.server_half import reject_non_finite, server_side, sum_messages
+from tacit.core.server_half import reject_unusable, server_side, sum_messages
 from tacit.errors import UserError
 from tacit.noise.sum_grid import DISTANCE
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
@@ -55,7 +55,7 @@ def test_no_row_exceeds_the_bound_and_short_rows_do_not_change() -> None:
     hostile[3] = 1e30
     hostile[4, 0], hostile[5, 0] = torch.inf, torch.nan
     hostile[6, :2] = torch.tensor([0.1, 0.2])
-    kept, wave_report = reject_non_finite(messages(hostile))
+    kept, wave_report = reject_unusable(messages(hostile))
     assert wave_report.rejected == (4, 5)
     bounded = CentralGaussian(clip=FixedClip(2.0), noise_multiplier=1.0).before_sum(kept, STATE)
     assert bounded.bound.whole == 2.0

@@ -14,7 +14,7 @@ from tacit.core import DenseRows, Key, Messages, Method, SimulatedRound, State, 
 from tacit.core.interfaces import Mechanism
 from tacit.core.neutral import DirectConversation
 from tacit.core.prices import Gaussian, Release, Unproved, nominal_figures, reason_unproved
-from tacit.core.server_half import finish_round, reject_non_finite, server_side
+from tacit.core.server_half import finish_round, reject_unusable, server_side
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, NbaflGaussian
 from tacit.pieces.mechanisms.nbafl import NOMINAL, exact_epsilon
@@ -129,7 +129,7 @@ def test_no_row_exceeds_the_bound() -> None:
     assert float(out.double().norm(dim=1).max()) <= 5 * (1 + 1e-6)
     torch.testing.assert_close(out[3], hostile[3])
     hostile[0, 0], hostile[2, 0] = torch.nan, torch.inf
-    kept, wave_report = reject_non_finite(Messages(DATA.clients, DenseRows(sent(noiseless, hostile))))
+    kept, wave_report = reject_unusable(Messages(DATA.clients, DenseRows(sent(noiseless, hostile))))
     assert wave_report.rejected == (0, 2)
     assert kept.rows.count == 2
 

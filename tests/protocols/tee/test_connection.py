@@ -85,8 +85,9 @@ def test_nobody_blocks_the_host(listening) -> None:
         each.sendall(b"\x16\x03\x01")
     hosts = [enclave.secured() for _ in range(3)]
     hosts[0].sendall(ATTEST[:7])
-    enclave.check_alive()
-    for each in (*idle, *hosts):
+    host = enclave.host()
+    assert enclave_messages.unpack(host.ask(ATTEST)).kind is MessageType.EVIDENCE
+    for each in (*idle, *hosts, host):
         each.close()
 
 
