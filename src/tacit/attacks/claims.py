@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +13,7 @@ from scipy.stats import beta
 
 from tacit.attacks.auditing import Audit
 from tacit.attacks.bounds import (
+    CONFIDENCE,
     MAX_EPSILON,
     MAX_MU,
     ErrorCounts,
@@ -168,7 +169,7 @@ class AuditEvidence:
     premises: tuple[str, ...] = ()
     runs: int = 0
     always_in_cohort: bool = False
-    confidence: float = field(default=1 - COUNTS_ALPHA - GAP_ALPHA - SAMPLER_ALPHA)
+    confidence: float = CONFIDENCE
 
     def lower_bounds(self, delta: float, *, gaussian: bool) -> dict[str, float]:
         """Lower bounds on ε by name; with `gaussian`, also the one that holds for Gaussian noise only."""
