@@ -19,7 +19,18 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from attacks.bugs import CORRECT, IN_SHARES, SHARED, Bug, bugs, dropout_case, further, not_found, seven
+from attacks.bugs import (
+    CORRECT,
+    IN_SHARES,
+    SHARED,
+    Bug,
+    bugs,
+    dropout_case,
+    further,
+    sampled_dropout_case,
+    seven,
+)
+from attacks.other_bugs import not_found, other_bugs
 from tacit.attacks.auditing import AuditAdjacency
 from tacit.attacks.claims import AuditResult, claim_of
 from tacit.attacks.scenario import prepare_audit
@@ -80,10 +91,10 @@ def small_task(clients: int = 6, inputs: int = 6) -> Task:
     return Task(model=lambda: nn.Linear(inputs, 3), clients=parts)
 
 
-def audit_correct(count: int, runs: int) -> int:
+def audit_correct(count: int, runs: int, first: int = 0) -> int:
     """Audit this many correct mechanisms; the number of false alarms."""
     alarms = 0
-    for number in range(count):
+    for number in range(first, first + count):
         method, task, adjacency, rounds = correct_mechanism(number)
         result, seconds, how = audited(method, task, runs, number, adjacency=adjacency, rounds=rounds)
         alarms += result.violated
@@ -92,9 +103,12 @@ def audit_correct(count: int, runs: int) -> int:
     return alarms
 
 
-def audit_bugs(runs: int) -> None:
-    """Audit every planted bug, and print a row of a table for each."""
-    for bug in (*bugs(6), *seven(), *further(), *not_found(), dropout_case()):
+def audit_bugs(runs: int, only: str) -> None:
+    """Audit every planted bug whose name contains `only`, and print a row of a table for each."""
+    dropouts = dropout_case(), sampled_dropout_case()
+    for bug in (*bugs(6), *seven(), *further(), *other_bugs(), *dropouts, *not_found()):
+        if only not in bug.name:
+            continue
         result, seconds, how = audited_bug(bug, runs)
         word = "found" if result.violated else "MISSED"
         print(f"| {bug.name} | {word} | {_figures(result)} | {runs} | {seconds:.1f} |{how}", flush=True)
@@ -136,8 +150,10 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=("correct", "bugs"))
     parser.add_argument("count", type=int, nargs="?", default=100)
     parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--first", type=int, default=0, help="number of the first correct mechanism")
+    parser.add_argument("--only", default="", help="part of the names of the bugs to audit")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.what == "correct":
-        sys.exit(audit_correct(args.count, args.runs) > args.count // 20)
-    audit_bugs(args.runs)
+        sys.exit(audit_correct(args.count, args.runs, args.first) > args.count // 20)
+    audit_bugs(args.runs, args.only)

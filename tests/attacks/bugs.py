@@ -9,7 +9,7 @@ import torch
 from tacit.attacks.auditing import AuditAdjacency
 from tacit.core import BoundedMessages, DenseRows, Key, Messages, Method, ServerRound, State, Sum, Turnout
 from tacit.core.interfaces import Payload
-from tacit.core.prices import Price
+from tacit.core.prices import Gaussian, Price, Release
 from tacit.pieces.aggregators import Mean
 from tacit.pieces.channels import IdealSum
 from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
@@ -62,6 +62,26 @@ class NoiseForAll(DistributedGaussian):
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         return super().price(index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharesOfDeliverers(DistributedGaussian):
+    """As shares were before they had a surplus: sized for those who are expected to deliver, and nothing is removed.
+
+    The variance of the sum is proportional to how many deliver, and was priced as if it were constant.
+    """
+
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        assert self.noise_multiplier is not None
+        part = total.weight / (self.honest * max(now.cohort, 1)) if now.cohort else 1.0
+        noise = now.server.child("noise shares").stream().normal(total.total.shape, total.total)
+        noise = noise * (total.bound.whole * self.noise_multiplier * sqrt(part))
+        return replace(total, total=total.total + noise, weight=now.expected_cohort, surplus=None)
+
+    def price(self, index: int, turnout: Turnout | None = None) -> Price:
+        assert self.noise_multiplier is not None
+        part = 1.0 if turnout is None else min(turnout.delivered / turnout.cohort / self.honest, 1.0)
+        return Release(Gaussian(self.noise_multiplier * sqrt(part)))
 
 
 @dataclass(frozen=True)
@@ -429,6 +449,7 @@ def further() -> tuple[Bug, ...]:
         _central("sum before noise in the checkpoint", MomentumBeforeNoise),
         _central("number of messages in the checkpoint", CountKept),
         Bug(name="division by the actual cohort, hidden", method=replace(CORRECT, aggregator=HiddenCohort())),
+        replace(_central("variance depends on the cohort", NoiseByCohort), inputs=400),
         _sampled("a client always in the cohort", AlwaysThere(4.0)),
         _sampled("one cohort for all rounds", OneCohort(4.0)),
         _sampled("Poisson sampling claimed, cohorts of fixed size", FixedForPoisson(4.0)),
@@ -436,13 +457,19 @@ def further() -> tuple[Bug, ...]:
     )
 
 
-def not_found() -> tuple[Bug, ...]:
-    """A bug that exceeds its claim by little and is not found by an audit of 300 runs."""
-    return (replace(_central("variance depends on the cohort", NoiseByCohort), inputs=400),)
-
-
 def dropout_case() -> Bug:
-    """Noise in shares, of which one of ten is lost: its variance shows how many delivered."""
-    mechanism = replace(SHARED, noise_multiplier=5.0, dropouts=0.1)
-    method = replace(IN_SHARES, name="noise in shares with dropouts", mechanism=mechanism)
-    return Bug(name=method.name, method=method, dropouts=0.1, clients=9, inputs=33_366, rounds=1)  # 100,101 numbers
+    """Noise in shares, of which one of ten is lost: of 100,101 numbers, the variance shows how many delivered."""
+    method = replace(IN_SHARES, name="noise in shares with dropouts", mechanism=shares_of_deliverers(5.0, 0.1))
+    return Bug(name=method.name, method=method, dropouts=0.1, clients=9, inputs=33_366, rounds=1)
+
+
+def sampled_dropout_case() -> Bug:
+    """The same among sampled clients, who send zeros where they are excluded: the variance shows who was drawn."""
+    name = "noise in shares with dropouts, sampled"
+    mechanism = shares_of_deliverers(1.0, 0.25)
+    method = replace(IN_SHARES, name=name, mechanism=mechanism, sampler=Poisson(8.0))
+    return Bug(name=name, method=method, dropouts=0.25, clients=15, inputs=2_000, adjacency="zero-out", rounds=2)
+
+
+def shares_of_deliverers(noise: float, dropouts: float) -> SharesOfDeliverers:
+    return SharesOfDeliverers(clip=FixedClip(1.0), noise_multiplier=noise, dropouts=dropouts)

@@ -32,7 +32,7 @@ CANARY_NORM = 1e4  # before clipping: larger than any clipping bound
 GUESSED_FRACTION = 0.1  # of the canaries of one run are guessed included, and as many excluded; fixed before any run
 FAILED = "failure"  # the name under which it is recorded whether a run failed
 STRUCTURE = "names and sizes"  # likewise, whether other things were released than in the first run
-EXACT = 64  # tensors of at most this many numbers are recorded in double precision
+EXACT = 1024  # tensors of at most this many numbers are recorded in double precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +44,22 @@ class Canary:
         updates: before clipping, (rounds, dim).
         others: the update of every other client in every round, (dim,); None: zeros.
         first: whether the canary has the lowest client number instead of the highest.
+        absent: whether excluding it means that it is absent from its cohort, whatever the adjacency: sampling amplifies
+            only if nobody can see who was drawn.
+        alone: whether no other client is in its cohorts.
     """
 
     name: str
     updates: Tensor
     others: Tensor | None = None
     first: bool = False
+    absent: bool = False
+    alone: bool = False
+
+    @property
+    def coordinates(self) -> int:
+        """In how many coordinates it is not zero."""
+        return int((self.updates != 0).any(0).sum()) if bool(self.updates.isfinite().all()) else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +97,8 @@ class Audit:
         Unless `sampled`, the canary is in every cohort, and the other clients in it are the same in all runs.
         """
         ids = torch.tensor([0 if canary.first else self.clients])
-        crowd = _Crowd(ids, canary.updates[:, None], torch.tensor([included]), canary.others)
+        absent = canary.absent or self.adjacency == "add-or-remove"
+        crowd = _Crowd(ids, canary.updates[:, None], torch.tensor([included]), canary.others, absent, canary.alone)
         return self.play(crowd, key, sampled=sampled)
 
     def play(self, crowd: "_Crowd", key: Key, *, sampled: bool = True) -> Released:
@@ -107,11 +118,13 @@ class Audit:
     ) -> tuple[State, dict[str, Tensor]]:
         method, population = self.method, self.clients + len(crowd.ids)
         secret = key.child("round", index)
-        drawn_by = secret if sampled else self.shared.child("audited cohort", index)
-        cohort = method.sampler.cohort(population, index, drawn_by.child("cohort"))
-        if not sampled:
-            cohort = torch.unique(torch.cat([cohort, crowd.ids]))
-        present = cohort[crowd.present(cohort)] if self.adjacency == "add-or-remove" else cohort
+        if sampled:
+            cohort = method.sampler.cohort(population, index, secret.child("cohort"))
+        else:
+            cohort = self.given_cohort(crowd.ids, index, alone=crowd.alone)
+        present = cohort[crowd.present(cohort)]
+        if len(present) < method.channel.min_cohort:  # is played as if nobody had been drawn
+            present = present[:0]
         now = SimulatedRound.of(
             index=index,
             population=population,
@@ -126,9 +139,34 @@ class Audit:
         after, noisy = self._server_side(state, messages, now)
         return after, _observed(method, state, after, noisy, sent.sent(first=True))
 
+    def lost(self, cohort: int) -> int:
+        """How many of a cohort of this size drop out."""
+        return int(self.dropouts * cohort)
+
+    @property
+    def can_be_alone(self) -> bool:
+        """Whether a cohort can have a single client, to which the claim applies as to any other cohort."""
+        sampling = self.method.sampler.sampling(self.clients + 1, 0)
+        return sampling.kind == "poisson" and not self.method.channel.min_cohort
+
+    def given_cohort(self, canaries: Tensor, index: int, *, alone: bool = False) -> Tensor:
+        """The cohort of a round that the canaries are always in: the others are the same in all runs.
+
+        Others are added where the sampler drew fewer than the channel needs, which is charged to δ.
+        """
+        if alone:
+            return canaries
+        population, least, sampler = self.clients + len(canaries), self.method.channel.min_cohort, self.method.sampler
+        drawn = sampler.cohort(population, index, self.shared.child("audited cohort", index).child("cohort"))
+        others = drawn[~torch.isin(drawn, canaries)]
+        if len(others) < least:
+            everyone = torch.arange(population)
+            others = everyone[~torch.isin(everyone, canaries)][:least]
+        return torch.cat([others, canaries]).sort().values
+
     def _server_side(self, state: State, messages: Messages, now: SimulatedRound) -> tuple[State, Sum]:
         """The state after the round, and the sum as it was released."""
-        accepted, _ = reject_unusable(messages)
+        accepted, _ = reject_unusable(messages, self.method.max_norm(messages.rows.dim))
         with self.method.channel.open(self.method, now.population) as conversation:
             recorded = _Recorded(conversation)
             total = aggregate_messages(self.method, recorded, state, accepted, now)
@@ -137,7 +175,7 @@ class Audit:
 
     def _survivors(self, present: Tensor, cohort: int, crowd: "_Crowd", secret: Key) -> Tensor:
         """The clients that do not drop out; canaries never do, and who does, does not depend on them."""
-        dropped = int(self.dropouts * cohort)
+        dropped = self.lost(cohort)
         if not dropped:
             return present
         others = (~torch.isin(present, crowd.ids)).nonzero().flatten()
@@ -165,16 +203,20 @@ class _Crowd:
         updates: (rounds, canaries, dim).
         included: (canaries,).
         others: the update of every other client, (dim,); None: zeros.
+        absent: whether excluded canaries are absent; otherwise they send something else.
+        alone: whether no other client is in their cohorts.
     """
 
     ids: Tensor
     updates: Tensor
     included: Tensor
     others: Tensor | None = None
+    absent: bool = True
+    alone: bool = False
 
     def present(self, cohort: Tensor) -> Tensor:
-        """All but excluded canaries, which are not replaced in the cohort."""
-        return ~torch.isin(cohort, self.ids[~self.included])
+        """All but canaries that are absent, which are not replaced in the cohort."""
+        return ~torch.isin(cohort, self.ids[~self.included]) if self.absent else torch.ones(len(cohort)).bool()
 
 
 class _Recorded:
@@ -260,7 +302,7 @@ def _observed(
 def _flat(value: Tensor) -> Tensor:
     exact = value.numel() <= EXACT or value.dtype == torch.int64
     flat = value.detach().flatten().to(torch.float64 if exact else torch.float32)
-    return torch.nan_to_num(flat, posinf=1e30, neginf=-1e30)
+    return torch.nan_to_num(flat, nan=2e30, posinf=1e30, neginf=-1e30)
 
 
 def _joined(rounds: list[dict[str, Tensor]]) -> Released:
@@ -282,8 +324,9 @@ def one_run(audit: Audit, canaries: int, key: Key, confidence: float = CONFIDENC
     included = torch.rand(canaries, generator=key.child("coins").public_generator()) < 0.5
     signs = (-1.0) ** torch.arange(audit.rounds, dtype=torch.float32)
     updates = signs[:, None, None] * directions * CANARY_NORM
-    crowd = _Crowd(audit.clients + torch.arange(canaries), updates, included)
-    changes = audit.play(crowd, key.child("run"))["model"].view(audit.rounds, dim)
+    absent = audit.adjacency == "add-or-remove"
+    crowd = _Crowd(audit.clients + torch.arange(canaries), updates, included, absent=absent)
+    changes = audit.play(crowd, key.child("run"))["model"].view(audit.rounds, dim).float()
     order = (directions @ (signs @ changes)).argsort(descending=True)
     each = max(int(GUESSED_FRACTION * canaries), 1)
     correct = int(included[order[:each]].sum()) + int((~included[order[-each:]]).sum())

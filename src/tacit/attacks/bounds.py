@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
-from scipy.stats import beta, binom, jarque_bera, norm
+from scipy.stats import beta, binom, chi2, jarque_bera, norm
 
 from tacit.errors import expect
 
@@ -28,6 +28,7 @@ CONFIDENCE = 0.95
 MAX_EPSILON = 100.0  # lower bounds are cut off here
 MAX_MU = 14.0  # of μ-Gaussian differential privacy: the ε of larger μ is above that for any δ of interest
 NORMAL = 1e-3  # scores whose skewness and kurtosis have a smaller p-value under normality are not taken as normal
+CONTRADICTED = 3.0  # standard errors between a known difference of means and the observed one
 RESAMPLES = 400  # of the bootstrap
 
 
@@ -135,6 +136,7 @@ class ScoreGap:
         excluded: runs without it.
         normal: whether the scores of both kinds can be taken as normally distributed.
         confidence: probability with which `mu_lower_bound` holds.
+        exact: whether the difference of the means is known, and not estimated.
     """
 
     mu: float
@@ -142,26 +144,39 @@ class ScoreGap:
     excluded: int
     normal: bool
     confidence: float = CONFIDENCE
+    exact: bool = False
 
     @classmethod
-    def of(cls, included: Scores, excluded: Scores, confidence: float = CONFIDENCE) -> "ScoreGap":
-        """The gap between the scores of runs with and without the canary."""
+    def of(
+        cls, included: Scores, excluded: Scores, confidence: float = CONFIDENCE, moved: float | None = None
+    ) -> "ScoreGap":
+        """The gap between the scores of runs with and without the canary.
+
+        `moved` is the difference of their means, where runs with the same keys have shown it. It is not used if the
+        scores contradict it.
+        """
         freedom = len(included) + len(excluded) - 2
         spread = math.sqrt((included.var() * len(included) + excluded.var() * len(excluded)) / freedom)
         gap = float(included.mean() - excluded.mean())
+        error = spread * math.sqrt(1 / len(included) + 1 / len(excluded))
+        exact = moved is not None and abs(gap - moved) < CONTRADICTED * error
+        gap = moved if exact and moved is not None else gap
         constant = spread <= 1e-6 * abs(gap)
         mu = math.copysign(1e6, gap) if constant else gap / max(spread, 1e-300)
         normal = constant or all(_is_normal(scores) for scores in (included, excluded))
-        return cls(mu, len(included), len(excluded), normal, confidence)
+        return cls(mu, len(included), len(excluded), normal, confidence, exact)
 
     @property
     def mu_lower_bound(self) -> float:
         """A lower bound on μ, from the large-sample distribution of the noncentral t statistic.
 
         Formal guarantees: for at least a hundred runs, up to the error of that approximation, and only if what is
-        released is Gaussian with equal variances. It can therefore refute a claim to be so.
+        released is Gaussian with equal variances. It can therefore refute a claim to be so. If the difference of the
+        means is known, the bound follows from the χ² distribution of the variance and holds for any number of runs.
         """
         freedom = self.included + self.excluded - 2
+        if self.exact:
+            return max(self.mu * math.sqrt(float(chi2.ppf(1 - self.confidence, freedom)) / freedom), 0.0)
         error = math.sqrt(1 / self.included + 1 / self.excluded + self.mu**2 / (2 * freedom))
         return max(self.mu - float(norm.ppf(self.confidence)) * error, 0.0)
 
@@ -175,6 +190,11 @@ def delta_needed(fnr: float, fpr: float, epsilon: float) -> float:
     """The least δ at this ε of a mechanism that permits guesses with these error rates."""
     ratio = math.exp(min(epsilon, 700.0))
     return max(1 - fnr - ratio * fpr, 1 - fpr - ratio * fnr)
+
+
+def mu_of_rates(fnr: float, fpr: float) -> float:
+    """The μ of the Gaussian mechanism with the most noise that permits guesses with these error rates."""
+    return float(norm.isf(fpr) - norm.ppf(fnr))
 
 
 def epsilon_of_gaussian(mu: float, delta: float) -> float:
@@ -296,13 +316,15 @@ def _epsilon_at(fnr: float, fpr: float, delta: float, *, gaussian: bool) -> floa
     """The ε that these error rates refute: for any mechanism, or for Gaussian ones."""
     if not gaussian:
         return max(_log_ratio(1 - fnr - delta, fpr), _log_ratio(1 - fpr - delta, fnr))
-    mu = float(norm.isf(fpr) - norm.ppf(fnr))
+    mu = mu_of_rates(fnr, fpr)
     return epsilon_of_gaussian(min(mu, MAX_MU), delta) if mu > 0 else 0.0
 
 
 def _is_normal(scores: Scores) -> bool:
     """The test of Jarque and Bera, which looks at skewness and kurtosis."""
-    return len(scores) >= 20 and float(jarque_bera(scores).pvalue) > NORMAL
+    if len(scores) < 20 or float(scores.std()) <= 1e-6 * abs(float(scores.mean())):
+        return False
+    return float(jarque_bera(scores).pvalue) > NORMAL
 
 
 def _log_ratio(correct: float, wrong: float) -> float:

@@ -13,6 +13,7 @@ from tacit.core import Key, State
 MAX_LAYERS = 12
 BLOCKS = 10
 COORDINATES = 3
+HOSTILE = {"not a number": torch.nan, "numbers whose squares overflow": 3e38}
 LENGTHS = (1.5, 3.0, 9.0)  # in clipping bounds: for rules that clip only what is much too long
 
 
@@ -45,6 +46,8 @@ class CanaryCatalog:
             yield self._over_rounds("random signs", self._random_signs, "same", length * self.bound)
         for name, direction in (*self._layers(), *self._blocks(), *self._coordinates()):
             yield self._over_rounds(name, direction, "same")
+        for name, value in HOSTILE.items():
+            yield Canary(name, torch.full((self.rounds, self._dim), value))
         yield from self.variants(self.first())
 
     def variants(self, canary: Canary) -> Iterator[Canary]:

@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import beta
 
 from tacit.attacks.auditing import Audit
 from tacit.attacks.bounds import (
+    CONFIDENCE,
     MAX_EPSILON,
     MAX_MU,
     ErrorCounts,
@@ -24,7 +26,7 @@ from tacit.attacks.bounds import (
 from tacit.core import Turnout
 from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, reason_unproved
 
-COUNTS_ALPHA, GAP_ALPHA, SAMPLER_ALPHA = 0.03, 0.015, 0.005  # together 0.05: a union bound
+COUNTS_ALPHA, GAP_ALPHA, SAMPLER_ALPHA = 0.03, 0.01, 0.005  # together less than 0.05: a union bound
 GRID = 40  # values of ε at which a claimed profile is evaluated
 TENTH = 10.0  # the mechanism with a tenth of the noise, against which the power of an audit is reported
 REPEATS = 60  # simulated audits for each figure of its power
@@ -44,6 +46,7 @@ class Claim:
         effects: the most that one client can change each round's sum, in standard deviations of the claimed noise.
         rates: the probability with which a client is in each round's cohort.
         amplified: the claimed ε for clients that are sampled, if the claim above is for one that is in every cohort.
+        hides_cohort: whether sampling amplifies every round, so that nothing may show whether the client was drawn.
     """
 
     epsilon: float | None
@@ -54,6 +57,7 @@ class Claim:
     effects: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
     amplified: float | None = None
+    hides_cohort: bool = False
 
     @cached_property
     def grid(self) -> tuple[Scores, Scores] | None:
@@ -90,16 +94,23 @@ def claim_of(audit: Audit, canaries: int = 1, *, sampled: bool = False) -> Claim
     from tacit.privacy.charging import release_of
 
     population = audit.clients + canaries
-    cohort = round(method.sampler.sampling(population, 0).mean_cohort(population))
-    turnout = Turnout(cohort, cohort - int(audit.dropouts * cohort)) if audit.dropouts else None
-    planned = (release_of(method, population, index, turnout) for index in range(audit.rounds))
+    planned = (release_of(method, population, index, _turnout(audit, canaries, index)) for index in range(audit.rounds))
     releases = [release for release in planned if release is not None]
     claim = _claimed(audit, population, releases)
     gaussian = all(isinstance(release.loss, Gaussian) for release in releases)
     if sampled or not gaussian or claim.full_participation:
         return claim
     given_cohort = _claimed(audit, population, [release.sampled(Sampling()) for release in releases])
-    return replace(given_cohort, amplified=claim.epsilon)
+    hides = all(release.amplification.rate < 1 for release in releases)
+    return replace(given_cohort, amplified=claim.epsilon, hides_cohort=hides)
+
+
+def _turnout(audit: Audit, canaries: int, index: int) -> Turnout | None:
+    """How many of a round's cohort deliver, for canaries that are in it; None: all."""
+    if not audit.dropouts:
+        return None
+    cohort = len(audit.given_cohort(audit.clients + torch.arange(canaries), index))
+    return Turnout(cohort, cohort - audit.lost(cohort))
 
 
 def _claimed(audit: Audit, population: int, releases: list[Release]) -> Claim:
@@ -158,7 +169,7 @@ class AuditEvidence:
     premises: tuple[str, ...] = ()
     runs: int = 0
     always_in_cohort: bool = False
-    confidence: float = field(default=1 - COUNTS_ALPHA - GAP_ALPHA - SAMPLER_ALPHA)
+    confidence: float = CONFIDENCE
 
     def lower_bounds(self, delta: float, *, gaussian: bool) -> dict[str, float]:
         """Lower bounds on ε by name; with `gaussian`, also the one that holds for Gaussian noise only."""
@@ -265,7 +276,8 @@ def _is_refuted(claim: Claim, found: AuditEvidence | OneRunGuesses, factor: floa
     counts = ErrorCounts.at(threshold, *tested, 1 - COUNTS_ALPHA)
     if _margins(claim, *(np.array([rate]) for rate in counts.rates))[0] > 0:
         return True
-    return claim.full_participation and ScoreGap.of(*tested, 1 - GAP_ALPHA).mu_lower_bound > claim.mu
+    moved = float((effects**2).sum())
+    return claim.full_participation and ScoreGap.of(*tested, 1 - GAP_ALPHA, moved).mu_lower_bound > claim.mu
 
 
 def _guessed(found: OneRunGuesses, effects: Scores, rates: Scores, rng: np.random.Generator) -> OneRunGuesses:
@@ -295,17 +307,30 @@ def _epsilon_with(claim: Claim, factor: float) -> float | None:
 
 def choose_threshold(scores: tuple[Scores, Scores], runs: int, claim: Claim) -> tuple[float, float]:
     """The threshold that promises most against the claim, for this many further runs of either kind, and how much."""
+    thresholds, upper_fnr, upper_fpr = _candidates(scores, runs)
+    margins = _margins(claim, upper_fnr, upper_fpr)
+    candidates = thresholds[margins >= margins.max() - 1e-12]
+    middle = (scores[0].mean() + scores[1].mean()) / 2
+    return float(candidates[np.abs(candidates - middle).argmin()]), float(margins.max())
+
+
+def expected_rates(scores: tuple[Scores, Scores], runs: int, claim: Claim) -> tuple[float, float]:
+    """The upper bounds on the error rates that are to be expected of this many further runs, at that threshold."""
+    threshold, _ = choose_threshold(scores, runs, claim)
+    thresholds, upper_fnr, upper_fpr = _candidates(scores, runs)
+    at = int(np.searchsorted(thresholds, threshold))
+    return float(upper_fnr[at]), float(upper_fpr[at])
+
+
+def _candidates(scores: tuple[Scores, Scores], runs: int) -> tuple[Scores, Scores, Scores]:
+    """Thresholds, and for each the upper bounds on the error rates that are to be expected of further runs."""
     included, excluded = scores
-    pooled = np.concatenate(scores)
     middle = (included.mean() + excluded.mean()) / 2
-    thresholds = np.unique([*np.quantile(pooled, np.linspace(0.01, 0.99, 60)), middle])
+    thresholds = np.unique([*np.quantile(np.concatenate(scores), np.linspace(0.01, 0.99, 60)), middle])
     fnr = (np.searchsorted(np.sort(included), thresholds) + 0.5) / (len(included) + 1)
     fpr = (len(excluded) - np.searchsorted(np.sort(excluded), thresholds) + 0.5) / (len(excluded) + 1)
     upper_fnr, upper_fpr = (_expected_upper(rate, runs, COUNTS_ALPHA / 2) for rate in (fnr, fpr))
-    margins = _margins(claim, upper_fnr, upper_fpr)
-    best = margins >= margins.max() - 1e-12
-    candidates = thresholds[best]
-    return float(candidates[np.abs(candidates - middle).argmin()]), float(margins.max())
+    return thresholds, upper_fnr, upper_fpr
 
 
 def _expected_upper(rates: Scores, runs: int, alpha: float) -> Scores:

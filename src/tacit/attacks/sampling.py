@@ -13,6 +13,8 @@ from tacit.core.interfaces import Sampler
 from tacit.core.prices import Sampling
 
 DRAWS = 500
+PAIRED = 64  # clients of which all pairs are looked at, in the first rounds
+PAIRED_ROUNDS = 4
 FAR = float(norm.isf(1e-6))  # standard deviations; there are at most a few dozen such tests
 Cohorts = NDArray[np.bool_]  # (draws, rounds, population)
 
@@ -22,13 +24,16 @@ def sampler_problems(sampler: Sampler, population: int, rounds: int, key: Key) -
 
     Formal guarantees: a sampler that draws as it declares is reported with a probability of at most 0.005.
     """
-    cohorts = np.zeros((DRAWS, rounds, population), dtype=bool)
+    cohorts, repeated = np.zeros((DRAWS, rounds, population), dtype=bool), 0
     for draw in range(DRAWS):
         for index in range(rounds):
             drawn = sampler.cohort(population, index, key.child("sampler", draw).child("round", index).child("cohort"))
             cohorts[draw, index, drawn.numpy()] = True
+            repeated += len(set(drawn.tolist())) < len(drawn)
     declared = [sampler.sampling(population, index) for index in range(rounds)]
-    return (*_inclusion(cohorts, declared), *_sizes(cohorts, declared), *_repetition(cohorts, declared))
+    twice = (f"{repeated} of {DRAWS * rounds} cohorts contain a client more than once",) if repeated else ()
+    tests = (_inclusion, _sizes, _repetition, _dependence)
+    return (*twice, *(problem for test in tests for problem in test(cohorts, declared)))
 
 
 def _inclusion(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
@@ -81,6 +86,30 @@ def _repetition(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
                 which = f"two runs in round {first + 1}" if same else f"rounds {first + 1} and {second + 1}"
                 yield f"the cohorts of {which} share {'more' if excess > 0 else 'fewer'} clients than independent ones"
                 return
+
+
+def _dependence(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
+    """No two clients are drawn together, in one round or in two, more or less often than by independent draws."""
+    seen = cohorts[:, :PAIRED_ROUNDS, :PAIRED].astype(np.int32)
+    draws, rounds, clients = seen.shape
+    random = [index for index in range(rounds) if declared[index].rate < 1]
+    chosen = [(a, b) for a in random for b in random if a <= b]
+    for first, second in chosen:
+        a, b = declared[first], declared[second]
+        expected = a.rate * b.rate
+        if first == second and a.kind == "fixed":
+            expected = a.rate * max(a.rate * cohorts.shape[2] - 1, 0) / max(cohorts.shape[2] - 1, 1)
+        together = seen[:, first].T @ seen[:, second]
+        tails = np.minimum(binom.cdf(together, draws, expected), binom.sf(together - 1, draws, expected))
+        if first == second:
+            tails[np.tril_indices(clients)] = 1.0  # every pair once
+        one, other = np.unravel_index(int(tails.argmin()), tails.shape)
+        if 2 * tails[one, other] < SAMPLER_ALPHA / 4 / (len(chosen) * tails.size):
+            yield (
+                f"client {one} in round {first + 1} and client {other} in round {second + 1} were drawn together "
+                f"{together[one, other]} times in {draws}, where independent draws have {draws * expected:.3g}"
+            )
+            return
 
 
 def _pairs(first: int, second: int, *, same: bool) -> tuple[tuple[slice, int], tuple[slice, int]]:

@@ -22,23 +22,37 @@ from tacit.attacks.auditing import (
     Released,
     coordinate_effects,
 )
-from tacit.attacks.bounds import ErrorCounts, ScoreGap
+from tacit.attacks.bounds import ErrorCounts, ScoreGap, mu_of_rates
 from tacit.attacks.canaries import CanaryCatalog
-from tacit.attacks.claims import COUNTS_ALPHA, GAP_ALPHA, AuditEvidence, Claim, choose_threshold
+from tacit.attacks.claims import COUNTS_ALPHA, GAP_ALPHA, AuditEvidence, Claim, choose_threshold, expected_rates
 from tacit.attacks.sampling import sampler_problems
-from tacit.attacks.statistics import Energy, Linear, Noise, SampledLinear, Statistic, Together, Vector, energies
+from tacit.attacks.statistics import (
+    Energy,
+    Linear,
+    Noise,
+    OffGrid,
+    SampledLinear,
+    Statistic,
+    Together,
+    Vector,
+    energies,
+    nearest,
+)
 from tacit.core import Key
 from tacit.errors import expect
 
 MIN_RUNS = 100
 OBSERVED, CHOSEN = 0.2, 0.2  # of all runs: to observe the noise, and to choose among statistics
-FINALISTS = 2  # canaries that are run to choose among statistics
+FINALISTS = 2  # canaries that are run to choose among statistics, besides those of other kinds
+MIN_CHOSEN = 20  # runs of each of them, with and without it
 CLEAR = 20.0  # standard deviations, beyond which a statistic needs no other beside it
-LINEAR_ADVANTAGE = 0.85  # another statistic must separate this much better to be preferred
+SIMPLE = "weighted by variance"  # of which nothing but variances is fitted
+FITTED = 0.9  # of what others promise
 STATISTICS = 4  # linear ones of each kind of release that are compared
 SMALL = 64  # what has at most this many numbers is always looked at
 MAX_NUMBERS = 4e7  # that are kept at once
 UNSTEADY_KEYS = 6  # over which an effect is averaged, if it differs between keys
+STEADY = 1.05  # an effect is known if it differs between keys by no more than this factor
 SWEPT = 512  # coordinates that are tried at once
 Record = Mapping[str, Vector]
 
@@ -83,14 +97,23 @@ class CanaryTrial:
     Attributes:
         canary: its updates.
         effects: by the name of what is released.
+        others: the same with another key; very different where the noise depends on the canary.
         offsets: how much the other clients' updates move it.
         separation: the best predicted separation of any linear test.
     """
 
     canary: Canary
     effects: Mapping[str, Vector]
+    others: Mapping[str, Vector]
     offsets: Mapping[str, Vector]
     separation: float
+
+    def moved(self, statistic: "Statistic") -> float | None:
+        """By how much it moves a linear statistic in every run; None if that depends on the run."""
+        if not isinstance(statistic, Linear):
+            return None
+        one, other = (float(statistic.weights @ each[statistic.released]) for each in (self.effects, self.others))
+        return min(one, other) if 0 < max(one, other) <= STEADY * min(one, other) else None
 
 
 @dataclass(eq=False)
@@ -124,12 +147,20 @@ class Search:
         effects = self._effects(catalog.first())[0]
         noises = {name: Noise.of(stack, float(np.abs(effects[name]).max())) for name, stack in stacks.items()}
         chosen = max(int(self.runs * CHOSEN / 2), 20)
-        candidates = self._finalists(catalog, noises)
-        finalists = []
+        candidates, finalists = self._finalists(catalog, noises), list[Scored]()
+        each = max(chosen // len(candidates), MIN_CHOSEN)
         for number, candidate in enumerate(candidates):
-            finalists += yield from self._compare(candidate, noises, chosen // len(candidates) + 10, number)
+            finalists += yield from self._compare(candidate, noises, each, number)
         tested = max((self.runs - observed - 2 * chosen) // 2, 30)
-        return (yield from self._test(self._decide(finalists, tested), tested))
+        evidence = yield from self._test(self._decide(finalists, tested), tested)
+        return replace(evidence, premises=(*evidence.premises, *self._repeated_noise(noises)))
+
+    def _repeated_noise(self, noises: Mapping[str, Noise]) -> Iterator[str]:
+        """Whether runs with different keys had the same noise, in words."""
+        for name in ("sum", "model"):
+            for index in noises[name].repetitions(self.audit.rounds) if name in noises else ():
+                yield f"the noise of round {index + 1} was the same in two of {len(noises[name].observed)} runs"
+                return
 
     def _catalog(self) -> CanaryCatalog:
         catalog = CanaryCatalog(self.audit.state, self.audit.rounds, 1.0, self.key.child("canaries"))
@@ -168,21 +199,21 @@ class Search:
             yield number
         return stacks
 
-    def _effects(self, canary: Canary) -> tuple[dict[str, Vector], dict[str, Vector]]:
-        """The exact effect of a canary, by runs with the same keys, and that of the other clients."""
+    def _effects(self, canary: Canary) -> tuple[dict[str, Vector], dict[str, Vector], dict[str, Vector]]:
+        """The exact effect of a canary, by runs with the same keys; for a single key; and that of the other clients."""
         keys = [self.key.child("effect", number) for number in range(2)]
         without = [self._without(canary, key) for key in keys]
         with_it = [self.record(canary, key, included=True, sampled=False) for key in keys]
-        effects, unsteady = {}, []
+        effects, of_one_key, unsteady = {}, {}, []
         for name in with_it[0]:
             first, second = (a[name].astype(np.float64) - b[name] for a, b in zip(with_it, without, strict=True))
-            effects[name] = (first + second) / 2
+            effects[name], of_one_key[name] = (first + second) / 2, second
             if np.linalg.norm(first - second) > 0.05 * np.linalg.norm(effects[name]) and len(first) > 1:
                 unsteady.append(name)
         if unsteady:
             effects |= self._odd_and_even(canary, unsteady)
         alone = self._without(replace(canary, others=None), keys[0]) if canary.others is not None else without[0]
-        return effects, {name: without[0][name].astype(np.float64) - alone[name] for name in effects}
+        return effects, of_one_key, {name: without[0][name].astype(np.float64) - alone[name] for name in effects}
 
     def _odd_and_even(self, canary: Canary, names: list[str]) -> dict[str, Vector]:
         """The effect where the noise itself depends on the canary.
@@ -210,28 +241,40 @@ class Search:
 
     def _without(self, canary: Canary, key: Key) -> Record:
         """A run without the canary, which is the same for most canaries."""
-        if canary.others is not None or self.audit.adjacency == "replace-one":
+        if canary.others is not None or canary.absent or canary.alone or self.audit.adjacency == "replace-one":
             return self.record(canary, key, included=False, sampled=False)
         if (key, canary.first) not in self.empty:
             self.empty[key, canary.first] = self.record(canary, key, included=False, sampled=False)
         return self.empty[key, canary.first]
 
     def _finalists(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> list[CanaryTrial]:
-        """The canaries with the best predicted separation."""
+        """The canaries with the best predicted separation, and the best of kinds that show what linear tests do not."""
         found = [self._candidate(canary, noises) for canary in (*catalog.all(), *self._swept(catalog, noises))]
         best = max(found, key=lambda candidate: candidate.separation)
         found += [self._candidate(canary, noises) for canary in catalog.variants(best.canary)]
         found.sort(key=lambda candidate: -candidate.separation)
-        return found[:FINALISTS]
+        finalists = found[:FINALISTS]
+        for kind in (1, self.audit.state.dim):
+            alike = [trial for trial in found if trial.canary.coordinates == kind]
+            finalists += alike[:1] if alike and alike[0] not in finalists else []
+        return finalists + [self._candidate(canary, noises) for canary in self._unseen(finalists[0].canary)]
+
+    def _unseen(self, canary: Canary) -> Iterator[Canary]:
+        """The canary in cohorts that are random: absent where it is not drawn, and where nobody else is drawn."""
+        if self.claim.hides_cohort and not self.record.sampled:
+            if self.audit.adjacency != "add-or-remove":
+                yield replace(canary, name=f"{canary.name}, or absent", absent=True)
+            if self.audit.can_be_alone:
+                yield replace(canary, name=f"{canary.name}, alone in its cohort", alone=True, others=None)
 
     def _candidate(self, canary: Canary, noises: Mapping[str, Noise]) -> CanaryTrial:
-        effects, offsets = self._effects(canary)
+        effects, others, offsets = self._effects(canary)
         best = max(
             noise.separation(effects[name], direction)
             for name, noise in noises.items()
             for _, direction in noise.directions(effects[name])
         )
-        return CanaryTrial(canary, effects, offsets, best)
+        return CanaryTrial(canary, effects, others, offsets, best)
 
     def _swept(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> Iterator[Canary]:
         """The single coordinate in which a huge update has the largest effect, of many that are tried at once."""
@@ -250,9 +293,11 @@ class Search:
         """All statistics on runs with and without this canary."""
         statistics = list(self._statistics(candidate, noises))
         scores = yield from self._scores(candidate.canary, statistics, runs, self.key.child("choose", number))
-        found = [Scored(candidate.canary, *_oriented(s, scores[:, i])) for i, s in enumerate(statistics)]
+        moved = [None if bool((self.rates < 1).any()) else candidate.moved(each) for each in statistics]
+        found = [Scored(candidate.canary, *_oriented(s, scores[:, i]), moved[i]) for i, s in enumerate(statistics)]
         linear, energy = (
-            [scored for scored in found if isinstance(scored.statistic, Energy) == kind] for kind in (False, True)
+            [scored for scored in found if isinstance(scored.statistic, kind)]
+            for kind in ((Linear, SampledLinear), Energy)
         )
         if not energy:
             return found
@@ -276,6 +321,9 @@ class Search:
                 if bool((self.rates < 1).any()) and len(direction) % rounds == 0:
                     yield self._sampled(name, label, centre, direction, effect, noise)
             yield from energies(name, centre, noise.scale, rounds, layers)
+            yield from nearest(name, noise, candidate.offsets[name], effect)
+            if noise.steps.any():
+                yield OffGrid(name, noise.example, noise.steps)
 
     def _sampled(
         self, name: str, label: str, centre: Vector, direction: Vector, effect: Vector, noise: Noise
@@ -304,8 +352,18 @@ class Search:
     def _decide(self, scored: list["Scored"], runs: int) -> "Scored":
         """The statistic that promises most; where the noise should be Gaussian, a linear one has the sharper bound."""
         if self.claim.full_participation or self.claim.epsilon is None:
-            return max(scored, key=lambda each: each.gap * (1.0 if each.statistic.linear else LINEAR_ADVANTAGE))
+            return max(scored, key=lambda each: self._promise(each, runs))
         return max(scored, key=lambda each: choose_threshold(each.worlds, runs, self.claim)[1])
+
+    def _promise(self, scored: "Scored", runs: int) -> float:
+        """The lower bound on μ that is to be expected of this many further runs."""
+        by_counts = mu_of_rates(*expected_rates(scored.worlds, runs, self.claim))
+        if not scored.statistic.linear:
+            return FITTED * by_counts
+        mu = scored.gap if scored.moved is None else scored.moved / max(scored.spread, 1e-6 * scored.moved)
+        gap = ScoreGap(mu, runs, runs, True, 1 - GAP_ALPHA, exact=scored.moved is not None)
+        promised = max(gap.mu_lower_bound, by_counts)
+        return promised if scored.statistic.name == SIMPLE else FITTED * promised
 
     def _test(self, chosen: "Scored", runs: int) -> Generator[int, None, AuditEvidence]:
         """The chosen statistic on fresh runs."""
@@ -317,7 +375,7 @@ class Search:
             released=chosen.statistic.released,
             statistic=chosen.statistic.name,
             counts=ErrorCounts.at(threshold, included, excluded, 1 - COUNTS_ALPHA),
-            gap=ScoreGap.of(included, excluded, 1 - GAP_ALPHA) if chosen.statistic.linear else None,
+            gap=ScoreGap.of(included, excluded, 1 - GAP_ALPHA, chosen.moved) if chosen.statistic.linear else None,
             premises=sampler_problems(self.audit.method.sampler, self.audit.clients + 1, self.audit.rounds, self.key),
             runs=self.runs,
             always_in_cohort=not self.record.sampled,
@@ -326,11 +384,15 @@ class Search:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A statistic with its scores in runs with and without a canary, (2, runs)."""
+    """A statistic with its scores in runs with and without a canary, (2, runs).
+
+    `moved` is by how much the canary moves it in every run, if that is known.
+    """
 
     canary: Canary
     statistic: Statistic
     scores: NDArray[np.float64]
+    moved: float | None = None
 
     @property
     def worlds(self) -> tuple[Vector, Vector]:
@@ -363,7 +425,8 @@ def _are_multiples(first: list[Vector], second: list[Vector]) -> bool:
     a, b = (np.concatenate(values).astype(np.float64) for values in (first, second))
     norm = float(b @ b)
     factor = float(a @ b) / norm if norm else 0.0
-    return factor != 0 and float(np.linalg.norm(a - factor * b)) <= 1e-4 * float(np.linalg.norm(a))
+    rounding = 1e-12 if first[0].dtype == np.float64 else 1e-4  # low-order bits count where they were recorded
+    return factor != 0 and float(np.linalg.norm(a - factor * b)) <= rounding * float(np.linalg.norm(a))
 
 
 def search(audit: Audit, claim: Claim, runs: int, key: Key) -> AuditEvidence:

@@ -3,7 +3,8 @@
 The noise of runs without the canary is observed first. From it follow, for the known effect of a canary, linear tests:
 with the variance of each number on its own; with all covariances, more or less shrunk (Fisher's discriminant), which
 finds directions without noise; and with the differences of numbers whose noise is the same. The energy, the sum of
-squares, shows a canary that changes how much noise there is.
+squares, shows a canary that changes how much noise there is. The distance to the nearest noise that was observed shows
+noise of another shape than it should have, and low-order bits show sums that are finer than their noise.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,8 +19,15 @@ Vector = NDArray[np.float64]
 Stack = NDArray[np.float32]
 RIDGES = (1.0, 1e-2, 1e-6)
 SAME = 0.999  # correlation of numbers whose noise is the same
+MIN_VARIED = 8  # numbers, of which two runs have no reason to agree in all
 MIN_ENERGY = 8  # numbers, below which there is no energy to speak of
 MAX_MU = 1e6
+NEIGHBOURS = 5  # the distance to the fifth nearest of numbers estimates their density
+TINY = 1e-6  # standard deviations within which numbers are the same
+MAX_COMPARED = 1024  # numbers that are compared with those that were observed
+MIN_REFERENCE, MAX_REFERENCE = 100, 20_000  # of the latter
+GRID_BITS = {np.dtype(np.float64): 44, np.dtype(np.float32): 20}  # below the largest number, of a grid that is sought
+MIN_GRID = 16  # of these units, below which a grid is that of the number type
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +39,16 @@ class Noise:
         scale: its standard deviation, at least as much as rounding.
         fit: standardised numbers of the runs that tests are fitted to, (runs, numbers).
         check: those of other runs, on which tests are compared.
+        example: the numbers of a run.
+        steps: of a grid on which each number differs from the example, much coarser than the number type; 0: none.
     """
 
     centre: Vector
     scale: Vector
     fit: Stack
     check: Stack
+    example: Vector
+    steps: Vector
 
     @classmethod
     def of(cls, runs: NDArray[np.float64] | Stack, effect_size: float) -> "Noise":
@@ -46,7 +58,7 @@ class Noise:
         rounding = 1e-6 * max(float(np.abs(runs).max(initial=0.0)), effect_size, 1e-30)
         scale = np.maximum(spread, rounding)
         standard = ((runs - centre) / scale).astype(np.float32)
-        return cls(centre, scale, standard[:fitted], standard[fitted:])
+        return cls(centre, scale, standard[:fitted], standard[fitted:], runs[0].astype(np.float64), _grid_steps(runs))
 
     @cached_property
     def _gram(self) -> Vector:
@@ -88,9 +100,45 @@ class Noise:
 
     def separation(self, effect: Vector, direction: Vector) -> float:
         """How many standard deviations of the noise the effect moves this test, on runs that it was not fitted to."""
+        direction = direction / max(float(np.abs(direction).max(initial=0.0)), 1e-300)
         moved = float(direction @ (effect / self.scale))
         spread = float((self.check @ direction.astype(np.float32)).std(dtype=np.float64))
         return moved / (spread + abs(moved) / MAX_MU) if moved > 0 else 0.0
+
+    @property
+    def observed(self) -> Stack:
+        """The standardised numbers of all runs."""
+        return np.concatenate([self.fit, self.check])
+
+    @property
+    def pooled(self) -> tuple[Vector, Vector]:
+        """Zero, and a single deviation, if the numbers do not contradict that they share them; otherwise their own."""
+        runs, common = len(self.fit), float(np.sqrt(np.mean(self.scale**2)))
+        alike = float(np.std(self.scale / common)) < 2 / np.sqrt(2 * runs)
+        centred = float(np.mean((self.centre / self.scale) ** 2)) < 2 / runs
+        scale = np.full_like(self.scale, common) if alike else self.scale
+        return np.zeros_like(self.centre) if centred else self.centre, scale
+
+    def repetitions(self, rounds: int) -> Iterator[int]:
+        """The rounds in which two runs had the same noise, which has too few values then."""
+        observed = self.observed
+        if observed.shape[1] % rounds:
+            return
+        for index, part in enumerate(np.split(observed, rounds, axis=1)):
+            varied = part[:, part.std(0) > 0.5]
+            if varied.shape[1] >= MIN_VARIED and len(np.unique(varied.round(3), axis=0)) < len(varied):
+                yield index
+
+
+def _grid_steps(runs: NDArray[np.float64] | Stack) -> Vector:
+    """The step of the grid on which each number differs between runs; 0 where there is none but that of its type."""
+    bits = GRID_BITS[runs.dtype]
+    largest = np.abs(runs).max(0).astype(np.float64)
+    unit = np.exp2(np.floor(np.log2(np.maximum(largest, 1e-300))) - bits)
+    differences = np.rint((runs.astype(np.float64) - runs[0]) / unit)
+    common = np.gcd.reduce(np.abs(differences).astype(np.int64), axis=0)
+    found: Vector = np.where(common >= MIN_GRID, common * unit, 0.0)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +217,66 @@ class Energy:
 
 
 @dataclass(frozen=True, eq=False)
+class NearestNumbers:
+    """The likelihood ratio of single numbers, by how near they are to noise that was observed of any of them.
+
+    Attributes:
+        released: the kind of release.
+        centre: is subtracted.
+        scale: divides.
+        which: the numbers.
+        effects: of the canary on them, in their standard deviations.
+        reference: standardised noise, sorted.
+        name: of the test.
+    """
+
+    released: str
+    centre: Vector
+    scale: Vector
+    which: NDArray[np.int64]
+    effects: Vector
+    reference: Vector
+    name: str = "nearest noise of each number"
+    linear: bool = False
+
+    def score(self, runs: Mapping[str, Vector]) -> float:
+        values = (runs[self.released][self.which] - self.centre[self.which]) / self.scale[self.which]
+        return float(np.log(self._distances(values) / self._distances(values - self.effects)).sum())
+
+    def _distances(self, values: Vector) -> Vector:
+        """To the fifth nearest noise."""
+        around = np.searchsorted(self.reference, values)[:, None] + np.arange(-NEIGHBOURS, NEIGHBOURS)
+        inside = (around >= 0) & (around < len(self.reference))
+        near = self.reference[around.clip(0, len(self.reference) - 1)]
+        distances = np.where(inside, np.abs(near - values[:, None]), np.inf)
+        found: Vector = np.partition(distances, NEIGHBOURS - 1, axis=1)[:, NEIGHBOURS - 1] + TINY
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class OffGrid:
+    """How many numbers are not on the grid on which they were in all runs without the canary.
+
+    Attributes:
+        released: the kind of release.
+        example: numbers on the grid.
+        steps: of the grid; 0: there is none.
+        name: of the test.
+    """
+
+    released: str
+    example: Vector
+    steps: Vector
+    name: str = "low-order bits"
+    linear: bool = False
+
+    def score(self, runs: Mapping[str, Vector]) -> float:
+        there = self.steps > 0
+        steps = (runs[self.released][there] - self.example[there]) / self.steps[there]
+        return float((np.abs(steps - np.rint(steps)) > 1 / MIN_GRID / 2).mean())
+
+
+@dataclass(frozen=True, eq=False)
 class Together:
     """A linear test and an energy, weighted by how much each of them shows."""
 
@@ -189,7 +297,19 @@ class Together:
         return self.weights[0] * self.first.score(runs) + self.weights[1] * self.second.score(runs)
 
 
-Statistic = Linear | SampledLinear | Energy | Together
+Statistic = Linear | SampledLinear | Energy | NearestNumbers | OffGrid | Together
+
+
+def nearest(released: str, noise: Noise, offset: Vector, effect: Vector) -> Iterator[NearestNumbers]:
+    """A comparison with observed noise, of the numbers with the largest effects."""
+    centre, scale = noise.pooled
+    shifts = effect / scale
+    observed = (noise.observed * noise.scale + (noise.centre - centre)) / scale
+    if not 0 < float(np.abs(shifts).max(initial=0.0)) < MAX_MU or observed.size < MIN_REFERENCE:
+        return
+    which = np.sort(np.argsort(-np.abs(shifts))[:MAX_COMPARED])
+    reference = np.sort(observed.ravel()[:: max(observed.size // MAX_REFERENCE, 1)])
+    yield NearestNumbers(released, centre + offset, scale, which, shifts[which], reference)
 
 
 def energies(released: str, centre: Vector, scale: Vector, rounds: int, layers: tuple[int, ...]) -> Iterator[Energy]:

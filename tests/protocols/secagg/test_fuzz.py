@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from laws.mutations import change_bytes
 from protocols.secagg.federation import (
     COHORT,
     VICTIM,
@@ -40,32 +41,13 @@ Replies = list[tuple[int, bytes]]
 INPUTS = int(os.environ.get("TACIT_FUZZ", "3000"))
 
 
-def mutate(chance: random.Random, data: bytes) -> bytes:
-    """A few changed, removed, repeated or inserted bytes; counts often become huge."""
-    text = bytearray(data)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(text) + 1)
-        match chance.randrange(5):
-            case 0:
-                text[at : at + 1] = bytes([chance.randrange(256)])
-            case 1:
-                del text[at : at + chance.randint(1, 40)]
-            case 2:
-                text[at:at] = chance.randbytes(chance.randint(1, 40))
-            case 3:
-                text[at : at + 4] = struct.pack("<I", chance.choice([0, 1, 2**16, 2**31, 2**32 - 1]))
-            case 4:
-                text[at:at] = text[: chance.randint(0, len(text))]
-    return bytes(text)
-
-
 def mutated_frame(chance: random.Random, data: bytes) -> bytes:
     """Half of the time only the body changes, in a frame with a valid checksum."""
     if chance.random() < 0.5:
-        return mutate(chance, data)
+        return change_bytes(chance, data)
     kind, index, client, binding = struct.unpack_from("<5xB10xII32s", data)
     phase, direction = Phase(kind & 0x7F), Direction.REPLY if kind & 0x80 else Direction.REQUEST
-    return secagg_messages.pack(phase, direction, index, client, binding, mutate(chance, data[HEADER:]))
+    return secagg_messages.pack(phase, direction, index, client, binding, change_bytes(chance, data[HEADER:]))
 
 
 @pytest.mark.parametrize("threat_model", ThreatModel)
@@ -95,7 +77,7 @@ def garbling(seed: int, make: Callable[[random.Random, bytes], bytes]) -> Federa
 
 def test_damage_in_transit_never_changes_the_sum() -> None:
     for seed in range(INPUTS // 150):
-        federation = garbling(seed, lambda chance, data: mutate(chance, data) + b"!")
+        federation = garbling(seed, lambda chance, data: change_bytes(chance, data) + b"!")
         outcome = federation.run()
         assert np.array_equal(outcome.result, exact_sum(federation.vectors, COHORT))
         assert outcome.transcript.rejected == {ReplyStatus.MALFORMED: 4 * 5 * 4}
@@ -119,7 +101,7 @@ def test_states_from_garbage_are_refused() -> None:
     refused = 0
     for _ in range(INPUTS // 5):
         try:
-            SecaggClientState.from_bytes(mutate(chance, chance.choice(stored)))
+            SecaggClientState.from_bytes(change_bytes(chance, chance.choice(stored)))
         except ProtocolError:
             refused += 1
     assert refused > INPUTS // 10
