@@ -22,6 +22,7 @@ class Guarantee:
         noise_error: the part of δ that covers the difference between the noise drawn and the noise accounted.
         failure: the part of δ that covers random cohorts that are too small for the channel.
         rounds: the number of rounds it covers.
+        retries: how many further attempts at them ε includes.
         unit: whose presence is protected.
         adjacency: which pairs of populations count as neighbours.
         sampling: how cohorts were drawn.
@@ -43,6 +44,7 @@ class Guarantee:
     noise_error: float = 0.0
     failure: float = 0.0
     rounds: int = 0
+    retries: int = 0
     unit: str = "client"
     adjacency: str = ""
     sampling: str = ""
@@ -111,6 +113,9 @@ class Guarantee:
                 f"ε counts {counted} as if every client had been drawn, because the noise in shares can reveal how "
                 "many took part."
             )
+        if self.retries:
+            repeated = _plural(self.retries, "further attempt")
+            yield f"ε includes {repeated} at rounds that failed or were interrupted; what clients sent was charged."
         if self.delta and self.failure >= self.delta / 1000:
             yield f"δ includes {self.failure:.1g} for random cohorts that are too small for secure aggregation."
         if self.noise_error and self.delta:

@@ -10,7 +10,8 @@ hold a ledger; the operating system releases the lock when that process ends, ho
     reserve ──► compute ──► release (the model is written) ──► mark (its digest is recorded here)
     killed before reserve returns: charged at most once, and free to repeat
     killed after it: the same round of the same run with the same release and the same key may be repeated without a
-                     new charge; it leads to the same release, because the noise derives from the key
+                     new charge; it leads to the same release, because the noise derives from the key. With another key
+                     it is another attempt, which is charged like any round
 
 The ledger knows the digest of every key that noise was drawn from, and refuses a key under any other round or run:
 noise that is added twice cancels out of the difference.
@@ -33,6 +34,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import count, takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -56,7 +58,7 @@ _SCHEMA = (
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """A reserved round.
+    """A reserved round, or a further attempt at it.
 
     Attributes:
         run: the run's name.
@@ -65,6 +67,7 @@ class LedgerEntry:
         label: a description for people.
         digest: digest of the released state; None if the round was not marked as released.
         key: digest of the key of the round's noise; empty if it was not given.
+        attempt: 1, and one more each time that the round was repeated with another key.
     """
 
     run: str
@@ -73,6 +76,20 @@ class LedgerEntry:
     label: str = ""
     digest: str | None = None
     key: str = ""
+    attempt: int = 1
+
+    @property
+    def number(self) -> "Number":
+        """What it is known by in the ledger."""
+        return self.run, self.round, self.attempt
+
+    @property
+    def releases(self) -> Counter[Release]:
+        """What it releases, and how often."""
+        return from_json(json.loads(self.event))
+
+
+Number = tuple[str, int, int]  # run, round and attempt
 
 
 class Ledger:
@@ -104,8 +121,8 @@ class Ledger:
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self._connection, self._process = path, connection, os.getpid()
-        self._entries: dict[tuple[str, int], LedgerEntry] = {}
-        self._first_events: dict[tuple[str, int], str] = {}  # the event with which a round was first reserved
+        self._entries: dict[Number, LedgerEntry] = {}
+        self._first_events: dict[Number, str] = {}  # the event with which an attempt was first reserved
         self._keys: dict[str, tuple[str, int]] = {}  # of which run and round each key is
         self._hashes: list[str] = []  # of the rows, in order
 
@@ -146,7 +163,7 @@ class Ledger:
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """All reserved rounds, in the order of their reservation."""
+        """All reserved rounds, in the order of their reservation; every attempt is an entry."""
         return tuple(self._entries.values())
 
     @property
@@ -172,7 +189,7 @@ class Ledger:
 
     def check_charged(self, run: str, rounds: int) -> None:
         """Raise `LedgerError` unless the first `rounds` rounds of this run were charged here."""
-        missing = [number for number in range(1, rounds + 1) if (run, number) not in self._entries]
+        missing = [number for number in range(1, rounds + 1) if (run, number, 1) not in self._entries]
         if missing:
             raise LedgerError(
                 f"{self.path} is the ledger of other runs: round {missing[0]} of {run} was never charged to it. "
@@ -189,20 +206,28 @@ class Ledger:
     ) -> LedgerEntry:
         """Charge a round before any noise is drawn; the charge is on the disk when this returns.
 
-        Repeating a reserved round of the same run with the same release and key costs nothing.
+        Repeating a reserved round of the same run with the same release and key costs nothing. With another key, the
+        noise is new and so is the release: it is a further attempt, with a charge of its own.
 
         Raises:
             BudgetError: the round would exceed the budget. Nothing was charged.
-            LedgerError: the round was reserved with another release or key, or the key belongs to another round.
+            LedgerError: the round was reserved with another release, or the key belongs to another round.
             StorageError: the charge could not be written. Nothing may be released.
         """
-        entry = LedgerEntry(run, round, canonical(to_json(release)), label, key=key)
+        earlier = self.attempts(run, round)
+        known = next((each for each in earlier if each.key == key), None)
+        attempt = known.attempt if known else len(earlier) + 1
+        entry = LedgerEntry(run, round, canonical(to_json(release)), label, key=key, attempt=attempt)
         self._check_key(entry)
-        known = self._entries.get((run, round))
         if known is None:
             return self._charge(entry, self.accounting.compose(release))
         self._check_same(known, entry)
         return known
+
+    def attempts(self, run: str, round: int) -> tuple[LedgerEntry, ...]:  # noqa: A002
+        """All attempts at a round, in the order of their reservation."""
+        numbers = takewhile(self._entries.__contains__, ((run, round, attempt) for attempt in count(1)))
+        return tuple(self._entries[number] for number in numbers)
 
     def increase(self, entry: LedgerEntry, release: Release) -> LedgerEntry:
         """Replace the release of a reserved round by a costlier one, before anything is released.
@@ -214,11 +239,11 @@ class Ledger:
             LedgerError: the round was already released.
             StorageError: the charge could not be written. Nothing may be released.
         """
-        known = self._entries[entry.run, entry.round]
+        known = self._entries[entry.number]
         increased = replace(known, event=canonical(to_json(release)))
         if known.digest is not None:
             self._check_same(known, increased)
-        after = self._account({**self._entries, (entry.run, entry.round): increased}.values())
+        after = self._account({**self._entries, entry.number: increased}.values())
         if after.epsilon(self.budget.delta) <= self.accounting.epsilon(self.budget.delta):
             return known
         return self._charge(increased, after)
@@ -237,7 +262,7 @@ class Ledger:
 
     def release(self, entry: LedgerEntry, digest: str) -> LedgerEntry:
         """Mark a reserved round as released, with the digest of what was released. Idempotent."""
-        known = self._entries.get((entry.run, entry.round))
+        known = self._entries.get(entry.number)
         if known is None:
             raise LedgerError(f"Round {entry.round} of {entry.run} was never reserved in {self.path}.")
         if known.digest not in (None, digest):
@@ -247,8 +272,9 @@ class Ledger:
             )
         marked = replace(known, digest=digest)
         if known.digest is None:
-            self._append({"kind": "release", "run": entry.run, "round": entry.round, "digest": digest})
-            self._entries[entry.run, entry.round] = marked
+            row = {"run": entry.run, "round": entry.round, "attempt": entry.attempt, "digest": digest}
+            self._append({"kind": "release", **row})
+            self._entries[entry.number] = marked
         return marked
 
     def _load(self, budget: Budget | None, accountant: Accountant | None) -> None:
@@ -314,8 +340,8 @@ class Ledger:
         return self._hashes[-1] if self._hashes else GENESIS
 
     def _add(self, entry: LedgerEntry) -> None:
-        self._entries[entry.run, entry.round] = entry
-        self._first_events.setdefault((entry.run, entry.round), entry.event)
+        self._entries[entry.number] = entry
+        self._first_events.setdefault(entry.number, entry.event)
         if entry.key:
             self._keys[entry.key] = entry.run, entry.round
 
@@ -324,8 +350,8 @@ class Ledger:
         if row["kind"] == "reserve":
             self._add(LedgerEntry(**content))  # type: ignore[arg-type]
         else:
-            known = self._entries[str(row["run"]), int(str(row["round"]))]
-            self._entries[known.run, known.round] = replace(known, digest=str(row["digest"]))
+            known = self._entries[str(row["run"]), int(str(row["round"])), int(str(row.get("attempt", 1)))]
+            self._entries[known.number] = replace(known, digest=str(row["digest"]))
 
     def _append(self, body: dict[str, object], before: tuple[str, ...] = ()) -> None:
         """Write one row in a transaction that is on the disk when this returns, and note it beside the ledger."""
@@ -354,29 +380,21 @@ class Ledger:
             raise _translate(error, self.path) from error
 
     def _check_same(self, known: LedgerEntry, requested: LedgerEntry) -> None:
-        first = self._first_events[requested.run, requested.round]
-        if _releases(requested.event) not in map(_releases, (known.event, first)):  # earlier versions wrote other text
+        first = self._first_events[requested.number]
+        if requested.releases not in (known.releases, replace(known, event=first).releases):  # their text may differ
             raise LedgerError(
                 f"Round {requested.round} of {requested.run} was reserved as {known.event}, but {requested.event} is "
                 "requested. A different release needs its own charge: start a new run."
             )
 
     def _check_key(self, entry: LedgerEntry) -> None:
-        """Raise `LedgerError` if another round has this key, or this round has another key."""
-        if not entry.key:
-            return
+        """Raise `LedgerError` if another round has this key."""
         run, number = self._keys.get(entry.key, (entry.run, entry.round))
         if (run, number) != (entry.run, entry.round):
             raise LedgerError(
                 f"{self.path} knows the key of round {entry.round} of {entry.run}: it is that of round {number} of "
                 f"{run}. The difference of two releases with the same noise has none. Use secret noise, or with seeded "
                 "noise another seed. Nothing was released."
-            )
-        known = self._entries.get((entry.run, entry.round))
-        if known is not None and known.key != entry.key:
-            raise LedgerError(
-                f"Round {entry.round} of {entry.run} was reserved with another key. Other noise is a second release "
-                "and needs its own charge: start a new run. Nothing was released."
             )
 
     def _check_terms(self, budget: Budget | None, accountant: Accountant | None) -> None:
@@ -438,15 +456,11 @@ def _hash(previous: str, number: int, body: str) -> str:
     return hashlib.sha256(canonical([previous, number, body]).encode()).hexdigest()
 
 
-def _releases(event: str) -> Counter[Release]:
-    return from_json(json.loads(event))
-
-
 def _total(entries: Iterable[LedgerEntry]) -> tuple[Counter[Release], int]:
     """What these rounds released in total, and their number."""
     counts, rounds = Counter[Release](), 0
     for entry in entries:
-        counts.update(_releases(entry.event))
+        counts.update(entry.releases)
         rounds += 1
     return counts, rounds
 

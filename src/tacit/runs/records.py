@@ -14,7 +14,7 @@ from tacit.core.keys import NOISES
 from tacit.core.prices import nominal_figures, reason_unproved
 from tacit.core.state import final_weights, out_of_patience
 from tacit.engine import Simulation
-from tacit.errors import UserError, expect
+from tacit.errors import CompositionError, UserError, expect
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import LedgerUse
@@ -66,6 +66,7 @@ class Plan:
                 "them. Give the task test data, or leave patience out."
             )
         check_declared(self.method)
+        _check_budget(self.method)
         object.__setattr__(self, "method", size_noise(self.method, len(self.task.population)))
 
     @cached_property
@@ -91,6 +92,19 @@ class Plan:
             caveat=self.method.channel.caveat,
             noise=self.noise,
         )
+
+
+def _check_budget(method: Method) -> None:
+    """Raise `CompositionError` for a budget that cannot be kept, because nothing is proved."""
+    reason = reason_unproved(method.price(0))
+    if method.budget is None or not reason:
+        return
+    noise = ", and set its noise multiplier" * method.unsized
+    raise CompositionError(
+        f"{method.name}: a budget of {method.budget} cannot be kept, because nothing is proved: {reason}. Use pieces "
+        f"whose sensitivity is proved or declared, or leave the budget out{noise} (budget=none): then the run has no "
+        "guarantee. Nothing was released."
+    )
 
 
 @dataclass(frozen=True)
