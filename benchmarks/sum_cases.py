@@ -57,8 +57,8 @@ class Case:
 def _cases(dim: int, name: str, title: str) -> dict[str, Case]:
     """One dimension under both threat models."""
     return {
-        f"{name}-active": Case(title=title, dim=dim, threat_model="active_server", neighbours=32, threshold=22),
-        f"{name}-semi": Case(title=title, dim=dim, threat_model="semi_honest", neighbours=22, threshold=11),
+        f"{name}-active": Case(title=title, dim=dim, threat_model="active_server", neighbours=40, threshold=11),
+        f"{name}-semi": Case(title=title, dim=dim, threat_model="semi_honest", neighbours=40, threshold=11),
     }
 
 
@@ -66,6 +66,6 @@ DEFAULT = {
     **_cases(CNN, "n", "all 1,663,370 weights of a CNN"),
     **_cases(8316, "k", "8,316 of them (FL-TOP)"),
 }
-TINY = Case(title="for tests", dim=50, threat_model="active_server", neighbours=7, threshold=7, clients=8, dropouts=1)
+TINY = Case(title="for tests", dim=50, threat_model="active_server", neighbours=7, threshold=6, clients=8, dropouts=1)
 CASES = {**DEFAULT, "tiny": TINY}
 SIGMAS = {f"sigma-{sigma}": float(sigma) for sigma in (3, 10, 1000)}  # the noise benchmark

@@ -11,7 +11,7 @@ import numpy as np
 from messages import Stopwatch, commands, send, send_ready
 
 from sum_cases import CASES, TINY, Case
-from tacit.protocols.secagg import GraphParameters, Parameters, SecaggSession, ThreatModel, pads, run_locally
+from tacit.protocols.secagg import Parameters, SecaggSession, ThreatModel, pads, run_locally
 
 CORRUPT = Fraction(1, 10)
 
@@ -30,7 +30,8 @@ class SecureSum:
             corrupt=CORRUPT,
             dropout=Fraction(case.dropouts, case.clients),
         )
-        assert self.parameters.graph(case.clients) == GraphParameters(case.neighbours, case.threshold)
+        graph = self.parameters.graph(case.clients)
+        assert (graph.degree, graph.threshold) == (case.neighbours, case.threshold)
 
     def watch(self) -> None:
         """Time pads; those generated before the server removes any are the clients'."""

@@ -50,4 +50,4 @@ def test_entropy_has_one_source() -> None:
     assert len(FILES) == 13
     texts = {path.stem: path.read_text() for path in FILES}
     assert [name for name, text in texts.items() if "urandom" in text] == ["crypto"]
-    assert [name for name, text in texts.items() if "entropy(" in text] == ["secagg_client"]
+    assert [name for name, text in texts.items() if "entropy(" in text] == ["secagg_client", "secagg_server"]

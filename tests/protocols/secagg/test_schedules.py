@@ -22,6 +22,7 @@ from tacit.protocols.secagg.pads import Vector
 SCHEDULES = int(os.environ.get("TACIT_SCHEDULES", "120"))
 HUNDREDS = int(os.environ.get("TACIT_HUNDREDS", "3"))
 REQUESTS = [phase for phase in Phase if phase < Phase.CLOSED]
+COMPLETE = [phase for phase in REQUESTS if phase is not Phase.DRAW]
 
 
 @dataclass
@@ -56,7 +57,7 @@ def predict(p: Parameters, clients: frozenset[int], dropouts: dict[Phase, frozen
         threshold = p.graph(len(left)).threshold
     except TooFewClientsError:
         return None
-    for phase in (Phase.SHARE, Phase.UPLOAD):
+    for phase in (Phase.SHARE, Phase.CHECK, Phase.UPLOAD):
         left -= dropouts[phase]
         if len(left) < max(p.min_survivors, threshold):
             return None
@@ -119,7 +120,7 @@ def test_every_subset_of_six_dropping_out_in_every_phase_ends_as_predicted(threa
     assert (p.min_survivors, p.graph(6).threshold) == (4, 4)
     vectors = {j: np.array([j, 2**32 - j, 1 << 4 * j], np.uint32) for j in range(1, 7)}
     answers: Answers = {}
-    for phase in REQUESTS if threat_model is ThreatModel.ACTIVE_SERVER else set(REQUESTS) - {Phase.AGREE}:
+    for phase in COMPLETE if threat_model is ThreatModel.ACTIVE_SERVER else set(COMPLETE) - {Phase.AGREE}:
         for bits in range(64):
             dropouts = frozenset(j for j in vectors if bits >> j - 1 & 1)
             federation = Federation(session(p), vectors, {phase: dropouts}, answers=answers)

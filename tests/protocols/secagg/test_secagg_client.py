@@ -1,4 +1,4 @@
-"""Sixteen attacks by a malicious server, each refused by the client; most of them work on a framework in use today.
+"""Attacks by a malicious server, each refused by the client; most of them work on a framework in use today.
 
 Each attack follows an honest conversation up to the same point, so that nothing but the attack can be the reason.
 """
@@ -46,14 +46,22 @@ from tacit.protocols.secagg import (
     secagg_messages,
     set_vector,
 )
-from tacit.protocols.secagg.pads import ShareKind, Vector
-from tacit.protocols.secagg.secagg_messages import KEYS, SEALED, Direction, Roster, announcement_statement
-from tacit.wire.packing import Reader, pack_number, pack_subset, pack_table
+from tacit.protocols.secagg.pads import Vector
+from tacit.protocols.secagg.secagg_messages import (
+    KEYS,
+    Direction,
+    Roster,
+    announcement_statement,
+    pack_signatures,
+    read_signatures,
+)
+from tacit.wire.packing import Reader, pack_number, pack_subset
 
 Target = tuple[SecaggClientState, bytes]  # the victim's state, and what the server sends it
 Attack = Callable[[RecordedFederation], Target]
 ACTIVE = ThreatModel.ACTIVE_SERVER
 ATTACKS: dict[str, tuple[Attack, str]] = {}
+LOW = bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800")  # a point of order 8
 
 
 def attack(reason: str) -> Callable[[Attack], Attack]:
@@ -66,17 +74,15 @@ def attack(reason: str) -> Callable[[Attack], Attack]:
     return register
 
 
-def open_request(
-    honest: RecordedFederation,
-) -> tuple[SecaggClientState, frozenset[int], dict[int, bytes], dict[int, bytes]]:
-    """The victim's state before it reveals shares, and the three parts of the honest request."""
+def open_request(honest: RecordedFederation) -> tuple[SecaggClientState, frozenset[int], dict[int, bytes]]:
+    """The victim's state before it reveals shares, and the parts of the honest request."""
     state, frame = honest.before[VICTIM, Phase.OPEN]
     reader = Reader(body_of(frame))
-    return state, reader.subset(state.members), reader.table(SIGNATURE, 9), reader.table(1, 9)
+    return state, reader.subset(state.members), read_signatures(reader, state.members, 9)
 
 
-def ask_open(state: SecaggClientState, survivors: frozenset[int], signed: dict[int, bytes], requested: bytes) -> bytes:
-    parts = pack_subset(survivors, state.members) + pack_table(signed, SIGNATURE) + requested
+def ask_open(state: SecaggClientState, survivors: frozenset[int], signed: dict[int, bytes]) -> bytes:
+    parts = pack_subset(survivors, state.members) + pack_signatures(signed, state.members)
     return request(state.session, Phase.OPEN, state.binding, parts)
 
 
@@ -86,20 +92,22 @@ def share_request(honest: RecordedFederation) -> tuple[SecaggClientState, dict[i
 
 
 def ask_share(state: SecaggClientState, entries: dict[int, bytes], digests: dict[int, bytes] | None = None) -> bytes:
-    return request(state.session, Phase.SHARE, state.binding, Roster(entries, digests or {}).pack(ACTIVE))
+    body = Roster(bytes(KEY), entries, digests or {}).pack(state.session.parameters)
+    return request(state.session, Phase.SHARE, state.binding, body)
 
 
-@attack("ascending order")
-def both_shares_of_one_client(honest: RecordedFederation) -> Target:
-    state, survivors, signed, _ = open_request(honest)
-    twice = pack_number(2) + pack_number(1) + bytes([ShareKind.SEED]) + pack_number(1) + bytes([ShareKind.KEY])
-    return state, ask_open(state, survivors, signed, twice)
+@attack("Expected the end of the message")
+def a_request_for_both_shares_of_one_client(honest: RecordedFederation) -> Target:
+    """What is revealed follows from the survivors: a request for more cannot be written."""
+    state, survivors, signed = open_request(honest)
+    asked = pack_number(1) + pack_number(1) + b"\2"
+    return state, request(state.session, Phase.OPEN, state.binding, body_of(ask_open(state, survivors, signed)) + asked)
 
 
-@attack("must stay secret")
-def a_survivor_also_listed_as_dropout(honest: RecordedFederation) -> Target:
-    state, survivors, signed, requested = open_request(honest)
-    return state, ask_open(state, survivors, signed, pack_table({**requested, 1: bytes([ShareKind.KEY])}, 1))
+@attack("not those that this client has signed")
+def a_survivor_declared_a_dropout_afterwards(honest: RecordedFederation) -> Target:
+    state, survivors, signed = open_request(honest)
+    return state, ask_open(state, (survivors - {1}) | {5}, signed)
 
 
 @attack("signature does not match")
@@ -107,10 +115,31 @@ def a_split_view_of_the_survivors(honest: RecordedFederation) -> Target:
     """The victim is sent 5 as a survivor too; the others' signatures are on another set."""
     state, _ = honest.before[VICTIM, Phase.AGREE]
     everyone = frozenset(COHORT)
-    state = replace(state, shares={**state.shares, 5: bytes(72)})
     state, _ = answer(state, request(state.session, Phase.AGREE, state.binding, pack_subset(everyone, state.members)))
-    _, _, signed, requested = open_request(honest)
-    return state, ask_open(state, everyone, signed, pack_table({**requested, 5: bytes([ShareKind.SEED])}, 1))
+    return state, ask_open(state, everyone, open_request(honest)[2])
+
+
+@attack("signature does not match")
+def a_split_view_of_the_sharers(honest: RecordedFederation) -> Target:
+    """The victim padded with fewer clients than the others."""
+    state, _ = honest.before[VICTIM, Phase.UPLOAD]
+    fewer = frozenset(COHORT) - {5}
+    state, _ = answer(state, request(state.session, Phase.UPLOAD, state.binding, pack_subset(fewer, state.members)))
+    state, _ = answer(state, request(state.session, Phase.AGREE, state.binding, pack_subset(fewer, state.members)))
+    return state, ask_open(state, fewer, open_request(honest)[2])
+
+
+@attack("not the one that the server has committed to")
+def another_challenge(honest: RecordedFederation) -> Target:
+    """With two challenges, answers would reveal combinations of shares."""
+    state, frame = honest.before[VICTIM, Phase.CHECK]
+    return state, request(state.session, Phase.CHECK, state.binding, bytes(KEY) + body_of(frame)[KEY:])
+
+
+@attack("Expected a request to upload")
+def a_second_challenge(honest: RecordedFederation) -> Target:
+    state = honest.after[VICTIM, Phase.CHECK]
+    return state, request(state.session, Phase.CHECK, state.binding, b"")
 
 
 @attack("signature does not match")
@@ -123,15 +152,15 @@ def swapped_keys(honest: RecordedFederation) -> Target:
 def a_forged_signature(honest: RecordedFederation) -> Target:
     state, entries = share_request(honest)
     own = b"".join(crypto.public_key(crypto.load_key(secret)) for secret in (b"x" * 32, b"y" * 32))
-    forged = own + crypto.sign(b"z" * 32, announcement_statement(state.binding, 1, own))
+    forged = own + crypto.sign(b"z" * 32, announcement_statement(state.binding, 1, own, b""))
     return state, ask_share(state, {**entries, 1: forged})
 
 
-@attack("not those that its digest determines")
+@attack("not those that the drawn order determines")
 def a_smaller_neighbourhood_and_threshold(honest: RecordedFederation) -> Target:
     """The server cannot choose a threshold; it can only name fewer holders."""
     state, entries = share_request(honest)
-    digests = {1: graph.roster_leaf(1, entries[1][:KEYS])}
+    digests = {1: graph.keys_digest(entries[1][:KEYS]) + bytes(graph.NONCE)}
     return state, ask_share(state, {j: entry for j, entry in entries.items() if j != 1}, digests)
 
 
@@ -176,7 +205,7 @@ def one_client_twice_in_the_roster(honest: RecordedFederation) -> Target:
     state, entries = share_request(honest)
     listed = [(1, entries[1]), *((j, entries[j]) for j in (1, 2, VICTIM, 4))]
     table = pack_number(5) + b"".join(pack_number(j) + entry for j, entry in listed) + pack_number(0)
-    return state, request(state.session, Phase.SHARE, state.binding, table)
+    return state, request(state.session, Phase.SHARE, state.binding, bytes(KEY) + table)
 
 
 @attack("declared a dropout")
@@ -186,21 +215,30 @@ def the_victim_declared_a_dropout(honest: RecordedFederation) -> Target:
     return state, request(state.session, Phase.AGREE, state.binding, pack_subset(others, state.members))
 
 
-@attack("the ciphertext was altered")
-def an_altered_share(honest: RecordedFederation) -> Target:
-    state, frame = honest.before[VICTIM, Phase.UPLOAD]
-    sealed = Reader(body_of(frame)).table(SEALED, 9)
-    altered = bytes([sealed[1][0] ^ 1]) + sealed[1][1:]
-    return state, request(state.session, Phase.UPLOAD, state.binding, pack_table({**sealed, 1: altered}, SEALED))
+@attack("did not share its secrets")
+def a_survivor_that_never_shared(honest: RecordedFederation) -> Target:
+    state, _ = honest.before[VICTIM, Phase.AGREE]
+    state = replace(state, sharers=state.sharers - {5})
+    everyone = pack_subset(frozenset(COHORT), state.members)
+    return state, request(state.session, Phase.AGREE, state.binding, everyone)
+
+
+def _with_keys(honest: RecordedFederation, keys: bytes) -> Target:
+    """Signed by a client that colludes with the server."""
+    state, entries = share_request(honest)
+    signed = keys + crypto.sign(IDENTITIES[1], announcement_statement(state.binding, 1, keys, b""))
+    return state, ask_share(state, {**entries, 1: signed})
 
 
 @attack("low order")
-def a_point_of_low_order(honest: RecordedFederation) -> Target:
-    """Signed by a client that colludes with the server."""
-    state, entries = share_request(honest)
-    keys = entries[1][:KEY] + bytes(KEY)
-    signed = keys + crypto.sign(IDENTITIES[1], announcement_statement(state.binding, 1, keys))
-    return state, ask_share(state, {**entries, 1: signed})
+def a_channel_key_of_low_order(honest: RecordedFederation) -> Target:
+    return _with_keys(honest, share_request(honest)[1][1][:KEY] + bytes(KEY))
+
+
+@attack("low order")
+def a_pad_key_of_low_order(honest: RecordedFederation) -> Target:
+    """At once, not only when pads are computed."""
+    return _with_keys(honest, LOW + share_request(honest)[1][1][KEY:KEYS])
 
 
 @attack("closed")
@@ -213,8 +251,8 @@ def honest() -> RecordedFederation:
     return recorded()
 
 
-def test_there_are_sixteen_attacks() -> None:
-    assert len(ATTACKS) == 16
+def test_there_are_twenty_attacks() -> None:
+    assert len(ATTACKS) == 20
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -225,7 +263,7 @@ def test_the_client_refuses(name: str, honest: RecordedFederation) -> None:
         answer(state, frame)
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase < Phase.CLOSED])
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in (Phase.DRAW, Phase.CLOSED)])
 def test_the_same_client_answers_the_honest_request(phase: Phase, honest: RecordedFederation) -> None:
     """The control: each attack is refused for what it is."""
     state, frame = honest.before[VICTIM, phase]
@@ -261,28 +299,44 @@ def test_variants_of_the_attacks_are_refused(honest: RecordedFederation) -> None
         answer(state, ask_share(state, {**entries, 1: own}))
     with pytest.raises(ProtocolError, match="not in the directory"):
         answer(replace(state, directory={VICTIM: DIRECTORY[VICTIM]}), ask_share(state, entries))
-    state, survivors, signed, requested = open_request(honest)
-    with pytest.raises(ProtocolError, match="Expected 4 holders"):
-        answer(state, ask_open(state, survivors, dict(list(signed.items())[:2]), pack_table(requested, 1)))
+    state, survivors, signed = open_request(honest)
+    with pytest.raises(ProtocolError, match="Expected 4 clients to have signed the survivors, got 2"):
+        answer(state, ask_open(state, survivors, dict(list(signed.items())[:2])))
     with pytest.raises(ProtocolError, match="not those that this client has signed"):
-        answer(state, ask_open(state, survivors | {5}, signed, pack_table(requested, 1)))
-    with pytest.raises(ProtocolError, match="signatures of dropouts, or of clients whose signatures are not needed"):
-        answer(state, ask_open(state, survivors, {**signed, 5: bytes(SIGNATURE)}, pack_table(requested, 1)))
-    with pytest.raises(ProtocolError, match="does not hold"):
-        answer(state, ask_open(state, survivors, signed, pack_table({77: b"\1"}, 1)))
+        answer(state, ask_open(state, survivors | {5}, signed))
+    with pytest.raises(ProtocolError, match="signatures of dropouts, or of clients that are not in the committee"):
+        answer(state, ask_open(state, survivors, {**signed, 5: bytes(SIGNATURE)}))
     state, frame = honest.before[VICTIM, Phase.UPLOAD]
     with pytest.raises(ProtocolError, match="no vector"):
         answer(replace(state, vector=b""), frame)
-    few = {1: Reader(body_of(frame)).table(SEALED, 9)[1]}
-    with pytest.raises(ProtocolError, match="Expected 4 holders"):
-        answer(state, request(state.session, Phase.UPLOAD, state.binding, pack_table(few, SEALED)))
+    few = pack_subset(frozenset({1, VICTIM}), state.members)
+    with pytest.raises(ProtocolError, match="Expected 4 clients, got 2"):
+        answer(state, request(state.session, Phase.UPLOAD, state.binding, few))
+    relaxed = replace(
+        state, session=replace(state.session, parameters=replace(state.session.parameters, min_uploads=3))
+    )
+    few = pack_subset(frozenset({1, 2, VICTIM}), state.members)
+    with pytest.raises(ProtocolError, match="Expected 3 neighbours of this client, got 2"):
+        answer(relaxed, request(state.session, Phase.UPLOAD, state.binding, few))
+    without = pack_subset(frozenset(COHORT) - {VICTIM}, state.members)
+    with pytest.raises(ProtocolError, match="declared a dropout"):
+        answer(state, request(state.session, Phase.UPLOAD, state.binding, without))
 
 
-def test_a_pad_key_of_low_order_stops_the_upload(honest: RecordedFederation) -> None:
-    state, frame = honest.before[VICTIM, Phase.UPLOAD]
-    low = {**state.keys, 1: bytes(KEY) + state.keys[1][KEY:]}
-    with pytest.raises(ProtocolError, match="low order"):
-        answer(replace(state, keys=low), frame)
+def test_a_session_that_was_used_before_is_refused() -> None:
+    """A server could otherwise put announcements whose keys it has recovered into a new roster."""
+    policy = SecaggPolicy(min_corrupt=Fraction(0))
+
+    def join(s: SecaggSession, earlier: SecaggClientState | None) -> SecaggClientState:
+        return join_round(s, 1, policy, identity=IDENTITIES[1], directory=DIRECTORY, earlier=earlier)
+
+    one, two = session(parameters(5), index=1), session(parameters(5), index=2)
+    second = SecaggClientState.from_bytes(join(two, join(one, None)).to_bytes())
+    for used in (one, two):
+        with pytest.raises(ProtocolError, match="This session was used before"):
+            join(used, second)
+    assert join(session(parameters(5), index=2, config=b"d" * 32), second).used == (one.context, two.context)
+    assert recorded().after[1, Phase.OPEN].used == ()
 
 
 def test_an_honest_server_rejects_an_announced_point_of_low_order() -> None:
@@ -292,7 +346,7 @@ def test_an_honest_server_rejects_an_announced_point_of_low_order() -> None:
         if phase is not Phase.ANNOUNCE:
             return replies
         keys = bytes(KEY) + body_of(replies[0][1])[KEY:KEYS]
-        entry = keys + crypto.sign(IDENTITIES[1], announcement_statement(low.session.context, 1, keys))
+        entry = keys + crypto.sign(IDENTITIES[1], announcement_statement(low.session.context, 1, keys, b""))
         return [(1, secagg_messages.pack(phase, Direction.REPLY, 1, 1, low.session.context, entry)), *replies[1:]]
 
     low = RecordedFederation(session(parameters(5, 4)), small_vectors(), network=collude)
@@ -304,9 +358,10 @@ def test_an_honest_server_rejects_an_announced_point_of_low_order() -> None:
 def test_a_client_with_another_model_contributes_uniform_noise() -> None:
     """Even without any check: its pads are bound to its own context and cancel with no other pad."""
     honest = recorded(dim=100_000)
-    states = {j: honest.before[j, Phase.UPLOAD][0] for j in (1, 2, VICTIM, 4)} | {5: honest.after[5, Phase.SHARE]}
+    states = {j: honest.before[j, Phase.UPLOAD][0] for j in (1, 2, VICTIM, 4)} | {5: honest.after[5, Phase.CHECK]}
     assert np.array_equal(_unpadded(states), exact_sum(honest.vectors, COHORT))
-    states[VICTIM] = replace(states[VICTIM], binding=b"another context".ljust(32))
+    other = {j: crypto.derive(key, "another context", b"") for j, key in states[VICTIM].pads.items()}
+    states[VICTIM] = replace(states[VICTIM], pads=other)
     noise = np.frombuffer(_unpadded(states).tobytes(), np.uint8)
     assert 0.001 <= chisquare(np.bincount(noise, minlength=256)).pvalue <= 0.999
 
@@ -332,7 +387,7 @@ def test_states_survive_serialisation_and_lose_what_is_no_longer_needed(threat_m
         if state.phase > Phase.UPLOAD:
             assert (state.root, state.vector) == (b"", b"")
         if state.phase is Phase.CLOSED:
-            assert not any((state.identity, state.shares, state.keys, state.directory))
+            assert not any((state.identity, state.holds, state.pads, state.directory))
 
 
 def test_vectors_that_do_not_fit_are_refused(honest: RecordedFederation) -> None:

@@ -16,7 +16,7 @@ from protocols.secagg.federation import (
     session,
     small_vectors,
 )
-from tacit.errors import TooFewClientsError, UserError
+from tacit.errors import UserError
 from tacit.protocols.kit import ReplyStatus
 from tacit.protocols.secagg import (
     Phase,
@@ -25,8 +25,7 @@ from tacit.protocols.secagg import (
     phase_bytes,
     secagg_messages,
 )
-from tacit.protocols.secagg.secagg_messages import REVEALED, Direction
-from tacit.wire.packing import Reader, pack_table
+from tacit.protocols.secagg.secagg_messages import Direction
 
 Replies = list[tuple[int, bytes]]
 
@@ -43,7 +42,7 @@ def rewritten(phase: Phase, client: int, binding: bytes, body: bytes, index: int
     return client, secagg_messages.pack(phase, Direction.REPLY, index, client, binding, body)
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase < Phase.CLOSED])
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in (Phase.DRAW, Phase.CLOSED)])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -81,21 +80,6 @@ def test_replies_of_unexpected_senders_or_of_another_session_are_rejected() -> N
     }
 
 
-def test_wrong_shares_are_detected() -> None:
-    """One wrong share of every seed: with one to spare the sum is exact, without there is none."""
-
-    def falsify(replies: Replies) -> Replies:
-        client, frame = replies[0]
-        shares = Reader(body_of(frame)).table(REVEALED, 9)
-        wrong = {j: share[:5] + bytes([share[5] ^ 1]) + share[6:] for j, share in shares.items()}
-        return [rewritten(Phase.OPEN, client, frame[24:56], pack_table(wrong, REVEALED)), *replies[1:]]
-
-    federation = tampered(Phase.OPEN, falsify)
-    assert np.array_equal(federation.run().result, exact_sum(federation.vectors, COHORT))
-    with pytest.raises(TooFewClientsError, match="are inconsistent"):
-        tampered(Phase.OPEN, lambda replies: falsify(replies[:4])).run()
-
-
 def test_signatures_of_unknown_identities_are_rejected() -> None:
     def forge(replies: Replies) -> Replies:
         client, frame = replies[0]
@@ -128,7 +112,7 @@ def test_a_lazy_network_keeps_one_vector_in_memory() -> None:
     federation.start()
     conversation = converse(federation.session, federation.vectors)
     requests = next(conversation)
-    for _ in range(2):  # announce, share
+    for _ in range(3):  # announce, share, check
         requests = conversation.send([(j, federation.reply(j, request)) for j, request in requests.items()])
     tracemalloc.start()
     conversation.send((j, federation.reply(j, request)) for j, request in requests.items())

@@ -17,6 +17,7 @@ from torch import Tensor
 from tacit.core import DenseRows, GridStep, Key, Messages, Method, Round, State, Sum, Traffic
 from tacit.core.interfaces import AddNoise, Reader, SumMessages
 from tacit.core.schema import choose
+from tacit.core.server_half import sum_of_total
 from tacit.core.surplus import Surplus
 from tacit.errors import TooFewClientsError, expect
 from tacit.protocols.secagg import (
@@ -57,12 +58,15 @@ class SecureSum:
         conversation: run the protocol with real keys and messages.
 
     Formal guarantees: if at most the given fractions collude and drop out, the server and the colluders together learn
-    nothing beyond the sum of the other clients' messages, which are 3 or more (Bell et al. 2020, Theorem 3.9;
-    statistical error 2⁻⁴⁰). Of surplus noise they learn the components beyond the number of losses that the clients
-    agreed upon, and no others. Not covered: a client may send any vector, such as one that is not clipped, has no
-    noise, or has its sign flipped: nobody sees its length, and sums wrap around, so that one client can set the mean to
-    anything within about `reach` in every number. It can make a round fail, but it cannot learn another client's
-    message. The server knows who takes part, and when.
+    nothing beyond the sum of the other clients' messages, which are 3 or more; up to 64 clients with certainty, above
+    except with probability 2⁻⁴⁰ in a round (`tacit.protocols.secagg.graph`), also if the server chooses whom to drop
+    after it has seen who shares secrets with whom. Of surplus noise they learn the components beyond the number of
+    losses that the clients agreed upon, and no others. If at most the fraction `corrupt` lies about shares, the sum is
+    exact and nobody honest is named; a client that is excluded for it counts as a dropout. Not covered: a client may
+    send any vector, such as one that is not clipped, has no noise, or has its sign flipped: nobody sees its length, and
+    sums wrap around, so that one client can set the mean to anything within about `reach` in every number. If more
+    clients lie, or `dropout` and twice `corrupt` together exceed a third, liars can make a round fail; they cannot
+    learn another client's message. The server knows who takes part, and when.
 
     Sees: the server, the sum of the messages, who took part and who dropped out, and the seeds of surplus noise, which
     it subtracts; a neighbour, one share of each secret; nobody, a single message.
@@ -152,7 +156,7 @@ class SecureSum:
     def open(
         self, method: Method, population: int, seed: int | None = None
     ) -> AbstractContextManager["SecureSumConversation"]:
-        return nullcontext(SecureSumConversation(self))
+        return nullcontext(SecureSumConversation(self, method))
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,7 @@ class SecureSumConversation:
     """Each round is a protocol of its own, with fresh keys: nothing is kept between rounds."""
 
     channel: SecureSum
+    method: Method
 
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
         channel, steps = self.channel, self.channel.message_format
@@ -173,9 +178,8 @@ class SecureSumConversation:
         roots = {client: seed.value for client, seed in seeds.items()} if parameters.surplus else {}
         outcome = run_locally(session, vectors, islice(others, now.cohort - len(vectors)), roots)
         nobody = messages.keep(torch.zeros(messages.rows.count, dtype=torch.bool))
-        surplus = opened_surplus(messages.surplus, outcome, now) if seeds else messages.surplus
-        total = steps.numbers(outcome.result, nobody)
-        return replace(add(nobody), total=total, weight=float(len(outcome.clients)), surplus=surplus)
+        surplus, delivered = opened_surplus(messages.surplus, outcome, now), len(outcome.clients)
+        return sum_of_total(self.method, state, steps.numbers(outcome.result, nobody), delivered, nobody, surplus)
 
     def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
         """The sum modulo 2^bits, centred at zero; raises `TooFewClientsError` if too few clients uploaded."""

@@ -1,28 +1,73 @@
-"""The graph over which clients share secrets: its degree, its threshold, and who is whose neighbour.
+"""The graph over which clients share secrets: its degree, its thresholds, and who is whose neighbour.
 
-Up to 64 clients the graph is complete (Bonawitz et al., CCS 2017); above, it is a random Harary graph (Bell et al.,
-CCS 2020, Section 3.3). Degree and threshold follow the rule of `graph_parameter_finder.cc` in federated-compute
-(Google): security 2^-40, correctness 2^-20. All probabilities are ratios of exact integers, so every machine computes
-the same result. Server and clients both derive the parameters from the roster: the server cannot choose them.
+Up to 64 clients the graph is complete (Bonawitz et al., CCS 2017). Above, clients stand on a circle in random order,
+and each is a neighbour of those at certain distances on either side: a circulant graph, as in Bell et al. (CCS 2020),
+but with distances for which the graph is an expander. Neighbours at the nearest distances would not do: a server that
+chooses whom it drops could cut the circle with few losses.
 
-The order of the clients comes from the roster's digest, which covers the fresh keys of all who announced. A server can
-still try many rosters, by omitting clients or with new keys of colluding clients: that is why sparse thresholds are
-computed for 2^-40.
+The server is active: it holds the keys of `corrupt` clients, sees the graph, and only then chooses whom to drop, whom
+to tell what, and when to stop. What it does not choose is the order of the clients. Each of them commits to a chain of
+nonces when it announces its keys, and opens one link when the roster is fixed; the order follows from the roster and
+from all links (`Parameters.draws`). If a client does not open its link, it is lost, and the others open the next link:
+a server that suppresses one gains another draw, of at most `MAX_DRAWS`. All bounds below are for all draws together.
+
+**What a server learns.** Clients open shares only for one pair (sharers, survivors), on which a quorum of a random
+committee has signed; two pairs cannot both have a quorum, because they would share an honest signer. Let S be the
+honest survivors. Of an honest client that is not a survivor no seed is opened, and of a survivor no pad key, as long as
+fewer than `threshold` of its holders are corrupt. A survivor's seed is opened only if it has signed the same sharers
+with its upload, and so has padded with all its neighbours in S. So the server can compute the sum over a part Q of S
+only if no edge leads from Q to Z = S - Q, and it learns the sum over S and nothing else if S is connected.
+
+**Sparse graphs.** Let n clients have degree k, let all other eigenvalues of the graph be at most λ in magnitude, and
+let no honest client have more than e corrupt neighbours. A client accepts survivors only if each of them has at least
+k - a neighbours among them (`floor`), so each in S has at least β = k - a - e neighbours in S. Assume that S, of s
+clients, has parts Q and Z without an edge between them, q = |Q| <= |Z| = z. The expander mixing lemma gives
+
+    β <= k q / n + λ (1 - q / n),        β <= q - 1,        q z / ((n - q)(n - z)) <= (λ / k)²,
+
+where z >= max(q, s - q) and s >= survivors - corrupt. `_connected` verifies that no q satisfies all three. This does
+not depend on chance: whichever clients the server drops, and whenever, S is connected. Chance enters in e and in the
+corrupt members of the committee, both hypergeometric, because corrupt clients are chosen before the order is drawn:
+
+    P(some honest client has more than e corrupt neighbours, in some draw) <= n · MAX_DRAWS · P(Hyp > e) <= 2^-41,
+    P(the committee has more than f corrupt members, in some draw) <= MAX_DRAWS · P(Hyp > f) <= 2^-41.
+
+A server that aborts rounds draws again, with fresh nonces: over m rounds the failure is at most m · 2^-40. The
+threshold exceeds e, and two quorums of more than (committee + f) / 2 share an honest member.
+
+**Complete graphs.** S is always connected. The threshold t exceeds (n + corrupt) / 2 against an active server, and
+where the declared losses allow it, two thirds. It is also the quorum, and no probability is involved. Signatures on the
+sharers are not needed: assume that Q uploaded with other sharers than those agreed upon. None of Q signed, else all of
+S would be in Q. It padded with at least t - 1 - corrupt honest clients, and at least t - corrupt honest ones signed;
+together more than all honest ones, so one of them did both, is a survivor, and is not in Q.
+
+**Correctness.** If the declared dropouts are independent of the graph, then with probability 1 - 2^-20 each client
+keeps `threshold` + 2 · `liars` holders, its corrupt neighbours among them, which is enough to decode (Reed-Solomon)
+with every corrupt one lying; and the committee keeps a quorum even if its corrupt members do not sign.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import comb
 
-from tacit.errors import TooFewClientsError
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import ProtocolError, TooFewClientsError
 from tacit.protocols import crypto
 from tacit.wire.packing import pack_number
 
 MAX_COMPLETE = 64  # the largest cohort with a complete graph
-_SECURITY, _CORRECTNESS = 41, 20  # bits: half of 2^-40 for the graph, half for the shares
+MAX_DRAWS = 1 << 8  # orders that a client helps to draw in one session
+NONCE = 16  # bytes of a link; a colluder that finds two with one digest chooses between two orders: 2^64 digests
+_SECURITY, _CORRECTNESS = 41, 22  # bits of each of two events, and of each of three
+_TRIALS = 4  # sets of distances that are tried for a degree
+_UNIT = 1 << 30  # eigenvalues are integers, in units of 1 / _UNIT
+_ONE = 1 << 64  # and cosines are computed in units of 1 / _ONE
+_PI = 31415926535897932384626433832795 * _ONE // 10**31
 
 
 class ThreatModel(IntEnum):
@@ -39,71 +84,130 @@ class GraphParameters:
     Attributes:
         degree: neighbours of each client.
         threshold: shares that recover a secret; they are held by the neighbours and the client itself.
+        floor: neighbours of a survivor that must survive.
+        liars: wrong shares of one secret that are corrected.
+        committee: clients, the first in the drawn order, whose signatures on the survivors count.
+        quorum: of the committee, how many must have signed before a client opens anything.
+        distances: of neighbours on the circle, to either side; empty if the graph is complete.
     """
 
     degree: int
     threshold: int
+    floor: int
+    liars: int
+    committee: int
+    quorum: int
+    distances: tuple[int, ...] = field(default=(), repr=False)
 
 
 @lru_cache(maxsize=1024)
-def graph_parameters(clients: int, threat_model: ThreatModel, corrupt: int, dropouts: int) -> GraphParameters:
-    """Degree and threshold for a number of clients, of which some collude and some drop out.
+def graph_parameters(
+    clients: int, threat_model: ThreatModel, corrupt: int, dropouts: int, survivors: int, *, sparse: bool = True
+) -> GraphParameters:
+    """The graph for a number of clients, of which some collude and some drop out.
+
+    Args:
+        clients: that announced.
+        threat_model: what the server may do.
+        corrupt: colluding clients among them.
+        dropouts: declared losses, after which there is still a sum.
+        survivors: fewer have no sum.
+        sparse: whether clients draw an order; without one the graph is complete.
 
     Raises:
         TooFewClientsError: no threshold is both secure and reachable.
 
     Example:
-        >>> graph_parameters(100, ThreatModel.SEMI_HONEST, corrupt=10, dropouts=20)
-        GraphParameters(degree=28, threshold=11)
+        >>> graph_parameters(100, ThreatModel.ACTIVE_SERVER, corrupt=10, dropouts=10, survivors=90)
+        GraphParameters(degree=40, threshold=11, floor=30, liars=10, committee=49, quorum=30)
     """
-    if clients > MAX_COMPLETE:
-        for degree in range(2, clients - 1, 2):
-            if _stays_connected(clients, degree, corrupt + dropouts):
-                threshold = _sparse_threshold(clients, degree, threat_model, corrupt)
-                if threshold <= _min_remaining_neighbours(clients, degree, clients - dropouts):
-                    return GraphParameters(degree, threshold)
-    return GraphParameters(clients - 1, _complete_threshold(clients, threat_model, corrupt, dropouts))
+    if sparse and clients > MAX_COMPLETE and survivors > corrupt:
+        found = next(_sparse_graphs(clients, corrupt, dropouts, survivors - corrupt), None)
+        if found is not None:
+            return found
+    return _complete_graph(clients, threat_model, corrupt, dropouts)
 
 
-def roster_digest(context: bytes, leaves: dict[int, bytes]) -> bytes:
-    """The digest on which all rosters must agree: who announced, and with which keys."""
-    return crypto.digest("roster", context, *(pack_number(client) + leaves[client] for client in sorted(leaves)))
+def _sparse_graphs(clients: int, corrupt: int, dropouts: int, honest: int) -> Iterator[GraphParameters]:
+    """Sparse graphs that are proved, of ascending degree."""
+    committee = next(_committees(clients, corrupt, dropouts), None)
+    if committee is None:
+        return
+    others, all_draws = clients - 1, clients * MAX_DRAWS
+    for degree in range(2, clients - 1, 2):
+        colluding = _most(others, corrupt, degree, all_draws, _SECURITY)
+        lost = _most(others, dropouts, degree, clients, _CORRECTNESS)
+        liars = _most(others, corrupt, degree, clients, _CORRECTNESS)
+        threshold = degree + 1 - lost - 2 * liars
+        if threshold <= max(1, colluding) or degree - lost - colluding < 1:
+            continue
+        for trial in range(_TRIALS):
+            distances = _distances(clients, trial)[: degree // 2]
+            if _connected(clients, degree, _second_eigenvalue(clients, distances), degree - lost - colluding, honest):
+                yield GraphParameters(degree, threshold, degree - lost, liars, *committee, distances)
 
 
-def roster_leaf(client: int, keys: bytes) -> bytes:
-    """The digest of one client's keys in the roster."""
-    return crypto.digest("leaf", pack_number(client), keys)
+def _committees(clients: int, corrupt: int, dropouts: int) -> Iterator[tuple[int, int]]:
+    """Sizes of committees and their quorums that are both secure and reachable."""
+    for size in range(3, clients + 1):
+        quorum = (size + _most(clients, corrupt, size, MAX_DRAWS, _SECURITY)) // 2 + 1
+        if quorum <= size - _most(clients, min(clients, corrupt + dropouts), size, 1, _CORRECTNESS):
+            yield size, quorum
 
 
-def neighbourhoods(digest: bytes, members: Sequence[int], degree: int) -> dict[int, frozenset[int]]:
-    """The neighbours of every client, without the client itself."""
-    circle = _shuffled(digest, members)
-    return {client: _nearest(circle, place, degree) for place, client in enumerate(circle)}
+def _connected(clients: int, degree: int, second: int, inner: int, honest: int) -> bool:
+    """Whether no part of at least `honest` survivors is cut off, if each has `inner` neighbours among them.
+
+    `second` bounds the magnitude of all eigenvalues but the first, in units of 1 / `_UNIT`. See the module.
+    """
+    for q in range(inner + 1, clients // 2 + 1):
+        z = min(max(q, honest - q), clients - q)
+        dense = inner * clients * _UNIT <= degree * q * _UNIT + second * (clients - q)
+        if dense and q * z * (degree * _UNIT) ** 2 <= second**2 * (clients - q) * (clients - z):
+            return False
+    return True
 
 
-def neighbours(digest: bytes, members: Sequence[int], degree: int, client: int) -> frozenset[int]:
-    """The neighbours of one client."""
-    circle = _shuffled(digest, members)
-    return _nearest(circle, circle.index(client), degree)
+@lru_cache(maxsize=64)
+def _distances(clients: int, trial: int) -> tuple[int, ...]:
+    """All distances on a circle, in a fixed pseudorandom order; half the circle is none of them."""
+    each = range(1, (clients - 1) // 2 + 1)
+    seed = crypto.digest("distances", pack_number(clients), pack_number(trial))
+    stream = hashlib.shake_256(seed).digest(8 * len(each))
+    return tuple(sorted(each, key=lambda distance: (stream[8 * distance - 8 : 8 * distance], distance)))
 
 
-def _shuffled(digest: bytes, members: Sequence[int]) -> list[int]:
-    """Sorted by 16 pseudorandom bytes each; ties, which are negligible, are broken by client number."""
-    stream = hashlib.shake_256(crypto.digest("order", digest)).digest(16 * len(members))
-    ranks = {client: stream[16 * place : 16 * place + 16] for place, client in enumerate(sorted(members))}
-    return sorted(members, key=lambda client: (ranks[client], client))
+def _second_eigenvalue(clients: int, distances: Sequence[int]) -> int:
+    """A bound on the magnitude of a circulant graph's eigenvalues but the first, in units of 1 / `_UNIT`.
+
+    They are 2 Σ cos(2πjd/n) over the distances d, for j = 1, …, n - 1, which are the same for j and n - j.
+    """
+    cosines, j = _cosines(clients), np.arange(1, clients // 2 + 1)
+    total = np.zeros(len(j), np.int64)
+    for distance in distances:
+        total += cosines[j * distance % clients]
+    return 2 * int(np.abs(total).max()) + 2 * len(distances)  # a cosine is rounded down by less than 1
 
 
-def _nearest(circle: list[int], place: int, degree: int) -> frozenset[int]:
-    """The nearest `degree` clients on the circle, half on each side; everyone else if there are no more."""
-    if degree >= len(circle) - 1:
-        return frozenset(circle) - {circle[place]}
-    steps = range(1, degree // 2 + 1)
-    return frozenset(circle[(place + sign * step) % len(circle)] for step in steps for sign in (1, -1))
+@lru_cache(maxsize=8)
+def _cosines(clients: int) -> NDArray[np.int64]:
+    """cos(2πj/n) in units of 1 / `_UNIT`, in integers, so that every machine computes the same."""
+    return np.array([_cosine(min(j, clients - j), clients) for j in range(clients)], np.int64)
 
 
-def _complete_threshold(clients: int, threat_model: ThreatModel, corrupt: int, dropouts: int) -> int:
-    """Two thirds plus one, clamped to the range that is both secure and reachable."""
+def _cosine(j: int, clients: int) -> int:
+    """cos(2πj/n) for j up to n/2, by the Taylor series for angles up to a quarter of the circle."""
+    m, sign = (2 * j, 1) if 4 * j <= clients else (clients - 2 * j, -1)
+    square = (_PI * m // clients) ** 2
+    total = term = _ONE
+    for k in range(2, 40, 2):
+        term = -term * square // (_ONE * _ONE * (k - 1) * k)
+        total += term
+    return sign * (total * _UNIT // _ONE)
+
+
+def _complete_graph(clients: int, threat_model: ThreatModel, corrupt: int, dropouts: int) -> GraphParameters:
+    """A threshold over two thirds, clamped to the range that is secure and reachable, with every liar if possible."""
     low = max(2, corrupt + 1 if threat_model is ThreatModel.SEMI_HONEST else (clients + corrupt) // 2 + 1)
     high = clients - dropouts
     if low > high:
@@ -111,52 +215,129 @@ def _complete_threshold(clients: int, threat_model: ThreatModel, corrupt: int, d
             f"{clients} clients are too few: security needs {low} shares, but only {high} are certain to arrive. "
             "Use larger cohorts."
         )
-    return min(max(low, (2 * clients + 2) // 3 + 1), high)
+    threshold = max(low, min(2 * clients // 3 + 1, high - 2 * corrupt))
+    liars = min(corrupt, (high - threshold) // 2)
+    return GraphParameters(clients - 1, threshold, threshold - 1, liars, clients, threshold)
 
 
-def _sparse_threshold(clients: int, degree: int, threat_model: ThreatModel, corrupt: int) -> int:
-    """One more share than colluders can hold; against an active server, of both kinds together.
+# The order of the clients
 
-    An honest neighbour reveals one kind of share, a corrupt one both, the client itself (one more holder) only that of
-    its seed: 2·threshold must exceed degree + 1 + colluders.
+
+def chain(secret: bytes, links: int = MAX_DRAWS) -> list[bytes]:
+    """A chain of nonces: each link is the digest of the next, the first one opens the commitment."""
+    found = [secret[:NONCE]]
+    for _ in range(links - 1):
+        found.append(_previous(found[-1]))
+    return found[::-1]
+
+
+def commitment(nonce: bytes, draw: int = 1) -> bytes:
+    """To a chain of nonces, from the link that is opened in this draw, counted from 1."""
+    for _ in range(draw - 1):
+        nonce = _previous(nonce)
+    return hashlib.sha256(b"tacit commitment" + nonce).digest()
+
+
+def _previous(nonce: bytes) -> bytes:
+    return hashlib.sha256(b"tacit nonce" + nonce).digest()[:NONCE]
+
+
+def roster_digest(context: bytes, leaves: dict[int, bytes]) -> bytes:
+    """The digest on which all rosters must agree: who announced, with which keys and which commitments."""
+    return crypto.digest("roster", context, *(pack_number(client) + leaves[client] for client in sorted(leaves)))
+
+
+def keys_digest(keys: bytes) -> bytes:
+    """The digest of a client's keys, which stands for them at clients that are not its neighbours."""
+    return crypto.digest("keys", keys)
+
+
+def roster_leaf(client: int, digest: bytes, committed: bytes) -> bytes:
+    """One client's part of the roster: the digest of its keys, and what it committed to."""
+    return crypto.digest("leaf", pack_number(client), digest, committed)
+
+
+def draw_order(roster: bytes, nonces: dict[int, bytes]) -> bytes:
+    """The seed of the clients' order, from the roster and the opened links; empty for a complete graph."""
+    if not nonces:
+        return b""
+    return crypto.digest("order", roster, *(pack_number(client) + nonces[client] for client in sorted(nonces)))
+
+
+@dataclass(frozen=True, eq=False)
+class Circle:
+    """The clients in their drawn order.
+
+    Attributes:
+        members: clients, in ascending order.
+        parameters: of the graph.
+        order: the seed from which the order follows.
     """
-    colluders = _max_colluding_neighbours(clients, corrupt, degree)
-    semi_honest = threat_model is ThreatModel.SEMI_HONEST
-    return max(2, colluders + 1 if semi_honest else (degree + 1 + colluders) // 2 + 1)
+
+    members: tuple[int, ...]
+    parameters: GraphParameters
+    order: bytes
+
+    @cached_property
+    def clients(self) -> list[int]:
+        """Sorted by 16 pseudorandom bytes each; ties, which are negligible, are broken by client number."""
+        if not self.parameters.distances:
+            return list(self.members)
+        stream = hashlib.shake_256(self.order).digest(16 * len(self.members))
+        ranks = {client: stream[16 * place : 16 * place + 16] for place, client in enumerate(self.members)}
+        return sorted(self.members, key=lambda client: (ranks[client], client))
+
+    def neighbours(self, client: int) -> frozenset[int]:
+        """The neighbours of one client, without itself."""
+        if not self.parameters.distances:
+            return frozenset(self.members) - {client}
+        return _near(self.clients, self.clients.index(client), self.parameters.distances)
+
+    def neighbourhoods(self) -> dict[int, frozenset[int]]:
+        """The neighbours of every client."""
+        if not self.parameters.distances:
+            return {client: frozenset(self.members) - {client} for client in self.members}
+        clients = self.clients
+        return {client: _near(clients, place, self.parameters.distances) for place, client in enumerate(clients)}
+
+    def committee(self) -> frozenset[int]:
+        """The clients whose signatures on the survivors count."""
+        return frozenset(self.clients[: self.parameters.committee])
+
+    def check_survivors(self, survivors: frozenset[int]) -> None:
+        """Raise `ProtocolError` unless each survivor has enough neighbours among the survivors."""
+        remaining = self.remaining(survivors)
+        if min((remaining[client] for client in survivors), default=0) < self.parameters.floor:
+            raise ProtocolError(f"Expected {self.parameters.floor} neighbours of every survivor to survive.")
+
+    def remaining(self, present: frozenset[int]) -> dict[int, int]:
+        """How many neighbours of each client are present."""
+        if not self.parameters.distances:
+            return {client: len(present - {client}) for client in self.members}
+        clients = self.clients
+        marks: NDArray[np.int64] = np.array([client in present for client in clients], np.int64)
+        total = sum((np.roll(marks, step) + np.roll(marks, -step) for step in self.parameters.distances), 0 * marks)
+        return dict(zip(clients, total.tolist(), strict=True))
 
 
-def _stays_connected(clients: int, degree: int, removed: int) -> bool:
-    """Whether removing these nodes disconnects the graph with probability at most 2^-41 (Bell et al., Theorem 3.7)."""
-    pairs = clients * (clients - degree - 1) // 2
-    return (pairs * comb(removed, degree) << _SECURITY) <= comb(clients, degree)
+def _near(clients: Sequence[int], place: int, distances: Sequence[int]) -> frozenset[int]:
+    """The clients at these distances on the circle, to either side."""
+    return frozenset(clients[(place + sign * step) % len(clients)] for step in distances for sign in (1, -1))
 
 
-def _hypergeometric_counts(total: int, marked: int, drawn: int) -> list[int]:
-    """In how many of the C(total, drawn) draws exactly x are marked, starting at the smallest possible x."""
-    low, high = max(0, drawn + marked - total), min(marked, drawn)
-    counts = [comb(marked, low) * comb(total - marked, drawn - low)]
-    for x in range(low, high):
-        counts.append(counts[-1] * (marked - x) * (drawn - x) // ((x + 1) * (total - marked - drawn + x + 1)))
-    return counts
+# Hypergeometric bounds, as ratios of exact integers
 
 
-def _max_colluding_neighbours(clients: int, corrupt: int, degree: int) -> int:
-    """The bound on colluding neighbours that no client exceeds, except with probability 2^-41."""
-    counts, tail = _hypergeometric_counts(clients, corrupt, degree), 0
-    draws = comb(clients, degree)
-    for x in range(min(corrupt, degree), -1, -1):
-        tail += counts.pop() if counts else 0
-        if (tail * clients << _SECURITY) > draws:
+@lru_cache(maxsize=1 << 14)
+def _most(total: int, marked: int, drawn: int, events: int, bits: int) -> int:
+    """How many of the drawn are marked at most, in any of several draws, except with probability 2^-bits."""
+    low, tail, draws = max(0, drawn + marked - total), 0, comb(total, drawn)
+    x = min(marked, drawn)
+    count = comb(marked, x) * comb(total - marked, drawn - x)
+    while x > low:
+        tail += count
+        if (tail * events << bits) > draws:
             return x
-    return 0
-
-
-def _min_remaining_neighbours(clients: int, degree: int, remaining: int) -> int:
-    """The number of remaining neighbours that no client falls below, except with probability 2^-20."""
-    counts, below = _hypergeometric_counts(clients, remaining, degree), 0
-    draws = comb(clients, degree)
-    for x, count in enumerate(counts, max(0, degree + remaining - clients)):
-        below += count
-        if (below * clients << _CORRECTNESS) >= draws:
-            return x
-    return 0
+        count = count * x * (total - marked - drawn + x) // ((marked - x + 1) * (drawn - x + 1))
+        x -= 1
+    return low

@@ -6,36 +6,21 @@ removes the rest: own pads of the survivors, by their seeds, and pads shared wit
 enough to reduce once at the end.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.errors import ProtocolError, TooFewClientsError
+from tacit.errors import ProtocolError
 from tacit.protocols import crypto
-from tacit.protocols.crypto import KEY, PrivateKey
-from tacit.protocols.secagg import shamir
-from tacit.protocols.secagg.shamir import ShareSet, recover_secrets
-from tacit.wire.packing import Table, pack_number, packed_size
+from tacit.protocols.crypto import PrivateKey
+from tacit.wire.packing import packed_size
 
 Vector = NDArray[np.uint32]
 CHUNK = 1 << 16  # words added at a time: 256 KiB stay in the cache between cipher and sum
 _WHOLE: dict[int, Any] = {8: np.dtype("u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4")}
 _BLOCK = 1 << 16  # values of other widths packed at a time; a multiple of 8, so blocks end at whole bytes
-
-
-class ShareKind(IntEnum):
-    """Which of a client's two secrets a share belongs to."""
-
-    SEED = 1  # of its own pad: opened if it uploaded
-    KEY = 2  # of its pads with neighbours: opened if it dropped out
-
-
-RevealedShare = tuple[ShareKind, shamir.Field]
-RevealedShares = Mapping[int, Mapping[int, RevealedShare]]  # by holder, then by the client whose secret it belongs to
 
 
 # Keys of pads
@@ -49,11 +34,6 @@ def own_pad_key(seed: bytes, binding: bytes, client: int) -> bytes:
 def pair_pad_key(secret: PrivateKey, other: bytes, binding: bytes, client: int, neighbour: int) -> bytes:
     """The key of the pad that two neighbours share: the one with the larger number adds it, the other subtracts it."""
     return crypto.derive(crypto.agree(secret, other), "pair pad", binding, *sorted((client, neighbour)))
-
-
-def seed_commitment(binding: bytes, client: int, seed: bytes) -> bytes:
-    """By which the server verifies a recovered seed; it reveals nothing about 256 random bits."""
-    return crypto.digest("seed", binding, pack_number(client), seed)
 
 
 # Vectors
@@ -110,77 +90,6 @@ def _unpack_block(data: bytes | memoryview, count: int, bits: int) -> Vector:
     return np.packbits(unpacked, axis=1, bitorder="little").view("<u4").ravel().astype(np.uint32)
 
 
-# The server's side
-
-
-@dataclass(frozen=True, eq=False)
-class ShareGraph:
-    """What the server knows once the roster is fixed.
-
-    Attributes:
-        members: clients that announced, in ascending order.
-        digest: of the roster.
-        keys: each client's public pad key and channel key.
-        neighbours: of each client, without itself.
-        threshold: shares that recover a secret.
-    """
-
-    members: tuple[int, ...]
-    digest: bytes
-    keys: Table
-    neighbours: Mapping[int, frozenset[int]]
-    threshold: int
-
-    @property
-    def degree(self) -> int:
-        """Neighbours of each client."""
-        return len(self.neighbours[self.members[0]])
-
-    def holders(self, client: int, present: Iterable[int]) -> frozenset[int]:
-        """Who of those present holds shares of this client's secrets: its neighbours and itself."""
-        return (self.neighbours[client] | {client}).intersection(present)
-
-
-def remove_pads(
-    graph: ShareGraph, total: Vector, revealed: RevealedShares, commitments: Table, survivors: frozenset[int]
-) -> None:
-    """Remove, in place, the own pads of the survivors and their pads with clients that dropped out.
-
-    Raises:
-        TooFewClientsError: a secret cannot be recovered.
-    """
-    seed_shares, key_shares = _share_sets(graph, revealed, commitments)
-    if {each.client for each in seed_shares} != survivors:
-        raise TooFewClientsError("No holder of a survivor's shares remains: its pad cannot be removed.")
-    seeds = recover_secrets(seed_shares, graph.threshold)
-    subtracted = [own_pad_key(seeds[j], graph.digest, j) for j in sorted(survivors)]
-    added: list[bytes] = []
-    for dropout, secret in recover_secrets(key_shares, graph.threshold).items():
-        key = crypto.load_key(secret)
-        for j in sorted(graph.neighbours[dropout] & survivors):
-            pad = pair_pad_key(key, graph.keys[j][:KEY], graph.digest, dropout, j)
-            (subtracted if j > dropout else added).append(pad)  # the larger of a pair has added it
-    add_pads(total, added, subtracted)
-
-
-def _share_sets(
-    graph: ShareGraph, revealed: RevealedShares, commitments: Table
-) -> tuple[list[ShareSet], list[ShareSet]]:
-    """The shares of seeds, and those of pad keys, by client."""
-    point = {client: place for place, client in enumerate(graph.members, 1)}
-    shares: dict[tuple[int, ShareKind], dict[int, shamir.Field]] = {}
-    for holder, parts in revealed.items():
-        for j, (kind, share) in parts.items():
-            shares.setdefault((j, kind), {})[point[holder]] = share
-    return (
-        [ShareSet(j, s, _is_seed(graph, j, commitments[j])) for (j, k), s in shares.items() if k is ShareKind.SEED],
-        [ShareSet(j, s, _is_key(graph.keys[j][:KEY])) for (j, k), s in shares.items() if k is ShareKind.KEY],
-    )
-
-
-def _is_seed(graph: ShareGraph, client: int, commitment: bytes) -> Callable[[bytes], bool]:
-    return lambda secret: seed_commitment(graph.digest, client, secret) == commitment
-
-
-def _is_key(announced: bytes) -> Callable[[bytes], bool]:
-    return lambda secret: crypto.public_key(crypto.load_key(secret)) == announced
+def remove_pads(total: Vector, added: Sequence[bytes], subtracted: Sequence[bytes]) -> None:
+    """Remove, in place, the pads that uploads have added, and those that they have subtracted."""
+    add_pads(total, subtracted, added)

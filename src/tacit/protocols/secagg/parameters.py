@@ -54,21 +54,25 @@ class Parameters:
         """The fewest clients in a sum, colluding ones included: what distributed noise may rely on."""
         return max(MIN_COHORT, self.min_uploads or self.cohort - _count(self.dropout, self.cohort))
 
+    @property
+    def draws(self) -> bool:
+        """Whether clients draw an order, because the graph of the whole cohort is sparse."""
+        return bool(self._graph(self.cohort, sparse=True).distances)
+
     def graph(self, announced: int) -> GraphParameters:
-        """Degree and threshold for this number of announced clients; all colluders of the cohort may be among them."""
-        corrupt, dropouts = _count(self.corrupt, self.cohort), _count(self.dropout, announced)
-        return graph_parameters(announced, self.threat_model, corrupt, dropouts)
+        """The graph of this number of announced clients; all colluders of the cohort may be among them."""
+        return self._graph(announced, sparse=self.draws)
 
-    def consents(self, announced: int) -> int:
-        """How many clients must have signed the same survivors before one of them opens anything.
+    def _graph(self, announced: int, *, sparse: bool) -> GraphParameters:
+        dropouts = _count(self.dropout, announced)
+        return graph_parameters(
+            announced, self.threat_model, self.colluding, dropouts, self.min_survivors, sparse=sparse
+        )
 
-        To open pads, as many as recover a secret, among a client's neighbours. Surplus noise depends on the number of
-        survivors, on which all clients must agree: then no two sets of survivors may find enough signatures among all
-        clients, of whom the colluding ones sign both. On a complete graph the first implies the second.
-        """
-        threshold = self.graph(announced).threshold
-        majority = (announced + _count(self.corrupt, self.cohort)) // 2 + 1
-        return max(threshold, majority) if self.surplus else threshold
+    @property
+    def colluding(self) -> int:
+        """How many clients may collude with the server, or lie."""
+        return _count(self.corrupt, self.cohort)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
 """A client of secure aggregation: `answer(state, request) -> (state, reply)`, deterministic and without I/O.
 
 Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning" (CCS 2017), with the sparse
-graph of Bell et al. (CCS 2020). A client adds its own pad to its vector and one pad for each neighbour, which cancels
-with that neighbour's. For each client either the seed of its own pad is opened (it uploaded) or the key of the others
-(it dropped out).
+graph as in Bell et al. (CCS 2020). A client adds its own pad to its vector and one pad for each neighbour, which
+cancels with that neighbour's. For each client either the seed of its own pad is opened (it uploaded) or the key of the
+others (it dropped out).
 
 All secrets derive from one root of 32 bytes, drawn once. Every reply is a pure function of state and request: a state
 that was restored after a crash gives the same reply again, never a second version of it (which would reuse keys). A
@@ -11,37 +11,28 @@ request that is not exactly what an honest server would send in this phase raise
 leaves the round. Store the new state before the reply is sent: an old state must not answer a second time.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tacit.errors import ProtocolError, UserError, expect
 from tacit.protocols import crypto
-from tacit.protocols.crypto import KEY, Entropy
+from tacit.protocols.crypto import KEY, SIGNATURE, Entropy
 from tacit.protocols.kit import ProtocolId, pack_state, read_optional_key, read_state
-from tacit.protocols.secagg import graph, noise_seeds, pads, secagg_messages, shamir
-from tacit.protocols.secagg.graph import ThreatModel
-from tacit.protocols.secagg.pads import (
-    ShareKind,
-    Vector,
-    own_pad_key,
-    pack_vector,
-    pair_pad_key,
-    reduce,
-    seed_commitment,
-    unpack_vector,
-)
+from tacit.protocols.secagg import dealing, graph, pads, secagg_messages, shamir
+from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle, ThreatModel
+from tacit.protocols.secagg.pads import Vector, own_pad_key, pack_vector, pair_pad_key, reduce, unpack_vector
 from tacit.protocols.secagg.parameters import SecaggPolicy, SecaggSession
 from tacit.protocols.secagg.secagg_messages import (
     KEYS,
-    SEALED,
-    SHARES,
     Direction,
     Phase,
     Roster,
     agreement_statement,
     announcement_statement,
+    read_signatures,
+    sharers_statement,
 )
 from tacit.wire.packing import (
     CLIENT_LIMIT,
@@ -66,17 +57,22 @@ class SecaggClientState:
         client: its number.
         min_announced: clients that must announce, by its policy.
         phase: the only request that it will answer next.
-        binding: what the next request must carry: the context, then the roster's digest.
+        binding: what the next request must carry: the context, then the digest of roster, order and challenge.
         root: from which its secrets derive.
         identity: its Ed25519 secret; empty where identities are not used.
         directory: the identities known in advance, by client.
         vector: its contribution to the sum, packed; empty until it is set.
+        draws: orders that it has helped to draw.
+        roster: the digest of the roster for which it has opened a nonce.
         members: the roster, once it is known.
-        keys: each neighbour's public pad key, and the shared secret of the channel to it.
-        shares: the shares it holds, including those of its own secrets.
+        order: the seed of the clients' order.
+        challenge: the server's commitment to its challenge.
+        pads: the keys of its pads with its neighbours.
+        holds: the keys of its shares of others' secrets, and of its own.
+        sharers: with whom it has padded.
         survivors: who uploaded, once this client has signed it.
         noise_seed: of its surplus noise; empty without such noise, and once it is shared.
-        holds: the keys of its shares of others' noise seeds, and of its own.
+        used: the contexts of sessions that it has joined before.
     """
 
     session: SecaggSession
@@ -88,12 +84,17 @@ class SecaggClientState:
     identity: bytes = b""
     directory: Table = field(default_factory=dict)
     vector: bytes = b""
+    draws: int = 0
+    roster: bytes = b""
     members: tuple[int, ...] = ()
-    keys: Table = field(default_factory=dict)
-    shares: Table = field(default_factory=dict)
+    order: bytes = b""
+    challenge: bytes = b""
+    pads: Table = field(default_factory=dict)
+    holds: Table = field(default_factory=dict)
+    sharers: frozenset[int] = frozenset()
     survivors: frozenset[int] = frozenset()
     noise_seed: bytes = b""
-    holds: Table = field(default_factory=dict)
+    used: tuple[bytes, ...] = ()
 
     def __repr__(self) -> str:  # no secrets in logs
         return f"SecaggClientState(client={self.client}, round={self.session.round}, phase={self.phase.name})"
@@ -103,14 +104,22 @@ class SecaggClientState:
         """Whether the server may send anything, so that messages are signed."""
         return self.session.parameters.threat_model is ThreatModel.ACTIVE_SERVER
 
+    @property
+    def circle(self) -> Circle:
+        """The clients in their order, once the roster is known."""
+        return Circle(self.members, self.session.parameters.graph(len(self.members)), self.order)
+
     def to_bytes(self) -> bytes:
         """For storage between two messages."""
-        numbers = map(pack_number, (self.client, self.min_announced, self.phase))
-        secrets = map(pack_chunk, (self.root, self.identity, self.noise_seed, self.vector))
-        tables = [pack_table(table, KEY) for table in (self.directory, self.holds)]
-        tables += [pack_table(self.keys, KEYS), pack_table(self.shares, SHARES)]
-        roster = pack_table(dict.fromkeys(self.members, b""), 0) + pack_subset(self.survivors, self.members)
-        return pack_state(ProtocolId.SECAGG, self.session.pack(), roster, *numbers, self.binding, *secrets, *tables)
+        numbers = map(pack_number, (self.client, self.min_announced, self.phase, self.draws))
+        keys = (self.root, self.identity, self.noise_seed, self.roster, self.order, self.challenge)
+        tables = [
+            pack_table(table, KEY) for table in (self.directory, self.pads, self.holds, dict(enumerate(self.used)))
+        ]
+        roster = pack_table(dict.fromkeys(self.members, b""), 0)
+        roster += pack_subset(self.sharers, self.members) + pack_subset(self.survivors, self.members)
+        fields = (*numbers, self.binding, *map(pack_chunk, (*keys, self.vector)), *tables)
+        return pack_state(ProtocolId.SECAGG, self.session.pack(), roster, *fields)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "SecaggClientState":
@@ -123,19 +132,24 @@ class SecaggClientState:
         return cls(
             session=session,
             members=members,
+            sharers=reader.subset(members),
             survivors=reader.subset(members),
             client=reader.number(),
             min_announced=reader.number(),
             phase=Phase(reader.number()),
+            draws=reader.number(),
             binding=reader.take(KEY),
             root=read_optional_key(reader),
             identity=read_optional_key(reader),
             noise_seed=read_optional_key(reader),
+            roster=read_optional_key(reader),
+            order=read_optional_key(reader),
+            challenge=read_optional_key(reader),
             vector=reader.chunk(packed_size(session.parameters.dim, session.parameters.bits)),
             directory=reader.table(KEY, CLIENT_LIMIT),
+            pads=reader.table(KEY, CLIENT_LIMIT),
             holds=reader.table(KEY, CLIENT_LIMIT),
-            keys=reader.table(KEYS, CLIENT_LIMIT),
-            shares=reader.table(SHARES, CLIENT_LIMIT),
+            used=tuple(reader.table(KEY, CLIENT_LIMIT).values()),
         )
 
 
@@ -157,6 +171,7 @@ def join_round(
     identity: bytes = b"",
     directory: Mapping[int, bytes] | None = None,
     noise_seed: bytes = b"",
+    earlier: SecaggClientState | None = None,
     entropy: Entropy = crypto.system_entropy,
 ) -> SecaggClientState:
     """The state of a client that was invited to a round.
@@ -168,9 +183,13 @@ def join_round(
         identity: its Ed25519 secret; required against an active server.
         directory: Ed25519 public keys of all who may take part, known in advance; required against an active server.
         noise_seed: the seed of the surplus noise in its vector; required if the parameters have such noise.
+        earlier: its state of the last round that it joined, which remembers the sessions it has used; None: the first.
         entropy: source of its secrets: the operating system's everywhere but in tests.
     """
     policy.check(session.parameters)
+    used = () if earlier is None else (*earlier.used, earlier.session.context)
+    if session.context in used:
+        raise ProtocolError("This session was used before. Use another config for every attempt of a round.")
     wanted = KEY if session.parameters.surplus else 0
     expect(len(noise_seed) == wanted, f"a noise seed of {wanted} bytes, got {len(noise_seed)}")
     expect(0 <= client < CLIENT_LIMIT, f"0 <= client={client} < 2^32")
@@ -188,6 +207,7 @@ def join_round(
         identity=identity,
         directory=known,
         noise_seed=noise_seed,
+        used=used,
     )
 
 
@@ -203,10 +223,11 @@ def set_vector(state: SecaggClientState, vector: Vector) -> SecaggClientState:
 def answer(state: SecaggClientState, request: bytes) -> tuple[SecaggClientState, bytes]:
     """One step: the state to store, and the reply to send.
 
-    Formal guarantees: with honest parameters, all requests of a semi-honest server together with the views of up to the
-    corrupt fraction of clients reveal nothing beyond the sum of the other survivors, of which there are at least
-    `min_survivors` minus the corrupt (Bonawitz et al., Theorems 6.3 and 6.5; Bell et al., Theorem 3.9). Under
-    `ACTIVE_SERVER` the same holds for a server that sends anything, if identities are known in advance.
+    Formal guarantees: all requests of a semi-honest server together with the views of up to the corrupt fraction of
+    clients reveal nothing beyond the sum of the other survivors, of which there are at least `min_survivors` minus the
+    corrupt (Bonawitz et al., Theorems 6.3 and 6.5; on sparse graphs except with probability 2^-40, as proved in
+    `tacit.protocols.secagg.graph`). Under `ACTIVE_SERVER` the same holds for a server that sends anything and chooses
+    whom to drop after it has seen the graph, if identities are known in advance.
 
     Sees: the server, the roster, the survivors and the sum; a neighbour, one share of each secret.
 
@@ -215,74 +236,106 @@ def answer(state: SecaggClientState, request: bytes) -> tuple[SecaggClientState,
     """
     if state.phase is Phase.CLOSED:
         raise ProtocolError("The round is closed: this client has answered every request.")
-    frame = secagg_messages.unpack(request, secagg_messages.max_sizes(state.session.parameters)[state.phase].down)
-    expected = (state.phase, Direction.REQUEST, state.session.round, state.client, state.binding)
-    if (frame.kind, frame.direction, frame.round, frame.client, frame.binding) != expected:
+    phases = {state.phase, Phase.SHARE} if state.draws and state.phase is Phase.DRAW else {state.phase}
+    sizes = secagg_messages.max_sizes(state.session.parameters)
+    frame = secagg_messages.unpack(request, max(sizes[phase].down for phase in phases))
+    expected = (Direction.REQUEST, state.session.round, state.client, state.binding)
+    if frame.kind not in phases or (frame.direction, frame.round, frame.client, frame.binding) != expected:
         raise ProtocolError(f"Expected a request to {state.phase.name.lower()} in this round, got another message.")
-    after, body = _STEPS[state.phase](state, Reader(frame.body))
-    header = (state.phase, Direction.REPLY, state.session.round, state.client, after.binding)
+    after, body = _STEPS[frame.kind](state, Reader(frame.body))
+    header = (frame.kind, Direction.REPLY, state.session.round, state.client, after.binding)
     return after, secagg_messages.pack(*header, body)
 
 
 def _announce(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     reader.expect_end()
+    draws = state.session.parameters.draws
     keys, signature = _public_keys(state), b""
+    committed = graph.commitment(_nonces(state)[0]) if draws else b""
     if state.active_server:
-        signature = crypto.sign(state.identity, announcement_statement(state.binding, state.client, keys))
-    return replace(state, phase=Phase.SHARE), keys + signature
+        signature = crypto.sign(state.identity, announcement_statement(state.binding, state.client, keys, committed))
+    return replace(state, phase=Phase.DRAW if draws else Phase.SHARE), keys + committed + signature
+
+
+def _draw(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
+    roster = reader.take(KEY)
+    reader.expect_end()
+    if state.draws == MAX_DRAWS:
+        raise ProtocolError(f"Expected at most {MAX_DRAWS} draws of an order.")
+    return replace(state, draws=state.draws + 1, roster=roster), _nonces(state)[state.draws]
 
 
 def _share(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     roster = Roster.read(reader, state.session.parameters)
-    members, binding = _check_roster(state, roster)
-    seed, (pad_secret, channel_secret) = _seed(state, binding), _secrets(state)
-    shares = _split([seed, pad_secret], state, roster, members, binding)
-    own = {state.client: shares.pop(state.client)}
-    channel = crypto.load_key(channel_secret)
-    keys = {j: roster.entries[j][:KEY] + crypto.agree(channel, roster.entries[j][KEY:KEYS]) for j in shares}
-    signers = shares if not _surplus(state) else set(members) - {state.client}
-    directory = {j: state.directory[j] for j in signers} if state.active_server else {}
+    circle, binding = _check_roster(state, roster)
+    pad, channel = (crypto.load_key(secret) for secret in _secrets(state))
+    near = sorted(roster.entries.keys() - {state.client})
+    shared = {j: crypto.agree(channel, roster.entries[j][KEY:KEYS]) for j in near}
+    shared[state.client] = crypto.derive(state.root, "own share", binding)
+    signers = {*near, *circle.committee()} if state.active_server else set()
     after = replace(
-        state, phase=Phase.UPLOAD, binding=binding, members=members, keys=keys, shares=own, directory=directory
+        state,
+        phase=Phase.CHECK,
+        binding=binding,
+        members=circle.members,
+        order=circle.order,
+        challenge=roster.challenge,
+        pads={j: pair_pad_key(pad, roster.entries[j][:KEY], binding, state.client, j) for j in near},
+        holds={j: dealing.holder_key(shared[j], binding, j, state.client) for j in shared},
+        directory={j: state.directory[j] for j in signers},
+        noise_seed=b"",
     )
-    dealt = _deal_noise_seed(after)
-    after = replace(after, noise_seed=b"")
-    sealed = {j: crypto.seal(_channel_key(after, j, sends=True), share, binding) for j, share in shares.items()}
-    return after, seed_commitment(binding, state.client, seed) + dealt + pack_table(sealed, SEALED)
+    return after, _deal(state, circle.parameters.threshold, binding, shared)
+
+
+def _check(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
+    challenge, dealers = reader.take(KEY), reader.subset(state.members)
+    reader.expect_end()
+    if crypto.digest("challenge", challenge) != state.challenge:
+        raise ProtocolError("The challenge is not the one that the server has committed to.")
+    _check_present(state, dealers, "has shared its secrets")
+    p = state.session.parameters
+    rows = np.array([dealing.elements(state.holds[j], p) for j in sorted(dealers & state.holds.keys())])
+    body = shamir.to_bytes(dealing.answers(rows, challenge, state.binding))
+    return replace(state, phase=Phase.UPLOAD, challenge=b""), body
 
 
 def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
-    sealed = reader.table(SEALED, len(state.members))
+    sharers = reader.subset(state.members)
     reader.expect_end()
     if not state.vector:
         raise ProtocolError("This client has no vector yet: it cannot upload.")
-    if not sealed.keys() <= state.keys.keys():
-        raise ProtocolError("Received shares from clients that are not neighbours.")
-    _check_threshold(state, len(sealed) + 1)
-    keys = {j: _channel_key(state, j, sends=False) for j in sealed}
-    shares = {j: crypto.unseal(keys[j], share, state.binding) for j, share in sealed.items()}
-    body = padded_vector(state, sorted(sealed))
-    holds = {j: _holder_key(state, j, state.client) for j in (*sealed, state.client)} if _surplus(state) else {}
-    after = replace(state, root=b"", vector=b"", shares={**state.shares, **shares}, holds=holds)
-    after = replace(after, keys=dict.fromkeys(state.keys, bytes(KEYS)))  # only the neighbours' numbers are still needed
-    return replace(after, phase=Phase.AGREE if state.active_server else Phase.OPEN), body
+    _check_present(state, sharers, "has shared its secrets")
+    signature = b""
+    if state.active_server and state.session.parameters.draws:
+        signature = crypto.sign(state.identity, sharers_statement(state.binding, state.members, sharers))
+    body = signature + padded_vector(state, sorted(state.pads.keys() & sharers))
+    after = replace(
+        state,
+        phase=Phase.AGREE if state.active_server else Phase.OPEN,
+        root=b"",
+        vector=b"",
+        sharers=sharers,
+        pads=_only(state.pads, sharers),
+        holds=_only(state.holds, sharers),
+    )
+    return after, body
 
 
 def _agree(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     survivors = _read_survivors(state, reader)
     reader.expect_end()
-    signature = crypto.sign(state.identity, agreement_statement(state.binding, state.members, survivors))
+    statement = agreement_statement(state.binding, state.members, state.sharers, survivors)
+    signature = crypto.sign(state.identity, statement)
     return replace(state, phase=Phase.OPEN, survivors=survivors, identity=b""), signature
 
 
 def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     survivors = _read_survivors(state, reader)
     if state.active_server:
-        _check_agreement(state, survivors, reader.table(crypto.SIGNATURE, len(state.members)))
-    requested = reader.table(1, len(state.members))
+        _check_agreement(state, survivors, reader)
     reader.expect_end()
-    revealed = {j: kind + _revealed_share(state, j, kind[0], survivors) for j, kind in requested.items()}
-    opened = _noise_seed_shares(state, requested, survivors)
+    body = b"".join(_revealed(state, j, survivors) for j in sorted(state.holds))
     closed = SecaggClientState(
         session=state.session,
         client=state.client,
@@ -290,13 +343,16 @@ def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, 
         phase=Phase.CLOSED,
         binding=state.binding,
         root=b"",
+        used=state.used,
     )
-    return closed, pack_table(revealed, secagg_messages.REVEALED) + opened
+    return closed, body
 
 
 _STEPS: dict[Phase, Callable[[SecaggClientState, Reader], tuple[SecaggClientState, bytes]]] = {
     Phase.ANNOUNCE: _announce,
+    Phase.DRAW: _draw,
     Phase.SHARE: _share,
+    Phase.CHECK: _check,
     Phase.UPLOAD: _upload,
     Phase.AGREE: _agree,
     Phase.OPEN: _open,
@@ -305,13 +361,16 @@ _STEPS: dict[Phase, Callable[[SecaggClientState, Reader], tuple[SecaggClientStat
 
 def padded_vector(state: SecaggClientState, neighbours: list[int]) -> bytes:
     """The vector with its own pad and those of its neighbours (Bonawitz et al., Figure 4, round 2)."""
-    p, secret = state.session.parameters, crypto.load_key(_secrets(state)[0])
+    p = state.session.parameters
     total = unpack_vector(state.vector, p.dim, p.bits)
-    pad_keys = {j: pair_pad_key(secret, state.keys[j][:KEY], state.binding, state.client, j) for j in neighbours}
     own = own_pad_key(_seed(state, state.binding), state.binding, state.client)
-    added = [own, *(pad_keys[j] for j in pad_keys if j < state.client)]
-    pads.add_pads(total, added, [pad_keys[j] for j in pad_keys if j > state.client])
+    added = [own, *(state.pads[j] for j in neighbours if j < state.client)]
+    pads.add_pads(total, added, [state.pads[j] for j in neighbours if j > state.client])
     return pack_vector(reduce(total, p.bits), p.bits)
+
+
+def _only(table: Table, clients: Iterable[int]) -> dict[int, bytes]:
+    return {j: table[j] for j in table.keys() & set(clients)}
 
 
 # Secrets, all derived from the root
@@ -331,61 +390,25 @@ def _public_keys(state: SecaggClientState) -> bytes:
     return b"".join(crypto.public_key(crypto.load_key(secret)) for secret in _secrets(state))
 
 
-def _channel_key(state: SecaggClientState, neighbour: int, *, sends: bool) -> bytes:
-    """The key that encrypts one share in one direction between two neighbours."""
-    direction = (state.client, neighbour) if sends else (neighbour, state.client)
-    return crypto.derive(state.keys[neighbour][KEY:], "share", state.binding, *direction)
+def _nonces(state: SecaggClientState) -> list[bytes]:
+    return graph.chain(crypto.derive(state.root, "nonces", state.session.context))
 
 
-def _split(
-    secrets: list[bytes], state: SecaggClientState, roster: Roster, members: tuple[int, ...], binding: bytes
-) -> dict[int, bytes]:
-    """Shares of the secrets for each holder."""
-    holders = sorted(roster.entries)
-    generator = crypto.keystream(crypto.derive(state.root, "coefficients", binding))
-    points = [members.index(j) + 1 for j in holders]
-    threshold = state.session.parameters.graph(len(members)).threshold
-    shares = shamir.split(secrets, points, threshold, lambda count: generator.update(bytes(count)))
-    return {j: shamir.to_bytes(both) for j, both in zip(holders, shares, strict=True)}
-
-
-# Seeds of surplus noise
-
-
-def _surplus(state: SecaggClientState) -> int:
-    return state.session.parameters.surplus
-
-
-def _holder_key(state: SecaggClientState, client: int, holder: int) -> bytes:
-    """The key of a holder's shares of a client's noise seeds; one of the two is this client."""
-    neighbour = client if holder == state.client else holder
-    shared = state.root if neighbour == state.client else state.keys[neighbour][KEY:]
-    return noise_seeds.holder_key(shared, state.binding, client, holder)
-
-
-def _deal_noise_seed(state: SecaggClientState) -> bytes:
-    """What this client publishes about its noise seeds; empty without surplus noise."""
-    p, holders = state.session.parameters, sorted((*state.keys, state.client))
-    if not p.surplus:
-        return b""
-    keys = {state.members.index(j) + 1: _holder_key(state, state.client, j) for j in holders}
-    return noise_seeds.deal(state.noise_seed, keys, p, p.graph(len(state.members)).threshold, state.binding)
-
-
-def _noise_seed_shares(state: SecaggClientState, requested: Table, survivors: frozenset[int]) -> bytes:
-    """This client's shares of the survivors' noise seeds, at the level that follows from their number."""
-    level = noise_seeds.level_of(state.session.parameters, len(survivors))
-    if not level:
-        return b""
-    shares = {j: noise_seeds.holder_share(state.holds[j], state.binding, level) for j in requested if j in survivors}
-    return pack_table({j: shamir.to_bytes(share) for j, share in shares.items()}, shamir.SHARE)
+def _deal(state: SecaggClientState, threshold: int, binding: bytes, shared: Mapping[int, bytes]) -> bytes:
+    """What this client publishes about its secrets."""
+    p = state.session.parameters
+    generator = crypto.keystream(crypto.derive(state.root, "masks", binding))
+    masks = shamir.uniform(dealing.MASKS, lambda count: generator.update(bytes(count)))
+    keys = [dealing.holder_key(shared[j], binding, state.client, j) for j in sorted(shared)]
+    secrets = [_seed(state, binding), _secrets(state)[0], *dealing.noise_chain(state.noise_seed, p)]
+    return dealing.corrections(secrets, masks, [dealing.elements(key, p) for key in keys], threshold)
 
 
 # What a client requires before it answers
 
 
-def _check_roster(state: SecaggClientState, roster: Roster) -> tuple[tuple[int, ...], bytes]:
-    """The members and the roster's digest, if this client may share its secrets with them."""
+def _check_roster(state: SecaggClientState, roster: Roster) -> tuple[Circle, bytes]:
+    """The clients in their order and the binding, if this client may share its secrets with them."""
     members, p = tuple(sorted({*roster.entries, *roster.digests})), state.session.parameters
     if not state.min_announced <= len(members) <= p.cohort:
         raise ProtocolError(f"Expected {state.min_announced} to {p.cohort} clients, got {len(members)}.")
@@ -395,63 +418,96 @@ def _check_roster(state: SecaggClientState, roster: Roster) -> tuple[tuple[int, 
     single = [key for both in keys.values() for key in (both[:KEY], both[KEY:])]
     if len(set(single)) != len(single):
         raise ProtocolError("Two clients announced the same key.")
-    leaves = {**roster.digests, **{j: graph.roster_leaf(j, both) for j, both in keys.items()}}
-    binding = graph.roster_digest(state.binding, leaves)
-    degree = p.graph(len(members)).degree
-    if graph.neighbours(binding, members, degree, state.client) != keys.keys() - {state.client}:
-        raise ProtocolError("The neighbours in the roster are not those that its digest determines.")
+    nonces = _check_nonces(state, roster) if p.draws else {}
+    committed = {j: graph.commitment(nonce, state.draws) for j, nonce in nonces.items()}
+    digests = {j: graph.keys_digest(both) for j, both in keys.items()} | {j: d[:KEY] for j, d in roster.digests.items()}
+    leaves = {j: graph.roster_leaf(j, digests[j], committed.get(j, b"")) for j in members}
+    digest = graph.roster_digest(state.binding, leaves)
+    if p.draws and digest != state.roster:
+        raise ProtocolError("The roster is not the one for which this client has opened its nonce.")
+    circle = Circle(members, p.graph(len(members)), graph.draw_order(digest, nonces))
+    if circle.neighbours(state.client) != keys.keys() - {state.client}:
+        raise ProtocolError("The neighbours in the roster are not those that the drawn order determines.")
     if state.active_server:
-        _check_signatures(state, roster)
-    return members, binding
+        _check_signatures(state, roster, committed)
+    return circle, roster_binding(digest, circle.order, roster.challenge)
 
 
-def _check_signatures(state: SecaggClientState, roster: Roster) -> None:
+def roster_binding(roster: bytes, order: bytes, challenge: bytes) -> bytes:
+    """What binds every key, pad and signature once the roster is known."""
+    return crypto.digest("binding", roster, order, challenge)
+
+
+def _check_nonces(state: SecaggClientState, roster: Roster) -> dict[int, bytes]:
+    """All clients' nonces of the last draw; whether they open the commitments shows the roster's digest."""
+    nonces = {j: entry[KEYS : KEYS + NONCE] for j, entry in roster.entries.items()}
+    if not state.draws or nonces[state.client] != _nonces(state)[state.draws - 1]:
+        raise ProtocolError("The roster does not contain the nonce that this client has opened.")
+    return nonces | {j: digest[KEY:] for j, digest in roster.digests.items()}
+
+
+def _check_signatures(state: SecaggClientState, roster: Roster, committed: Mapping[int, bytes]) -> None:
     if not {*roster.entries, *roster.digests} <= state.directory.keys():
         raise ProtocolError("The roster contains clients that are not in the directory.")
     for j in roster.entries.keys() - {state.client}:  # its own keys were compared
-        keys, signature = roster.entries[j][:KEYS], roster.entries[j][KEYS:]
-        crypto.verify(state.directory[j], signature, announcement_statement(state.binding, j, keys))
+        keys, signature = roster.entries[j][:KEYS], roster.entries[j][-SIGNATURE:]
+        statement = announcement_statement(state.binding, j, keys, committed.get(j, b""))
+        crypto.verify(state.directory[j], signature, statement)
 
 
-def _check_threshold(state: SecaggClientState, holders: int) -> None:
-    threshold = state.session.parameters.graph(len(state.members)).threshold
-    if holders < threshold:
-        raise ProtocolError(f"Expected {threshold} holders of this client's shares, got {holders}.")
+def _check_present(state: SecaggClientState, present: frozenset[int], claim: str) -> None:
+    """Of those present, this client must be one, and enough of its neighbours, and enough of all."""
+    if state.client not in present:
+        raise ProtocolError(f"This client {claim}, but is declared a dropout.")
+    required = state.session.parameters.min_survivors
+    if len(present) < required:
+        raise ProtocolError(f"Expected {required} clients, got {len(present)}.")
+    floor, near = state.circle.parameters.floor, len(present & state.pads.keys())
+    if near < floor:
+        raise ProtocolError(f"Expected {floor} neighbours of this client, got {near}.")
 
 
 def _read_survivors(state: SecaggClientState, reader: Reader) -> frozenset[int]:
-    """Who uploaded, if this client is one of them and they are enough."""
-    survivors, required = reader.subset(state.members), state.session.parameters.min_survivors
-    if state.client not in survivors:
-        raise ProtocolError("This client uploaded, but is declared a dropout.")
-    if len(survivors) < required:
-        raise ProtocolError(f"Expected {required} survivors, got {len(survivors)}.")
-    if not survivors & state.keys.keys() <= state.shares.keys():
-        raise ProtocolError("A neighbour is declared a survivor, but sent no shares.")
-    _check_threshold(state, len(survivors & state.shares.keys()))
+    """Who uploaded, if this client is one of them, and they are enough, also around every survivor."""
+    survivors = reader.subset(state.members)
+    if not survivors <= state.sharers:
+        raise ProtocolError("A client is declared a survivor, but did not share its secrets.")
+    _check_present(state, survivors, "uploaded")
+    state.circle.check_survivors(survivors)
     return survivors
 
 
-def _check_agreement(state: SecaggClientState, survivors: frozenset[int], signatures: dict[int, bytes]) -> None:
-    """Enough neighbours, and enough clients, must have signed the same set of survivors as this client."""
+def _check_agreement(state: SecaggClientState, survivors: frozenset[int], reader: Reader) -> None:
+    """A quorum of the committee must have signed what this client has, and on sparse graphs its neighbours' uploads."""
     if survivors != state.survivors:
         raise ProtocolError("The survivors are not those that this client has signed.")
-    if not signatures.keys() <= (survivors & state.directory.keys()):
-        raise ProtocolError("Received signatures of dropouts, or of clients whose signatures are not needed.")
-    statement = agreement_statement(state.binding, state.members, survivors)
+    circle = state.circle
+    signatures = read_signatures(reader, state.members, len(state.members))
+    if not signatures.keys() <= circle.committee() & survivors:
+        raise ProtocolError("Received signatures of dropouts, or of clients that are not in the committee.")
+    statement = agreement_statement(state.binding, state.members, state.sharers, survivors)
     for j, signature in signatures.items():
         crypto.verify(state.directory[j], signature, statement)
-    _check_threshold(state, len(signatures.keys() & state.shares.keys()) + 1)
-    required = state.session.parameters.consents(len(state.members))
-    if len(signatures) + 1 < required:
-        raise ProtocolError(f"Expected {required} clients to have signed the survivors, got {len(signatures) + 1}.")
+    if len(signatures) < circle.parameters.quorum:
+        raise ProtocolError(
+            f"Expected {circle.parameters.quorum} clients to have signed the survivors, got {len(signatures)}."
+        )
+    if state.session.parameters.draws:
+        padded = sharers_statement(state.binding, state.members, state.sharers)
+        for j in sorted(state.pads.keys() & survivors):
+            crypto.verify(state.directory[j], reader.take(SIGNATURE), padded)
 
 
-def _revealed_share(state: SecaggClientState, client: int, kind: int, survivors: frozenset[int]) -> bytes:
-    """The one share of a client that may be revealed: of its seed if it uploaded, of its pad key if it dropped out."""
-    if client not in state.shares:
-        raise ProtocolError("The server requested a share that this client does not hold.")
-    if kind != (ShareKind.SEED if client in survivors else ShareKind.KEY):
-        raise ProtocolError("The server requested the share that must stay secret.")
-    share = state.shares[client]
-    return share[: shamir.SHARE] if kind == ShareKind.SEED else share[shamir.SHARE :]
+def _revealed(state: SecaggClientState, client: int, survivors: frozenset[int]) -> bytes:
+    """What may be revealed about a client: a share of its seed if it uploaded, of its pad key if it dropped out.
+
+    With the latter the key of the pad with it, in case it has shared a wrong one. With surplus noise, a share of a
+    survivor's noise seed, at the level that follows from the number of survivors.
+    """
+    p = state.session.parameters
+    row = dealing.elements(state.holds[client], p)
+    if client not in survivors:
+        return shamir.to_bytes(dealing.secret_part(row, dealing.PAD_KEY)) + state.pads[client]
+    level = dealing.level_of(p, len(survivors))
+    noise = shamir.to_bytes(dealing.secret_part(row, dealing.NOISE + level - 1)) if level else b""
+    return shamir.to_bytes(dealing.secret_part(row, dealing.SEED)) + noise

@@ -1,12 +1,13 @@
-"""The messages of secure aggregation: five phases, a request and a reply in each, in frames of `tacit.protocols.kit`.
+"""The messages of secure aggregation: a request and a reply in each phase, in frames of `tacit.protocols.kit`.
 
 The kind of a frame is its phase, with the highest bit set in replies, and its body is::
 
     round u32 | client u32 | binding 32s | fields of the phase
 
-The binding is the session's context until a client knows the roster, and the roster's digest from then on. Bodies
-consist of the tables and sets of `tacit.wire.packing`. One table maps a client to one share: a message that asks for,
-or reveals, both shares of a client cannot be written.
+The binding is the session's context until a client knows the roster, and from then on a digest of the roster, of the
+drawn nonces and of the server's commitment to its challenge. Bodies consist of the tables and sets of
+`tacit.wire.packing`. A server does not ask for shares: which of a client's two shares a holder reveals follows from the
+survivors, so a message that asks for both cannot be written. What is revealed about several clients is in their order.
 """
 
 import struct
@@ -17,31 +18,32 @@ from functools import lru_cache
 
 from tacit.errors import ProtocolError
 from tacit.protocols import crypto, kit
-from tacit.protocols.crypto import KEY, SIGNATURE, TAG
+from tacit.protocols.crypto import KEY, SIGNATURE
 from tacit.protocols.kit import ProtocolFrame, ProtocolId
-from tacit.protocols.secagg import noise_seeds, shamir
-from tacit.protocols.secagg.graph import ThreatModel
+from tacit.protocols.secagg import dealing
+from tacit.protocols.secagg.graph import NONCE, ThreatModel
 from tacit.protocols.secagg.parameters import Parameters
+from tacit.protocols.secagg.shamir import ELEMENT, SHARE
 from tacit.wire.packing import Reader, pack_number, pack_subset, pack_table, packed_size, table_size
 
 _ADDRESS = struct.Struct("<II32s")
 HEADER = kit.HEADER + _ADDRESS.size
 _REPLY_BIT = 0x80
 KEYS = 2 * KEY  # a pad key and a channel key, both X25519
-SHARES = 2 * shamir.SHARE  # of the seed and of the pad key
-SEALED = SHARES + TAG
-REVEALED = 1 + shamir.SHARE
+LOST = SHARE + KEY  # what is revealed about a dropout: a share of its pad key, and the key of the pad with it
 
 
 class Phase(IntEnum):
     """What the server requests from a client, in this order."""
 
-    ANNOUNCE = 0  # fresh public keys (Bonawitz et al.: AdvertiseKeys)
-    SHARE = 1  # encrypted shares of seed and pad key (ShareKeys), and what opens surplus noise
-    UPLOAD = 2  # the padded vector (MaskedInputCollection)
-    AGREE = 3  # a signature on the set of survivors; against an active server only (ConsistencyCheck)
-    OPEN = 4  # the shares that remove pads (Unmasking), and surplus noise
-    CLOSED = 5  # the client answers no further request
+    ANNOUNCE = 0  # fresh public keys (Bonawitz et al.: AdvertiseKeys), and a commitment to nonces
+    DRAW = 1  # a nonce, from which the clients' order follows; only if the graph is sparse
+    SHARE = 2  # what shares the secrets of pads (ShareKeys) and of surplus noise
+    CHECK = 3  # whether the others' shares fit
+    UPLOAD = 4  # the padded vector (MaskedInputCollection)
+    AGREE = 5  # a signature on the set of survivors; against an active server only (ConsistencyCheck)
+    OPEN = 6  # the shares that remove pads (Unmasking), and surplus noise
+    CLOSED = 7  # the client answers no further request
 
 
 class Direction(IntEnum):
@@ -82,22 +84,38 @@ def unpack(data: bytes, limit: int) -> SecaggFrame:
 # Statements that clients sign
 
 
-def announcement_statement(context: bytes, client: int, keys: bytes) -> bytes:
-    """What a client signs when it announces its keys."""
-    return crypto.digest("announced", context, pack_number(client), keys)
+def announcement_statement(context: bytes, client: int, keys: bytes, committed: bytes) -> bytes:
+    """What a client signs when it announces its keys, and its commitment to nonces."""
+    return crypto.digest("announced", context, pack_number(client), keys, committed)
 
 
-def agreement_statement(binding: bytes, members: tuple[int, ...], survivors: frozenset[int]) -> bytes:
-    """What a client signs about the set of survivors."""
-    return crypto.digest("agreed", binding, pack_subset(survivors, members))
+def sharers_statement(binding: bytes, members: tuple[int, ...], sharers: frozenset[int]) -> bytes:
+    """What a client signs with its upload: with whom it may have padded."""
+    return crypto.digest("padded", binding, pack_subset(sharers, members))
+
+
+def agreement_statement(
+    binding: bytes, members: tuple[int, ...], sharers: frozenset[int], survivors: frozenset[int]
+) -> bytes:
+    """What a client signs about the sharers and the survivors."""
+    return crypto.digest("agreed", binding, pack_subset(sharers, members), pack_subset(survivors, members))
 
 
 # Bodies and their sizes
 
 
-def announcement_width(threat_model: ThreatModel) -> int:
-    """Bytes of a client's keys, and of its signature where identities are used."""
-    return KEYS + (SIGNATURE if threat_model is ThreatModel.ACTIVE_SERVER else 0)
+@dataclass(frozen=True)
+class Widths:
+    """Bytes of what a client announces, and of its entries in rosters."""
+
+    announcement: int
+    entry: int
+    digest: int = KEY + NONCE
+
+    @classmethod
+    def of(cls, p: Parameters) -> "Widths":
+        signature = SIGNATURE if p.threat_model is ThreatModel.ACTIVE_SERVER else 0
+        return cls(KEYS + KEY * p.draws + signature, KEYS + NONCE * p.draws + signature)
 
 
 @dataclass(frozen=True)
@@ -105,24 +123,41 @@ class Roster:
     """The clients that announced, as one of them receives it.
 
     Attributes:
-        entries: keys and signatures of the recipient's neighbours and of itself.
-        digests: of the keys of all others.
+        challenge: a commitment to the challenge of the phase `CHECK`.
+        entries: keys, nonces and signatures of the recipient's neighbours and of itself.
+        digests: of the keys of all others, and their nonces.
     """
 
+    challenge: bytes
     entries: dict[int, bytes]
     digests: dict[int, bytes]
 
-    def pack(self, threat_model: ThreatModel) -> bytes:
+    def pack(self, p: Parameters) -> bytes:
         """As the body of a frame."""
-        return pack_table(self.entries, announcement_width(threat_model)) + pack_table(self.digests, KEY)
+        widths = Widths.of(p)
+        return self.challenge + pack_table(self.entries, widths.entry) + pack_table(self.digests, widths.digest)
 
     @classmethod
     def read(cls, reader: Reader, p: Parameters) -> "Roster":
-        roster = cls(reader.table(announcement_width(p.threat_model), p.cohort), reader.table(KEY, p.cohort))
+        widths = Widths.of(p)
+        roster = cls(reader.take(KEY), reader.table(widths.entry, p.cohort), reader.table(widths.digest, p.cohort))
         reader.expect_end()
         if roster.entries.keys() & roster.digests.keys():
             raise ProtocolError("A client is in the roster twice.")
         return roster
+
+
+def read_signatures(reader: Reader, members: tuple[int, ...], limit: int) -> dict[int, bytes]:
+    """Signatures of some members, as `pack_signatures` packs them."""
+    signers = sorted(reader.subset(members))
+    if len(signers) > limit:
+        raise ProtocolError(f"Expected at most {limit} signatures, got {len(signers)}.")
+    return {signer: reader.take(SIGNATURE) for signer in signers}
+
+
+def pack_signatures(signatures: Mapping[int, bytes], members: tuple[int, ...]) -> bytes:
+    """Signatures of some members."""
+    return pack_subset(frozenset(signatures), members) + b"".join(signatures[j] for j in sorted(signatures))
 
 
 @dataclass(frozen=True)
@@ -134,22 +169,21 @@ class PhaseBytes:
 
 
 def _frame_sizes(
-    p: Parameters, neighbours: int, holders: int, others: int, signatures: int, published: int
+    p: Parameters, holders: int, others: int, corrected: int, quorum: int, revealed: int
 ) -> dict[Phase, PhaseBytes]:
     """Bytes of one client by phase, from the number of entries in its tables."""
-    dealing = noise_seeds.dealing_size(p.surplus, published)
-    opened = table_size(holders, shamir.SHARE) if p.surplus else 0
-    width, bitset = announcement_width(p.threat_model), (p.cohort + 7) // 8
-    consent = table_size(signatures, SIGNATURE) if p.threat_model is ThreatModel.ACTIVE_SERVER else 0
+    widths, bitset = Widths.of(p), (p.cohort + 7) // 8
+    active = p.threat_model is ThreatModel.ACTIVE_SERVER
+    consent = active * (bitset + SIGNATURE * (quorum + p.draws * (holders - 1)))
+    roster = KEY + table_size(holders, widths.entry) + table_size(others, widths.digest)
     bodies = {
-        Phase.ANNOUNCE: (width, 0),
-        Phase.SHARE: (
-            KEY + dealing + table_size(neighbours, SEALED),
-            table_size(holders, width) + table_size(others, KEY),
-        ),
-        Phase.UPLOAD: (packed_size(p.dim, p.bits), table_size(neighbours, SEALED)),
+        Phase.ANNOUNCE: (widths.announcement, 0),
+        Phase.DRAW: (NONCE, KEY),
+        Phase.SHARE: (ELEMENT * dealing.columns(p) * corrected, roster),
+        Phase.CHECK: (dealing.ANSWER * holders, KEY + bitset),
+        Phase.UPLOAD: (SIGNATURE * (active and p.draws) + packed_size(p.dim, p.bits), bitset),
         Phase.AGREE: (SIGNATURE, bitset),
-        Phase.OPEN: (table_size(holders, REVEALED) + opened, bitset + consent + table_size(holders, 1)),
+        Phase.OPEN: (revealed * holders, bitset + consent),
     }
     return {phase: PhaseBytes(HEADER + up, HEADER + down) for phase, (up, down) in bodies.items()}
 
@@ -157,7 +191,7 @@ def _frame_sizes(
 @lru_cache(maxsize=64)
 def max_sizes(p: Parameters) -> Mapping[Phase, PhaseBytes]:
     """The longest valid frames, on a complete graph."""
-    return _frame_sizes(p, p.cohort, p.cohort, p.cohort, p.cohort, p.cohort)
+    return _frame_sizes(p, p.cohort, p.cohort, p.cohort, p.cohort, max(LOST, 2 * SHARE))
 
 
 def max_reply_size(p: Parameters) -> int:
@@ -171,12 +205,14 @@ def phase_bytes(p: Parameters) -> dict[Phase, PhaseBytes]:
     Example:
         >>> sizes = phase_bytes(Parameters(cohort=100, dim=8316))
         >>> sizes[Phase.UPLOAD].up - 4 * 8316, sum(each.up + each.down for each in sizes.values())
-        (56, 56904)
+        (120, 55965)
     """
     graph = p.graph(p.cohort)
     holders = graph.degree + 1
-    published = holders + 1 - graph.threshold
-    sizes = _frame_sizes(p, graph.degree, holders, p.cohort - holders, p.consents(p.cohort) - 1, published)
+    revealed = SHARE * (2 if dealing.level_of(p, p.cohort) else 1)
+    sizes = _frame_sizes(p, holders, p.cohort - holders, holders - graph.threshold + 1, graph.quorum, revealed)
     if p.threat_model is not ThreatModel.ACTIVE_SERVER:
         del sizes[Phase.AGREE]
+    if not p.draws:
+        del sizes[Phase.DRAW]
     return sizes

@@ -1,27 +1,32 @@
-"""Shamir's secret sharing of 32-byte secrets over the field of p = 2^31 - 1, vectorised over holders and clients.
+"""Shamir's secret sharing over the field of p = 2^31 - 1, vectorised over holders and clients, with decoding.
 
 Any `threshold` shares recover the secret, fewer reveal nothing (Shamir, "How to share a secret", CACM 1979). A secret
-is cut into nine limbs of 30 bits, each the constant term of its own polynomial. Why this field: products of two
-elements fit uint64, and reduction modulo a Mersenne prime is a shift and an addition, so NumPy processes holders, limbs
-and clients at once without look-up tables (whose timing would leak secrets). It supports 2^31 - 2 holders, where
-GF(2^8) ends at 255, fewer than dense graphs of 1000 clients need. The cost is 36 bytes for a secret of 32.
+of 32 bytes is cut into nine limbs of 30 bits, each the constant term of its own polynomial. Why this field: products of
+two elements fit uint64, and reduction modulo a Mersenne prime is a shift and an addition, so NumPy processes holders,
+limbs and clients at once without look-up tables (whose timing would leak secrets). The cost is 36 bytes for a secret of
+32.
+
+Shares are a word of a Reed-Solomon code, so up to e of `threshold` + 2e shares may be wrong: the polynomial that agrees
+with all but e of them is unique (Reed & Solomon 1960), and `wrong_places` finds it by Gao's algorithm ("A new algorithm
+for decoding Reed-Solomon codes", 2003).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.errors import ProtocolError, TooFewClientsError
+from tacit.errors import ProtocolError
 
 Field = NDArray[np.uint64]
 
 PRIME = (1 << 31) - 1
 LIMBS = 9
-SHARE = 4 * LIMBS  # bytes
+ELEMENT = 4  # bytes
+SHARE = ELEMENT * LIMBS  # bytes
 _LIMB = 30  # bits
-_P, _SHIFT = np.uint64(PRIME), np.uint64(31)
+_P = np.uint64(PRIME)
 
 
 def to_limbs(secret: bytes) -> list[int]:
@@ -31,80 +36,24 @@ def to_limbs(secret: bytes) -> list[int]:
 
 
 def from_limbs(limbs: Sequence[int]) -> bytes:
-    """The inverse of `to_limbs`; raises `ProtocolError` for other numbers, which come from inconsistent shares."""
+    """The inverse of `to_limbs`; raises `ProtocolError` for other numbers, which a lying dealer has shared."""
     value = sum(int(limb) << _LIMB * place for place, limb in enumerate(limbs))
     if max(limbs) >> _LIMB or value >> 256:
-        raise ProtocolError("The shares are inconsistent.")
+        raise ProtocolError("Expected nine limbs of a 32-byte secret.")
     return value.to_bytes(32, "little")
 
 
-def split(secrets: Sequence[bytes], points: Sequence[int], threshold: int, draw: Callable[[int], bytes]) -> Field:
-    """Shares of each secret at each point, as an array (points, secrets, limbs).
-
-    Args:
-        secrets: 32 bytes each.
-        points: distinct numbers from 1, one for each holder.
-        threshold: number of shares that recover a secret.
-        draw: returns `n` secret, uniform bytes; called until all coefficients are drawn.
-    """
-    constants = np.array([to_limbs(secret) for secret in secrets], np.uint64)
-    coefficients = uniform((threshold - 1) * constants.size, draw).reshape(threshold - 1, *constants.shape)
-    return evaluate(np.concatenate([constants[None], coefficients]), points)
+def to_bytes(elements: Field) -> bytes:
+    """Elements of the field as bytes."""
+    return elements.astype("<u4").tobytes()
 
 
-def evaluate(polynomials: Field, points: Sequence[int]) -> Field:
-    """Polynomials, constant terms first, at points below 2^16, by Horner's rule."""
-    at = np.array(points, np.uint64).reshape(-1, *(1,) * (polynomials.ndim - 1))
-    total = np.zeros((len(points), *polynomials.shape[1:]), np.uint64)
-    for row in polynomials[::-1]:
-        total = total * at + row  # below 2^32 · 2^16 + 2^31
-        total = (total & _P) + (total >> _SHIFT)  # 2^31 = 1 modulo p: below 2^31 + 2^18
-    return total % _P
-
-
-def recover(points: NDArray[np.int64], shares: Field) -> Field:
-    """Constant terms of many polynomials, by Lagrange interpolation.
-
-    Args:
-        points: (secrets, threshold), the points of each secret's shares.
-        shares: (secrets, threshold, limbs).
-    """
-    patterns, which = np.unique(points, axis=0, return_inverse=True)  # a complete graph has one pattern
-    weights = _weights(patterns.astype(np.uint64))[which.reshape(-1)]
-    total = np.zeros((shares.shape[0], shares.shape[2]), np.uint64)
-    for place in range(points.shape[1]):
-        total = (total + weights[:, place, None] * shares[:, place]) % _P
-    return total
-
-
-def interpolate(points: Sequence[int], values: Field, places: Sequence[int]) -> Field:
-    """Values at further places of the polynomials of least degree that have these values at these points.
-
-    Args:
-        points: distinct numbers below p.
-        values: (points, …), an array for each point.
-        places: distinct numbers below p, other than the points.
-    """
-    at = np.array(points, np.uint64)
-    shifted = np.stack([(at + np.uint64(PRIME - place)) % _P for place in places])
-    weights = _weights(shifted).reshape(len(places), len(points), *(1,) * (values.ndim - 1))
-    total = np.zeros((len(places), *values.shape[1:]), np.uint64)
-    for row in range(len(points)):
-        total = (total + weights[:, row] * values[row]) % _P
-    return total
-
-
-def to_bytes(share: Field) -> bytes:
-    """A share as bytes."""
-    return share.astype("<u4").tobytes()
-
-
-def from_bytes(data: bytes) -> Field:
+def from_bytes(data: bytes, count: int = LIMBS) -> Field:
     """The inverse of `to_bytes`; numbers outside the field are rejected."""
-    share = np.frombuffer(data, "<u4").astype(np.uint64)
-    if share.size != LIMBS or bool((share >= _P).any()):
-        raise ProtocolError("Expected a share of nine field elements.")
-    return share
+    elements = np.frombuffer(data, "<u4").astype(np.uint64) if len(data) == ELEMENT * count else np.zeros(0, np.uint64)
+    if elements.size != count or bool((elements >= _P).any()):
+        raise ProtocolError(f"Expected {count} elements of the field.")
+    return elements
 
 
 def uniform(count: int, draw: Callable[[int], bytes]) -> Field:
@@ -116,14 +65,31 @@ def uniform(count: int, draw: Callable[[int], bytes]) -> Field:
     return drawn[:count]
 
 
-def _weights(points: Field) -> Field:
-    """Lagrange weights at zero, row by row: the products of x_j / (x_j - x_i) over j ≠ i."""
-    numerator, denominator = np.ones_like(points), np.ones_like(points)
-    for place in range(points.shape[1]):
-        other = points[:, place, None]
-        same = other == points
-        numerator = numerator * np.where(same, np.uint64(1), other) % _P
-        denominator = denominator * np.where(same, np.uint64(1), (other + _P - points) % _P) % _P
+def combine(matrix: Field, values: Field) -> Field:
+    """The product of a matrix (places, points) and values (points, columns), modulo p."""
+    total = np.zeros((matrix.shape[0], values.shape[1]), np.uint64)
+    for row in range(matrix.shape[1]):
+        total = (total + matrix[:, row, None] * values[row]) % _P
+    return total
+
+
+def interpolate(points: Sequence[int], values: Field, places: Sequence[int]) -> Field:
+    """Values (places, columns) of the polynomials of least degree with these values (points, columns)."""
+    return combine(_lagrange(tuple(points), tuple(places)), values)
+
+
+@lru_cache(maxsize=256)
+def _lagrange(points: tuple[int, ...], places: tuple[int, ...]) -> Field:
+    """Lagrange weights (places, points): all clients of a graph have the same points."""
+    at, to = np.array(points, np.uint64), np.array(places, np.uint64)[:, None]
+    numerator, denominator = np.ones((len(places), len(points)), np.uint64), np.ones(len(points), np.uint64)
+    for place, point in enumerate(points):
+        factor = np.repeat((to + _P - np.uint64(point)) % _P, len(points), 1)
+        factor[:, place] = 1
+        numerator = numerator * factor % _P
+        difference = (at + _P - np.uint64(point)) % _P
+        difference[place] = 1
+        denominator = denominator * difference % _P
     return numerator * _inverse(denominator) % _P
 
 
@@ -137,48 +103,90 @@ def _inverse(values: Field) -> Field:
     return result
 
 
-@dataclass(frozen=True, eq=False)
-class ShareSet:
-    """The shares of one client's secret by holder (from 1), and a test that recognises the right secret."""
-
-    client: int
-    shares: Mapping[int, Field]
-    is_secret: Callable[[bytes], bool]
+# Decoding
 
 
-def recover_secrets(share_sets: list[ShareSet], threshold: int) -> dict[int, bytes]:
-    """The verified secret of every client; raises `TooFewClientsError` if one cannot be recovered."""
-    if not share_sets:
-        return {}
-    for each in share_sets:
-        if len(each.shares) < threshold:
-            raise TooFewClientsError("Too few shares of a secret remain: there is no sum.")
-    candidates = _interpolate([(each, sorted(each.shares)[:threshold]) for each in share_sets])
-    return {
-        each.client: secret if secret is not None and each.is_secret(secret) else _search(each, threshold)
-        for each, secret in zip(share_sets, candidates, strict=True)
-    }
+def wrong_places(
+    points: Sequence[int], word: Field, threshold: int, errors: int, suspects: frozenset[int] = frozenset()
+) -> frozenset[int] | None:
+    """The points at which a word is wrong; None if more than `errors` are, so that it is no word of the code.
+
+    Args:
+        points: distinct numbers from 1.
+        word: (points, columns); a point is wrong if it is wrong in any column.
+        threshold: the polynomials' degree is below it.
+        errors: at most half of what `points` exceeds `threshold` by, so that the answer is unique.
+        suspects: points that are probably wrong; a guess, which saves time.
+    """
+    points = list(points)
+    trusted = [place for place, point in enumerate(points) if point not in suspects]
+    guess = _disagreeing(points, word, trusted[:threshold]) if len(trusted) >= threshold else None
+    if guess is not None and len(guess) <= errors:
+        return guess
+    found: frozenset[int] = frozenset()
+    for column in range(word.shape[1]):
+        wrong = _decode(points, word[:, column].tolist(), threshold)
+        if wrong is None:
+            return None
+        found |= wrong
+    return found if len(found) <= errors else None
 
 
-def _interpolate(choices: list[tuple[ShareSet, list[int]]]) -> list[bytes | None]:
-    """The secrets that the chosen shares give; None where the result is not 32 bytes."""
-    points = np.array([holders for _, holders in choices], np.int64)
-    shares = np.array([[each.shares[holder] for holder in holders] for each, holders in choices], np.uint64)
-    return [_secret_or_none(limbs) for limbs in recover(points, shares).tolist()]
+def _disagreeing(points: list[int], word: Field, basis: list[int]) -> frozenset[int]:
+    """The points at which a word differs from the polynomials through the values at some of its places."""
+    expected = interpolate([points[place] for place in basis], word[basis], points)
+    return frozenset(point for point, wrong in zip(points, (expected != word).any(1), strict=True) if wrong)
 
 
-def _secret_or_none(limbs: list[int]) -> bytes | None:
-    try:
-        return from_limbs(limbs)
-    except ProtocolError:
+def _decode(points: list[int], values: list[int], threshold: int) -> frozenset[int] | None:
+    """Gao's algorithm: the points at which the nearest codeword differs, or None if there is none near enough."""
+    product, fitted = [1], [0]
+    for point, value in zip(points, values, strict=True):  # Newton's interpolation
+        scale = (value - _at(fitted, point)) * pow(_at(product, point), -1, PRIME) % PRIME
+        fitted = _add(fitted, [scale * each % PRIME for each in product])
+        product = _add([0, *product], [-point * each for each in product])
+    before, now, cofactor_before, cofactor = product, fitted, [0], [1]
+    while 2 * (len(now) - 1) >= len(points) + threshold and any(now):
+        quotient, rest = _divide(before, now)
+        before, now = now, rest
+        cofactor_before, cofactor = cofactor, _add(cofactor_before, [-each for each in _times(quotient, cofactor)])
+    message, rest = _divide(now, cofactor)
+    if any(rest) or len(message) > threshold:
         return None
+    return frozenset(point for point, value in zip(points, values, strict=True) if _at(message, point) != value)
 
 
-def _search(share_set: ShareSet, threshold: int) -> bytes:
-    """Omit shares in turn, because some are wrong. With one share to spare, one wrong share is always found."""
-    holders = sorted(share_set.shares)
-    rotations = [(holders[start:] + holders[:start])[:threshold] for start in range(1, len(holders))]
-    for secret in _interpolate([(share_set, rotation) for rotation in rotations]):
-        if secret is not None and share_set.is_secret(secret):
-            return secret
-    raise TooFewClientsError(f"The shares of client {share_set.client} are inconsistent: there is no sum.")
+def _at(polynomial: list[int], point: int) -> int:
+    total = 0
+    for coefficient in reversed(polynomial):
+        total = (total * point + coefficient) % PRIME
+    return total
+
+
+def _add(one: list[int], other: list[int]) -> list[int]:
+    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    total = [(a + b) % PRIME for a, b in zip(longer, shorter, strict=False)] + [
+        a % PRIME for a in longer[len(shorter) :]
+    ]
+    while len(total) > 1 and not total[-1]:
+        total.pop()
+    return total
+
+
+def _times(one: list[int], other: list[int]) -> list[int]:
+    total = [0] * (len(one) + len(other) - 1)
+    for place, factor in enumerate(one):
+        for other_place, other_factor in enumerate(other):
+            total[place + other_place] += factor * other_factor
+    return _add(total, [0])
+
+
+def _divide(one: list[int], other: list[int]) -> tuple[list[int], list[int]]:
+    """Quotient and remainder."""
+    rest, quotient, lead = list(one), [0] * max(1, len(one) - len(other) + 1), pow(other[-1], -1, PRIME)
+    for place in range(len(one) - len(other), -1, -1):
+        factor = rest[place + len(other) - 1] * lead % PRIME
+        quotient[place] = factor
+        for step, coefficient in enumerate(other):
+            rest[place + step] = (rest[place + step] - factor * coefficient) % PRIME
+    return _add(quotient, [0]), _add(rest, [0])
