@@ -13,14 +13,12 @@ from torch import Tensor
 from tacit.core import Bound, DenseRows, Key, MaskedRows, SimulatedRound, State, Sum
 from tacit.errors import UserError
 from tacit.noise.discrete import SMOOTHING, ByteSource
-from tacit.noise.lattice import rounded_bound
+from tacit.noise.lattice import WAVE, float_error, rounded_bound
 from tacit.noise.sum_grid import (
     DISTANCE,
     FINE_BITS,
-    WAVE,
     SumGrid,
     WideSums,
-    float_error,
     noisy_count,
     round_stochastically,
 )

@@ -86,10 +86,51 @@ def test_growing_cohorts_are_charged_at_their_own_rates() -> None:
 
 
 def test_a_median_bound_has_a_nominal_epsilon_and_no_guarantee() -> None:
-    run = tacit.train(geyer(clipping="median", rounds=3), task(), workers=1, noise="seeded")
+    method = replace(geyer(clipping="median", rounds=3), budget=None)
+    run = tacit.train(method, task(), workers=1, noise="seeded")
     assert not run.privacy.proved
     assert "median" in run.privacy.reason
     assert any("Nominal ε" in sentence for sentence in run.privacy.not_covered)
+
+
+def test_a_budget_that_nothing_proves_is_refused_before_anything_is_released(tmp_path: Path) -> None:
+    with pytest.raises(CompositionError, match=r"cannot be kept, because nothing is proved: the clipping bound is the"):
+        tacit.train(geyer(clipping="median", rounds=3), task(), workers=1, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(CompositionError, match=r"rests on your trainer `Own`.*Nothing was released"):
+        tacit.rounds(replace(geyer(), trainer=Own(lr=0.1, steps=1)), task())
+
+
+class Own(Sgd):
+    """A trainer that is not Tacit's own."""
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_failed_attempt_remains_charged_and_the_next_one_is_charged_again(shared: bool, tmp_path: Path) -> None:
+    method, release = geyer(rounds=10), release_of(geyer(), 20, 0)
+    assert release is not None
+    with Ledger.open(tmp_path / "ledger.db", Budget(6.0, 1e-3)) as opened:
+        ledger = opened if shared else None
+        charges = Charges.begin(method, 20, [], ledger, "run").reserve("a").settle(Turnout(5, 5))
+        charges = charges.reserve("b").fail().reserve("c").fail().reserve("d").settle(Turnout(5, 5))
+        assert (charges.rounds, charges.retries) == (2, 2)
+        assert charges.epsilon == pytest.approx(Accounting.of(FAST_PLD).compose(release, 4).epsilon(1e-3))
+        assert "ε includes 2 further attempts" in str(charges.guarantee())
+        if ledger is not None:
+            assert ledger.accounting.rounds == 4
+            assert Charges.begin(method, 20, [Turnout(5, 5)] * 2, ledger, "run").epsilon == pytest.approx(
+                charges.epsilon
+            )
+
+
+def test_attempts_before_a_crash_are_counted_unless_they_are_repeated_with_their_key(tmp_path: Path) -> None:
+    method = geyer(rounds=10)
+    with Ledger.open(tmp_path / "ledger.db", Budget(6.0, 1e-3)) as ledger:
+        Charges.begin(method, 20, [], ledger, "run").reserve("a")
+        resumed = Charges.begin(method, 20, [], ledger, "run")
+        assert (resumed.reserve("a").accounting.rounds, ledger.accounting.rounds) == (1, 1)
+        fresh = resumed.reserve("b")
+        assert (fresh.rounds, fresh.retries, fresh.accounting.rounds, ledger.accounting.rounds) == (1, 1, 2, 2)
 
 
 def test_a_guarantee_says_whether_floating_point_is_covered() -> None:

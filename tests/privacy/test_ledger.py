@@ -88,6 +88,21 @@ def test_repeating_a_round_costs_nothing_and_another_event_is_refused(tmp_path):
 COSTLIER, COSTLIEST = (Release(Gaussian(noise), sampling=Sampling("poisson", 0.1)) for noise in (1.5, 1.2))
 
 
+def test_a_second_attempt_with_another_key_is_another_charge(tmp_path):
+    with open_ledger(tmp_path) as ledger:
+        first, again = (ledger.reserve("run", 1, RELEASE, key="a") for _ in range(2))
+        assert (first, ledger.accounting.rounds) == (again, 1)
+        second = ledger.reserve("run", 1, RELEASE, key="b")
+        assert (first.attempt, second.attempt, ledger.accounting.rounds) == (1, 2, 2)
+        ledger.release(second, "model")
+    with open_ledger(tmp_path) as ledger:
+        assert [entry.digest for entry in ledger.attempts("run", 1)] == [None, "model"]
+        twice = Accounting.of(ledger.accounting.accountant).compose(RELEASE, 2)
+        assert ledger.accounting.epsilon(1e-5) == pytest.approx(twice.epsilon(1e-5))
+        with pytest.raises(LedgerError, match="knows the key of round 2 of run: it is that of round 1 of run"):
+            ledger.reserve("run", 2, RELEASE, key="a")
+
+
 def test_the_charge_of_a_reserved_round_may_increase_but_never_decrease(tmp_path):
     with open_ledger(tmp_path) as ledger:
         ledger.reserve("run", 1, RELEASE)

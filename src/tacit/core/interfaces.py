@@ -7,7 +7,7 @@ Pieces are frozen records. What they carry from round to round lives in `State.m
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
@@ -284,6 +284,21 @@ class Channel(Protocol):
             seed: of the run, from which simulated parties derive their keys; None: single rounds outside a run, for
                 which no party is started and the same result is computed without it.
         """
+        ...
+
+
+@runtime_checkable
+class RecordMechanism(Protocol):
+    """A mechanism whose noise may be scaled to what one record adds to a row, and not to a client's whole row."""
+
+    @property
+    def record_bound(self) -> float | None:
+        """The bound on what one record adds to a row; None: the noise is scaled to whole rows."""
+        ...
+
+    @property
+    def row_bound(self) -> float | None:
+        """The largest norm of a row that is a sum over records, without noise; None likewise."""
         ...
 
 

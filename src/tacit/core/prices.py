@@ -35,6 +35,12 @@ class Adjacency(StrEnum):
         """What a guarantee for it says about one client, in a sentence."""
         return _MEANINGS[self]
 
+    def meaning_for(self, unit: Unit) -> str:
+        """What a guarantee for it says about one of these units, in a sentence."""
+        if unit is Unit.CLIENT or self is not Adjacency.ADD_OR_REMOVE:
+            return self.meaning
+        return f"What is released would be about as likely if the {unit} were not among the data of its client."
+
 
 _MEANINGS = {
     Adjacency.ADD_OR_REMOVE: "What is released would be about as likely if the client were not in the population.",

@@ -27,6 +27,7 @@ TYPES_IN_WORDS = {
 }
 
 SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")  # of a method
+SETTINGS = ("budget", "patience", "reach", "report_delta")  # of a method, beside its pieces
 
 
 def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -> T:

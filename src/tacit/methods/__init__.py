@@ -20,7 +20,7 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, TypeGuard
 
 from tacit.core.discovery import Definition, Outline, read_outline
-from tacit.core.schema import SLOTS, call, changed, check_names, choose, suggestion
+from tacit.core.schema import SETTINGS, SLOTS, call, changed, check_names, choose, suggestion
 
 if TYPE_CHECKING:
     from tacit.core import Method
@@ -80,9 +80,9 @@ def check(name: str, args: Mapping[str, object]) -> None:
 
 
 def options(name: str) -> Sequence[str]:
-    """The names that the method with this name can be given: its factory's parameters, its pieces, short names."""
+    """The names that the method with this name can be given: factory's parameters, pieces, settings, short names."""
     known = choose(definitions(), name, "method").parameters
-    return list(dict.fromkeys([*known, *SLOTS, *short_names(name)]))
+    return list(dict.fromkeys([*known, *SLOTS, *SETTINGS, *short_names(name)]))
 
 
 def expand(name: str, args: Mapping[str, object]) -> dict[str, object]:
@@ -128,7 +128,8 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Metho
     """The method with this name and with arguments from a file or a command line.
 
     Arguments are checked against the factory's signature; dots reach into its records (`descent.lr`). Any other name is
-    that of a piece of the finished method, or with dots of a field of it. A piece is given as Python writes it.
+    that of a piece or setting of the finished method, or with dots of a field of it; both are given as Python writes
+    them. `budget="none"` leaves a budget out.
 
     Example:
         >>> made = make("fl-std", {"rounds": "3", "descent.lr": "0.1", "server.rate": "1/2", "sampler": "Everyone()"})

@@ -31,17 +31,34 @@ DROPOUTS = (
 
 
 @dataclass(frozen=True, eq=False)
+class Reservation:
+    """A round that is charged, and neither released nor failed yet.
+
+    Attributes:
+        earlier: the accounting of everything before it.
+        failed: how many attempts at the same round it includes.
+        entry: the round in the ledger, if there is one.
+    """
+
+    earlier: Accounting
+    failed: int
+    entry: LedgerEntry | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Charges:
     """What a run was charged so far.
 
     Attributes:
         method: the method that is run.
         population: the number of clients.
-        accounting: the accounting of the run's rounds.
+        accounting: the accounting of the run's rounds, and of all attempts at them.
         rounds_allowed: the number of rounds that the method and its budget allow.
         ledger: the ledger to which they are charged, if any.
         run: the run's name in the ledger, from which its noise is derived.
-        before_reserve: the accounting without the round that was reserved last.
+        retries: how many charged attempts beside one for each round the accounting includes.
+        failed: how many of these were attempts at the next round.
+        reserved: the round that was reserved last, until it failed or another one is reserved.
     """
 
     method: Method
@@ -50,7 +67,9 @@ class Charges:
     rounds_allowed: int
     ledger: Ledger | None = None
     run: str = ""
-    before_reserve: Accounting | None = None
+    retries: int = 0
+    failed: int = 0
+    reserved: Reservation | None = None
 
     @classmethod
     def begin(
@@ -66,8 +85,14 @@ class Charges:
         if ledger is not None:
             ledger.check_charged(run, len(turnouts))
         releases = [_release(method, population, index, turnout) for index, turnout in enumerate(turnouts)]
-        accounting = Accounting.of(accountant_for(method, population), releases)
-        return cls(method, population, accounting, rounds_allowed(method, population), ledger, run)
+        failed = [each for number in range(1, len(turnouts) + 1) for each in _attempts(ledger, run, number)[:-1]]
+        accounting = _compose_all(Accounting.of(accountant_for(method, population), releases), failed)
+        return cls(method, population, accounting, rounds_allowed(method, population), ledger, run, len(failed))
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that were charged, each counted once, however many attempts it took."""
+        return self.accounting.rounds - self.retries
 
     @property
     def delta(self) -> float:
@@ -87,15 +112,30 @@ class Charges:
     def reserve(self, key: str = "") -> Self:
         """The charges with one more round, before any of its noise is drawn from the key with this digest.
 
+        Attempts at the round with other keys, which the ledger knows from before a crash, remain charged.
+
         Raises:
             BudgetError: the round would exceed the run's budget or the ledger's. Nothing was charged.
         """
-        release = _release(self.method, self.population, self.accounting.rounds)
-        charged = replace(self, accounting=self.accounting.compose(release), before_reserve=self.accounting)
+        others = [each for each in _attempts(self.ledger, self.run, self.rounds + 1) if each.key != key]
+        unknown = others[self.failed :]
+        earlier, retries = _compose_all(self.accounting, unknown), self.retries + len(unknown)
+        release = _release(self.method, self.population, self.rounds)
+        reserved = Reservation(earlier, self.failed + len(unknown))
+        charged = replace(self, accounting=earlier.compose(release), retries=retries, failed=0, reserved=reserved)
         charged._check_budget()  # earlier rounds may have cost more than planned
-        if self.ledger is not None:
-            self.ledger.reserve(self.run, charged.accounting.rounds, release, self.method.name, key)
-        return charged
+        if self.ledger is None:
+            return charged
+        entry = self.ledger.reserve(self.run, charged.rounds, release, self.method.name, key)
+        return replace(charged, reserved=replace(reserved, entry=entry))
+
+    def fail(self) -> Self:
+        """The charges after an attempt at the reserved round that released nothing, so that the round can be repeated.
+
+        The attempt remains charged: what clients sent is not taken back. The next one needs a new key.
+        """
+        assert self.reserved is not None  # only a reserved round can fail
+        return replace(self, retries=self.retries + 1, failed=self.reserved.failed + 1, reserved=None)
 
     def settle(self, turnout: Turnout) -> Self:
         """The charges with the reserved round at its real turnout, before anything is released.
@@ -106,38 +146,31 @@ class Charges:
         Raises:
             BudgetError: the round would exceed a budget. Nothing may be released; the reservation remains charged.
         """
-        assert self.before_reserve is not None  # only a reserved round is settled
-        index = self.before_reserve.rounds
+        assert self.reserved is not None  # only a reserved round is settled
+        index = self.rounds - 1
         planned, actual = (_release(self.method, self.population, index, known) for known in (None, turnout))
         if actual == planned:
             return self
         self._check_proved(actual)
-        settled = replace(self, accounting=self.before_reserve.compose(actual))
+        settled = replace(self, accounting=self.reserved.earlier.compose(actual))
         if settled.epsilon > self.epsilon:
             settled._check_budget("because too few clients delivered their noise")
-            if self.ledger is not None:
-                self.ledger.increase(self._entry(self.ledger, index + 1), actual)
+            if self.ledger is not None and self.reserved.entry is not None:
+                self.ledger.increase(self.reserved.entry, actual)
         return settled
 
     def release(self, state: State) -> None:
         """Mark the round as released, with a digest of the resulting model."""
-        if self.ledger is None:
+        if self.ledger is None or self.reserved is None or self.reserved.entry is None:
             return
         weights = state.weights.detach().cpu().contiguous().numpy()
-        entry = self._entry(self.ledger, self.accounting.rounds)
-        self.ledger.release(entry, hashlib.sha256(weights.data).hexdigest())
-
-    def _entry(self, ledger: Ledger, number: int) -> LedgerEntry:
-        """The reserved round with this number."""
-        return next(e for e in reversed(ledger.entries) if (e.run, e.round) == (self.run, number))
+        self.ledger.release(self.reserved.entry, hashlib.sha256(weights.data).hexdigest())
 
     def _check_budget(self, why: str = "") -> None:
         budget = self.method.budget
         if budget is not None and self.epsilon > budget.epsilon:
             reason = f", {why}" if why else ""
-            raise BudgetError(
-                f"Round {self.accounting.rounds} would exceed the budget of {budget}{reason}. Nothing was released."
-            )
+            raise BudgetError(f"Round {self.rounds} would exceed the budget of {budget}{reason}. Nothing was released.")
 
     def _check_proved(self, release: Release) -> None:
         """Raise `BudgetError` if nothing is proved of this release for the adjacency of the run, or of its ledger."""
@@ -145,13 +178,13 @@ class Charges:
         for adjacency in (each.accountant.adjacency for each in (self.accounting, *shared)):
             if adjacency not in release.adjacencies:
                 raise BudgetError(
-                    f"Round {self.accounting.rounds} cannot be charged for {adjacency} adjacency, because more clients "
+                    f"Round {self.rounds} cannot be charged for {adjacency} adjacency, because more clients "
                     "were lost than the noise provides for. Nothing was released."
                 )
 
     def guarantee(self, history: Sequence[Report] = ()) -> Guarantee:
         """What is proved so far, and what is not; `history` shows how often each client took part."""
-        mechanism, rounds = self.method.mechanism, self.accounting.rounds
+        mechanism, rounds = self.method.mechanism, self.rounds
         price = self.method.price(0)
         exclusions = (
             "Hyperparameters that were tuned on the same data are not accounted for.",
@@ -166,7 +199,7 @@ class Charges:
         turnouts += [None] * (max(rounds, 1) - len(turnouts))
         releases = [_release(self.method, self.population, index, turnout) for index, turnout in enumerate(turnouts)]
         proved = self.accounting.guarantee(self.delta, releases, releases[0].adversary).excluding(*exclusions)
-        proved = proved.excluding(releases[0].caveat)
+        proved = replace(proved.excluding(releases[0].caveat), rounds=rounds, retries=self.retries)
         return self._against_server(proved, releases, history) if mechanism.requires == "only the sum" else proved
 
     def _against_server(self, proved: Guarantee, releases: Sequence[Release], history: Sequence[Report]) -> Guarantee:
@@ -174,6 +207,8 @@ class Charges:
         sums = "Secure aggregation is assumed: a trusted party adds up real numbers." if self._trusts_sum else ""
         found = proved.excluding("Clients are assumed to add their shares of the noise.", DROPOUTS, sums)
         worst = _most_exposed(releases, history)
+        if self.retries:  # nobody recorded who took part in them
+            worst[releases[0].sampled(Sampling())] += self.retries
         if not worst or proved.epsilon is None:
             return found
         rounds = worst.total()
@@ -185,6 +220,18 @@ class Charges:
     @property
     def _trusts_sum(self) -> bool:
         return self.method.channel.message_format.bits is None
+
+
+def _attempts(ledger: Ledger | None, run: str, number: int) -> tuple[LedgerEntry, ...]:
+    """The attempts at a round that the ledger knows."""
+    return () if ledger is None else ledger.attempts(run, number)
+
+
+def _compose_all(accounting: Accounting, entries: Sequence[LedgerEntry]) -> Accounting:
+    """The accounting with these entries, each as a round."""
+    for entry in entries:
+        accounting = accounting.compose_all(entry.releases, 1)
+    return accounting
 
 
 def _most_exposed(releases: Sequence[Release], history: Sequence[Report]) -> Counter[Release]:
