@@ -315,6 +315,16 @@ def test_forms_of_products_agree() -> None:
     torch.testing.assert_close(gram.at(wanted).values, formed.at(wanted).values)
 
 
+def test_terms_that_cancel_are_not_thought_shorter_than_they_are() -> None:
+    """Σ gₜ·xₜᵀ with terms of 10⁴ whose sum is 1: Gram matrices in float32 would be wrong by more than the norm."""
+    g = torch.randn(1, 1, 40) / 40**0.5
+    x = torch.randn(1, 1, 50) / 50**0.5
+    pair = GramGradients(torch.cat([1e4 * g, g], 1), torch.cat([x, -1e4 * x * (1 - 1e-4)], 1))
+    expected = float(torch.bmm(pair.g.double().mT, pair.x.double()).norm())
+    found = float(pair.norms(wide=False)[0])
+    assert expected <= found <= expected * 1.05
+
+
 def test_the_form_is_chosen_by_counting() -> None:
     def form(positions: int, outputs: int, inputs: int) -> type:
         return type(product_gradients(torch.zeros(2, positions, outputs), torch.zeros(2, positions, inputs)))

@@ -22,6 +22,7 @@ from torch import Tensor
 BLOCK = 512  # numbers whose squares are added in float32
 SUMMED = 64  # records over which sums are computed in one go
 FEW_POSITIONS = 16  # up to so many, Gram matrices in float64 can be faster than forming the gradient
+GRAM_ERROR = 2.0**-34  # of a squared norm from Gram matrices, relative to that of terms that do not cancel
 LARGEST_INPUT = 2.0**64  # norm: with larger ones, the product of factor and gradient could underflow
 
 
@@ -123,7 +124,9 @@ class GramGradients:
 
     def norms(self, *, wide: bool) -> Tensor:
         g, x = self.g.double(), self.x.double()
-        return (torch.bmm(g, g.mT) * torch.bmm(x, x.mT)).sum((1, 2)).clamp(min=0).sqrt()  # NaN stays NaN
+        squares = (torch.bmm(g, g.mT) * torch.bmm(x, x.mT)).sum((1, 2))
+        longest = (g.square().sum(2) * x.square().sum(2)).sqrt().sum(1)  # if the terms had one direction
+        return (squares + GRAM_ERROR * longest.square()).clamp(min=0).sqrt()  # NaN stays NaN
 
     def add_sum(self, factors: Tensor, out: Tensor) -> None:
         scaled = (self.g.double() * factors.double()[:, None, None]).flatten(0, 1)
