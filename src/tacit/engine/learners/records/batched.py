@@ -118,7 +118,7 @@ class BatchedRecords:
         if self._masked is None or not (self._masked[0] is mask or torch.equal(self._masked[0], mask)):
             targets = {}
             for name, target in self._all.items():
-                start, stop = torch.searchsorted(mask, torch.tensor([target.start, target.stop])).tolist()
+                start, stop = torch.searchsorted(mask, mask.new_tensor([target.start, target.stop])).tolist()
                 if start < stop:
                     targets[name] = Target(start, stop, mask[start:stop] - target.start)
             self._masked = mask, targets

@@ -229,7 +229,9 @@ def _stored(total: Tensor, order: tuple[int, int, int] | None) -> Tensor:
 
 def _positions(coordinates: Tensor, order: tuple[int, int, int] | None) -> Tensor:
     """Where values in computed order have these coordinates of the stored parameter."""
-    return coordinates if order is None else _stored(torch.arange(prod(order)), order)[coordinates]
+    if order is None:
+        return coordinates
+    return _stored(torch.arange(prod(order), device=coordinates.device), order)[coordinates]
 
 
 def _bytes(*tensors: Tensor) -> int:
