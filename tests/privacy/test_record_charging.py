@@ -270,3 +270,20 @@ def test_record_clip_belongs_to_noise_in_shares() -> None:
     huge = DistributedGaussian(clip=RecordClip(1.0, 10**6), noise_multiplier=1.0, arithmetic=Grid())
     with pytest.raises(UserError, match=r"do not fit 32 bits\. Use smaller batches or fewer clients\."):
         tacit.train(replace(ACROSS, mechanism=huge), task(), workers=1)
+
+
+def test_a_second_attempt_at_a_round_is_another_charge_for_records_too(tmp_path: Path) -> None:
+    once, twice = (epsilon_of(0.25, 1.0, 4 * count) for count in (1, 2))
+    with Ledger.open(tmp_path / "ledger.db", Budget(20.0, 1e-5)) as ledger:
+        first = RecordCharges.begin(LOCAL, SIZES, ledger=ledger, run="run").reserve([0], "key 1")
+        assert (first.rounds, first.epsilon) == (1, pytest.approx(once, abs=1e-3))
+        again = first.fail().reserve([0], "key 2")
+        assert (again.rounds, again.retries, again.epsilon) == (1, 1, pytest.approx(twice, abs=1e-3))
+        crashed = RecordCharges.begin(LOCAL, SIZES, ledger=ledger, run="run").reserve([0], "key 2")
+        assert (crashed.rounds, crashed.retries, crashed.epsilon) == (1, 1, pytest.approx(twice, abs=1e-3))
+        assert ledger.records.epsilon(1e-5) == pytest.approx(twice, abs=1e-3)
+        crashed.release(tacit.State(1, torch.zeros(3)))
+        assert [entry.digest is not None for entry in ledger.entries] == [False, True]
+        resumed = RecordCharges.begin(LOCAL, SIZES, [report(1, (0,))], ledger, "run")
+        assert (resumed.rounds, resumed.retries, resumed.epsilon) == (1, 1, pytest.approx(twice, abs=1e-3))
+        assert "ε includes 1 further attempt at rounds that failed or were interrupted" in str(resumed.guarantee())
