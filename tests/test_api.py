@@ -9,7 +9,7 @@ ClientTrace Compact CompositionError CrossEntropy Csr DataError DistributedGauss
 Everyone Experiment FixedClip FixedRandom FixedSize Graded Grid Growing IdealSum Identity InputFeatures KMeans Keep
 Key Loss MagnitudePrune Masked Mean MeanSquared MedianClip Method MetricLaplace ModelError Momentum NbaflGaussian
 NoNoise Plain Poisson Population Preprocessing PublicClip PublicMovement QuantileClip RandomK Reals RecordClip
-RecordGradient ReleasedMovement Replace Report RootBrier RootMeanSquared Run RunError SecureSum Select Sense
+RecordGradient ReleasedMovement Replace Report RootBrier RootMeanSquared Run RunError Schedule SecureSum Select Sense
 SequenceCrossEntropy Sgd SingleWeights Size State StorageError TacitError Task TopK TrainingError TwoLevel UserError
 Vote WeightVariance WeightedMean WireError WorkerError card check client_traces methods rounds tasks train
 """

@@ -63,7 +63,7 @@ from tacit.pieces.mechanisms import (
 )
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Add, Momentum, Replace
-from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Sgd
+from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Schedule, Sgd
 from tacit.report.cards import Card, card
 from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.checking import Check, check
@@ -139,6 +139,7 @@ __all__ = [
     "RootMeanSquared",
     "Run",
     "RunError",
+    "Schedule",
     "SecureSum",
     "Select",
     "Sense",

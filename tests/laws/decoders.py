@@ -53,6 +53,7 @@ from tacit.runs.directory import _parse_lines
 from tacit.runs.expressions import build
 from tacit.runs.manifest import Manifest, versions
 from tacit.tasks.formats import image_records, parse_csv, parse_idx, unpack
+from tacit.tasks.tables import parse_table
 from tacit.tasks.writers import read_leaf
 from tacit.wire import frames, indices
 from tacit.wire.frames import FrameKind, Part
@@ -472,6 +473,11 @@ def _data() -> Iterator[Decoder]:
     yield Decoder("image records", image_records, [records], BYTES)
     table = b'a, b,"c"\n1,2,"x\ny"\n3,4,5\n'
     yield Decoder("csv", functools.partial(parse_csv, name="t"), [table], (change_bytes, change_tokens, nest))
+    own = b"\xef\xbb\xbfage;day;sex\n4,5;2020-01-31;f\n;?;m\n"
+    edits = (change_bytes, change_tokens, nest)
+    yield Decoder(
+        "own table", functools.partial(parse_table, name="t"), [own, table, own.decode().encode("utf-16")], edits
+    )
     leaf = {"users": ["w"], "user_data": {"w": {"x": [[0.5] * 784] * 2, "y": [1, 61]}}, "num_samples": [2]}
     yield Decoder("leaf", _with_file("l.json", lambda path: read_leaf(path.parent)), [json.dumps(leaf).encode()], TEXT)
 

@@ -4,7 +4,9 @@ Examples:
   tacit run fedavg                      train on the embedded digits, in seconds
   tacit run fl-std --rounds 20 --set descent.lr=0.1
   tacit run experiment.toml             an experiment described in a file
-  tacit methods                         list all methods
+  tacit run fl-top-dp --data patients.csv --client hospital --target died
+  tacit run mine.py:fedprox             a method of your own; tacit new method fedprox writes one
+  tacit methods                         list all methods; tacit tasks lists the tasks
   tacit card fedavg                     what each party sees, and what is guaranteed
   tacit plan --epsilon 1 --delta 1e-5 --rate 1/60 --rounds 200
   tacit attack dlg fedavg               reconstruct training data from updates

@@ -3,6 +3,7 @@
 Examples:
   tacit card fedavg
   tacit card fl-std --set rounds=50 descent.lr=0.1   with other arguments than the defaults
+  tacit card mine.py:fedprox                         a function of your own that returns a tacit.Method
   tacit card fedavg --json
 """
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("method", help="a method's name; tacit methods lists them")
+    parser.add_argument("method", help="a method's name (tacit methods lists them) or FILE.py:FUNCTION")
     add_options(parser, "--set", "method")
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 

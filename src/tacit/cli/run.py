@@ -9,6 +9,7 @@ Examples:
   tacit run fedavg --set cohort=10 epochs=1 --task-set partition=shards --out runs/shards
   tacit run fl-std-dp --data patients.csv --client hospital --target died    your own table, one row per patient
   tacit run fedavg --data hospitals/ --target died --drop name               a folder with one CSV or Parquet file each
+  tacit run mine.py:fedprox                             your own method: a function that returns a tacit.Method
   tacit run fl-top --task mine.py:hospitals             your own data: a function that returns a tacit.Task
   tacit run experiment.toml                             an experiment described in a file
   tacit run --resume runs/fedavg-digits-0               continue after Ctrl-C, a crash or a kill
@@ -53,7 +54,9 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("what", nargs="*", metavar="METHOD|FILE.toml", help="methods by name, or an experiment file")
+    parser.add_argument(
+        "what", nargs="*", metavar="METHOD|FILE.toml", help="methods by name or as FILE.py:FUNCTION, or a file"
+    )
     parser.add_argument("--resume", metavar="RUN", type=Path, help="continue the run in this directory")
     parser.add_argument(
         "--task",
@@ -139,6 +142,8 @@ def _experiments(args: argparse.Namespace) -> "list[Experiment]":
     task = "table" if given_table else args.task
     default_task = methods.default_task(args.what[0]) if not files else methods.DefaultTask()
     bases = [read(Path(what)) if files else Experiment(method=what, task=default_task.task) for what in args.what]
+    for base in bases:
+        replace(base, method_named_in="" if args.trust else base.method_named_in).check_trust()
     given = {**to_dict(args.set), **({} if args.rounds is None else {"rounds": args.rounds})}
     return [
         replace(
@@ -154,6 +159,7 @@ def _experiments(args: argparse.Namespace) -> "list[Experiment]":
             seeds=base.seeds if args.seed is None else (args.seed,),
             noise=args.noise or base.noise,
             named_in="" if task or args.trust else base.named_in,
+            method_named_in="" if args.trust else base.method_named_in,
         )
         for base, own in zip(bases, split_args(given, [base.method for base in bases]), strict=True)
     ]
@@ -180,6 +186,7 @@ def _resume(args: argparse.Namespace) -> "Run":
         args=manifest.method.args,
         task_args=manifest.task.args,
         named_in="" if args.trust else str(args.resume / MANIFEST),
+        method_named_in="" if args.trust else str(args.resume / MANIFEST),
     )
     plan = Plan(
         method=experiment.build_method(),
@@ -249,12 +256,14 @@ def follow_to_end(steps: "Generator[Run]", plan: "Plan", directory: Path, comman
 
 def _interrupted(plan: "Plan", directory: Path, latest: "Run | None", command: str) -> str:
     """How far an interrupted run came, and how to resume it; a run that has not started yet leaves no files."""
+    from tacit.core.discovery import file_reference
     from tacit.runs.directory import MANIFEST
 
     if not (directory / MANIFEST).exists():
         return "Interrupted before the first round. Nothing was written."
     done = f" after {latest.state.round} of {plan.method.rounds} rounds" if latest else ""
-    return f"Interrupted{done}. Resume with: {command}"
+    code = file_reference(plan.task.name, "task") or file_reference(plan.method.name, "method")
+    return f"Interrupted{done}. Resume with: {command}{' --trust' if code else ''}"
 
 
 def _warn(run: "Run") -> None:
@@ -281,10 +290,10 @@ def _warn(run: "Run") -> None:
 def _directory(out: Path | None, experiment: "Experiment", seed: int, *, methods: int) -> Path:
     """The run's directory: `--out`, with one below it per method and seed if there are several, or an unused name."""
     if out is not None:
-        below = out / experiment.method if methods > 1 else out
+        below = out / experiment.method.rpartition(":")[2] if methods > 1 else out
         return below / f"seed-{seed}" if len(experiment.seeds) > 1 else below
-    task = experiment.task.rpartition(":")[2]  # of FILE.py:FUNCTION
-    first = Path("runs") / f"{experiment.method}-{task}-{seed}"
+    method, task = (name.rpartition(":")[2] for name in (experiment.method, experiment.task))  # of FILE.py:FUNCTION
+    first = Path("runs") / f"{method}-{task}-{seed}"
     others = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return first if not first.exists() else next(path for path in others if not path.exists())
 

@@ -6,12 +6,20 @@ enough for that. A factory is a plain function.
 
 import ast
 import importlib
+import importlib.util
+import inspect
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from tacit.core.schema import choose
+from tacit.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,7 @@ class Definition:
         summary: the first line of its docstring.
         parameters: the source text of each parameter's default, by name; empty where there is none.
         meanings: what the section *Args* of its docstring says about parameters, by name.
+        file: the file to execute, of a factory that is not in a package.
     """
 
     module: str
@@ -31,10 +40,96 @@ class Definition:
     summary: str
     parameters: Mapping[str, str]
     meanings: Mapping[str, str] = field(default_factory=dict)
+    file: Path | None = None
 
     def load(self) -> Any:
-        """Import the module and return the factory."""
+        """Import the module, or execute the file, and return the factory."""
+        if self.file is not None:
+            return getattr(run_file(self.file), self.name)
         return getattr(importlib.import_module(self.module), self.name)
+
+
+@dataclass(frozen=True)
+class FileReference:
+    """A function in a Python file of the user's, as `FILE.py:FUNCTION` names it.
+
+    Attributes:
+        file: the file.
+        function: the function's name.
+        role: what the function makes, a task or a method, for error messages.
+    """
+
+    file: Path
+    function: str
+    role: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.file}:{self.function}"
+
+    def definition(self) -> Definition:
+        """The function as its source declares it. The file is not executed."""
+        factories = self.outline().factories
+        return replace(choose(factories, self.function, f"a function of {self.file}"), file=self.file)
+
+    def outline(self) -> "Outline":
+        """What the file defines. It is not executed."""
+        self._check_exists()
+        try:
+            return read_outline(self.file, self.file.stem)
+        except (SyntaxError, UnicodeDecodeError, ValueError) as error:
+            raise UserError(f"Expected Python in {self.file}, but it cannot be read: {error}.") from error
+
+    def load(self) -> Any:
+        """The function. The file is executed to find it."""
+        self._check_exists()
+        try:
+            module = run_file(self.file)
+        except Exception as error:  # a user's file may fail in any way
+            raise UserError(
+                f"Could not run {self.file} for its {self.role}: {type(error).__name__}: {error}"
+            ) from error
+        functions = {name: value for name, value in vars(module).items() if inspect.isfunction(value)}
+        return choose(functions, self.function, f"a function of {self.file}")
+
+    def refuse(self, named_in: str) -> None:
+        """Raise `UserError`: only a file names this code."""
+        raise UserError(
+            f"{named_in} names code: its {self.role} would run the Python file {self.file.absolute()}. "
+            "Nothing was run. Read that file, and if you trust it, add --trust."
+        )
+
+    def _check_exists(self) -> None:
+        if not self.file.is_file():
+            raise UserError(f"Expected the {self.role} {self.label} in a Python file, but there is no {self.file}.")
+
+
+def file_reference(name: str, role: str) -> FileReference | None:
+    """The function that `FILE.py:FUNCTION` names; None for any other name."""
+    file, colon, function = name.rpartition(":")
+    return FileReference(Path(file), function, role) if colon and file.endswith(".py") else None
+
+
+def run_file(path: Path) -> ModuleType:
+    """The module of a Python file, which is executed once, and again only if it changed."""
+    status = path.stat()
+    return _executed(path.absolute(), status.st_mtime_ns, status.st_size)
+
+
+@cache
+def _executed(path: Path, modified: int, size: int) -> ModuleType:
+    name = f"tacit_file_{path.stem}_{modified:x}_{size:x}"  # no module of a package has such a name
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "the file is there, and ends in .py"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look up their module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ class Method:
     report_delta: float = DELTA
 
     def __post_init__(self) -> None:
+        check_pieces(self)
         check_delta(self.report_delta)
         expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
         expect(self.reach is None or self.reach > 0, f"reach={self.reach} > 0")
@@ -212,6 +213,36 @@ class Method:
         """Whether waves can be summed as they arrive, so that memory does not grow with the cohort."""
         together = self.mechanism.requires == "all messages" or self.aggregator.requires == "messages"
         return self.channel.streams and not together
+
+
+PIECES = {  # by which a piece of each slot is recognised, and pieces that fit it
+    "sampler": (("cohort", "sampling"), "FixedSize(10), Poisson(10.0) or Everyone()"),
+    "trainer": (("train", "sends"), "Sgd(lr=0.1, epochs=1)"),
+    "codec": (("encode", "decode"), "Identity() or Select(TopK(...))"),
+    "mechanism": (("before_sum", "after_sum"), "NoNoise() or CentralGaussian(...)"),
+    "channel": (("send", "open"), "Plain() or SecureSum()"),
+    "aggregator": (("combine", "finish"), "Mean(), WeightedMean() or KMeans(...)"),
+    "server": (("apply", "expects"), "Add(), Replace() or Momentum(0.9)"),
+}
+
+
+def check_pieces(method: Method) -> None:
+    """Raise `CompositionError` if what is in a slot is not a piece of it."""
+    for slot, (members, examples) in PIECES.items():
+        piece = getattr(method, slot)
+        if isinstance(piece, type):
+            raise CompositionError(
+                f"{method.name}: Expected {slot} to be a piece, got the class {piece.__name__}. "
+                f"Write {slot}={piece.__name__}(...)."
+            )
+        lacking = [name for name in members if not hasattr(piece, name)]
+        if lacking:
+            what = repr(piece) if isinstance(piece, str | int | float | None) else type(piece).__name__
+            more = "" if isinstance(piece, str | int | float | None) else f", which has no {' and no '.join(lacking)}"
+            raise CompositionError(
+                f"{method.name}: Expected {slot} to be a piece such as {examples}, got {what}{more}. "
+                "A piece of your own implements its Protocol in tacit.core.interfaces."
+            )
 
 
 def check_composition(method: Method) -> None:

@@ -7,26 +7,33 @@ is not the embedded digits, and `SHORT_NAMES` the fields of records that also ha
 (`{"pruning.counts": "keep"}`). Adding a method is adding a file.
 
 Names, summaries and parameters are read from the source. A file is imported when one of its methods is used.
+
+Packages of others register methods as entry points of the group `tacit.methods`, by name. A function in a file of the
+user's is `FILE.py:FUNCTION`; it is executed when the method is made, and whoever calls `make` must have been told to.
 """
 
+import importlib.util
 import pkgutil
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, TypeGuard
 
-from tacit.core.discovery import Definition, Outline, read_outline
+from tacit.core.discovery import Definition, Outline, file_reference, read_outline
 from tacit.core.schema import SETTINGS, SLOTS, call, changed, check_names, choose, suggestion
+from tacit.errors import UserError
 
 if TYPE_CHECKING:
     from tacit.core import Method
 
 Factory = Callable[..., "Method"]
 DESCENT = ("lr", "steps", "epochs", "batch_size", "decay", "momentum", "weight_decay")  # short names of all methods
+GROUP = "tacit.methods"  # of the entry points of packages of others
 _RECORD = re.compile(r"[A-Z]\w*\(.*\)", re.DOTALL)
 
 
@@ -47,7 +54,7 @@ def definitions() -> Mapping[str, Definition]:
         '50'
     """
     found = {_method_name(name): file.factories[name] for file in _outlines() for name in file.tuples["METHODS"]}
-    return MappingProxyType(found)
+    return MappingProxyType({**_of_packages(), **found})
 
 
 @cache
@@ -67,8 +74,15 @@ def find(name: str) -> Factory:
     Raises:
         UserError: there is no such method; the message lists all names and points to the nearest.
     """
-    factory: Factory = choose(definitions(), name, "method").load()
+    reference = file_reference(name, "method")
+    factory: Factory = definition(name).load() if reference is None else reference.load()
     return factory
+
+
+def definition(name: str) -> Definition:
+    """The factory of this name, or of `FILE.py:FUNCTION`, as its source declares it. Imports nothing."""
+    reference = file_reference(name, "method")
+    return choose(definitions(), name, "method") if reference is None else reference.definition()
 
 
 def check(name: str, args: Mapping[str, object]) -> None:
@@ -81,7 +95,7 @@ def check(name: str, args: Mapping[str, object]) -> None:
 
 def options(name: str) -> Sequence[str]:
     """The names that the method with this name can be given: factory's parameters, pieces, settings, short names."""
-    known = choose(definitions(), name, "method").parameters
+    known = definition(name).parameters
     return list(dict.fromkeys([*known, *SLOTS, *SETTINGS, *short_names(name)]))
 
 
@@ -96,15 +110,15 @@ def expand(name: str, args: Mapping[str, object]) -> dict[str, object]:
     return {paths.get(key, key): value for key, value in args.items()}
 
 
-@cache
 def short_names(name: str) -> Mapping[str, str]:
     """The field that each short name of a method stands for: `lr` is `descent.lr`, where a factory has no `lr`."""
-    definition = choose(definitions(), name, "method")
-    file = next(file for file in _outlines() if file.factories.get(definition.name) is definition)
-    names = {**{f"descent.{field}": field for field in DESCENT}, **file.tables.get("SHORT_NAMES", {})}
-    known = definition.parameters
-    found = {short: path for path, short in names.items() if path.partition(".")[0] in known and short not in known}
-    return MappingProxyType(found)
+    found, reference = definition(name), file_reference(name, "method")
+    files = _outlines() if reference is None else (reference.outline(),)
+    tables = (file.tables.get("SHORT_NAMES", {}) for file in files if found.name in file.factories)
+    names = {**{f"descent.{field}": field for field in DESCENT}, **next(tables, {})}
+    known = found.parameters
+    fields = {short: path for path, short in names.items() if path.partition(".")[0] in known and short not in known}
+    return MappingProxyType(fields)
 
 
 def plain_names(args: Mapping[str, object]) -> list[str]:
@@ -119,7 +133,7 @@ def default_task(name: str) -> DefaultTask:
         >>> default_task("fl-std").task, default_task("nbafl").task
         ('digits', 'mnist')
     """
-    choose(definitions(), name, "method")
+    definition(name)
     tables = (file.tables.get("DEFAULT_TASKS", {}) for file in _outlines())
     return next((DefaultTask(*table[name]) for table in tables if name in table), DefaultTask())
 
@@ -138,10 +152,14 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Metho
     """
     label = f"method {name}"
     check(name, args)
-    known = definitions()[name].parameters
+    known = definition(name).parameters
     given = {key: _piece(value) for key, value in expand(name, args).items()}
     own = {key: value for key, value in given.items() if key.partition(".")[0] in known}
-    return changed(call(find(name), label, own), {key: given[key] for key in given if key not in own}, label)
+    made = call(find(name), label, own)
+    if not hasattr(made, "trainer"):
+        raise UserError(f"Expected {name} to return a tacit.Method, got {type(made).__name__}.")
+    found = changed(made, {key: given[key] for key in given if key not in own}, label)
+    return found if found.name == name else replace(found, name=name)
 
 
 def __getattr__(name: str) -> Factory:
@@ -161,6 +179,28 @@ def _outlines() -> tuple[Outline, ...]:
         for module in pkgutil.iter_modules(__path__)
     ]
     return tuple(read_outline(path, module) for path, module in files)
+
+
+def _of_packages() -> dict[str, Definition]:
+    """The methods that installed packages register; their source is read, and nothing is imported."""
+    found = {}
+    for point in entry_points(group=GROUP):
+        module, _, function = point.value.partition(":")
+        path = _source(module)
+        known = {} if path is None else read_outline(path, module).factories
+        found[point.name] = known.get(function, Definition(module, function, f"A method of {module}.", {}))
+    return found
+
+
+def _source(module: str) -> Path | None:
+    """The source file of a module, found without importing its packages."""
+    package, *rest = module.split(".")
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    folder, path = Path(spec.origin).parent, Path(spec.origin)
+    candidates = [folder.joinpath(*rest).with_suffix(".py"), folder.joinpath(*rest, "__init__.py")] if rest else [path]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def is_record(value: object) -> TypeGuard[str]:

@@ -72,7 +72,7 @@ def fl_top(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: 
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
     Low-bandwidth Devices. UAI 2021, Algorithms 1 and 2.
     """
-    top = TopK(size=Size(ratio=ratio), lr=descent.lr, batch_size=descent.batch_size)
+    top = TopK(size=Size(ratio=ratio), lr=descent.rate(0), batch_size=descent.batch_size)
     return _masked("fl-top", top, rounds, cohort, descent)
 
 
@@ -141,7 +141,7 @@ def fl_cs(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: S
     EuroS&P 2021; as a baseline in Kerkouche et al. (UAI) 2021.
     """
     expect(descent.steps is not None, "descent.steps to be given", "The codec is fitted to updates of so many steps.")
-    codec = Sense(size=Size(ratio=ratio), lr=descent.lr, steps=descent.steps or 0, batch_size=descent.batch_size)
+    codec = Sense(size=Size(ratio=ratio), lr=descent.rate(0), steps=descent.steps or 0, batch_size=descent.batch_size)
     return replace(fl_std(rounds, cohort, descent), name="fl-cs", codec=codec, server=Momentum(rho=0.9, rate=0.35))
 
 

@@ -109,6 +109,7 @@ def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
 
 def _attacked_row(group: Sequence[AttackJob]) -> ComparisonRow:
     job = group[0].job
+    job.experiment.check_trust()
     guarantee = card(job.experiment.method, job.experiment.args).guarantee
     return _plain_row(job, [attack.trial() for attack in group], guarantee)
 

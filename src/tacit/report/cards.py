@@ -27,6 +27,7 @@ from tacit.core.prices import (
     nominal_figures,
 )
 from tacit.core.schema import SLOTS
+from tacit.errors import expect
 from tacit.privacy.guarantee import IN_COMMON, PERSONS, record_adversary
 
 LARGE = 10**9  # a population larger than any cohort
@@ -67,17 +68,30 @@ class Card:
     repr: str
 
 
-def card(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Card:
-    """Return the card of a registered method, built with these arguments of its factory.
+def card(method: str | Method, args: Mapping[str, object] = MappingProxyType({})) -> Card:
+    """Return the card of a method: of a registered name or `FILE.py:FUNCTION` with these arguments, or of one's own.
 
     Example:
         >>> card("fl-std").guarantee
         'none: no noise is added, so updates can reveal training data.'
+        >>> card(methods.make("fl-std", {"rounds": 3})).rounds
+        3
     """
-    factory, method = methods.find(name), methods.make(name, args)
+    if isinstance(method, Method):
+        expect(
+            not args, "a method's arguments with its name only", "Change a finished method with dataclasses.replace."
+        )
+        return _card(method, lambda: method, "", "tacit.train(method, task)")
+    made = methods.make(method, args)
+    line = " ".join(["tacit run", method, *(f"--set {key}={value}" for key, value in args.items())])
+    factory = methods.find(method)
+    return _card(made, factory, summary(factory), line)
+
+
+def _card(method: Method, factory: Callable[..., object], text: str, line: str) -> Card:
     return Card(
-        name=name,
-        summary=summary(factory),
+        name=method.name,
+        summary=text or "A method of your own.",
         rounds=method.rounds,
         args={key: _parameter(parameter) for key, parameter in inspect.signature(factory).parameters.items()},
         pieces={slot: repr(getattr(method, slot)) for slot in SLOTS},
@@ -87,7 +101,7 @@ def card(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Card:
         nominal=dict(nominal_figures(_price(method))),
         uncovered=_uncovered(method),
         reference=section(factory, "Reference") or "none given",
-        run=" ".join(["tacit run", name, *(f"--set {key}={value}" for key, value in args.items())]),
+        run=line,
         repr=repr(method),
     )
 

@@ -2,7 +2,8 @@
 
 If the task is left out, the method's default task is used with its default arguments; further arguments are added to
 these. A task is one of the catalog, or `FILE.py:FUNCTION`: a user's function that returns a `Task`, whose parameters
-are then the task's arguments. Such a function runs only if the user named it or trusts the file that names it.
+are then the task's arguments. A method may be named in the same way, by a function that returns a `Method`. Such a
+function runs only if the user named it or trusts the file that names it.
 
 ::
 
@@ -18,8 +19,6 @@ are then the task's arguments. Such a function runs only if the user named it or
     clients = 6000
 """
 
-import importlib.util
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from tacit import methods, tasks
 from tacit.core import serialization
+from tacit.core.discovery import file_reference
 from tacit.core.schema import annotation_of, call, check_names, choose, convert, listed
 from tacit.core.serialization import Source, load_toml
 from tacit.errors import CompositionError, UserError
@@ -59,8 +59,8 @@ class Experiment:
     The factories' signatures are the schema: `build_method` and `build_task` raise a `UserError` that names the
     factory, the wrong key and the most similar valid one.
 
-    `named_in` is the file that names the task, if it is `FILE.py:FUNCTION`: code that only a file names is not run.
-    Empty: the user named the task, or trusts the file.
+    `named_in` is the file that names the task, if it is `FILE.py:FUNCTION`, and `method_named_in` likewise for the
+    method: code that only a file names is not run. Empty: the user named it, or trusts the file.
     """
 
     method: str
@@ -70,14 +70,22 @@ class Experiment:
     seeds: tuple[int, ...] = (0,)
     noise: Literal["secret", "seeded"] = "secret"
     named_in: str = ""
+    method_named_in: str = ""
+
+    def check_trust(self) -> None:
+        """Raise `UserError` if the method is code that only a file names."""
+        found = file_reference(self.method, "method")
+        if found is not None and self.method_named_in:
+            found.refuse(self.method_named_in)
 
     def check_names(self) -> None:
         """Raise `UserError` if method, task or one of their arguments does not exist. Imports none of them."""
         methods.check(self.method, self.args)
-        if user_task(self.task) is None:
+        if file_reference(self.task, "task") is None:
             tasks.check(self.task, self.task_args)
 
     def build_method(self) -> "Method":
+        self.check_trust()
         return methods.make(self.method, self.args)
 
     def build_task(self) -> "Task":
@@ -86,10 +94,11 @@ class Experiment:
         task = call(self._task_factory(), f"task {self.task}", self.task_args)
         if not isinstance(task, Task):
             raise UserError(f"Expected {self.task} to return a tacit.Task, got {type(task).__name__}.")
-        return replace(task, name=self.task) if user_task(self.task) else task
+        return replace(task, name=self.task) if file_reference(self.task, "task") else task
 
     def typed_args(self) -> dict[str, object]:
         """The method's arguments, short names written out, converted to the types that its factory declares."""
+        self.check_trust()
         return _typed(methods.find(self.method), methods.expand(self.method, self.args))
 
     def typed_task_args(self) -> dict[str, object]:
@@ -97,43 +106,13 @@ class Experiment:
         return _typed(self._task_factory(), self.task_args)
 
     def _task_factory(self) -> "Callable[..., Task]":
-        found = user_task(self.task)
+        found = file_reference(self.task, "task")
         if found is None:
             return choose(tasks.TASKS, self.task, "task").factory
         if self.named_in:
-            raise UserError(
-                f"{self.named_in} names code: its task would run the Python file {found.file.absolute()}. "
-                "Nothing was run. Read that file, and if you trust it, add --trust."
-            )
-        return found.factory()
-
-
-@dataclass(frozen=True)
-class UserTask:
-    """A user's task: a function in a Python file that returns a `Task`."""
-
-    file: Path
-    function: str
-
-    def factory(self) -> "Callable[..., Task]":
-        """The function. The file is executed to find it."""
-        label = f"{self.file}:{self.function}"
-        spec = importlib.util.spec_from_file_location(self.file.stem, self.file)
-        if spec is None or spec.loader is None or not self.file.is_file():
-            raise UserError(f"Expected the task {label} in a Python file, but there is no {self.file}.")
-        module = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:  # a user's file may fail in any way
-            raise UserError(f"Could not run {self.file} for its task: {type(error).__name__}: {error}") from error
-        functions = {name: value for name, value in vars(module).items() if inspect.isfunction(value)}
-        return choose(functions, self.function, f"a function of {self.file}")
-
-
-def user_task(name: str) -> UserTask | None:
-    """The task that `FILE.py:FUNCTION` names; None for any other name."""
-    file, colon, function = name.rpartition(":")
-    return UserTask(Path(file), function) if colon and file.endswith(".py") else None
+            found.refuse(self.named_in)
+        factory: Callable[..., Task] = found.load()
+        return factory
 
 
 def split_args(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
@@ -190,7 +169,8 @@ def experiment_of(given: ExperimentTable, label: str) -> Experiment:
         task_args={**default_task_args(default_task, task), **given.task_args},
         seeds=_seeds(given, label),
         noise=given.noise,
-        named_in=label if user_task(task) else "",
+        named_in=label if file_reference(task, "task") else "",
+        method_named_in=label if file_reference(given.method, "method") else "",
     )
 
 

@@ -4,14 +4,14 @@
 """
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Method, Noise, State, Task
+from tacit.core import Method, Noise, Report, State, Task
 from tacit.errors import RunError, StorageError, UserError
 from tacit.runs.directory import RunDirectory
 from tacit.runs.records import Plan, Run
@@ -38,6 +38,7 @@ def train(
     resume: bool = False,
     ledger: Path | str | None = None,
     noise: Noise = "secret",
+    on_round: Callable[[State, Report], object] | None = None,
 ) -> Run:
     """Train a task's model with a method, for the method's number of rounds.
 
@@ -54,6 +55,8 @@ def train(
         noise: `secret`: cohorts, batches and noise come from a fresh key of the operating system; `seeded`: they derive
             from the seed, and equal seeds give bitwise equal results, for any number of workers. Whoever knows the seed
             can then subtract the noise, and the guarantee says so.
+        on_round: called with the state and the report after every round; if it returns True, training stops there, and
+            can be resumed. What it decides by the clients' data is not covered by any guarantee.
 
     Returns:
         The finished run, with `model`, `history`, `bytes`, `privacy`, `state` and `directory`. A method with a budget
@@ -69,7 +72,19 @@ def train(
     """
     plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise)
     directory, shared = (None if path is None else Path(path) for path in (out, ledger))
-    (run,) = deque(follow(plan, workers=workers, out=directory, resume=resume, ledger=shared), maxlen=1)
+    with closing(follow(plan, workers=workers, out=directory, resume=resume, ledger=shared)) as steps:
+        if on_round is None:
+            (run,) = deque(steps, maxlen=1)
+            return run
+        return _until(steps, on_round)
+
+
+def _until(steps: Generator[Run], on_round: Callable[[State, Report], object]) -> Run:
+    """The run after its last round, or after that for which the function returned True."""
+    run = next(steps)
+    for run in steps:
+        if not run.diverged and on_round(run.state, run.history[-1]) is True:
+            break
     return run
 
 

@@ -9,6 +9,7 @@ import gzip
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -208,10 +209,9 @@ def parse_table(content: bytes, name: str) -> Columns:
 
 
 def _decoded(content: bytes, name: str) -> str:
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return content.decode("utf-16")
+    wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
             f"Expected {name} in UTF-8, got another encoding (byte {error.start}). Convert it: iconv -f latin1 "
@@ -239,7 +239,8 @@ def _typed(cells: Iterable[str], *, comma: bool) -> NDArray[Any]:
         values = iter(numbers)
         return np.array([np.nan if absent else next(values) for absent in gone], dtype=np.float64)
     if all(_DATE.fullmatch(text) for text in known):
-        return np.array(["NaT" if absent else text[:10] for text, absent in zip(texts, gone, strict=True)], "M8[D]")
+        with suppress(ValueError):  # such as the 31st of February
+            return np.array(["NaT" if absent else text[:10] for text, absent in zip(texts, gone, strict=True)], "M8[D]")
     return np.array([None if absent else text for text, absent in zip(texts, gone, strict=True)], dtype=object)
 
 

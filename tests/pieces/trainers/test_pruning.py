@@ -138,7 +138,7 @@ def admm_by_hand(trainer: AdmmPrune, net: nn.Module, clients: Population, client
     for epoch in range(trainer.sgd.epochs or 0):
         keys = now().clients.child("batches").child("update", epoch)
         proximal = ProximalTerm((z - u)[None], strengths)
-        descent = Descent(trainer.sgd.lr, None, 1, 4, trainer.sgd.momentum, 0.0, keys, proximal=proximal)
+        descent = Descent(trainer.sgd.rate(0), None, 1, 4, trainer.sgd.momentum, 0.0, keys, proximal=proximal)
         w = w + learner.descend(w, plan_batches(clients, index, descent, w.dtype), descent, index).dense()[0]
         z = KEEP.project(w + u, layout.shapes)
         u = u + w - z

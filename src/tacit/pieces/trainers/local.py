@@ -4,8 +4,10 @@ References: McMahan et al. 2017 (FederatedAveraging); Kerkouche et al. 2021, Alg
 2020 and Galli et al. 2023, Algorithm 1 (IFCA: each client chooses a hypothesis by its own loss).
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import ClassVar, Self
 
 import torch
@@ -19,12 +21,37 @@ from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
 
 
+@dataclass(frozen=True, repr=False)
+class Schedule:
+    """A learning rate that depends on the round: any function of the round's index, from 0.
+
+    Its text contains a digest of the function's code, by which a run that is resumed notices another one.
+
+    Example:
+        >>> Sgd(lr=Schedule(lambda index: 0.1 / (1 + index)), steps=1).rate(1)
+        0.05
+    """
+
+    function: Callable[[int], float]
+
+    def __call__(self, index: int) -> float:
+        rate = float(self.function(index))
+        expect(0 < rate < inf, f"a learning rate > 0 in round {index + 1}, got {rate}", "Correct the schedule.")
+        return rate
+
+    def __repr__(self) -> str:
+        code = getattr(self.function, "__code__", None)
+        content = f"{code.co_code!r}{code.co_consts!r}" if code else repr(self.function)
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return f"Schedule({name}:{hashlib.blake2b(content.encode(), digest_size=4).hexdigest()})"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sgd:
     """Local SGD for a number of steps or epochs.
 
     Args:
-        lr: learning rate in round 0.
+        lr: learning rate in round 0; or a function of the round's index (`Schedule`).
         steps: gradient steps per round; give either this or `epochs`.
         epochs: passes over the client's data per round; the last batch of a pass may be smaller.
         batch_size: samples per step, reshuffled in every pass; None, or at least the client's samples: full batches.
@@ -36,7 +63,7 @@ class Sgd:
         sends: `updates` (trained minus received weights) or the trained `weights`.
     """
 
-    lr: float
+    lr: float | Schedule
     steps: int | None = instead_of("epochs")
     epochs: int | None = instead_of("steps")
     batch_size: int | None = None
@@ -49,7 +76,10 @@ class Sgd:
     chooses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        expect(self.lr > 0, f"lr={self.lr} > 0")
+        given: object = self.lr
+        if callable(given) and not isinstance(given, Schedule):
+            object.__setattr__(self, "lr", Schedule(given))
+        expect(self.rate(0) > 0, f"lr={self.lr} > 0")
         expect((self.steps is None) != (self.epochs is None), "either steps or epochs, and not both")
         expect((self.steps or self.epochs or 0) >= 1, f"steps={self.steps} or epochs={self.epochs} >= 1")
         expect(self.batch_size is None or self.batch_size >= 1, f"batch_size={self.batch_size} >= 1")
@@ -79,10 +109,15 @@ class Sgd:
     def sized(self, noise: float) -> Self:
         return self
 
+    def rate(self, index: int) -> float:
+        """The learning rate of round `index`."""
+        start = self.lr(index) if isinstance(self.lr, Schedule) else self.lr
+        return start * self.decay**index
+
     def descent(self, now: ClientRound) -> Descent:
         """The local training of this round, for the engine."""
         return Descent(
-            lr=self.lr * self.decay**now.index,
+            lr=self.rate(now.index),
             steps=self.steps,
             epochs=self.epochs,
             batch_size=self.batch_size,
