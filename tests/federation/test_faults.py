@@ -271,10 +271,14 @@ def first(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
 
+def half(data: bytes) -> bytes:
+    return data.replace(b"session", b"sessi\xff\xff", 1)
+
+
 @pytest.mark.parametrize(
     "change",
-    [first, lambda data: data + b"\0", lambda _: b"", lambda data: bytes(len(data)), lambda _: b"\xc1" * 40],
-    ids=["truncated", "extended", "empty", "zeros", "garbage"],
+    [first, lambda data: data + b"\0", lambda _: b"", lambda data: bytes(len(data)), lambda _: b"\xc1" * 40, half],
+    ids=["truncated", "extended", "empty", "zeros", "garbage", "half a character"],
 )
 def test_a_reply_that_is_damaged_costs_only_its_site(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
     consortium, plan = at(tmp_path, args={"rounds": 1})
