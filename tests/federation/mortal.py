@@ -1,6 +1,7 @@
 """Sites with seeded secrets in processes of their own, which die where a file beside theirs says."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from federation import acme
@@ -13,22 +14,38 @@ DEATH = "death"  # holds `VERB NUMBER before` or `VERB NUMBER after`: at which r
 
 def open_mortal(config: Path) -> Handler:
     site = Site.open(config, seeded_secrets(acme.SEED, read_site(config).number))
+    return _counting(site.handle, lambda point: _die(config.with_name(DEATH), point))
+
+
+def deadly(handle: Handler, point: str) -> Handler:
+    """A handler that fails at this point, and from then on."""
+    dead: list[str] = []
+
+    def check(now: str) -> None:
+        if dead or now == point:
+            dead.append(now)
+            raise ConnectionError(now)
+
+    return _counting(handle, check)
+
+
+def _counting(handle: Handler, check: Callable[[str], None]) -> Handler:
+    """The handler, with a check before and after every request: of which verb, and which one of the round's."""
     seen: dict[str, int] = {}
 
-    def handle(verb: str, request: bytes) -> bytes:
-        seen[verb] = seen.get(verb, 0) + 1 if verb != "train" else 1
+    def counted(verb: str, request: bytes) -> bytes:
         if verb == "train":
-            seen["talk"] = 0
-        _die(config, verb, seen[verb], "before")
-        reply = site.handle(verb, request)
-        _die(config, verb, seen[verb], "after")
+            seen.clear()
+        seen[verb] = seen.get(verb, 0) + 1
+        check(f"{verb} {seen[verb]} before")
+        reply = handle(verb, request)
+        check(f"{verb} {seen[verb]} after")
         return reply
 
-    return handle
+    return counted
 
 
-def _die(config: Path, verb: str, number: int, when: str) -> None:
-    file = config.with_name(DEATH)
-    if file.exists() and file.read_text() == f"{verb} {number} {when}":
+def _die(file: Path, point: str) -> None:
+    if file.exists() and file.read_text() == point:
         file.unlink()
         os._exit(9)

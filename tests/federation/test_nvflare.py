@@ -175,22 +175,6 @@ def test_nobody_can_submit_a_job(running, tmp_path, user):
     assert not (tmp_path / "marker").exists()
 
 
-def test_a_run_survives_a_restart_of_the_server_and_sites_refuse_the_jobs_of_one_that_allows_them(running, tmp_path):
-    running.kill("server")
-    rules = running.kit("server") / "local" / "authorization.json"
-    rules.write_text(json.dumps({"format_version": "1.0", "permissions": {"project_admin": "any"}}))
-    running.start("server")
-    assert set(reasons(running.transport.ask("echo", {"ash": b"x"}, 30.0)).values()) <= {b"x", "absent"}
-    running.wait_for(SITES)
-    assert running.transport.ask("echo", dict.fromkeys(SITES, b"x"), 30.0) == dict.fromkeys(SITES, b"x")
-
-    output = submit(running, "admin@x.org", job(tmp_path / "job", tmp_path / "marker", foreign=True))
-    assert "accepted" in output, output
-    until(lambda: "Failed to run the Job" in server_log(running) or "not authorized" in server_log(running).lower())
-    assert not (tmp_path / "marker").exists()
-    assert running.transport.ask("echo", dict.fromkeys(SITES, b"y"), 30.0) == dict.fromkeys(SITES, b"y")
-
-
 @pytest.mark.skipif(not LONG, reason="a minute and gigabytes of memory: set TACIT_LONG=1")
 def test_a_hundred_megabytes_pass_in_both_directions(running):
     size = 100_000_000
@@ -199,6 +183,27 @@ def test_a_hundred_megabytes_pass_in_both_directions(running):
     )
     got = running.transport.ask("bytes", dict.fromkeys(SITES, str(size).encode()), 300.0)
     assert {name: len(reply) for name, reply in got.items()} == dict.fromkeys(SITES, size)
+
+
+def test_a_server_that_restarts_knows_its_sites_refuses_disabled_ones_and_sites_refuse_its_jobs(running, tmp_path):
+    running.kill("server")
+    rules = running.kit("server") / "local" / "authorization.json"
+    rules.write_text(json.dumps({"format_version": "1.0", "permissions": {"project_admin": "any"}}))
+    (running.kit("server") / "disabled_clients.json").write_text('{"disabled_clients": ["cedar"]}')
+    running.start("server")
+    others = ("ash", "birch")
+    assert set(reasons(running.transport.ask("echo", {"ash": b"x"}, 60.0)).values()) <= {b"x", "absent"}
+    running.wait_for(others)
+    until(lambda: "Reject disabled client" in server_log(running))
+    assert running.transport.ask("echo", dict.fromkeys(others, b"x"), 30.0) == dict.fromkeys(others, b"x")
+
+    output = submit(running, "admin@x.org", job(tmp_path / "job", tmp_path / "marker", foreign=True))
+    assert "accepted" in output, output  # by this server, whose operator has changed its rules
+    until(lambda: "Failed to run the Job" in server_log(running))
+    refused = [line for line in server_log(running).splitlines() if "Failed to run the Job" in line]
+    assert all("not authorized" in line.lower() or "deploy failure" in line for line in refused), refused
+    assert not (tmp_path / "marker").exists()
+    assert running.transport.ask("echo", dict.fromkeys(others, b"y"), 30.0) == dict.fromkeys(others, b"y")
 
 
 def test_new_sites_get_kits_of_the_same_authority_and_existing_kits_are_unchanged(tmp_path):
