@@ -27,7 +27,7 @@ from tacit.core import ClientKeys, ClientMemory, ClientRound, Key, Messages, Pop
 from tacit.core.client_half import ClientHalf, read_broadcast
 from tacit.core.keys import RunKeys
 from tacit.core.losses import best_outputs
-from tacit.core.prices import max_participations
+from tacit.core.prices import Repeated, Unit, max_participations
 from tacit.core.server_half import reject_non_finite
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.waves import AutoLearner, StackedClients
@@ -38,7 +38,7 @@ from tacit.federation import metrics
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, RefusalCode, SiteRequest
 from tacit.federation.metrics import HeldOut
-from tacit.federation.policy import objections, reason_unbounded, release_against_server
+from tacit.federation.policy import charged, objections, reason_unbounded
 from tacit.federation.sessions import evaluation_parameters, session_of, training_parameters
 from tacit.federation.site_files import SiteFiles, read_site
 from tacit.pieces.channels import SecureSum
@@ -245,7 +245,7 @@ class Site:
             found, memory = half.messages(parts, plan.wave, plan.memory(anew=bool(asked.first)), now)
         self._keep(plan, progress, asked, memory)
         self._check_finite(plan, found)
-        self.journal.append("trained", plan=asked.plan.hex(), round=asked.round + 1, attempt=asked.attempt)
+        self.journal.append("trained", **_round_of(asked))
         channel = plan.method.channel
         if not isinstance(channel, SecureSum):
             return channel.message_format.pack(found, 0, now)
@@ -369,20 +369,22 @@ class Site:
         budget = self.files.allow.budget
         if budget is None:
             return
-        release = release_against_server(plan.method, asked.round)
-        if release is None:
+        counts = charged(plan.method, asked.round, int(plan.own.sizes[0]))
+        if not counts:
             raise RefusedError("policy", "This plan has no proved ε, which this site requires.")
         from tacit.privacy.accountants import default_accountant
         from tacit.privacy.ledger import Ledger
+        from tacit.privacy.records import RecordCharge
 
+        ((release, times),) = counts.items()
         run, label = f"{asked.plan.hex()[:16]} {asked.run.hex()}", plan.plan.method_name
-        terms = () if self.files.ledger.exists() else (default_accountant(release),)
+        of_record = release.unit is Unit.RECORD
+        terms = () if self.files.ledger.exists() else (default_accountant(*(() if of_record else (release,))),)
         with Ledger.open(self.files.ledger, budget, *terms) as ledger:
-            ledger.reserve(run, asked.round + 1, release, label, now.clients.of(0).digest)
-            used = ledger.accounting.epsilon(budget.delta)
-        self.journal.append(
-            "charged", plan=asked.plan.hex(), round=asked.round + 1, attempt=asked.attempt, epsilon=round(used, 6)
-        )
+            charge = RecordCharge({0: Repeated(release, times)}) if of_record else release
+            ledger.reserve(run, asked.round + 1, charge, label, now.clients.of(0).digest)
+            used = (ledger.records if of_record else ledger.accounting).epsilon(budget.delta)
+        self.journal.append("charged", **_round_of(asked), unit=release.unit.value, epsilon=round(used, 6))
 
     def _keep(self, plan: _Plan, progress: SiteProgress, asked: SiteRequest, memory: ClientMemory) -> None:
         """Store what the client keeps, and what it has received that is sent only once."""
@@ -412,6 +414,10 @@ def evaluate(model: nn.Module, layout: Layout, weights: Tensor, loss: Any, held_
         losses = float(loss.per_sample(outputs, y).double().sum())
         accuracy = loss.metrics(outputs, y).get("accuracy")
     return HeldOut(losses, -1 if accuracy is None else round(accuracy * len(y)), len(y))
+
+
+def _round_of(asked: SiteRequest) -> dict[str, Any]:
+    return {"plan": asked.plan.hex(), "round": asked.round + 1, "attempt": asked.attempt}
 
 
 def _first_parts(asked: SiteRequest) -> Any:
