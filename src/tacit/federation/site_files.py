@@ -8,13 +8,16 @@
     state/
       log.jsonl               what it received, answered, charged and refused
       ledger.db               what has been spent on these data
+      last-error.txt          the last unexpected error, for the site's operator: it may quote data
       reviews/<plan>.json     plans that were accepted or refused, each signed by the site
       runs/<plan>/            what it keeps between messages of a plan, private
 """
 
 import json
 import math
+import traceback
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +30,7 @@ from torch import Tensor
 from tacit.core import Key, Samples, files
 from tacit.core.prices import Release, Unit
 from tacit.core.serialization import Source, read_json, read_toml
-from tacit.errors import DataError, ProtocolError, UserError, expect
+from tacit.errors import DataError, ProtocolError, StorageError, UserError, expect
 from tacit.federation import entry_points
 from tacit.federation.federation_plan import FederationPlan, check_samples
 from tacit.federation.journal import AuditLog
@@ -139,6 +142,13 @@ class SiteFiles:
     def journal(self) -> AuditLog:
         """The site's log, to be written."""
         return AuditLog(self.log)
+
+    def note_error(self, error: Exception) -> None:
+        """Keep the last unexpected error at the site, where its operator can read it; it may quote data."""
+        text = "".join(traceback.format_exception(error))
+        with suppress(StorageError):
+            files.make_private(self.state)
+            files.write(self.state / "last-error.txt", text.encode("utf-8", "replace"), private=True)
 
     def folder_of(self, plan: bytes) -> Path:
         """Where the site keeps what belongs to a plan."""

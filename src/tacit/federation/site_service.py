@@ -11,8 +11,8 @@ charged again and draws fresh noise: of what was lost, nothing was sent.
 """
 
 import json
-import logging
 import secrets
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -48,7 +48,6 @@ from tacit.wire import frames
 from tacit.wire.frames import Frame, FrameKind
 
 EVALUATED_AT_ONCE = 256
-_log = logging.getLogger(__name__)
 Secrets = Callable[[], ClientKeys]  # the keys of one attempt
 
 
@@ -179,6 +178,7 @@ class Site:
         self.name, self.number = files.name, files.number
         self.journal = files.journal()
         self._plans: dict[bytes, _Plan] = {}
+        self._lock = threading.Lock()  # one request at a time, however many threads a transport has
         self._answered = b""  # the last request of a conversation
         self.registration = secrets.token_bytes(16)  # new whenever the process starts
         self.journal.append("started", site=self.name)
@@ -195,6 +195,10 @@ class Site:
 
     def handle(self, verb: str, request: bytes) -> bytes:
         """The site's signed reply to a request: an answer, or a refusal. It never raises for what came from outside."""
+        with self._lock:
+            return self._handle(verb, request)
+
+    def _handle(self, verb: str, request: bytes) -> bytes:
         session = wire.NO_SESSION
         try:
             session, act = self._read(verb, request)
@@ -202,7 +206,7 @@ class Site:
         except RefusedError as refusal:
             return self._refuse(verb, session, refusal.code, str(refusal))
         except Exception as error:
-            _log.warning("%s was refused.", verb[:20], exc_info=error)  # stays at the site
+            self.files.note_error(error)
             return self._refuse(verb, session, *_reason(error))
         reply = wire.signed_answer(verb, session, self.number, body, self.files.identity)
         return wire.pack(reply)
@@ -343,6 +347,8 @@ class Site:
         if asked.round > last:
             raise RefusedError("policy", f"The plan has {plan.method.rounds} rounds, got round {asked.round + 1}.")
         frame = frames.unpack(asked.frame, FrameKind.VIEW)
+        if frame.parts.keys() & _first_parts(asked).keys():  # else it could replace one site's model
+            raise RefusedError("malformed", "What is sent once must not replace what is sent in every round.")
         if (frame.round, frame.cohort) != (asked.round, len(cohort)):
             raise RefusedError("malformed", "The broadcast is of another round or cohort than the request.")
         if asked.first and wire.digest_of(asked.first) != asked.first_digest:
