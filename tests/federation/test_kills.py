@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from tacit.federation.federation_plan import FederationPlan
-from tacit.federation.site_service import Site, seeded_secrets
 
 import tacit.engine.simulation
 from federation import acme
 from federation.consortium import Consortium, transport
 from federation.mortal import DEATH, deadly
 from federation.processes import Processes, processes
+from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import read_journal
 from tacit.federation.nvflare.kits import SERVER
 from tacit.federation.relay import SOCKET
 from tacit.federation.server import FederationServer
-from tacit.federation.transport import InProcess
+from tacit.federation.site_service import Site, seeded_secrets
+from tacit.federation.transport import Handler, InProcess
 from tacit.runs.checkpoint import read as read_checkpoint
 from tacit.runs.records import Run
 from tacit.runs.training import follow
@@ -79,8 +79,8 @@ def undisturbed(folder: Path, point: str) -> Run:
     """The same in one process, where the victim is lost for the whole run at the same point."""
     consortium = make(folder)
     plan = make_plan(consortium, 0)
-    handlers = {name: site.handle for name, site in sites(consortium).items()}
-    handlers[VICTIM] = deadly(handlers[VICTIM], point)
+    handlers: dict[str, Handler] = {name: site.handle for name, site in sites(consortium).items()}
+    deadly(handlers, VICTIM, point)
     return played(FederationServer(plan, InProcess(handlers), noise="seeded", sleep=lambda _: None))
 
 
