@@ -17,16 +17,15 @@ def open_mortal(config: Path) -> Handler:
     return _counting(site.handle, lambda point: _die(config.with_name(DEATH), point))
 
 
-def deadly(handle: Handler, point: str) -> Handler:
-    """A handler that fails at this point, and from then on."""
-    dead: list[str] = []
+def deadly(handlers: dict[str, Handler], name: str, point: str) -> None:
+    """Let one of these disconnect at this point, for good."""
 
     def check(now: str) -> None:
-        if dead or now == point:
-            dead.append(now)
+        if now == point:
+            del handlers[name]
             raise ConnectionError(now)
 
-    return _counting(handle, check)
+    handlers[name] = _counting(handlers[name], check)
 
 
 def _counting(handle: Handler, check: Callable[[str], None]) -> Handler:

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tacit.federation.plan import read_plan
+from tacit.federation.federation_plan import read_plan
 from tacit.federation.relay import RelayTransport
 from tacit.federation.server import FederationServer
 from tacit.runs.training import follow

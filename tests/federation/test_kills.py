@@ -20,13 +20,13 @@ from federation import acme
 from federation.consortium import Consortium, transport
 from federation.mortal import DEATH, deadly
 from federation.processes import Processes, processes
+from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import read_journal
 from tacit.federation.nvflare.kits import SERVER
-from tacit.federation.plan import FederationPlan
 from tacit.federation.relay import SOCKET
 from tacit.federation.server import FederationServer
-from tacit.federation.site import Site, seeded_secrets
-from tacit.federation.transport import InProcess
+from tacit.federation.site_service import Site, seeded_secrets
+from tacit.federation.transport import Handler, InProcess
 from tacit.runs.checkpoint import read as read_checkpoint
 from tacit.runs.records import Run
 from tacit.runs.training import follow
@@ -34,7 +34,9 @@ from tacit.runs.training import follow
 pytestmark = pytest.mark.skipif(not os.environ.get("TACIT_LONG"), reason="minutes: set TACIT_LONG=1")
 COUNT, ROUNDS = 5, 3
 KILLS = int(os.environ.get("TACIT_KILLS", "1"))
-POINTS = [f"{phase} {when}" for phase in ("train 1", "talk 1", "talk 2", "talk 3", "talk 4") for when in ("before", "after")]
+POINTS = [
+    f"{phase} {when}" for phase in ("train 1", "talk 1", "talk 2", "talk 3", "talk 4") for when in ("before", "after")
+]
 NAMES = tuple(f"site-{number}" for number in range(COUNT))
 VICTIM = "site-1"
 PRIVATE = {"cohort": COUNT, "noise": 2.0, "epsilon": "none", "rounds": ROUNDS}
@@ -46,7 +48,9 @@ def make(folder: Path) -> Consortium:
 
 def make_plan(consortium: Consortium, number: int) -> FederationPlan:
     """One of several plans that train the same, each of which a site answers once."""
-    plan = consortium.plan("fl-std-dp", f"plan-{number}.toml", args=PRIVATE, retries=10 + number, public="federation.acme:public")
+    plan = consortium.plan(
+        "fl-std-dp", f"plan-{number}.toml", args=PRIVATE, retries=10 + number, public="federation.acme:public"
+    )
     consortium.accept(plan)
     return plan
 
@@ -75,8 +79,8 @@ def undisturbed(folder: Path, point: str) -> Run:
     """The same in one process, where the victim is lost for the whole run at the same point."""
     consortium = make(folder)
     plan = make_plan(consortium, 0)
-    handlers = {name: site.handle for name, site in sites(consortium).items()}
-    handlers[VICTIM] = deadly(handlers[VICTIM], point)
+    handlers: dict[str, Handler] = {name: site.handle for name, site in sites(consortium).items()}
+    deadly(handlers, VICTIM, point)
     return played(FederationServer(plan, InProcess(handlers), noise="seeded", sleep=lambda _: None))
 
 
@@ -106,7 +110,11 @@ def test_a_site_killed_in_any_phase(started, tmp_path, number):
     assert delivered(run) == delivered(expected)
     assert torch.equal(run.state.weights, expected.state.weights)
     for name in NAMES:
-        entries = [each for each in read_journal(consortium.home(name) / "state" / "log.jsonl") if each.get("plan") == plan.digest.hex()]
+        entries = [
+            each
+            for each in read_journal(consortium.home(name) / "state" / "log.jsonl")
+            if each.get("plan") == plan.digest.hex()
+        ]
         charged = [each["round"] for each in entries if each["event"] == "charged"]
         assert {index + 1 for index, each in enumerate(delivered(run)) if name in each} <= set(charged)
         assert charged.count(1) == (0 if (name, point) == (VICTIM, "train 1 before") else 1)
@@ -116,8 +124,17 @@ def test_a_run_killed_at_random_moments_ends_where_it_would_have_ended(started, 
     running, consortium, plans = started
     plan_file = consortium.folder / f"plan-{len(plans) - 1}.toml"
     kills, out, source = 0, tmp_path / "run", random.Random(0)
-    command = [sys.executable, str(Path(__file__).with_name("runner.py")), str(running.study / SERVER / SOCKET), str(plan_file), str(out)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])}
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("runner.py")),
+        str(running.study / SERVER / SOCKET),
+        str(plan_file),
+        str(out),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+    }
     while kills < 6 * KILLS:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
         assert process.stdout is not None

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 class RoundSource(Protocol):
     """Who plays the rounds of a run."""
+
+    @property
+    def checkpoints_every_round(self) -> bool:
+        """Whether every round is followed by a checkpoint, because repeating one is costly."""
+        ...
 
     def keys(self, ratchet: Ratchet | None) -> KeySource:
         """The keys of the rounds to come; `ratchet` is the run's secret, None if its noise is seeded."""
@@ -60,6 +65,7 @@ class Simulated:
 
     plan: Plan
     workers: int | None = None
+    checkpoints_every_round: ClassVar[bool] = False
 
     def keys(self, ratchet: Ratchet | None) -> KeySource:
         seed = self.plan.seed
@@ -211,6 +217,10 @@ class Charged:
         if clients is not None:
             clients = clients.reserve(drawn.server.digest)
         return Charged(clients, records)
+
+    def fail(self) -> "Charged":
+        """The charges after an attempt at the reserved round that released nothing; it remains charged."""
+        return Charged(self.clients and self.clients.fail(), self.records and self.records.fail())
 
     def settle(self, turnout: Turnout) -> "Charged":
         """The charges at the round's real turnout."""

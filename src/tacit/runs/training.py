@@ -143,6 +143,7 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
         with open_charges(plan, run.history, where, name, directory.noted_heads()) as charged:
             run = charged.of(run)
             directory.note(charged.ledger)
+            directory.every_round = source.checkpoints_every_round
             for step in charged_rounds(run, source, source.keys(directory.ratchet)):
                 if step.state is not run.state:
                     directory.record(step.state, step.history[-1])
