@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tacit.pieces.mechanisms.sum_grid import SumGrid
 from torch import Tensor, nn
 
 import tacit
@@ -73,7 +74,6 @@ from tacit.pieces.mechanisms import (
     TwoLevel,
     WeightVariance,
 )
-from tacit.pieces.mechanisms.sum_grid import SumGrid
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import AdmmPrune, BestOf, MagnitudePrune, Masked, Sgd

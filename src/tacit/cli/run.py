@@ -229,11 +229,12 @@ def _check_resume_alone(args: argparse.Namespace) -> None:
 
 
 def _execute(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume: bool) -> "Run":
-    from tacit.runs.experiment import user_task
+    from tacit.core.discovery import file_reference
     from tacit.runs.training import follow
 
     steps = follow(plan, workers=args.workers, out=directory, resume=resume, ledger=args.ledger)
-    trust = " --trust" if user_task(plan.task.name) else ""
+    code = file_reference(plan.task.name, "task") or file_reference(plan.method.name, "method")
+    trust = " --trust" if code else ""
     return follow_to_end(steps, plan, directory, f"tacit run --resume {directory}{trust}")
 
 
@@ -256,14 +257,12 @@ def follow_to_end(steps: "Generator[Run]", plan: "Plan", directory: Path, comman
 
 def _interrupted(plan: "Plan", directory: Path, latest: "Run | None", command: str) -> str:
     """How far an interrupted run came, and how to resume it; a run that has not started yet leaves no files."""
-    from tacit.core.discovery import file_reference
     from tacit.runs.directory import MANIFEST
 
     if not (directory / MANIFEST).exists():
         return "Interrupted before the first round. Nothing was written."
     done = f" after {latest.state.round} of {plan.method.rounds} rounds" if latest else ""
-    code = file_reference(plan.task.name, "task") or file_reference(plan.method.name, "method")
-    return f"Interrupted{done}. Resume with: {command}{' --trust' if code else ''}"
+    return f"Interrupted{done}. Resume with: {command}"
 
 
 def _warn(run: "Run") -> None:

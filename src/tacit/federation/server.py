@@ -28,7 +28,7 @@ from tacit.core.server_half import (
     no_messages,
     pack_broadcast,
     read_messages,
-    reject_non_finite,
+    reject_unusable,
     sum_messages,
     sum_of_total,
 )
@@ -265,7 +265,7 @@ class FederationServer:
         traffic = Bytes()
         replies = self._ask_round(TRAIN, asked, dict.fromkeys(asked.cohort, b""), traffic)
         found, malformed = read_messages(self.method, replies, like, now)
-        kept, wave = reject_non_finite(found, self.method.max_norm(like.rows.dim))
+        kept, wave = reject_unusable(found, self.method.max_norm(like.rows.dim))
         for number in (*malformed, *wave.rejected):
             self._fail(number, malformed.get(number, "its update is not finite, or longer than the method accepts"))
         self._check_enough(wave.delivered)

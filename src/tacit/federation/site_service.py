@@ -28,7 +28,7 @@ from tacit.core.client_half import ClientHalf, read_broadcast
 from tacit.core.keys import RunKeys
 from tacit.core.losses import best_outputs
 from tacit.core.prices import Repeated, Unit, max_participations
-from tacit.core.server_half import reject_non_finite
+from tacit.core.server_half import reject_unusable
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.engine.worker import single_thread
@@ -401,7 +401,7 @@ class Site:
 
     def _check_finite(self, plan: _Plan, found: Messages) -> None:
         """Refuse to send a row that the server would reject."""
-        kept, _ = reject_non_finite(found, plan.method.max_norm(found.rows.dim))
+        kept, _ = reject_unusable(found, plan.method.max_norm(found.rows.dim))
         if kept.rows.count == 0:
             raise RefusedError("training", "The update is not finite, or longer than the method accepts.")
 

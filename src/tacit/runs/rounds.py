@@ -227,10 +227,6 @@ class Charged:
         clients, records = self.clients, self.records
         return Charged(clients and clients.settle(turnout), records and records.settle(turnout))
 
-    def fail(self) -> "Charged":
-        """The charges after an attempt at the round that ended without a sum."""
-        return Charged(self.clients and self.clients.fail(), self.records and self.records.fail())
-
     def release(self, state: State) -> None:
         """Mark the round as released."""
         for charges in (self.clients, self.records):
