@@ -4,6 +4,9 @@ A canary is a client whose update is chosen by the adversary. Everything that ha
 code: sampler, trainer, codec, both halves of the mechanism, channel, aggregator, server. The other clients' updates are
 chosen by the adversary too (a guarantee holds for all data), so that no run has to train anything.
 
+Where records are protected, the canary is the only record of a client that always takes part: its gradient is chosen by
+the adversary, the trainer clips it, and the trainer's own coins decide whether a batch contains it.
+
 What is recorded of a run is not only the model: the released sum and its divisor, what is broadcast, everything that a
 checkpoint stores, models that are evaluated beside the main one, and whether the run failed. `tacit.attacks.search`
 looks for the canary and the statistic that show the most.
@@ -20,6 +23,7 @@ from tacit.attacks.bounds import CONFIDENCE, OneRunGuesses
 from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, Round, SimulatedRound, State, Sum, Wave
 from tacit.core.client_half import make_messages
 from tacit.core.interfaces import AddNoise, Conversation, SumMessages
+from tacit.core.prices import Unit
 from tacit.core.rows import ClippedSum
 from tacit.core.server_half import aggregate_messages, broadcast, client_view, finish_round, reject_non_finite
 from tacit.core.wave import Shapes
@@ -64,6 +68,7 @@ class Audit:
         dropouts: fraction of every cohort that drops out; the same clients with and without the canary.
         adjacency: an excluded canary is absent (add-or-remove), sends its negated update (replace-one) or a zero one
             (zero-out).
+        unit: whether a canary is a client, or a record of a client that takes part without it, too.
         shared: the root of shared randomness. The adversary knows it, so it is the same in all runs.
     """
 
@@ -74,6 +79,7 @@ class Audit:
     dropouts: float = 0.0
     adjacency: AuditAdjacency = "add-or-remove"
     shared: Key = Key.from_seed(0, "shared")
+    unit: Unit = Unit.CLIENT
 
     def __post_init__(self) -> None:
         expect(self.clients >= 0, f"clients={self.clients} >= 0")
@@ -84,7 +90,8 @@ class Audit:
     def run(self, canary: Canary, key: Key, *, included: bool, sampled: bool = True) -> Released:
         """One run with or without a canary.
 
-        Unless `sampled`, the canary is in every cohort, and the other clients in it are the same in all runs.
+        Unless `sampled`, the canary is in every cohort, and the other clients in it are the same in all runs; a record
+        is in every batch.
         """
         ids = torch.tensor([0 if canary.first else self.clients])
         crowd = _Crowd(ids, canary.updates[:, None], torch.tensor([included]), canary.others)
@@ -107,11 +114,13 @@ class Audit:
     ) -> tuple[State, dict[str, Tensor]]:
         method, population = self.method, self.clients + len(crowd.ids)
         secret = key.child("round", index)
-        drawn_by = secret if sampled else self.shared.child("audited cohort", index)
+        fixed = not sampled or self.unit is Unit.RECORD  # the server knows the clients, and amplification is by batches
+        drawn_by = self.shared.child("audited cohort", index) if fixed else secret
         cohort = method.sampler.cohort(population, index, drawn_by.child("cohort"))
-        if not sampled:
+        if fixed:
             cohort = torch.unique(torch.cat([cohort, crowd.ids]))
-        present = cohort[crowd.present(cohort)] if self.adjacency == "add-or-remove" else cohort
+        absent = self.adjacency == "add-or-remove" and self.unit is Unit.CLIENT
+        present = cohort[crowd.present(cohort)] if absent else cohort
         now = SimulatedRound.of(
             index=index,
             population=population,
@@ -121,7 +130,7 @@ class Audit:
             secret=secret,
         )
         sent = broadcast(method, state, now)
-        wave = self._wave(self._survivors(present, len(cohort), crowd, secret), crowd, index)
+        wave = self._wave(self._survivors(present, len(cohort), crowd, secret), crowd, index, sampled=sampled)
         messages = make_messages(method, client_view(method, sent, state, now), wave, now)
         after, noisy = self._server_side(state, messages, now)
         return after, _observed(method, state, after, noisy, sent.sent(first=True))
@@ -146,14 +155,16 @@ class Audit:
         survives[others[order]] = False
         return present[survives]
 
-    def _wave(self, clients: Tensor, crowd: "_Crowd", index: int) -> "GivenUpdates":
-        dim = self.state.dim
+    def _wave(self, clients: Tensor, crowd: "_Crowd", index: int, *, sampled: bool) -> "GivenUpdates":
+        dim, canaries = self.state.dim, torch.isin(clients, crowd.ids)
         rows = torch.zeros(len(clients), dim) if crowd.others is None else crowd.others.repeat(len(clients), 1)
+        chosen = torch.zeros(len(clients), dim) if self.unit is Unit.RECORD else rows
         excluded = {"replace-one": -1.0}.get(self.adjacency, 0.0)
         for number, client in enumerate(crowd.ids.tolist()):
             factor = 1.0 if bool(crowd.included[number]) else excluded
-            rows[clients == client] = crowd.updates[index, number] * factor
-        return GivenUpdates(clients, rows, torch.isin(clients, crowd.ids), self.state.shapes)
+            chosen[clients == client] = crowd.updates[index, number] * factor
+        records = chosen if self.unit is Unit.RECORD else None
+        return GivenUpdates(clients, rows, canaries, self.state.shapes, records, sampled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,16 +214,23 @@ class GivenUpdates:
         updates: (clients, dim).
         canaries: which of them are canaries, (clients,).
         shapes: of the model's parameters.
+        records: the update along which each client's only record is, before clipping, (clients, dim), beside those of
+            `updates`; None: it has none.
+        sampled: whether the trainer's batches decide about that record; otherwise it is in all of them.
     """
 
     clients: Tensor
     updates: Tensor
     canaries: Tensor
     shapes: Shapes
+    records: Tensor | None = None
+    sampled: bool = True
 
     @property
     def samples(self) -> Tensor:
-        """A canary claims as many samples as all other clients together."""
+        """A canary claims as many samples as all other clients together; a record is the only one of its client."""
+        if self.records is not None:
+            return torch.ones(len(self.clients), dtype=torch.int64)
         return torch.where(self.canaries, max(int((~self.canaries).sum()), 1), 1)
 
     def descend(self, weights: Tensor, how: Descent) -> DenseRows:
@@ -224,8 +242,14 @@ class GivenUpdates:
     def clipped_sums(
         self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
     ) -> list[ClippedSum]:
-        """A step along minus these sums is the given update."""
-        sums = (-self.updates if mask is None else -self.updates[:, mask]).double()
+        """A step along minus these sums is the given update; that of a single record is clipped."""
+        own = slice(None) if mask is None else mask
+        sums = -self.updates[:, own].double()
+        if self.records is not None:
+            gradients = -self.records[:, own].double()
+            clipped = gradients * (clip / gradients.norm(dim=1, keepdim=True).clamp(min=clip))
+            there = torch.tensor([not self.sampled or len(batch) > 0 for batch in batches])
+            sums = sums + clipped * there[:, None]
         return [ClippedSum(total, total.norm()[None]) for total in sums]
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
@@ -237,7 +261,9 @@ class GivenUpdates:
         return hypotheses.new_zeros(len(self.clients), len(hypotheses))
 
     def keep(self, which: Tensor) -> Wave:
-        return GivenUpdates(self.clients[which], self.updates[which], self.canaries[which], self.shapes)
+        records = None if self.records is None else self.records[which]
+        kept = self.clients[which], self.updates[which], self.canaries[which]
+        return GivenUpdates(*kept, self.shapes, records, self.sampled)
 
 
 def _observed(
