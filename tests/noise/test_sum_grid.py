@@ -158,6 +158,8 @@ def test_the_error_of_summation_grows_with_the_rows_and_has_few_values() -> None
     assert errors == sorted(errors)
     assert errors[3] < 0.003
     assert float_error(100) == float_error(128)
+    assert float_error(100, depth=128) < float_error(100)
+    assert SumGrid(10, 800, 1.0, depth=80).inflation < SumGrid(10, 800, 1.0).inflation
     assert len({float_error(rows) for rows in range(1, 1000)}) == ceil(log2(1000)) + 1
 
 

@@ -42,6 +42,7 @@ from tacit.core.server_half import aggregate_messages, download_size, finish_rou
 from tacit.core.state import SERVER, out_of_patience, track_best
 from tacit.core.surplus import added
 from tacit.engine.layout import Layout, initial_weights, make_model
+from tacit.engine.learners.records import check_records
 from tacit.engine.pool import Pool, count_workers, make_pool
 from tacit.engine.waves import FEWEST_MASKED, AutoLearner, StackedClients, divide
 from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker, single_thread
@@ -131,6 +132,8 @@ class Simulation:
         self._untrained = make_model(task, seed)
         self.model = copy.deepcopy(self._untrained).to(device)
         self.layout = Layout.of(self.model)
+        if method.trainer.record_sum is not None or method.trainer.record_price(1) is not None:
+            check_records(self.model, task.loss)
 
     @cached_property
     def learner(self) -> AutoLearner:

@@ -226,14 +226,14 @@ def _influence(steps: float, dim: int, records: int | None) -> IntegerBound:
     return rounded_bound(steps * (1 + float_error(records)), dim, LOG_FAILURE)
 
 
-def float_error(rows: int) -> float:
+def float_error(rows: int, depth: int | None = None) -> float:
     """By how much floating point can increase the change of a sum of so many rows, relative to their bound.
 
     The first step of the proof of `SumGrid`. The number of rows is rounded up to a power of two, so that cohorts of
-    similar size have the same table.
+    similar size have the same table; not if `depth` is given, the additions in float32 that follow on each other.
     """
-    count = 1 << max(ceil(log2(max(rows, 1))), 0)
-    single, double = ldexp(min(count, WAVE), -24), ldexp(count + 8, -53)
+    count = 1 << max(ceil(log2(max(rows, 1))), 0) if depth is None else max(rows, 1)
+    single, double = ldexp(min(count, depth or WAVE), -24), ldexp(count + 8, -53)
     relative = single / (1 - single) + double / (1 - double)
     return CLIPPING + 2 * count * relative * (1 + CLIPPING)
 

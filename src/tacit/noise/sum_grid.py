@@ -46,6 +46,7 @@ class SumGrid:
         dim: number of coordinates.
         rows: the largest number of rows in the sum; public.
         noise_multiplier: standard deviation of the noise, relative to the radius.
+        depth: how many additions in float32 follow on each other, if it is not the 128 of rows of clients.
 
     Formal guarantees: a release is a Gaussian sum of `noise_multiplier`, up to a total variation of 2⁻⁸⁰. Let c be the
     radius in steps, and S and S′ the sums with and without a client, as computed.
@@ -54,7 +55,8 @@ class SumGrid:
        float32 over blocks of 1024 numbers, with a relative error below 514 units of 2⁻²⁴, and factor and product are
        rounded once each. Summing n numbers in any order has an error of at most γₙ = n·u / (1 − n·u) times the sum of
        their magnitudes (Higham, Eq. 4.4). Up to 128 rows are summed with u = 2⁻²⁴ and all else with u = 2⁻⁵³, so a sum
-       of m rows is within m·(γ₁₂₈ + γ′ₘ) radii of the exact one, and ‖S − S′‖ ≤ c·(1 + `float_error(m)`) steps.
+       of m rows is within m·(γ₁₂₈ + γ′ₘ) radii of the exact one, and ‖S − S′‖ ≤ c·(1 + `float_error(m)`) steps. In a
+       sum of sums, n is the number of additions that follow on each other, `depth` where it is given.
     2. Fine rounding, to the nearest multiple of 2⁻¹⁶ steps, adds √d·2⁻¹⁶ steps at most.
     3. Stochastic rounding to ⌊x + U⌋, where every coordinate has its own U, uniform on the multiples of 2⁻¹⁶ in [0, 1)
        and independent of the data. With equal U, the rounded sums differ by a D whose coordinates are independent, each
@@ -80,6 +82,7 @@ class SumGrid:
     dim: int
     rows: int
     noise_multiplier: float
+    depth: int | None = None
 
     def __post_init__(self) -> None:
         expect(1 <= self.dim <= 1 << 28, f"dim={self.dim} in [1, 2^28]")
@@ -95,7 +98,7 @@ class SumGrid:
     @cached_property
     def bound(self) -> IntegerBound:
         """The bound on one client's influence, in steps: rounding and floating point included."""
-        reach = self.steps * (1 + float_error(self.rows)) + ldexp(sqrt(self.dim), -FINE_BITS)
+        reach = self.steps * (1 + float_error(self.rows, self.depth)) + ldexp(sqrt(self.dim), -FINE_BITS)
         return rounded_bound(reach, self.dim, LOG_FAILURE)
 
     @property

@@ -250,6 +250,12 @@ def test_a_hostile_record_moves_the_sum_by_no_more_than_the_bound(make: Make, sc
         assert float((found.total - others).norm()) >= 0.99 * min(clip, float(found.norms[0]))
 
 
+@pytest.mark.parametrize("value", [float("nan"), 1e30])
+def test_the_way_does_not_depend_on_a_first_record_of_extreme_numbers(value: float) -> None:
+    x, y = records(zoo.cnn)
+    assert isinstance(AutoRecords(model_of(zoo.cnn), CrossEntropy()).choose(x[:1] * value, y[:1]), BatchedRecords)
+
+
 def test_no_records_sum_to_zero() -> None:
     model, (x, y) = model_of(zoo.mlp), records(zoo.mlp, 0)
     found = AutoRecords(model, CrossEntropy()).clipped_sum(weights_of(model), x, y, 1.0, None)
@@ -305,8 +311,18 @@ def test_forms_of_products_agree() -> None:
     for form, out in zip(forms, sums, strict=True):
         form.add_sum(factors, out)
     torch.testing.assert_close(*sums)
-    torch.testing.assert_close(gram.squares(wide=True), formed.squares(wide=False))
+    torch.testing.assert_close(gram.norms(wide=True), formed.norms(wide=False))
     torch.testing.assert_close(gram.at(wanted).values, formed.at(wanted).values)
+
+
+def test_terms_that_cancel_are_not_thought_shorter_than_they_are() -> None:
+    """Σ gₜ·xₜᵀ with terms of 10⁴ whose sum is 1: Gram matrices in float32 would be wrong by more than the norm."""
+    g = torch.randn(1, 1, 40) / 40**0.5
+    x = torch.randn(1, 1, 50) / 50**0.5
+    pair = GramGradients(torch.cat([1e4 * g, g], 1), torch.cat([x, -1e4 * x * (1 - 1e-4)], 1))
+    expected = float(torch.bmm(pair.g.double().mT, pair.x.double()).norm())
+    found = float(pair.norms(wide=False)[0])
+    assert expected <= found <= expected * 1.05
 
 
 def test_the_form_is_chosen_by_counting() -> None:
@@ -322,7 +338,7 @@ def test_the_form_is_chosen_by_counting() -> None:
 def test_a_record_that_reads_a_line_twice_has_one_gradient_there() -> None:
     read, g = torch.tensor([[1, 1, 2], [3, 0, 3]]), torch.ones(2, 3, 2)
     found = LookupGradients.of(read, g, lines=4)
-    torch.testing.assert_close(found.squares(wide=True), torch.tensor([10.0, 10.0], dtype=torch.float64))
+    torch.testing.assert_close(found.norms(wide=True).square(), torch.tensor([10.0, 10.0], dtype=torch.float64))
     out = torch.zeros(8)
     found.add_sum(torch.tensor([1.0, 10.0]), out)
     assert out.view(4, 2)[:, 0].tolist() == [10.0, 2.0, 1.0, 20.0]

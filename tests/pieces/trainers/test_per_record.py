@@ -29,6 +29,7 @@ from tacit.core.wave import EmptyWave
 from tacit.engine import rounds
 from tacit.engine.layout import Layout
 from tacit.engine.learners.reference import ReferenceLearner
+from tacit.engine.simulation import Simulation
 from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import ModelError, UserError
 from tacit.noise.sum_grid import DISTANCE, SumGrid
@@ -274,4 +275,4 @@ def test_a_model_with_batch_statistics_is_refused_with_a_sentence() -> None:
 
     task = Task(model=model, clients=zoo.population([5, 3]))
     with pytest.raises(ModelError, match="with_group_norm"):
-        list(rounds(method_of(DP), task, seed=3, workers=2, noise="seeded"))
+        Simulation(method_of(DP), task)

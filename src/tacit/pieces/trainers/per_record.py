@@ -19,6 +19,7 @@ from torch import Tensor
 from tacit.core import ClientRound, DenseRows, Key, MaskedRows, Rows, State, View, Wave
 from tacit.core.interfaces import Payload
 from tacit.core.prices import Gaussian, RecordPrice, RecordSum, Release, Repeated, Sampling, Unsized
+from tacit.core.rows import DEPTH
 from tacit.core.schema import instead_of
 from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
@@ -226,7 +227,7 @@ class _StepNoise:
     def of(cls, dim: int, samples: int, rate: float, clip: float, multiplier: float) -> "_StepNoise":
         """The noise of a sum over a Poisson batch of so many records, at `dim` weights."""
         records = largest_batch(samples, rate)
-        return cls(SumGrid(dim, records, multiplier), clip, records)
+        return cls(SumGrid(dim, records, multiplier, DEPTH), clip, records)
 
     def added(self, total: Tensor, key: Key) -> Tensor:
         """The sum with noise."""

@@ -15,10 +15,10 @@ from tacit.core.rows import DEPTH, ClippedSum
 from tacit.engine.layout import Layout
 from tacit.engine.learners.records.gradients import SUMMED, RecordGradients
 
-AT_ONCE = 256  # records at most: more of a small model are not faster
+AT_ONCE = 256  # records at most: more of a small model are hardly faster
 SUMS = 16  # of `SUMMED` records that are added in float32
-WORKING_MEMORY = 24 << 20  # bytes, for the records that are computed at once
-SAFE = (1e-10, 1e15)  # norms that are computed well in float32
+WORKING_MEMORY = 32 << 20  # bytes, for the records that are computed at once
+SAFE = (1e-10, 1e18)  # norms that are computed well in float32
 LONGEST = 2.0**60  # a gradient that is longer than the bound by more than this factor is dropped, as one that is NaN
 assert SUMMED + SUMS <= DEPTH
 
@@ -76,8 +76,8 @@ class BatchedRecords:
         self.way.load(weights)
         job = _Job(clip, self._all if mask is None else self._under(mask), weights.dtype)
         length = self.layout.dim if mask is None else len(mask)
-        total = torch.zeros(length, dtype=torch.float64, device=weights.device)
-        norms = [total.new_zeros(0)]
+        total = torch.zeros(0, dtype=torch.float64, device=weights.device)
+        norms = [total]
         if len(x) and job.targets:
             size = self._at_once(x[:1], y[:1])
             together = size * (SUMS // -(-size // SUMMED))  # records whose sums are added in float32
@@ -85,8 +85,8 @@ class BatchedRecords:
                 part = weights.new_zeros(length)
                 few = zip(*(torch.split(side, size) for side in some), strict=True)
                 norms += [self._add(part, job, *each) for each in few]
-                total += part
-        return ClippedSum(total, torch.cat(norms))
+                total = total.add_(part) if len(total) else part.double()  # only now, when most memory is free again
+        return ClippedSum(total if len(total) else total.new_zeros(length), torch.cat(norms))
 
     def _add(self, total: Tensor, job: "_Job", x: Tensor, y: Tensor) -> Tensor:
         """Add a few records' clipped gradients to the total, and return their norms."""
@@ -118,7 +118,7 @@ class BatchedRecords:
         if self._masked is None or not (self._masked[0] is mask or torch.equal(self._masked[0], mask)):
             targets = {}
             for name, target in self._all.items():
-                start, stop = torch.searchsorted(mask, torch.tensor([target.start, target.stop])).tolist()
+                start, stop = torch.searchsorted(mask, mask.new_tensor([target.start, target.stop])).tolist()
                 if start < stop:
                     targets[name] = Target(start, stop, mask[start:stop] - target.start)
             self._masked = mask, targets
@@ -131,4 +131,4 @@ def _at(gradients: RecordGradients, coordinates: Tensor | None) -> RecordGradien
 
 def _norms(parts: list[RecordGradients], *, wide: bool) -> Tensor:
     """The norm of every record's gradient at all parameters."""
-    return torch.stack([part.squares(wide=wide) for part in parts]).sum(0).sqrt()
+    return torch.stack([part.norms(wide=wide).double() for part in parts]).square().sum(0).sqrt()

@@ -22,16 +22,17 @@ from torch import Tensor
 BLOCK = 512  # numbers whose squares are added in float32
 SUMMED = 64  # records over which sums are computed in one go
 FEW_POSITIONS = 16  # up to so many, Gram matrices in float64 can be faster than forming the gradient
-LARGEST_INPUT = 2.0**128  # squared norm: with larger ones, the product of factor and gradient could underflow
+GRAM_ERROR = 2.0**-34  # of a squared norm from Gram matrices, relative to that of terms that do not cancel
+LARGEST_INPUT = 2.0**64  # norm: with larger ones, the product of factor and gradient could underflow
 
 
 class RecordGradients(Protocol):
     """The gradients of a few records at one parameter."""
 
-    def squares(self, *, wide: bool) -> Tensor:
-        """The squared norm of every record's gradient, in float64; infinite or NaN where it is not finite.
+    def norms(self, *, wide: bool) -> Tensor:
+        """The norm of every record's gradient; infinite or NaN where it is not finite.
 
-        Unless `wide`, numbers are squared in their own type: too small for large ones, too large for small ones.
+        Unless `wide`, numbers are squared in their own type, in which large ones overflow and small ones underflow.
         """
         ...
 
@@ -62,8 +63,8 @@ class FormedGradients:
     values: Tensor
     order: tuple[int, int, int] | None = None
 
-    def squares(self, *, wide: bool) -> Tensor:
-        return _squares(self.values, wide)
+    def norms(self, *, wide: bool) -> Tensor:
+        return _norms(self.values, wide)
 
     def add_sum(self, factors: Tensor, out: Tensor) -> None:
         for own in _blocks(len(factors)):
@@ -89,9 +90,9 @@ class OuterGradients:
     g: Tensor
     x: Tensor
 
-    def squares(self, *, wide: bool) -> Tensor:
-        g, x = _squares(self.g, wide), _squares(self.x, wide)
-        return torch.where(x < LARGEST_INPUT, g * x, torch.inf)
+    def norms(self, *, wide: bool) -> Tensor:
+        g, x = _norms(self.g, wide), _norms(self.x, wide)  # unless wide, a large x has overflown
+        return torch.where(x < LARGEST_INPUT, g * x, torch.inf) if wide else g * x
 
     def add_sum(self, factors: Tensor, out: Tensor) -> None:
         scaled, matrix = self.g * factors[:, None], out.view(self.g.shape[1], self.x.shape[1])
@@ -121,9 +122,11 @@ class GramGradients:
     x: Tensor
     order: tuple[int, int, int] | None = None
 
-    def squares(self, *, wide: bool) -> Tensor:
+    def norms(self, *, wide: bool) -> Tensor:
         g, x = self.g.double(), self.x.double()
-        return (torch.bmm(g, g.mT) * torch.bmm(x, x.mT)).sum((1, 2)).clamp(min=0)  # NaN stays NaN
+        squares = (torch.bmm(g, g.mT) * torch.bmm(x, x.mT)).sum((1, 2))
+        longest = (g.square().sum(2) * x.square().sum(2)).sqrt().sum(1)  # if the terms had one direction
+        return (squares + GRAM_ERROR * longest.square()).clamp(min=0).sqrt()  # NaN stays NaN
 
     def add_sum(self, factors: Tensor, out: Tensor) -> None:
         scaled = (self.g.double() * factors.double()[:, None, None]).flatten(0, 1)
@@ -166,9 +169,9 @@ class LookupGradients:
         values = g.new_zeros(len(unique), g.shape[-1]).index_add_(0, where, g.reshape(records * positions, -1))
         return cls(unique // lines, unique % lines, values, records, lines)
 
-    def squares(self, *, wide: bool) -> Tensor:
-        squares = _squares(self.values, wide)
-        return squares.new_zeros(self.records).index_add_(0, self.owner, squares)
+    def norms(self, *, wide: bool) -> Tensor:
+        squares = _norms(self.values, wide).double().square()
+        return squares.new_zeros(self.records).index_add_(0, self.owner, squares).sqrt()
 
     def add_sum(self, factors: Tensor, out: Tensor) -> None:
         table = out.view(self.lines, self.values.shape[1])
@@ -203,17 +206,15 @@ def product_gradients(g: Tensor, x: Tensor, order: tuple[int, int, int] | None =
     return FormedGradients(torch.bmm(g.mT, x).flatten(1), order)
 
 
-def _squares(rows: Tensor, wide: bool) -> Tensor:
-    """Squared norms; long rows in blocks, whose squares are added in float64."""
-    if wide:
-        norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-        return norms.square()
+def _norms(rows: Tensor, wide: bool) -> Tensor:
+    """L2 norms; those of long rows from blocks, whose squares are added in float64."""
+    if wide or rows.shape[1] <= BLOCK:
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64 if wide else None)
+        return norms
     count = rows.shape[1] // BLOCK
-    rest: Tensor = torch.linalg.vector_norm(rows[:, count * BLOCK :], dim=1).double().square()
-    if count == 0:
-        return rest
     blocks: Tensor = torch.linalg.vector_norm(rows[:, : count * BLOCK].reshape(-1, count, BLOCK), dim=2)
-    return blocks.double().square().sum(1).add_(rest)
+    rest: Tensor = torch.linalg.vector_norm(rows[:, count * BLOCK :], dim=1)
+    return torch.cat([blocks, rest[:, None]], dim=1).double().square().sum(1).sqrt()
 
 
 def _blocks(records: int) -> Iterator[slice]:
@@ -228,7 +229,9 @@ def _stored(total: Tensor, order: tuple[int, int, int] | None) -> Tensor:
 
 def _positions(coordinates: Tensor, order: tuple[int, int, int] | None) -> Tensor:
     """Where values in computed order have these coordinates of the stored parameter."""
-    return coordinates if order is None else _stored(torch.arange(prod(order)), order)[coordinates]
+    if order is None:
+        return coordinates
+    return _stored(torch.arange(prod(order), device=coordinates.device), order)[coordinates]
 
 
 def _bytes(*tensors: Tensor) -> int:

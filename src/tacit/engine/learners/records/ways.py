@@ -8,11 +8,13 @@ et al. 2023, «book-keeping»). `torch.func` forms the gradient of every record.
 import copy
 from collections.abc import Collection
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.conv import _ConvNd
 
 from tacit.core import Loss
 from tacit.engine.layout import Layout
@@ -66,7 +68,7 @@ class LayerRules:
 
     def memory(self, x: Tensor, y: Tensor) -> int:
         found = self.gradients(x, y, self.layout.names)
-        return 2 * self._sizes + sum(gradients.bytes for gradients in found.values())
+        return self._sizes + sum(gradients.bytes for gradients in found.values())
 
     def _observe(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         """Keep a layer's inputs until the gradient at its outputs is known."""
@@ -74,7 +76,7 @@ class LayerRules:
         if not names:
             return None
         x = inputs[0].detach()
-        self._sizes += x.numel() * x.element_size() + 2 * output.numel() * output.element_size()
+        self._sizes += (2 * x.numel() + 4 * output.numel() + _patches(module, output)) * output.element_size()
         output = output.clone() if output._is_view() else output
         observer = partial(self._record, module, names, x)
         observed: Tensor = _Observed.apply(output, self._start, observer)  # type: ignore[no-untyped-call]
@@ -83,6 +85,13 @@ class LayerRules:
     def _record(self, module: nn.Module, names: dict[str, str], x: Tensor, g: Tensor) -> None:
         gradients = RULES[type(module)](module, x, g)
         self._found |= {name: gradients[own] for own, name in names.items()}
+
+
+def _patches(module: nn.Module, output: Tensor) -> int:
+    """How many numbers the patches of a convolution have."""
+    if not isinstance(module, _ConvNd):
+        return 0
+    return output.numel() // module.out_channels * module.in_channels * prod(module.kernel_size)
 
 
 class _Observed(torch.autograd.Function):
