@@ -4,6 +4,9 @@ A canary is a client whose update is chosen by the adversary. Everything that ha
 code: sampler, trainer, codec, both halves of the mechanism, channel, aggregator, server. The other clients' updates are
 chosen by the adversary too (a guarantee holds for all data), so that no run has to train anything.
 
+Where records are protected, the canary is the only record of a client that always takes part: its gradient is chosen by
+the adversary, the trainer clips it, and the trainer's own coins decide whether a batch contains it.
+
 What is recorded of a run is not only the model: the released sum and its divisor, what is broadcast, everything that a
 checkpoint stores, models that are evaluated beside the main one, and whether the run failed. `tacit.attacks.search`
 looks for the canary and the statistic that show the most.
@@ -20,6 +23,7 @@ from tacit.attacks.bounds import CONFIDENCE, OneRunGuesses
 from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, Round, SimulatedRound, State, Sum, Wave
 from tacit.core.client_half import make_messages
 from tacit.core.interfaces import AddNoise, Conversation, SumMessages
+from tacit.core.prices import Unit
 from tacit.core.rows import ClippedSum
 from tacit.core.server_half import aggregate_messages, broadcast, client_view, finish_round, reject_unusable
 from tacit.core.wave import Shapes
@@ -74,6 +78,7 @@ class Audit:
         dropouts: fraction of every cohort that drops out; the same clients with and without the canary.
         adjacency: an excluded canary is absent (add-or-remove), sends its negated update (replace-one) or a zero one
             (zero-out).
+        unit: whether a canary is a client, or a record of a client that takes part without it, too.
         shared: the root of shared randomness. The adversary knows it, so it is the same in all runs.
     """
 
@@ -84,6 +89,7 @@ class Audit:
     dropouts: float = 0.0
     adjacency: AuditAdjacency = "add-or-remove"
     shared: Key = Key.from_seed(0, "shared")
+    unit: Unit = Unit.CLIENT
 
     def __post_init__(self) -> None:
         expect(self.clients >= 0, f"clients={self.clients} >= 0")
@@ -94,10 +100,11 @@ class Audit:
     def run(self, canary: Canary, key: Key, *, included: bool, sampled: bool = True) -> Released:
         """One run with or without a canary.
 
-        Unless `sampled`, the canary is in every cohort, and the other clients in it are the same in all runs.
+        Unless `sampled`, the canary is in every cohort, and the other clients in it are the same in all runs; a record
+        is in every batch.
         """
         ids = torch.tensor([0 if canary.first else self.clients])
-        absent = canary.absent or self.adjacency == "add-or-remove"
+        absent = self.unit is Unit.CLIENT and (canary.absent or self.adjacency == "add-or-remove")
         crowd = _Crowd(ids, canary.updates[:, None], torch.tensor([included]), canary.others, absent, canary.alone)
         return self.play(crowd, key, sampled=sampled)
 
@@ -118,9 +125,9 @@ class Audit:
     ) -> tuple[State, dict[str, Tensor]]:
         method, population = self.method, self.clients + len(crowd.ids)
         secret = key.child("round", index)
-        if sampled:
+        if sampled and self.unit is Unit.CLIENT:
             cohort = method.sampler.cohort(population, index, secret.child("cohort"))
-        else:
+        else:  # for records, the server knows the clients, and amplification is by batches
             cohort = self.given_cohort(crowd.ids, index, alone=crowd.alone)
         present = cohort[crowd.present(cohort)]
         if len(present) < method.channel.min_cohort:  # is played as if nobody had been drawn
@@ -134,7 +141,7 @@ class Audit:
             secret=secret,
         )
         sent = broadcast(method, state, now)
-        wave = self._wave(self._survivors(present, len(cohort), crowd, secret), crowd, index)
+        wave = self._wave(self._survivors(present, len(cohort), crowd, secret), crowd, index, sampled=sampled)
         messages = make_messages(method, client_view(method, sent, state, now), wave, now)
         after, noisy = self._server_side(state, messages, now)
         return after, _observed(method, state, after, noisy, sent.sent(first=True))
@@ -147,7 +154,7 @@ class Audit:
     def can_be_alone(self) -> bool:
         """Whether a cohort can have a single client, to which the claim applies as to any other cohort."""
         sampling = self.method.sampler.sampling(self.clients + 1, 0)
-        return sampling.kind == "poisson" and not self.method.channel.min_cohort
+        return self.unit is Unit.CLIENT and sampling.kind == "poisson" and not self.method.channel.min_cohort
 
     def given_cohort(self, canaries: Tensor, index: int, *, alone: bool = False) -> Tensor:
         """The cohort of a round that the canaries are always in: the others are the same in all runs.
@@ -184,14 +191,16 @@ class Audit:
         survives[others[order]] = False
         return present[survives]
 
-    def _wave(self, clients: Tensor, crowd: "_Crowd", index: int) -> "GivenUpdates":
-        dim = self.state.dim
+    def _wave(self, clients: Tensor, crowd: "_Crowd", index: int, *, sampled: bool) -> "GivenUpdates":
+        dim, canaries = self.state.dim, torch.isin(clients, crowd.ids)
         rows = torch.zeros(len(clients), dim) if crowd.others is None else crowd.others.repeat(len(clients), 1)
+        chosen = torch.zeros(len(clients), dim) if self.unit is Unit.RECORD else rows
         excluded = {"replace-one": -1.0}.get(self.adjacency, 0.0)
         for number, client in enumerate(crowd.ids.tolist()):
             factor = 1.0 if bool(crowd.included[number]) else excluded
-            rows[clients == client] = crowd.updates[index, number] * factor
-        return GivenUpdates(clients, rows, torch.isin(clients, crowd.ids), self.state.shapes)
+            chosen[clients == client] = crowd.updates[index, number] * factor
+        records = chosen if self.unit is Unit.RECORD else None
+        return GivenUpdates(clients, rows, canaries, self.state.shapes, records, sampled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,16 +254,23 @@ class GivenUpdates:
         updates: (clients, dim).
         canaries: which of them are canaries, (clients,).
         shapes: of the model's parameters.
+        records: the update along which each client's only record is, before clipping, (clients, dim), beside those of
+            `updates`; None: it has none.
+        sampled: whether the trainer's batches decide about that record; otherwise it is in all of them.
     """
 
     clients: Tensor
     updates: Tensor
     canaries: Tensor
     shapes: Shapes
+    records: Tensor | None = None
+    sampled: bool = True
 
     @property
     def samples(self) -> Tensor:
-        """A canary claims as many samples as all other clients together."""
+        """A canary claims as many samples as all other clients together; a record is the only one of its client."""
+        if self.records is not None:
+            return torch.ones(len(self.clients), dtype=torch.int64)
         return torch.where(self.canaries, max(int((~self.canaries).sum()), 1), 1)
 
     def descend(self, weights: Tensor, how: Descent) -> DenseRows:
@@ -266,8 +282,14 @@ class GivenUpdates:
     def clipped_sums(
         self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
     ) -> list[ClippedSum]:
-        """A step along minus these sums is the given update."""
-        sums = (-self.updates if mask is None else -self.updates[:, mask]).double()
+        """A step along minus these sums is the given update; that of a single record is clipped."""
+        own = slice(None) if mask is None else mask
+        sums = -self.updates[:, own].double()
+        if self.records is not None:
+            gradients = -self.records[:, own].double()
+            clipped = gradients * (clip / gradients.norm(dim=1, keepdim=True).clamp(min=clip))
+            there = torch.tensor([not self.sampled or len(batch) > 0 for batch in batches])
+            sums = sums + clipped * there[:, None]
         return [ClippedSum(total, total.norm()[None]) for total in sums]
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
@@ -279,7 +301,9 @@ class GivenUpdates:
         return hypotheses.new_zeros(len(self.clients), len(hypotheses))
 
     def keep(self, which: Tensor) -> Wave:
-        return GivenUpdates(self.clients[which], self.updates[which], self.canaries[which], self.shapes)
+        records = None if self.records is None else self.records[which]
+        kept = self.clients[which], self.updates[which], self.canaries[which]
+        return GivenUpdates(*kept, self.shapes, records, self.sampled)
 
 
 def _observed(

@@ -24,7 +24,7 @@ from tacit.attacks.bounds import (
     epsilon_of_gaussian,
 )
 from tacit.core import Turnout
-from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, reason_unproved
+from tacit.core.prices import Adjacency, Gaussian, Release, Repeated, Sampling, Unit, Unproved, reason_unproved
 
 COUNTS_ALPHA, GAP_ALPHA, SAMPLER_ALPHA = 0.03, 0.01, 0.005  # together less than 0.05: a union bound
 GRID = 40  # values of ε at which a claimed profile is evaluated
@@ -88,6 +88,8 @@ def claim_of(audit: Audit, canaries: int = 1, *, sampled: bool = False) -> Claim
     for clients that are `sampled` is asked for, or the noise is not Gaussian.
     """
     method = audit.method
+    if audit.unit is Unit.RECORD:
+        return _record_claim(audit, canaries, sampled=sampled)
     price = method.mechanism.price(0)
     if not isinstance(price, Release):
         return Claim(None, method.delta, reason=reason_unproved(price) or "no noise is added")
@@ -111,6 +113,26 @@ def _turnout(audit: Audit, canaries: int, index: int) -> Turnout | None:
         return None
     cohort = len(audit.given_cohort(audit.clients + torch.arange(canaries), index))
     return Turnout(cohort, cohort - audit.lost(cohort))
+
+
+def _record_claim(audit: Audit, canaries: int, *, sampled: bool) -> Claim:
+    """The same for one record, the only one of its client: in every step, or in random batches."""
+    method, population = audit.method, audit.clients + canaries
+    turnout = Turnout(population, population - int(audit.dropouts * population)) if audit.dropouts else None
+    price = method.record_price(1, turnout)
+    if not isinstance(price, Repeated):
+        return Claim(None, method.delta, reason=price.reason if isinstance(price, Unproved) else "no noise is added")
+    rate, times = price.release.sampling.rate, price.times
+
+    def claimed(release: Release) -> Claim:
+        found = _claimed(audit, population, [release] * times * audit.rounds)
+        effect = math.sqrt(times) * _effect(release, _accounted(audit))  # of all steps of a round together
+        return replace(found, effects=(effect,) * audit.rounds, rates=(release.sampling.rate,) * audit.rounds)
+
+    claim = claimed(price.release)
+    if sampled or rate == 1 or not isinstance(price.release.loss, Gaussian):
+        return claim
+    return replace(claimed(price.release.sampled(Sampling())), amplified=claim.epsilon)
 
 
 def _claimed(audit: Audit, population: int, releases: list[Release]) -> Claim:

@@ -10,11 +10,12 @@ from tacit.attacks.auditing import Audit, AuditAdjacency
 from tacit.attacks.dlg import Dlg, Reconstruction, compare, invert
 from tacit.attacks.membership import ShadowModel, Unit, members_only, random_halves, unit_losses
 from tacit.attacks.views import Adversary, Observation, observe
-from tacit.core import CrossEntropy, Key, Method, RunKeys, SimulatedRound, State, Task
+from tacit.core import CrossEntropy, Key, Method, RunKeys, SimulatedRound, State, Task, prices
 from tacit.core.prices import Adjacency
 from tacit.engine import initial_state, module_at, rounds, waves
 from tacit.engine.layout import make_model
 from tacit.errors import UserError, expect
+from tacit.pieces.samplers import Everyone
 from tacit.runs.records import size_noise
 from tacit.runs.training import train
 
@@ -118,26 +119,33 @@ def prepare_audit(
     rounds: int = 4,
     dropouts: float = 0.0,
     adjacency: AuditAdjacency | None = None,
+    unit: prices.Unit | None = None,
     seed: int = 0,
 ) -> Audit:
     """An audit of a method for the model of a task, and as many clients as it has.
 
-    By default for the adjacency of the method's guarantee.
+    By default for the adjacency of the method's guarantee and its unit, the client if it has guarantees for both.
     """
     sized = size_noise(method, len(task.population), tuple(task.population.sizes.tolist()))
+    audited, clients = unit or sized.units[0], len(task.population)
+    if audited is prices.Unit.RECORD and sized.record_bound is None and sized.channel.messages_seen_by == "server":
+        sized, clients = replace(sized, sampler=Everyone()), 0  # the adversary sees the message of the canary's client
     return Audit(
         method=sized,
         state=initial_state(sized, task, seed),
-        clients=len(task.population),
+        clients=clients,
         rounds=rounds,
         dropouts=dropouts,
-        adjacency=adjacency or claimed_adjacency(sized),
+        adjacency=adjacency or claimed_adjacency(sized, audited),
+        unit=audited,
         shared=RunKeys.from_seed(seed).shared,
     )
 
 
-def claimed_adjacency(method: Method) -> AuditAdjacency:
-    """The adjacency of a method's guarantee; add-or-remove if it has none."""
+def claimed_adjacency(method: Method, unit: prices.Unit | None = None) -> AuditAdjacency:
+    """The adjacency of a method's guarantee, which is add-or-remove for records; add-or-remove if it has none."""
+    if (unit or method.units[0]) is prices.Unit.RECORD:
+        return "add-or-remove"
     return "zero-out" if method.adjacency is Adjacency.ZERO_OUT else "add-or-remove"
 
 

@@ -47,6 +47,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="an excluded canary is absent, or sends zeros or its negated update (default: as the method claims)",
     )
     parser.add_argument(
+        "--unit",
+        choices=("client", "record"),
+        help="what a canary is: a client, or a record of one (default: what the method protects)",
+    )
+    parser.add_argument(
         "--dropouts", type=float, default=0.0, metavar="P", help="fraction of a cohort that drops out (default: 0)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of all randomness (default: 0)")
@@ -64,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
     from tacit.attacks.claims import AuditResult, claim_of, power_of
     from tacit.attacks.scenario import prepare_audit
+    from tacit.core.prices import Unit
 
     audit = prepare_audit(
         experiment.build_method(),
@@ -71,15 +77,18 @@ def run(args: argparse.Namespace) -> int:
         rounds=args.rounds,
         dropouts=args.dropouts,
         adjacency=args.adjacency,
+        unit=None if args.unit is None else Unit(args.unit),
         seed=args.seed,
     )
     claim = claim_of(audit, args.canaries or 1, sampled=bool(args.canaries))
     found = _find(audit, claim, args)
     result, power = AuditResult.of(claim, found), power_of(claim, found)
     if args.json:
-        print_json(_document(args, audit.adjacency, result, found, power))
+        print_json({"unit": audit.unit.value, **_document(args, audit.adjacency, result, found, power)})
     else:
-        print("\n".join(_lines(args, audit.adjacency, result, found, power)))
+        always = "" if not _is_always_in(found) else f", in every {'cohort' if audit.unit == 'client' else 'batch'}"
+        canary = f"{audit.adjacency}, one {audit.unit}{always}"
+        print("\n".join(_lines(args, canary, result, found, power)))
     return VIOLATED if result.violated else 0
 
 
@@ -155,7 +164,7 @@ def _lines(
     rows += [
         ["δ", f"{claim.delta:g}"],
         ["rounds", str(args.rounds)],
-        ["adjacency", f"{adjacency}, one client" + ", in every cohort" * _is_always_in(found)],
+        ["adjacency", adjacency],
         ["confidence", f"{100 * found.confidence:.0f} %"],
         ["guesses", str(found)],
     ]
