@@ -12,8 +12,12 @@ from tacit.federation.transport import Handler
 DEATH = "death"  # holds `VERB NUMBER before` or `VERB NUMBER after`: at which request, before or after its handling
 
 
+SEED = "seed"  # holds the seed of the site's secrets, if it is not that of the plans: a ledger refuses repeated noise
+
+
 def open_mortal(config: Path) -> Handler:
-    site = Site.open(config, seeded_secrets(acme.SEED, read_site(config).number))
+    number, file = read_site(config).number, config.with_name(SEED)
+    site = Site.open(config, lambda: seeded_secrets(int(file.read_text()) if file.exists() else acme.SEED, number)())
     return _counting(site.handle, lambda point: _die(config.with_name(DEATH), point))
 
 

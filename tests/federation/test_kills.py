@@ -1,33 +1,24 @@
-"""Sites and runs that are killed, over real processes: what is released was charged, and nobody else's work is lost.
+"""Sites that are killed, over real processes: what is released was charged, and nobody else's work is lost.
 
 Each death costs seconds, so that `make test` has one of them (`test_real_federation`); TACIT_LONG=1 has those here, and
 TACIT_KILLS=20 as many in every phase.
 """
 
 import os
-import random
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-import tacit.engine.simulation
-from federation import acme
-from federation.consortium import Consortium, transport
-from federation.mortal import DEATH, deadly
+from federation.consortium import Consortium
+from federation.mortal import DEATH, SEED, deadly
 from federation.processes import Processes, processes
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import read_journal
-from tacit.federation.nvflare.kits import SERVER
-from tacit.federation.relay import SOCKET
 from tacit.federation.server import FederationServer
 from tacit.federation.site_service import Site, seeded_secrets
 from tacit.federation.transport import Handler, InProcess
-from tacit.runs.checkpoint import read as read_checkpoint
 from tacit.runs.records import Run
 from tacit.runs.training import follow
 
@@ -59,7 +50,7 @@ def make_plan(consortium: Consortium, number: int) -> FederationPlan:
 def started() -> Iterator[tuple[Processes, Consortium, list[FederationPlan]]]:
     with processes(*NAMES) as running:
         consortium = make(running.study / "consortium")
-        plans = [make_plan(consortium, number) for number in range(KILLS * len(POINTS) + 1)]
+        plans = [make_plan(consortium, number) for number in range(KILLS * len(POINTS))]
         start(running, consortium, "server", *NAMES)
         running.wait_for(NAMES)
         yield running, consortium, plans
@@ -75,18 +66,18 @@ def played(server: FederationServer) -> Run:
     return run
 
 
-def undisturbed(folder: Path, point: str) -> Run:
+def undisturbed(folder: Path, point: str, seed: int) -> Run:
     """The same in one process, where the victim is lost for the whole run at the same point."""
     consortium = make(folder)
     plan = make_plan(consortium, 0)
-    handlers: dict[str, Handler] = {name: site.handle for name, site in sites(consortium).items()}
+    handlers: dict[str, Handler] = {name: site.handle for name, site in sites(consortium, seed).items()}
     deadly(handlers, VICTIM, point)
     return played(FederationServer(plan, InProcess(handlers), noise="seeded", sleep=lambda _: None))
 
 
-def sites(consortium: Consortium) -> dict[str, Site]:
+def sites(consortium: Consortium, seed: int) -> dict[str, Site]:
     return {
-        name: Site.open(consortium.home(name) / "site.toml", seeded_secrets(acme.SEED, number))
+        name: Site.open(consortium.home(name) / "site.toml", seeded_secrets(seed, number))
         for number, name in enumerate(NAMES)
     }
 
@@ -100,13 +91,15 @@ def test_a_site_killed_in_any_phase(started, tmp_path, number):
     running, consortium, plans = started
     point, plan = POINTS[number % len(POINTS)], plans[number]
     consortium.home(VICTIM).joinpath(DEATH).write_text(point)
+    for name in NAMES:
+        consortium.home(name).joinpath(SEED).write_text(str(number))
     run = played(FederationServer(plan, running.transport, noise="seeded"))
     start(running, consortium, VICTIM)
     running.wait_for(NAMES)
     assert run.state.round == ROUNDS
     others = set(NAMES) - {VICTIM}
     assert all(others <= each for each in delivered(run))
-    expected = undisturbed(tmp_path, point)
+    expected = undisturbed(tmp_path, point, number)
     assert delivered(run) == delivered(expected)
     assert torch.equal(run.state.weights, expected.state.weights)
     for name in NAMES:
@@ -118,42 +111,3 @@ def test_a_site_killed_in_any_phase(started, tmp_path, number):
         charged = [each["round"] for each in entries if each["event"] == "charged"]
         assert {index + 1 for index, each in enumerate(delivered(run)) if name in each} <= set(charged)
         assert charged.count(1) == (0 if (name, point) == (VICTIM, "train 1 before") else 1)
-
-
-def test_a_run_killed_at_random_moments_ends_where_it_would_have_ended(started, tmp_path, monkeypatch):
-    running, consortium, plans = started
-    plan_file = consortium.folder / f"plan-{len(plans) - 1}.toml"
-    kills, out, source = 0, tmp_path / "run", random.Random(0)
-    command = [
-        sys.executable,
-        str(Path(__file__).with_name("runner.py")),
-        str(running.study / SERVER / SOCKET),
-        str(plan_file),
-        str(out),
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
-    }
-    while kills < 6 * KILLS:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-        assert process.stdout is not None
-        process.stdout.readline()  # the run as it starts
-        time.sleep(source.uniform(0.0, 0.6))
-        ended = process.poll() is not None
-        process.kill()
-        process.communicate()
-        if ended:
-            break
-        kills += 1
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert kills > 0
-    monkeypatch.setattr(tacit.engine.simulation, "divide", lambda cohort, *_: list(cohort[:, None]))
-    other = make(tmp_path / "other")
-    plan = make_plan(other, 0)
-    way = transport(sites(other))
-    expected = played(FederationServer(plan, way, noise="seeded", sleep=lambda _: None))
-    state = read_checkpoint(out / "checkpoint.safetensors")
-    assert state is not None
-    assert torch.equal(state.weights, expected.state.weights)

@@ -1,5 +1,10 @@
 """Runs between real processes, over NVFLARE on 127.0.0.1: the same model as the simulation's, bit for bit."""
 
+import os
+import random
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +16,17 @@ import tacit.engine.simulation
 from federation import acme
 from federation.consortium import Consortium
 from federation.mortal import DEATH
-from federation.processes import Processes, processes
+from federation.processes import TESTS, Processes, processes
 from tacit.core import Task
 from tacit.core.keys import SeededKeys
 from tacit.engine import Simulation
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.server import FederationServer
+from tacit.runs.checkpoint import read as read_checkpoint
 from tacit.runs.training import follow
 
 COUNT = 4
+RUNNER = TESTS / "federation" / "runner.py"
 MORTAL = "federation.mortal:open_mortal"
 METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "plain": ("fl-top", {"cohort": COUNT, "ratio": 0.3}),
@@ -29,8 +36,11 @@ METHODS: dict[str, tuple[str, dict[str, object]]] = {
 PLANS = {
     **METHODS,
     "a site dies": ("fl-std-dp", {"cohort": COUNT, "noise": 2.0, "epsilon": "none", "rounds": 4}),
-    "the run is killed": ("fl-std", {"cohort": COUNT, "channel": "SecureSum()", "rounds": 4}),
+    "the run is interrupted": ("fl-std", {"cohort": COUNT, "channel": "SecureSum()", "rounds": 4}),
+    "the run is killed": ("fl-std", {"cohort": COUNT, "channel": "SecureSum()", "rounds": 20}),
 }
+LONG = os.environ.get("TACIT_LONG")
+KILLS = 10
 
 
 @dataclass
@@ -50,7 +60,8 @@ class Started:
 
     def make_plan(self, kind: str) -> FederationPlan:
         method, args = PLANS[kind]
-        plan = self.consortium.plan(method, args=args, public="federation.acme:public", patience={"talk": 60})
+        content = {"public": "federation.acme:public", "patience": {"talk": 60}, "retries": 50}
+        plan = self.consortium.plan(method, f"{kind}.toml", args=args, **content)
         self.consortium.accept(plan)
         return plan
 
@@ -105,8 +116,8 @@ def test_a_site_that_dies_is_a_dropout_and_takes_part_again(started):
     assert [sorted(each) for each in delivered] == [[0, 2, 3], *[[0, 1, 2, 3]] * 3]
 
 
-def test_a_killed_run_is_resumed_from_its_checkpoint(started, tmp_path):
-    plan = started.plans["the run is killed"]
+def test_an_interrupted_run_is_resumed_from_its_checkpoint(started, tmp_path):
+    plan = started.plans["the run is interrupted"]
     server = started.server(plan)
     steps = follow(server.run_plan, source=server, out=tmp_path / "run")
     for run in steps:
@@ -117,3 +128,24 @@ def test_a_killed_run_is_resumed_from_its_checkpoint(started, tmp_path):
     *_, run = follow(again.run_plan, source=again, out=tmp_path / "run", resume=True)
     assert run.state.round == 4
     assert torch.equal(run.state.weights, simulated(plan))
+
+
+@pytest.mark.skipif(not LONG, reason="a minute: set TACIT_LONG=1")
+def test_a_run_that_is_killed_at_random_moments_ends_where_the_simulation_ends(started, tmp_path):
+    out, source, killed = tmp_path / "run", random.Random(0), 0
+    way = str(started.processes.transport.path)
+    command = [sys.executable, str(RUNNER), way, str(started.consortium.folder / "the run is killed.toml"), str(out)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+    while killed < KILLS:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # the run as it starts
+            time.sleep(source.uniform(0.0, 0.5))
+            process.kill()
+        killed += 1
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    state = read_checkpoint(out / "checkpoint.safetensors")
+    assert state is not None
+    assert state.round == 20
+    assert torch.equal(state.weights, simulated(started.plans["the run is killed"]))
