@@ -55,11 +55,12 @@ def assert_same(run: Path, other: Path) -> None:
 def test_a_run_prints_a_table_and_its_directory(capsys):
     assert main(["run", "fedavg", "--rounds", "2", *SMALL]) == 0
     printed = capsys.readouterr()
-    names, figures, guarantee, directory = printed.out.splitlines()
+    names, figures, guarantee, directory, report = printed.out.splitlines()
     assert guarantee == "No privacy guarantee: no noise is added, so updates can reveal training data."
     assert names.split() == ["method", "task", "seed", "rounds", "accuracy", "loss", "ε", "up", "down", "seconds"]
     assert figures.split()[:4] == ["fedavg", "digits", "0", "2"]
     assert directory == "Results: runs/fedavg-digits-0"
+    assert report == "Next: tacit report runs/fedavg-digits-0"
     assert printed.err.splitlines()[-1].startswith("fedavg: round 2/2 accuracy ")
     assert {path.name for path in Path("runs/fedavg-digits-0").iterdir()} == {
         MANIFEST,

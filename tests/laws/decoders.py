@@ -423,8 +423,11 @@ def _run_files() -> Iterator[Decoder]:
     yield Decoder("round", lambda data: _parse_lines([data], Path("r")), [json.dumps(report).encode()], TEXT)
     proved = Guarantee(epsilon=1.5, delta=1e-5, rounds=3, adjacency="zero-out", not_covered=("This.",))
     leaked = LeakageGuarantee(leakage=2.4, per_round=0.4, radius=0.05, rounds=6)
+    guarantees = []
     with _in_file("g", b"") as path:
-        guarantees = [(guarantee_file.write(path, each), path.read_bytes())[1] for each in (proved, leaked)]
+        for each in (proved, leaked):
+            guarantee_file.write(path, each)
+            guarantees.append(path.read_bytes())
     yield Decoder("guarantee", functools.partial(guarantee_file.parse, file=Path("g")), guarantees, TEXT)
     state = State(3, torch.rand(20), {"server/momentum": torch.rand(20), "n": torch.tensor(3)})
     with _in_file("c", b"") as path:

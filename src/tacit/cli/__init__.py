@@ -4,6 +4,7 @@ Examples:
   tacit run fedavg                      train on the embedded digits, in seconds
   tacit run fl-std --rounds 20 --set descent.lr=0.1
   tacit run experiment.toml             an experiment described in a file
+  tacit report runs/fedavg-digits-0     a page about a run: guarantee, curves, bytes, settings
   tacit methods                         list all methods
   tacit card fedavg                     what each party sees, and what is guaranteed
   tacit plan --epsilon 1 --delta 1e-5 --rate 1/60 --rounds 200

@@ -67,7 +67,7 @@ def card(name: str, args: Mapping[str, object] = MappingProxyType({})) -> Card:
         rounds=method.rounds,
         args={key: _parameter(parameter) for key, parameter in inspect.signature(factory).parameters.items()},
         pieces={slot: repr(getattr(method, slot)) for slot in SLOTS},
-        sees=_sees(method),
+        sees=who_sees(method),
         event=_event(method),
         guarantee=_guarantee(method),
         nominal=dict(nominal_figures(_price(method))),
@@ -94,7 +94,8 @@ def _parameter(parameter: inspect.Parameter) -> str:
     return "required" if parameter.default is parameter.empty else repr(parameter.default)
 
 
-def _sees(method: Method) -> dict[str, str]:
+def who_sees(method: Method) -> dict[str, str]:
+    """What each party sees, and what the pieces' docstrings add to it."""
     noise = "with noise" if method.changes_rows else "without noise"
     pieces = {type(piece).__name__: section(type(piece), "Sees") for piece in (method.mechanism, method.channel)}
     details = {f"with {name}": text for name, text in pieces.items() if text}

@@ -4,7 +4,8 @@ import html
 import json
 from collections.abc import Iterable, Sequence
 
-VOID = ("meta", "br", "img", "input", "rect", "line", "path", "circle")
+VOID = ("meta", "link", "br", "img", "input")
+DRAWN = ("rect", "path")  # SVG: closed in themselves
 
 
 class Html(str):
@@ -28,7 +29,7 @@ def join(parts: Iterable[object]) -> Html:
     return Html("".join(escape(part) for part in parts if part is not None))
 
 
-def element(name: str, *children: object, **attributes: object) -> Html:
+def element(name: str, /, *children: object, **attributes: object) -> Html:
     """An element; attributes that are None or False are left out, `_` in their names is `-`, one at the end nothing.
 
     Example:
@@ -41,8 +42,10 @@ def element(name: str, *children: object, **attributes: object) -> Html:
         for key, value in given.items()
         if value is not None and value is not False
     )
-    if name in VOID and not children:
-        return Html(f"<{name}{written}>" if name in ("meta", "br", "img", "input") else f"<{name}{written}/>")
+    if name in VOID:
+        return Html(f"<{name}{written}>")
+    if name in DRAWN:
+        return Html(f"<{name}{written}/>")
     return Html(f"<{name}{written}>{join(children)}</{name}>")
 
 
@@ -53,7 +56,7 @@ def section(anchor: str, title: str, *children: object) -> Html:
 
 
 def table(
-    caption: str, header: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: int = 0, hidden: bool = False
+    caption: str, header: Sequence[object], rows: Iterable[Sequence[object]], *, numbers: int = 0, hidden: bool = False
 ) -> Html:
     """A table with a header for each column and row; the last `numbers` columns are aligned right.
 
@@ -77,9 +80,10 @@ def details(summary: str, *children: object) -> Html:
     return element("details", element("summary", summary), *children)
 
 
-def pairs(rows: Iterable[tuple[str, object]]) -> Html:
+def pairs(rows: Iterable[tuple[str, object]], kind: str) -> Html:
     """Names and their values."""
-    return element("dl", *(element("div", element("dt", name), element("dd", value)) for name, value in rows))
+    found = (element("div", element("dt", name), element("dd", value)) for name, value in rows)
+    return element("dl", *found, class_=kind)
 
 
 def data(value: object, **attributes: object) -> Html:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
+from math import exp
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -120,6 +120,8 @@ class RunData:
             found = found.excluding(SEEDED)
         if isinstance(found, Guarantee) and found.epsilon is not None and (self.epsilon or 0.0) > found.epsilon:
             found = replace(found, epsilon=self.epsilon)  # attempts that were repeated after a crash
+        if self.manifest.status == "finished":
+            return found
         return found.excluding(f"The run is {self.manifest.status}: rounds after {len(self.reports)} are not included.")
 
     @property
@@ -206,10 +208,8 @@ def detection_limit(epsilon: float, delta: float, false_alarms: float) -> float:
         >>> round(detection_limit(1.0, 1e-5, 0.01), 4), detection_limit(float("inf"), 0.0, 0.01)
         (0.0272, 1.0)
     """
-    if epsilon == inf or epsilon > 500:
+    if epsilon > 500:  # infinite, or as good as that
         return 1.0
-    from math import exp
-
     return min(1.0, exp(epsilon) * false_alarms + delta, 1 - exp(-epsilon) * (1 - delta - false_alarms))
 
 

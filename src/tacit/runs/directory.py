@@ -348,14 +348,15 @@ def _remove(path: Path, created: Iterable[Path]) -> None:
 
 # Keys of earlier releases and their present names, so that earlier run directories still open
 _RENAMED = {"refused": "rejected", "parts": "timings", "phases": "overhead", "step": "grid_step", "longer": "inflation"}
+_EARLIER_KEYS = tuple(f'"{name}"'.encode() for name in _RENAMED)
 
 
 def _parse_lines(lines: list[bytes], file: Path, first: int = 1) -> tuple[Report, ...]:
     reports = []
     for number, line in enumerate(lines, start=first):
-        source = Source(
-            label=f"line {number} of {file}", error=RunError, advice=NEW_RUN, closed=False, renamed=_RENAMED
-        )
+        earlier = any(name in line for name in _EARLIER_KEYS)  # to look for them in every value takes long
+        renamed = _RENAMED if earlier else {}
+        source = Source(label=f"line {number} of {file}", error=RunError, advice=NEW_RUN, closed=False, renamed=renamed)
         report = read_json(line, Report, source, strict=False)
         if report.round != number:
             raise source.problem(f"Expected {source.label} to be of round {number}, got round {report.round}.")
