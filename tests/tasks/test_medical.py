@@ -133,6 +133,14 @@ def test_ist(inputs):
     assert_nothing_later("ist", inputs)
 
 
+def test_the_largest_countries_of_ist(data_folder):
+    assert len(medical.ist(by="country").population) == 36
+    sizes = medical.ist(by="country", largest=10).population.sizes
+    assert (len(sizes), int(sizes.min()), int(sizes.max())) == (10, 394, 5000)  # of 478 in Spain and 6257 in the UK
+    with pytest.raises(UserError, match=r"Expected largest=37 in 1, ..., 36"):
+        medical.ist(by="country", largest=37)
+
+
 def test_gusto(inputs):
     assert counts(medical.gusto()) == (16, 37, 32_664, 8_166)
     assert len(medical.gusto(groups="grps").population) == 121

@@ -201,8 +201,10 @@ def ist(
     balanced: bool = False,
     seed: int = 0,
     encoding: str = "training",
+    by: Literal["hospital", "country"] = "hospital",
+    largest: int | None = None,
 ) -> Task:
-    """International Stroke Trial: death, from what was known at randomisation; hospitals are clients.
+    """International Stroke Trial: death, from what was known at randomisation; hospitals or countries are clients.
 
     Inputs are the R columns, age, sex, stroke type and the assigned treatment. Excluded are all D and F columns (14
     days and 6 months later), the trial's own predictions (EXPD...) and the date.
@@ -214,8 +216,13 @@ def ist(
         balanced: downsample each client to as many deaths as survivors.
         seed: seed of the split into clients.
         encoding: minima, maxima and categories from `training` rows, `public` ones, or a TOML file that declares them.
+        by: what a client is, a `hospital` (466) or a `country` (36).
+        largest: only the patients of so many clients, those with the most; none: all.
     """
     table = _read_csv(IST)
+    expect(by in ("hospital", "country"), f"by={by!r} to be hospital or country")
+    hospitals = np.array([int(number) for number in table["HOSPNUM"]])
+    sites = hospitals if by == "hospital" else _codes(table["COUNTRY"])[1]
     deficits = tuple(f"RDEF{number}" for number in range(1, 9))
     early = ("RCONSC", "RSLEEP", "RATRIAL", "RCT", "RVISINF", "RHEP24", "RASP3")
     died = table["DIED" if outcome == "six-months" else "ID14"]
@@ -225,7 +232,8 @@ def ist(
         numbers=("AGE", "RDELAY", "RSBP"),
         categories=("SEX", *early, *deficits, "STYPE", "RXASP", "RXHEP"),
         positive=_equals(died, "1"),
-        hospital=np.array([int(number) for number in table["HOSPNUM"]]),
+        hospital=sites,
+        rows=None if largest is None else _of_largest(sites, largest),
     )
     split = ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed, encoding=encoding)
     return _make_task(patients, split)
@@ -409,6 +417,13 @@ def _client_parts(patients: PatientTable, rows: NDArray[np.int64], split: Client
     if patients.hospital is None:
         raise DataError(f"Expected clients=<number> for {patients.name}: its hospitals are not published.")
     return partitions.by_key(np.asarray(patients.hospital)[rows])
+
+
+def _of_largest(sites: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """The rows of the sites with the most rows; of equally large ones, the first."""
+    sizes = np.bincount(sites)
+    expect(1 <= count <= len(sizes), f"largest={count} in 1, ..., {len(sizes)}")
+    return np.isin(sites, np.argsort(-sizes, kind="stable")[:count]).nonzero()[0]
 
 
 def _downsample(part: Tensor, positive: Tensor, key: Key) -> Tensor:
