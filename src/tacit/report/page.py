@@ -23,7 +23,7 @@ from tacit.report.chart_data import Chart, run_charts
 from tacit.report.labels import number, size
 from tacit.report.markup import Html, details, element, join, pairs, section, table
 from tacit.report.parties import draw_parties, parties_of
-from tacit.report.run_data import LOWER_IS_BETTER, RunData, detection_limit
+from tacit.report.run_data import ERRORS, RunData, detection_limit
 from tacit.report.run_groups import RunGroup
 from tacit.runs.bandwidth import Savings
 
@@ -252,7 +252,7 @@ def _final(run: RunData) -> Html | None:
         return element("p", "The model was not evaluated: the task has no held-out data.") if run.reports else None
     rows = []
     for name, value in run.metrics.items():
-        sign = -1 if name.endswith(LOWER_IS_BETTER) else 1
+        sign = -1 if name.endswith(ERRORS) else 1
         known = [report for report in run.reports if name in report.metrics]
         best = max(known, key=lambda report: sign * report.metrics[name])
         rows.append([name.replace("_", " "), number(value), number(best.metrics[name]), best.round])

@@ -23,7 +23,7 @@ from tacit.runs.expressions import build
 from tacit.runs.manifest import Manifest
 from tacit.runs.records import final_metrics, guarantee_of
 
-LOWER_IS_BETTER = ("loss", "rmse")
+ERRORS = ("loss", "rmse")  # metrics of which less is better
 MOST_FOLDERS = 10_000  # that are searched for runs
 T = TypeVar("T")
 

@@ -187,6 +187,18 @@ def guarantees(groups: Sequence[RunGroup]) -> dict[str, Guarantee | LeakageGuara
     return {", ".join(each.label for each in same): same[0].guarantee for same in found.values()}
 
 
+def guarantee_lines(groups: Sequence[RunGroup]) -> list[str]:
+    """The guarantees as sentences, each once."""
+    found = guarantees(groups)
+    lines = []
+    for labels, guarantee in found.items():
+        whose = f" of {labels}" if len(found) > 1 else ""
+        text = str(guarantee)
+        proved = f"Guarantee{whose}: {text}"
+        lines.append(proved if guarantee.proved else f"No privacy guarantee{whose}: {text.removeprefix('none: ')}")
+    return lines
+
+
 def group_charts(groups: Sequence[RunGroup]) -> list[Chart]:
     """Every metric over rounds, the mean of each group with its interval, and ε."""
     names = metric_names(dict.fromkeys(group.metrics, 0.0) for group in groups)
