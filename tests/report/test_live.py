@@ -28,10 +28,14 @@ def served(folder: Path) -> Iterator[LiveServer]:
 
 
 def answer(
-    server: LiveServer, path: str, host: str | None = None, method: str = "GET"
+    server: LiveServer, path: str, host: str | None = None, method: str = "GET", *, secret: bool = True
 ) -> tuple[int, str, dict[str, str]]:
     with closing(http.client.HTTPConnection(HOST, server.server_port, timeout=60)) as connection:
-        connection.request(method, path, headers={"Host": host or f"{HOST}:{server.server_port}"})
+        connection.request(
+            method,
+            f"/{server.secret}{path}" if secret else path,
+            headers={"Host": host or f"{HOST}:{server.server_port}"},
+        )
         with connection.getresponse() as found:
             return found.status, found.read().decode(), dict(found.getheaders())
 
@@ -88,7 +92,7 @@ def test_the_page_its_scripts_and_runs_are_served(tmp_path: Path) -> None:
         assert status == 200
         assert "default-src 'none'" in headers["Content-Security-Policy"]
         for name in ("page.css", "uplot.min.css", "uplot.min.js", "charts.js", "live.js"):
-            assert f"/{name}" in page
+            assert f'"{name}"' in page
             assert answer(server, f"/{name}")[0] == 200
         charts = json.loads(answer(server, f"/charts?run={quote('a <b>')}")[1])
         assert [chart["x"] for chart in charts] == [[1, 2, 3]] * 4
@@ -114,6 +118,18 @@ def test_requests_for_another_host_are_refused(host: str, tmp_path: Path) -> Non
         assert status == 421
         assert text == "This server answers only to its own address.\n"
         assert answer(server, "/", host=f"localhost:{server.server_port}")[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/events", "/charts?run=one", "/x/report?run=one", "//", "/%00/", "/é/"])
+def test_nothing_is_served_without_the_secret_of_the_address(path: str, tmp_path: Path) -> None:
+    """Other users of the machine can connect, too, and the directories of runs are private."""
+    made_run(tmp_path / "one", 1)
+    with served(tmp_path) as server, LiveServer(server.watcher) as other:
+        server.watcher.look()
+        status, text, _ = answer(server, quote(path, safe="/?=%"), secret=False)
+        assert (status, text) == (403, "Open the whole address that tacit watch printed.\n")
+        assert server.secret != other.secret
+        assert len(server.secret) == 32
 
 
 def test_it_listens_on_this_machine_only_and_changes_nothing(tmp_path: Path) -> None:

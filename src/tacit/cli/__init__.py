@@ -5,6 +5,8 @@ Examples:
   tacit run fl-std --rounds 20 --set descent.lr=0.1
   tacit run experiment.toml             an experiment described in a file
   tacit report runs/fedavg-digits-0     a page about a run: guarantee, curves, bytes, settings
+  tacit watch                           a live page of all runs in runs/
+  tacit compare runs                    runs in a table, with intervals over seeds
   tacit methods                         list all methods
   tacit card fedavg                     what each party sees, and what is guaranteed
   tacit plan --epsilon 1 --delta 1e-5 --rate 1/60 --rounds 200

@@ -1,16 +1,19 @@
 """The live page: a read-only server on this machine that shows the runs of a folder while they train.
 
 It listens on 127.0.0.1 only, and answers requests only if their Host header names that address, so that a page of
-another origin cannot read it through a name that resolves here (DNS rebinding). A thread reads what runs append to
-their files; requests are answered from what it has read.
+another origin cannot read it through a name that resolves here (DNS rebinding). The path of every address begins with a
+secret, because other users of the machine can connect too, and run directories are private. A thread reads what runs
+append to their files; requests are answered from what it has read.
 """
 
 import json
+import secrets
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from hmac import compare_digest
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
@@ -37,11 +40,11 @@ POLICY = (
     "frame-ancestors 'none'"
 )
 ASSETS = {
-    "/uplot.min.css": "text/css",
-    "/page.css": "text/css",
-    "/uplot.min.js": "text/javascript",
-    "/charts.js": "text/javascript",
-    "/live.js": "text/javascript",
+    "uplot.min.css": "text/css",
+    "page.css": "text/css",
+    "uplot.min.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "live.js": "text/javascript",
 }
 
 
@@ -222,12 +225,13 @@ class LiveServer(ThreadingHTTPServer):
 
     def __init__(self, watcher: RunWatcher, port: int = 0) -> None:
         self.watcher = watcher
+        self.secret = secrets.token_urlsafe(24)
         self.listeners = threading.BoundedSemaphore(MOST_LISTENERS)
         ThreadingHTTPServer.__init__(self, (HOST, port), _Handler)
 
     @property
     def address(self) -> str:
-        return f"http://{HOST}:{self.server_port}/"
+        return f"http://{HOST}:{self.server_port}/{self.secret}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader that closed its connection is no error."""
@@ -254,16 +258,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "This server answers only to its own address.")
             return
         parts = urlsplit(self.path)
+        secret, _, page = parts.path.removeprefix("/").partition("/")
         pages: dict[str, Callable[[str], None]] = {
-            "/": self._front,
-            "/events": self._events,
-            "/charts": self._charts,
-            "/report": self._report,
+            "": self._front,
+            "events": self._events,
+            "charts": self._charts,
+            "report": self._report,
         }
-        if parts.path in ASSETS:
-            self._send(asset(parts.path[1:]), ASSETS[parts.path])
-        elif parts.path in pages:
-            pages[parts.path](parts.query)
+        if not compare_digest(secret.encode(), self.server.secret.encode()):
+            self._refuse(HTTPStatus.FORBIDDEN, "Open the whole address that tacit watch printed.")
+        elif page in ASSETS:
+            self._send(asset(page), ASSETS[page])
+        elif page in pages:
+            pages[page](parts.query)
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "There is no such page.")
 
@@ -382,9 +389,9 @@ def front_page(folder: Path) -> str:
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"Runs in {folder}"),
-        *(element("link", rel="stylesheet", href=f"/{name}") for name in ("uplot.min.css", "page.css")),
+        *(element("link", rel="stylesheet", href=name) for name in ("uplot.min.css", "page.css")),
     )
-    scripts = [element("script", "", src=f"/{name}") for name in ("uplot.min.js", "charts.js", "live.js")]
+    scripts = [element("script", "", src=name) for name in ("uplot.min.js", "charts.js", "live.js")]
     body = element(
         "body",
         element("header", top, class_="top"),

@@ -130,14 +130,14 @@
 
   async function update() {
     const name = chosen;
-    const answer = await fetch(`/charts?run=${encodeURIComponent(name)}`);
+    const answer = await fetch(`charts?run=${encodeURIComponent(name)}`);
     if (!answer.ok || name !== chosen) return;
     const charts = await answer.json();
     const section = place("chosen");
     if (section.dataset.run !== name || section.querySelectorAll("figure").length !== charts.length) {
       section.dataset.run = name;
       const link = make("a", "Report of this run");
-      link.href = `/report?run=${encodeURIComponent(name)}`;
+      link.href = `report?run=${encodeURIComponent(name)}`;
       const grid = make("div", undefined, "charts");
       grid.append(...charts.map((chart) => figure(chart.title)));
       const line = make("p");
@@ -162,7 +162,7 @@
   }
 
   place("filter").addEventListener("input", soon);
-  const source = new EventSource("/events");
+  const source = new EventSource("events");
   source.addEventListener("message", receive);
   source.addEventListener("open", () => runs.clear());
   source.addEventListener("error", () => { place("state").textContent = "The connection to tacit watch is lost. Waiting for it…"; });
