@@ -7,8 +7,6 @@ from functools import cached_property
 from math import inf, isfinite, log10, sqrt
 from statistics import fmean, stdev
 
-from scipy.special import stdtrit
-
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.report.chart_data import COLOURS, Chart, ChartLine, Values, rounded
 from tacit.report.labels import number, size
@@ -43,6 +41,8 @@ class Interval:
         count = len(values)
         if count == 1:
             return cls(values[0], None, 1)
+        from scipy.special import stdtrit  # a third of a second, which pages of one run need not spend
+
         quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
         return cls(fmean(values), quantile * stdev(values) / sqrt(count), count)
 
