@@ -40,6 +40,12 @@ COMMANDS = [
     if line.strip()
 ]
 
+SESSIONS = [  # blocks of commands that need what those before them wrote
+    pytest.param(page, block, id=f"{page.relative_to(ROOT)}-{number}")
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"```sh together\n(.*?)```", page.read_text(), re.DOTALL))
+]
+
 
 def shortened(command: str) -> str:
     """The command with fewer rounds, images or runs."""
@@ -83,6 +89,19 @@ def test_commands_run(
     printed = capsys.readouterr()
     assert code == 0, printed.err
     assert printed.out.strip()
+
+
+@pytest.mark.parametrize(("page", "block"), SESSIONS)
+def test_commands_that_belong_together_run(
+    page: Path, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one folder, in their order, with the files that the page shows."""
+    monkeypatch.chdir(tmp_path)
+    for name, content in re.findall(r"```toml (\S+)\n(.*?)```", page.read_text(), re.DOTALL):
+        Path(name).write_text(content)
+    for command in block.splitlines():
+        assert cli.main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+        assert capsys.readouterr().out.strip()
 
 
 def demo() -> str:

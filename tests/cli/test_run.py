@@ -18,7 +18,17 @@ from tacit.cli import _console, main
 from tacit.engine.simulation import Simulation
 from tacit.pieces.trainers import Sgd
 from tacit.runs import checkpoint, directory
-from tacit.runs.directory import CHECKPOINT, LEAKAGE, LEDGER, MANIFEST, MODEL, ROUNDS, read_manifest, read_rounds
+from tacit.runs.directory import (
+    CHECKPOINT,
+    GUARANTEE,
+    LEAKAGE,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    ROUNDS,
+    read_manifest,
+    read_rounds,
+)
 
 SMALL = ["--set", "cohort=2", "epochs=1", "--workers", "1"]
 LONG = ["run", "fedavg", "--rounds", "60", "--set", "cohort=10", "epochs=1", "--seed", "4", "--noise", "seeded"]
@@ -45,13 +55,20 @@ def assert_same(run: Path, other: Path) -> None:
 def test_a_run_prints_a_table_and_its_directory(capsys):
     assert main(["run", "fedavg", "--rounds", "2", *SMALL]) == 0
     printed = capsys.readouterr()
-    names, figures, guarantee, directory = printed.out.splitlines()
+    names, figures, guarantee, directory, report = printed.out.splitlines()
     assert guarantee == "No privacy guarantee: no noise is added, so updates can reveal training data."
     assert names.split() == ["method", "task", "seed", "rounds", "accuracy", "loss", "ε", "up", "down", "seconds"]
     assert figures.split()[:4] == ["fedavg", "digits", "0", "2"]
     assert directory == "Results: runs/fedavg-digits-0"
+    assert report == "Next: tacit report runs/fedavg-digits-0"
     assert printed.err.splitlines()[-1].startswith("fedavg: round 2/2 accuracy ")
-    assert {path.name for path in Path("runs/fedavg-digits-0").iterdir()} == {MANIFEST, ROUNDS, CHECKPOINT, MODEL}
+    assert {path.name for path in Path("runs/fedavg-digits-0").iterdir()} == {
+        MANIFEST,
+        ROUNDS,
+        CHECKPOINT,
+        MODEL,
+        GUARANTEE,
+    }
 
 
 def test_leakage_is_in_the_table_in_json_and_in_the_directory(capsys):

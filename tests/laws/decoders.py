@@ -48,12 +48,13 @@ from tacit.federation.site_files import read_site
 from tacit.papers.comparison import Comparison
 from tacit.papers.study import read_study
 from tacit.pieces.channels import SecureSum
+from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.ledger import Ledger, canonical, from_json, to_json
 from tacit.protocols.attestation import AttestationPolicy, verify_quote
 from tacit.protocols.attestation.evidence import Evidence, QuoteKind
 from tacit.protocols.crypto import public_identity
 from tacit.report.pictures import Strip
-from tacit.runs import checkpoint
+from tacit.runs import checkpoint, guarantee_file
 from tacit.runs import experiment as experiments
 from tacit.runs.directory import _parse_lines
 from tacit.runs.expressions import build
@@ -368,6 +369,14 @@ def _run_files() -> Iterator[Decoder]:
         "grid_step": {"size": 0.5, "inflation": 0.0}, "timings": {"train": 1.0},
     }  # fmt: skip
     yield Decoder("round", lambda data: _parse_lines([data], Path("r")), [json.dumps(report).encode()], TEXT)
+    proved = Guarantee(epsilon=1.5, delta=1e-5, rounds=3, adjacency="zero-out", not_covered=("This.",))
+    leaked = LeakageGuarantee(leakage=2.4, per_round=0.4, radius=0.05, rounds=6)
+    guarantees = []
+    with _in_file("g", b"") as path:
+        for each in (proved, leaked):
+            guarantee_file.write(path, each)
+            guarantees.append(path.read_bytes())
+    yield Decoder("guarantee", functools.partial(guarantee_file.parse, file=Path("g")), guarantees, TEXT)
     state = State(3, torch.rand(20), {"server/momentum": torch.rand(20), "n": torch.tensor(3)})
     with _in_file("c", b"") as path:
         checkpoint.write(path, state)

@@ -15,7 +15,16 @@ import torch
 from tacit.core import Report, State
 from tacit.errors import RunError, StorageError
 from tacit.runs import directory as results
-from tacit.runs.directory import CHECKPOINT, MANIFEST, MODEL, ROUNDS, RunDirectory, read_manifest, read_rounds
+from tacit.runs.directory import (
+    CHECKPOINT,
+    MANIFEST,
+    MODEL,
+    ROUNDS,
+    RoundsReader,
+    RunDirectory,
+    read_manifest,
+    read_rounds,
+)
 from tacit.runs.manifest import FORMAT, Manifest, MethodEntry, TaskEntry, versions
 
 TASK = TaskEntry(name="t", args={}, clients=2, samples=4, parameters=3, loss="L()", data="00")
@@ -242,3 +251,30 @@ class FullDisk:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.file, name)
+
+
+def test_rounds_are_read_as_they_are_written(tmp_path):
+    """Only what was appended is read; an incomplete line waits; a file that a resumed run cut is read again."""
+    directory = RunDirectory.create(tmp_path / "run", RUN)
+    reader = RoundsReader(tmp_path / "run")
+    assert reader.read() == (False, ())
+    directory.record(state(1), report(1))
+    directory.record(state(2), report(2))
+    assert [each.round for each in reader.read()[1]] == [1, 2]
+    assert reader.read() == (False, ())
+    directory.record(state(3), report(3))
+    directory.close()
+    whole = (tmp_path / "run" / ROUNDS).read_bytes()
+    (tmp_path / "run" / ROUNDS).write_bytes(whole[:-5])
+    assert reader.read() == (False, ())
+    (tmp_path / "run" / ROUNDS).write_bytes(whole)
+    assert [each.round for each in reader.read()[1]] == [3]
+    (tmp_path / "run" / ROUNDS).write_bytes(whole[: whole.index(b"\n") + 1])
+    again, reports = reader.read()
+    assert again
+    assert [each.round for each in reports] == [1]
+
+
+def test_rounds_that_disappeared_are_an_error_of_tacit(tmp_path):
+    with pytest.raises(RunError, match=r"Could not read .*rounds\.jsonl: No such file"):
+        RoundsReader(tmp_path).read()

@@ -17,7 +17,7 @@ from tacit.core.keys import Ratchet, SecretKeys
 from tacit.errors import LedgerError, RunError, UserError
 from tacit.privacy.ledger import Ledger
 from tacit.runs import directory as results
-from tacit.runs.directory import CHECKPOINT, KEY, LEDGER, MANIFEST, MODEL, read_manifest
+from tacit.runs.directory import CHECKPOINT, GUARANTEE, KEY, LEDGER, MANIFEST, MODEL, read_manifest
 from tacit.runs.records import Plan
 from tacit.runs.training import follow
 
@@ -158,7 +158,7 @@ def test_a_finished_run_holds_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Ratchet, "fresh", lambda: start)
     tacit.train(private(), task(), workers=1, out=tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        MANIFEST, "rounds.jsonl", CHECKPOINT, MODEL, LEDGER, f"{LEDGER}.head",
+        MANIFEST, "rounds.jsonl", CHECKPOINT, MODEL, LEDGER, f"{LEDGER}.head", GUARANTEE,
     }  # fmt: skip
     written = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
     for index in range(ROUNDS + 1):

@@ -7,6 +7,9 @@ Examples:
   tacit run fl-top-dp --data patients.csv --client hospital --target died
   tacit run mine.py:fedprox             a method of your own; tacit new method fedprox writes one
   tacit methods                         list all methods; tacit tasks lists the tasks
+  tacit report runs/fedavg-digits-0     a page about a run: guarantee, curves, bytes, settings
+  tacit watch                           a live page of all runs in runs/
+  tacit compare runs                    runs in a table, with intervals over seeds
   tacit card fedavg                     what each party sees, and what is guaranteed
   tacit plan --epsilon 1 --delta 1e-5 --rate 1/60 --rounds 200
   tacit attack dlg fedavg               reconstruct training data from updates

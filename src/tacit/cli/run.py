@@ -34,6 +34,7 @@ An experiment file:
 """
 
 import argparse
+import shlex
 import sys
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -94,6 +95,7 @@ def show(runs: "list[Run]", *, as_json: bool) -> int:
     print("\n".join(aligned(_table(runs))))
     print(*(line for done in runs for line in _notes(done, alone=len(runs) == 1)), sep="\n")
     print(*(f"Results: {done.directory}" for done in runs), sep="\n")
+    print(f"Next: tacit report {shlex.join(str(done.directory) for done in runs)}")
     return 0
 
 

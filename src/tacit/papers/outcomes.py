@@ -29,6 +29,7 @@ from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.report.cards import card
 from tacit.report.pictures import Gallery
+from tacit.report.run_data import thinned
 from tacit.runs import checkpoint
 from tacit.runs.directory import CHECKPOINT, read_manifest, read_rounds
 from tacit.runs.manifest import versions
@@ -74,13 +75,6 @@ def compare_attacks(study: Study, groups: Sequence[Sequence[AttackJob]], *, fast
     gallery = Gallery(strips=tuple([originals, *shown] if originals else shown))
     made = _comparison(study, tuple(_attacked_row(group) for group in groups), fast=fast)
     return replace(made, plot=gallery, columns=ATTACK_COLUMNS, rankings=())
-
-
-def thinned(reports: Sequence[Report], most: int = MOST_POINTS) -> list[Report]:
-    """At most `most` rounds, evenly spaced, with the first and the last."""
-    if len(reports) <= most:
-        return list(reports)
-    return [reports[round(i * (len(reports) - 1) / (most - 1))] for i in range(most)]
 
 
 def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
@@ -170,7 +164,7 @@ def _values(run: FinishedRun, delta: float | None) -> dict[str, float | None]:
 def _curves(reports: Sequence[Report], quantities: Sequence[str]) -> Curves:
     """The quantities over the rounds in which any was measured, with six digits."""
     measured = [report for report in reports if any(_quantity(report, name) is not None for name in quantities)]
-    shown = thinned(measured or reports)
+    shown = thinned(measured or reports, MOST_POINTS)
     curves = {name: tuple(_short(_quantity(report, name)) for report in shown) for name in quantities}
     return {"round": tuple(report.round for report in shown), **curves}
 

@@ -1,1 +1,1 @@
-"""Cards, labels and drawing primitives: what is shown to people. Nothing here trains; only here is Matplotlib used."""
+"""What is shown to people: cards, pages, the live page, drawing. Nothing here trains; only here is Matplotlib used."""

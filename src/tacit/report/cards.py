@@ -95,7 +95,7 @@ def _card(method: Method, factory: Callable[..., object], text: str, line: str) 
         rounds=method.rounds,
         args={key: _parameter(parameter) for key, parameter in inspect.signature(factory).parameters.items()},
         pieces={slot: repr(getattr(method, slot)) for slot in SLOTS},
-        sees=_sees(method),
+        sees=who_sees(method),
         event=_event(method),
         guarantee=_guarantee(method),
         nominal=dict(nominal_figures(_price(method))),
@@ -122,7 +122,8 @@ def _parameter(parameter: inspect.Parameter) -> str:
     return "required" if parameter.default is parameter.empty else repr(parameter.default)
 
 
-def _sees(method: Method) -> dict[str, str]:
+def who_sees(method: Method) -> dict[str, str]:
+    """What each party sees, and what the pieces' docstrings add to it."""
     noise = "with noise" if method.changes_rows or method.protects_records else "without noise"
     slots = (*(method.trainer,) * method.protects_records, method.mechanism, method.channel)
     pieces = {type(piece).__name__: section(type(piece), "Sees") for piece in slots}

@@ -8,6 +8,7 @@
     model.safetensors        the named tensors of the trained model, once the run is finished; of several models, each
                              name is prefixed with the model's number
     leakage.json             the leakage of each client (d-privacy only)
+    guarantee.json           what is proved about privacy, once the run is finished
     ledger.db                the charges to the privacy budget, if there is one and no shared ledger
     ledger.db.head           its last row, by which an older copy of it is noticed
     noise.key                the secret key from which the noise of the next rounds derives, readable by the owner only
@@ -24,6 +25,7 @@ The directory, those above it that are created for it, and all files in it are p
 import fcntl
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,16 +40,17 @@ from tacit.core import Method, Report, State, files
 from tacit.core.keys import Ratchet
 from tacit.core.serialization import Source, read_json, write_json
 from tacit.errors import LedgerError, RunError
+from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import SUFFIX, LedgerHead
-from tacit.runs import checkpoint, key_file
+from tacit.runs import checkpoint, guarantee_file, key_file
 from tacit.runs.manifest import NEW_RUN, Manifest, Status
 
 if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
-LEDGER, LEAKAGE, KEY = "ledger.db", "leakage.json", "noise.key"
+LEDGER, LEAKAGE, KEY, GUARANTEE = "ledger.db", "leakage.json", "noise.key", "guarantee.json"
 MAX_LINE = 1 << 24  # bytes of one round in rounds.jsonl
 MAX_HISTORY = 1 << 30  # bytes of all of them
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
@@ -134,10 +137,18 @@ class RunDirectory:
         self._write_leakage(leakage)
         self._write_status(status)
 
-    def finish(self, state: State, model: Mapping[str, Tensor], leakage: LeakageAccounting | None = None) -> None:
-        """The run is finished: write its last state, model, leakage and status."""
+    def finish(
+        self,
+        state: State,
+        model: Mapping[str, Tensor],
+        leakage: LeakageAccounting | None = None,
+        guarantee: Guarantee | LeakageGuarantee | None = None,
+    ) -> None:
+        """The run is finished: write its last state, model, leakage, guarantee and status."""
         self.checkpoint(state)
         self._write_leakage(leakage)
+        if guarantee is not None:
+            guarantee_file.write(self.path / GUARANTEE, guarantee)
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
         metadata = {"caveat": self.manifest.caveat} if self.manifest.caveat else None
         files.write(self.path / MODEL, safetensors.torch.save(tensors, metadata), private=True)
@@ -293,10 +304,44 @@ def read_rounds(path: Path) -> tuple[Report, ...]:
     return _parse_lines(complete, path / ROUNDS)
 
 
+class RoundsReader:
+    """Reads the rounds of a run that is being written: each call reads only what was appended since the last one.
+
+    A run that is resumed removes rounds after its checkpoint; the file is then read again from its beginning.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._offset, self._count = path / ROUNDS, 0, 0
+
+    def read(self) -> tuple[bool, tuple[Report, ...]]:
+        """Whether the file began anew, and the rounds since then or since the last call."""
+        try:
+            size = self._file.stat().st_size
+        except OSError as error:
+            raise RunError(f"Could not read {self._file}: {error.strerror}.") from error
+        again = size < self._offset
+        if again:
+            self._offset = self._count = 0
+        if size == self._offset:
+            return again, ()
+        if size > MAX_HISTORY:
+            raise RunError(f"Expected {self._file} to have at most {MAX_HISTORY} bytes, got {size}. {NEW_RUN}")
+        lines = self._complete_lines()
+        reports = _parse_lines(lines, self._file, self._count + 1)
+        self._offset, self._count = self._offset + sum(map(len, lines)), self._count + len(lines)
+        return again, reports
+
+    def _complete_lines(self) -> list[bytes]:
+        with self._file.open("rb") as rounds:
+            rounds.seek(self._offset)
+            lines = _read_lines(rounds, sys.maxsize, self._file)
+        return [line for line in lines if line.endswith(b"\n")]
+
+
 def _remove(path: Path, created: Iterable[Path]) -> None:
     """Remove the files of a run and, if they are empty, the directories that were created for it."""
     with suppress(OSError):
-        for name in (KEY, MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER, LEDGER + SUFFIX, LEAKAGE):
+        for name in (KEY, MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER, LEDGER + SUFFIX, LEAKAGE, GUARANTEE):
             (path / name).unlink(missing_ok=True)
         for folder in created:
             folder.rmdir()
@@ -304,14 +349,15 @@ def _remove(path: Path, created: Iterable[Path]) -> None:
 
 # Keys of earlier releases and their present names, so that earlier run directories still open
 _RENAMED = {"refused": "rejected", "parts": "timings", "phases": "overhead", "step": "grid_step", "longer": "inflation"}
+_EARLIER_KEYS = tuple(f'"{name}"'.encode() for name in _RENAMED)
 
 
-def _parse_lines(lines: list[bytes], file: Path) -> tuple[Report, ...]:
+def _parse_lines(lines: list[bytes], file: Path, first: int = 1) -> tuple[Report, ...]:
     reports = []
-    for number, line in enumerate(lines, start=1):
-        source = Source(
-            label=f"line {number} of {file}", error=RunError, advice=NEW_RUN, closed=False, renamed=_RENAMED
-        )
+    for number, line in enumerate(lines, start=first):
+        earlier = any(name in line for name in _EARLIER_KEYS)  # to look for them in every value takes long
+        renamed = _RENAMED if earlier else {}
+        source = Source(label=f"line {number} of {file}", error=RunError, advice=NEW_RUN, closed=False, renamed=renamed)
         report = read_json(line, Report, source, strict=False)
         if report.round != number:
             raise source.problem(f"Expected {source.label} to be of round {number}, got round {report.round}.")

@@ -149,7 +149,7 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
                     directory.record(step.state, step.history[-1])
                 run = step  # only now: a state is written only after the round that led to it
                 yield run
-            directory.finish(run.state, _tensors(run.models), run.leakage)
+            directory.finish(run.state, _tensors(run.models), run.leakage, run.privacy)
     except (KeyboardInterrupt, GeneratorExit):
         directory.stop(run.state, "interrupted", run.leakage)
         raise

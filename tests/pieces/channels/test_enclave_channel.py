@@ -25,7 +25,7 @@ from tacit.pieces.samplers import Everyone, FixedSize, Poisson
 from tacit.pieces.trainers import Sgd
 from tacit.protocols.attestation import SIMULATED
 from tacit.protocols.tee import EnclaveRelease, SimulatedEnclave, simulated_enclave
-from tacit.report.cards import _sees
+from tacit.report.cards import who_sees
 from tacit.wire.sparse import Compact
 
 
@@ -80,7 +80,7 @@ def test_central_noise_is_added_inside() -> None:
     """Central noise needs every message, which the enclave sees and the server outside does not."""
     used = method()
     assert used.channel.messages_seen_by == "enclave"
-    seen = _sees(used)
+    seen = who_sees(used)
     assert "only what the enclave releases" in seen["the server"]
     assert "ciphertext" in seen["with Enclave"]
     with pytest.raises(CompositionError, match="reveals only their sum"):

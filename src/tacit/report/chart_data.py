@@ -1,0 +1,167 @@
+"""Charts of a page as plain data: lines over rounds, for the script that draws them, and a table that says the same."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import isfinite
+
+from tacit.core import Report
+from tacit.report.labels import number, size
+from tacit.report.markup import Html, data, details, element, table
+from tacit.report.run_data import thinned
+
+MOST_POINTS = 1200  # of a line
+MOST_ROWS = 21  # of the table beside a chart
+COLOURS = 7  # of the style sheet: --c0 to --c6
+Values = list[float | None]
+
+
+@dataclass(frozen=True)
+class ChartLine:
+    """A line of a chart: a value for every round, None where there is none.
+
+    Attributes:
+        name: what it is; empty for the edges of a band.
+        values: its values.
+        colour: the name of a colour of the style sheet.
+        dash: whether it is dashed.
+        band: lowest and highest values around it; None: there is no band.
+    """
+
+    name: str
+    values: Values
+    colour: str = "--c0"
+    dash: bool = False
+    band: tuple[Values, Values] | None = None
+
+    def specs(self) -> list[dict[str, object]]:
+        main = {"name": self.name, "y": self.values, "colour": self.colour, "dash": self.dash}
+        if self.band is None:
+            return [main]
+        low, high = self.band
+        edge = {"name": "", "colour": self.colour, "faint": True}
+        return [{**main, "band": True}, {**edge, "y": high}, {**edge, "y": low}]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over rounds.
+
+    Attributes:
+        title: what is drawn.
+        rounds: the rounds, in order.
+        lines: the lines.
+        unit: `bytes`, or nothing.
+        zero: whether the axis begins at zero.
+    """
+
+    title: str
+    rounds: list[int]
+    lines: Sequence[ChartLine]
+    unit: str = ""
+    zero: bool = False
+
+    def spec(self) -> dict[str, object]:
+        """What the script draws."""
+        lines = [each for line in self.lines for each in line.specs()]
+        return {"x": self.rounds, "lines": lines, "unit": self.unit, "zero": self.zero}
+
+    def figure(self) -> Html:
+        """The chart with its words and its table."""
+        return element(
+            "figure",
+            element("figcaption", self.title),
+            element("p", "", class_="readout"),
+            element("div", "", class_="plot", role="img", aria_label=self._in_words()),
+            self._table(),
+            data(self.spec()),
+            class_="chart",
+        )
+
+    def _in_words(self) -> str:
+        parts = []
+        for line in self.lines:
+            known = [value for value in line.values if value is not None]
+            if known:
+                parts.append(f"{line.name} from {self._write(known[0])} to {self._write(known[-1])}")
+        rounds = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if self.rounds else "no rounds"
+        return f"Chart of {self.title} over {rounds}: {'; '.join(parts) or 'no values'}."
+
+    def _table(self) -> Html:
+        which = [i for i in range(len(self.rounds)) if any(line.values[i] is not None for line in self.lines)]
+        rows = [
+            [self.rounds[i], *(self._write(line.values[i]) for line in self.lines)] for i in thinned(which, MOST_ROWS)
+        ]
+        header = ["round", *(line.name for line in self.lines)]
+        whole = table(f"{self.title}, by round", header, rows, numbers=len(header), hidden=True)
+        return details("Numbers", whole)
+
+    def _write(self, value: float | None) -> str:
+        if value is None:
+            return "–"
+        return size(value) if self.unit == "bytes" else number(value)
+
+
+def run_charts(reports: Sequence[Report], budget: float | None) -> list[Chart]:
+    """The charts of a run: its metrics, ε or leakage, and bytes."""
+    shown = thinned(reports, MOST_POINTS)
+    rounds = [report.round for report in shown]
+    names = list(dict.fromkeys(name for report in reports for name in report.metrics))
+    charts = [_metric_chart(name, names, shown) for name in names if not _is_variant(name, names)]
+    return [*charts, *_privacy_charts(shown, budget), *([bytes_chart(reports, rounds)] if reports else [])]
+
+
+def over(reports: Sequence[Report], value: Callable[[Report], float | None]) -> Values:
+    """A quantity of every round, without what is not finite."""
+    return [None if (found := value(each)) is None or not isfinite(found) else rounded(found) for each in reports]
+
+
+def rounded(value: float) -> float:
+    """Six digits: more cannot be seen."""
+    return float(f"{value:.6g}")
+
+
+def _metric_chart(name: str, names: Sequence[str], reports: Sequence[Report]) -> Chart:
+    """A metric, with those of the model's variants (`pruned_accuracy`)."""
+    together = [name, *(other for other in names if other.endswith(f"_{name}") and other != name)]
+    lines = [
+        ChartLine(each.replace("_", " "), over(reports, _metric(each)), f"--c{i % COLOURS}")
+        for i, each in enumerate(together)
+    ]
+    return Chart(f"{name.replace('_', ' ').capitalize()} on held-out data", [each.round for each in reports], lines)
+
+
+def _metric(name: str) -> Callable[[Report], float | None]:
+    return lambda report: report.metrics.get(name)
+
+
+def _is_variant(name: str, names: Sequence[str]) -> bool:
+    return any(name.endswith(f"_{other}") for other in names if other != name)
+
+
+def _privacy_charts(reports: Sequence[Report], budget: float | None) -> list[Chart]:
+    rounds, charts = [report.round for report in reports], []
+    if any(report.epsilon is not None for report in reports):
+        lines = [ChartLine("ε", over(reports, lambda report: report.epsilon), "--c3")]
+        if budget is not None:
+            lines.append(ChartLine("budget", [budget] * len(rounds), "--limit", dash=True))
+        charts.append(Chart("Privacy loss ε of all rounds so far", rounds, lines, zero=True))
+    if any(report.leakage is not None for report in reports):
+        line = ChartLine("largest leakage", over(reports, lambda report: report.leakage), "--c3")
+        charts.append(Chart("Leakage of the client that leaked most (d-privacy)", rounds, [line], zero=True))
+    return charts
+
+
+def bytes_chart(reports: Sequence[Report], rounds: Sequence[int]) -> Chart:
+    """Bytes of all clients up to each round, in both directions."""
+    totals: Mapping[str, list[int]] = {
+        "up": list(accumulate(sum(report.up) for report in reports)),
+        "down": list(accumulate(sum(report.down) for report in reports)),
+    }
+    wanted = set(rounds)
+    kept = [i for i, report in enumerate(reports) if report.round in wanted]
+    names = {"up": "clients to server", "down": "server to clients"}
+    lines = [
+        ChartLine(names[way], [float(totals[way][i]) for i in kept], f"--c{i}") for i, way in enumerate(("up", "down"))
+    ]
+    return Chart("Bytes of all rounds so far", list(rounds), lines, unit="bytes", zero=True)

@@ -1,0 +1,93 @@
+"""HTML from values: every text is escaped, so that a run called `<script>` is shown and not run."""
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+
+VOID = ("meta", "link", "br", "img", "input")
+DRAWN = ("rect", "path")  # SVG: closed in themselves
+
+
+class Html(str):
+    """Text that is HTML already; any other text is escaped where it is used."""
+
+    __slots__ = ()
+
+
+def escape(value: object) -> Html:
+    """A value as HTML.
+
+    Example:
+        >>> escape("<script>"), escape(Html("<b>"))
+        ('&lt;script&gt;', '<b>')
+    """
+    return value if isinstance(value, Html) else Html(html.escape(str(value)))
+
+
+def join(parts: Iterable[object]) -> Html:
+    """Values one after another; None is left out."""
+    return Html("".join(escape(part) for part in parts if part is not None))
+
+
+def element(name: str, /, *children: object, **attributes: object) -> Html:
+    """An element; attributes that are None or False are left out, `_` in their names is `-`, one at the end nothing.
+
+    Example:
+        >>> element("p", "a < b", class_="note", hidden=True, id=None)
+        '<p class="note" hidden>a &lt; b</p>'
+    """
+    given = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
+    written = "".join(
+        f" {key}" if value is True else f' {key}="{html.escape(str(value))}"'
+        for key, value in given.items()
+        if value is not None and value is not False
+    )
+    if name in VOID:
+        return Html(f"<{name}{written}>")
+    if name in DRAWN:
+        return Html(f"<{name}{written}/>")
+    return Html(f"<{name}{written}>{join(children)}</{name}>")
+
+
+def section(anchor: str, title: str, *children: object) -> Html:
+    """A part of a page with a heading."""
+    heading = element("h2", title, id=f"{anchor}-title")
+    return element("section", heading, *children, id=anchor, aria_labelledby=f"{anchor}-title")
+
+
+def table(
+    caption: str, header: Sequence[object], rows: Iterable[Sequence[object]], *, numbers: int = 0, hidden: bool = False
+) -> Html:
+    """A table with a header for each column and row; the last `numbers` columns are aligned right.
+
+    It can be scrolled by itself where it is wider than the page.
+    """
+    first = len(header) - numbers
+
+    def cell(column: int, value: object) -> Html:
+        kind = "number" if column >= first else None
+        return element("td", value, class_=kind) if column else element("th", value, scope="row", class_=kind)
+
+    names = [element("th", name, scope="col", class_="number" if i >= first else None) for i, name in enumerate(header)]
+    body = [element("tr", *(cell(i, value) for i, value in enumerate(row))) for row in rows]
+    title = element("caption", caption, class_="unseen" if hidden else None)
+    whole = element("table", title, element("thead", element("tr", *names)), element("tbody", *body))
+    return element("div", whole, class_="scroll", tabindex="0", role="group", aria_label=caption)
+
+
+def details(summary: str, *children: object) -> Html:
+    """Something that is shown when its summary is clicked, and always when printed."""
+    return element("details", element("summary", summary), *children)
+
+
+def pairs(rows: Iterable[tuple[str, object]], kind: str) -> Html:
+    """Names and their values."""
+    found = (element("div", element("dt", name), element("dd", value)) for name, value in rows)
+    return element("dl", *found, class_=kind)
+
+
+def data(value: object, **attributes: object) -> Html:
+    """A value as JSON for a script of the page; no text in it can end the element."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    safe = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return element("script", Html(safe), type="application/json", **attributes)

@@ -1,0 +1,419 @@
+"""A self-contained page about runs: one file without network access, for reading, printing and signing.
+
+Styles and scripts are part of the page. A policy in its head (Content-Security-Policy) allows exactly these, by their
+digests, and no request of any kind; everything that comes from files is escaped.
+"""
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files as resources
+from math import ceil
+
+import torch
+
+from tacit.core.schema import SLOTS
+from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
+from tacit.report import run_groups
+from tacit.report.cards import who_sees
+from tacit.report.chart_data import Chart, run_charts
+from tacit.report.labels import number, size
+from tacit.report.markup import Html, details, element, join, pairs, section, table
+from tacit.report.parties import draw_parties, parties_of
+from tacit.report.run_data import ERRORS, RunData, detection_limit
+from tacit.report.run_groups import RunGroup
+from tacit.runs.bandwidth import Savings
+
+STYLES, SCRIPTS = ("uplot.min.css", "page.css"), ("uplot.min.js", "charts.js")
+BADGES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
+FALSE_ALARMS, WEAK = 0.01, 0.5  # of a test, and how often it may detect a unit before the bound is called weak
+BAR = element("span", "share as a bar", class_="unseen")
+GIVEN = ("rounds", "budget", "patience", "report_delta")  # fields of a method beside its pieces
+
+
+@cache
+def asset(name: str) -> str:
+    """A style sheet or script of the package."""
+    return (resources("tacit.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def run_page(run: RunData) -> str:
+    """The page of one run."""
+    return _page(f"{run.label}: {run.name}", _run_header(run), join(_run_sections(run)))
+
+
+def comparison_page(runs: Sequence[RunData]) -> str:
+    """The page that compares several runs, grouped by everything but their seeds."""
+    found, notes = run_groups.grouped(runs)
+    title = f"Comparison of {len(runs)} runs"
+    return _page(title, _comparison_header(title, found), join(_comparison_sections(found, notes)))
+
+
+def _page(title: str, header: Html, content: Html) -> str:
+    style, script = "\n".join(map(asset, STYLES)), "\n".join(map(asset, SCRIPTS))
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", title),
+        element("style", Html(style)),
+    )
+    footer = element("footer", f"Written by Tacit {version('tacit')} from the files of the run. Nothing was sent.")
+    body = element("body", header, element("main", content), footer, element("script", Html(script)))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _top(eyebrow: str, title: object, sub: str, *more: Html | None) -> Html:
+    parts = [element("p", eyebrow, class_="eyebrow"), element("h1", title), element("p", sub, class_="sub"), *more]
+    return element("header", element("div", *parts), class_="top")
+
+
+def _run_header(run: RunData) -> Html:
+    manifest = run.manifest
+    badge = element("span", manifest.status, class_=f"badge {BADGES[manifest.status]}")
+    planned = "" if run.rounds_planned is None else f" of {run.rounds_planned:,}"
+    sub = (
+        f"{len(run.reports):,}{planned} rounds · {manifest.task.clients:,} clients with {manifest.task.samples:,} "
+        f"samples · {manifest.task.parameters:,} weights · seed {manifest.seed}"
+    )
+    caveat = element("p", manifest.caveat, class_="caveat") if manifest.caveat else None
+    return _top(f"Run {run.name}", join([run.label, " ", badge]), sub, _cards(_run_figures(run)), caveat, _contents())
+
+
+def _contents() -> Html:
+    parts = {
+        "guarantee": "Guarantee",
+        "parties": "Who sees what",
+        "training": "Training",
+        "traffic": "Bytes and time",
+        "clients": "Clients",
+        "settings": "Settings",
+        "repeat": "How to repeat it",
+    }
+    links = [element("li", element("a", name, href=f"#{anchor}")) for anchor, name in parts.items()]
+    return element("nav", element("ul", *links), aria_label="Parts of this page")
+
+
+def _cards(figures: Iterable[tuple[str, str, str]]) -> Html:
+    """Figures with a name and a note each."""
+    return pairs(
+        [(name, join([value, element("small", note) if note else None])) for name, value, note in figures], "cards"
+    )
+
+
+def _run_figures(run: RunData) -> Iterator[tuple[str, str, str]]:
+    for name, value in list(run.metrics.items())[:2]:
+        yield name.replace("_", " "), number(value), "on held-out data"
+    yield _privacy_figure(run)
+    saved = _savings(run)
+    yield "sent by clients", size(run.bandwidth.up), _factor(saved.up)
+    yield "received by clients", size(run.bandwidth.down), _factor(saved.down)
+    yield "time", _seconds(run.seconds), f"{_seconds(run.seconds / max(1, len(run.reports)))} a round"
+
+
+def _privacy_figure(run: RunData) -> tuple[str, str, str]:
+    guarantee = run.guarantee
+    if not guarantee.proved:
+        return "privacy", "not proved", "see below"
+    if isinstance(guarantee, Guarantee):
+        limit = "" if run.budget is None else f" of {run.budget:g}"
+        return "ε" + limit, f"{guarantee.epsilon:.4g}", f"at δ = {guarantee.delta:g}, for every {guarantee.unit}"
+    return "leakage", f"{guarantee.leakage:.4g}", f"d-privacy within radius {guarantee.radius:g}"
+
+
+def _savings(run: RunData) -> Savings:
+    messages = sum(len(report.clients) for report in run.reports)
+    return Savings.of(run.bandwidth, messages, torch.empty(run.manifest.task.parameters, device="meta"))
+
+
+def _factor(times: float) -> str:
+    return f"{times:.3g}× less than whole models" if times > 1.05 else ""
+
+
+def _seconds(value: float) -> str:
+    if value >= 7200:
+        return f"{value / 3600:.3g} h"
+    return f"{value / 60:.3g} min" if value >= 120 else f"{value:.3g} s"
+
+
+def _run_sections(run: RunData) -> Iterator[Html]:
+    yield section(
+        "guarantee", "What is guaranteed, and what is not", _guarantee(run.guarantee, run.manifest.method.nominal)
+    )
+    yield section("parties", "Who sees what", _parties(run))
+    yield section("training", "Training", _charts(run_charts(run.reports, run.budget)), _final(run))
+    yield section("traffic", "Bytes and time", _traffic(run), _timings(run))
+    yield section("clients", "Clients", _clients(run))
+    yield section("settings", "Settings", _settings(run))
+    yield section("repeat", "How to repeat it", _repeat(run))
+    yield section("sign", "Read and accepted", _sign())
+
+
+def _sign() -> Html:
+    return pairs([(name, "") for name in ("Name", "Role", "Date", "Signature")], "sign")
+
+
+def _guarantee(guarantee: Guarantee | LeakageGuarantee, nominal: Mapping[str, float] | None = None) -> Html:
+    """The guarantee in its own words, what it means for a test, and what it does not cover."""
+    lines = str(guarantee).splitlines()
+    sentences = [line for line in lines if not line.startswith("  ")]
+    uncovered = [line.strip() for line in lines if line.startswith("  ")]
+    heading = next((line for line in sentences if line in ("Not covered:", "Note:")), "")
+    statement, *others = [line for line in sentences if line != heading]
+    proved = guarantee.proved
+    first = statement if proved else f"Nothing is proved: {statement.removeprefix('none: ')}"
+    kind = "statement" if proved and _limit(guarantee) <= WEAK else "statement weak" if proved else "statement none"
+    parts: list[Html | None] = [element("div", element("p", first), _meaning(guarantee), class_=kind)]
+    columns = []
+    if others:
+        columns.append(element("div", element("h3", "What it rests on"), _list(others)))
+    if uncovered:
+        title = "What it does not cover" if proved else "Note"
+        columns.append(element("div", element("h3", title), _list(uncovered)))
+    parts.append(element("div", *columns, class_="columns") if columns else None)
+    if nominal:
+        figures = [[name, number(value)] for name, value in nominal.items()]
+        parts.append(table("Nominal figures of the method's paper; they are no guarantee", ["figure", "value"], figures,
+                           numbers=1))  # fmt: skip
+    return join(parts)
+
+
+def _meaning(guarantee: Guarantee | LeakageGuarantee) -> Html | None:
+    """What (ε, δ) means for a test of who took part."""
+    if not isinstance(guarantee, Guarantee) or guarantee.epsilon is None:
+        return None
+    limit = _limit(guarantee)
+    weak = " Such a bound promises little by itself; tacit audit and tacit attack measure what attacks really find."
+    return element(
+        "p",
+        f"In other words: whoever tests for one {guarantee.unit}, and is wrong about {FALSE_ALARMS:.0%} of those that "
+        f"are absent, detects one that is present with a probability of at most {limit_in_words(limit)}. Without any "
+        f"information it would be {FALSE_ALARMS:.0%}.{weak * (limit > WEAK)}",
+    )
+
+
+def _limit(guarantee: Guarantee | LeakageGuarantee) -> float:
+    """How often a test can detect a unit at most; 0 where that is not known."""
+    if not isinstance(guarantee, Guarantee) or guarantee.epsilon is None:
+        return 0.0
+    return detection_limit(guarantee.epsilon, guarantee.delta or 0.0, FALSE_ALARMS)
+
+
+def limit_in_words(value: float) -> str:
+    """A bound on a probability, rounded up.
+
+    Example:
+        >>> limit_in_words(0.02719), limit_in_words(0.99966), limit_in_words(0.9999999)
+        ('2.8 %', '99.97 %', '100 %, which is no limit')
+    """
+    digits = 1 if value < 0.99 else 2
+    percent = ceil(value * 10 ** (2 + digits)) / 10**digits
+    return "100 %, which is no limit" if percent >= 100 else f"{percent:g} %"
+
+
+def _list(sentences: Sequence[str]) -> Html:
+    return element("ul", *(element("li", sentence) for sentence in sentences))
+
+
+def _parties(run: RunData) -> Html:
+    if run.method is None:
+        return element("p", "The method has pieces that are not known here: its manifest has their names (below).")
+    seen = [[who, what] for who, what in who_sees(run.method).items()]
+    return join(
+        [
+            draw_parties(parties_of(run.method, run.manifest.task.clients)),
+            table("What each party sees", ["who", "sees"], seen),
+        ]
+    )
+
+
+def _charts(charts: Sequence[Chart]) -> Html:
+    if not charts:
+        return element("p", "No round is complete yet.")
+    return element("div", *(chart.figure() for chart in charts), class_="charts")
+
+
+def _final(run: RunData) -> Html | None:
+    """The metrics of the model, and the best round of each."""
+    if not run.metrics:
+        return element("p", "The model was not evaluated: the task has no held-out data.") if run.reports else None
+    rows = []
+    for name, value in run.metrics.items():
+        sign = -1 if name.endswith(ERRORS) else 1
+        known = [report for report in run.reports if name in report.metrics]
+        best = max(known, key=lambda report: sign * report.metrics[name])
+        rows.append([name.replace("_", " "), number(value), number(best.metrics[name]), best.round])
+    chosen = "of the best round by loss (early stopping)" if run.method and run.method.patience else "of the last round"
+    return table(f"Metrics on held-out data; the model is that {chosen}", ["metric", "model", "best", "in round"], rows,
+                 numbers=3)  # fmt: skip
+
+
+def _traffic(run: RunData) -> Html:
+    """Bytes by phase: updates and broadcasts, and what the channel's own protocol adds."""
+    bandwidth = run.bandwidth
+    overhead = bandwidth.overhead
+    parts = [("updates and broadcasts", bandwidth.up - overhead.up, bandwidth.down - overhead.down)]
+    parts += [(f"protocol: {name}", phase.up, phase.down) for name, phase in bandwidth.phases.items()]
+    total = max(1, bandwidth.up + bandwidth.down)
+    rows = [[name, size(up), size(down), _bar((up + down) / total), f"{(up + down) / total:.1%}"]
+            for name, up, down in parts]  # fmt: skip
+    rows.append(["all", size(bandwidth.up), size(bandwidth.down), "", "100.0%"])
+    participations = max(1, sum(len(report.clients) for report in run.reports))
+    note = (
+        f"Measured on packed messages. Each time a client takes part it sends {size(bandwidth.up / participations)} "
+        f"and receives {size(bandwidth.down / participations)}, on average."
+    )
+    return join([table("Bytes of all clients, by phase", ["phase", "up", "down", BAR, "share"], rows, numbers=4),
+                 element("p", note)])  # fmt: skip
+
+
+def _bar(share: float) -> Html:
+    return element(
+        "svg", element("rect", width=f"{100 * share:.2f}%", height="100%", rx=2), class_="bar", aria_hidden="true"
+    )
+
+
+def _timings(run: RunData) -> Html:
+    names = dict.fromkeys(name for report in run.reports for name in report.timings)
+    parts = {name: sum(report.timings.get(name, 0.0) for report in run.reports) for name in names}
+    rest = run.seconds - sum(parts.values())
+    if parts and rest > 0.001 * run.seconds:
+        parts["other"] = rest
+    if not parts:
+        return element("p", f"All rounds took {_seconds(run.seconds)}; the channel of this method measures no parts.")
+    total = max(run.seconds, 1e-9)
+    rows = [[name, _seconds(value), _bar(value / total), f"{value / total:.1%}"] for name, value in parts.items()]
+    rows.append(["all rounds", _seconds(run.seconds), "", "100.0%"])
+    return table("Time by part of a round", ["part", "time", BAR, "share"], rows, numbers=3)
+
+
+def _clients(run: RunData) -> Html:
+    """Who took part how often, where that may be shown, and whose messages were rejected."""
+    rejected = Counter(client for report in run.reports for client in report.rejected)
+    declined = sum(len(report.declined) for report in run.reports)
+    parts: list[Html | None] = [_fairness(run)]
+    if not rejected:
+        parts.append(element("p", "No message was rejected."))
+    elif run.shows_clients:
+        rows = [[f"client {client}", count] for client, count in rejected.most_common(100)]
+        parts.append(table("Clients whose messages were rejected: not finite, or longer than the method accepts",
+                           ["client", "messages"], rows, numbers=1))  # fmt: skip
+    else:
+        parts.append(element("p", f"{rejected.total():,} messages of {len(rejected):,} clients were rejected."))
+    if declined:
+        parts.append(element("p", f"Clients declined {declined:,} times, because they had reached their limit."))
+    return join(parts)
+
+
+def _fairness(run: RunData) -> Html:
+    if not run.shows_clients:
+        return element(
+            "p",
+            "Who took part how often is not shown: ε assumes that this is secret. The file rounds.jsonl of the run "
+            "contains it, so do not publish that file.",
+        )
+    counts = Counter(client for report in run.reports for client in report.clients)
+    population = run.manifest.task.clients
+    taken = sorted([*counts.values(), *[0] * max(0, population - len(counts))])
+    sent = sorted(run.bandwidth.sent.values()) or [0]
+    rows = [
+        ["rounds in which a client took part", *(f"{value:,}" for value in _spread(taken))],
+        ["bytes that a client sent", *(size(value) for value in _spread(sent))],
+    ]
+    header = ["over clients", "least", "quarter", "half", "three quarters", "most"]
+    note = (
+        "" if len(counts) == population else f" {population - len(counts):,} of {population:,} clients never took part."
+    )
+    return join(
+        [
+            table("How evenly clients took part", header, rows, numbers=5),
+            element(
+                "p", f"Metrics are those of all held-out data together; none are recorded for single clients.{note}"
+            ),
+        ]
+    )
+
+
+def _spread(values: Sequence[int]) -> list[int]:
+    last = len(values) - 1
+    return [values[round(last * share)] for share in (0, 0.25, 0.5, 0.75, 1)]
+
+
+def _settings(run: RunData) -> Html:
+    manifest = run.manifest
+    given = {f"method: {key}": value for key, value in (manifest.method.args or {}).items()}
+    given |= {f"task: {key}": value for key, value in (manifest.task.args or {}).items()}
+    given |= {
+        "seed": manifest.seed,
+        "noise": "from a secret key" if manifest.noise == "secret" else "seeded: can be repeated and protects nobody",
+        "evaluated": "every round" if manifest.evaluate_every == 1 else f"every {manifest.evaluate_every} rounds",
+        "device": manifest.device,
+        "loss": manifest.task.loss,
+        "digest of the data": manifest.task.data,
+    }
+    versions = table("Versions", ["what", "version"], list(manifest.versions.items()))
+    method = run.method
+    if method is None:
+        pieces = element("pre", manifest.method.repr)
+    else:
+        records = [[slot, element("code", repr(getattr(method, slot)))] for slot in (*SLOTS, *GIVEN)]
+        pieces = details("All pieces of the method", table("Pieces", ["slot", "piece"], records, hidden=True))
+    first = table("Given", ["setting", "value"], [[key, str(value)] for key, value in given.items()])
+    return join([element("div", first, versions, class_="settings"), pieces])
+
+
+def _repeat(run: RunData) -> Html:
+    if run.command is None:
+        words = element("p", "The run was started from Python with tacit.train. This is its method:")
+        return join([words, element("pre", run.manifest.method.repr)])
+    exact = (
+        "The noise is seeded: the same versions on the same type of processor give bitwise the same result."
+        if run.manifest.noise == "seeded"
+        else "Cohorts and noise come from a new secret key each time, so that results differ slightly. That is "
+        "intended: noise that can be repeated can be subtracted."
+    )
+    return join([element("pre", run.command), element("p", exact)])
+
+
+def _comparison_header(title: str, found: Sequence[RunGroup]) -> Html:
+    tasks = ", ".join(dict.fromkeys(group.task for group in found))
+    return _top("Comparison", title, f"{len(found)} settings on {tasks}; runs of one setting differ in seed or noise")
+
+
+def _comparison_sections(found: Sequence[RunGroup], notes: Sequence[str]) -> Iterator[Html]:
+    header = run_groups.header(found)
+    numbers = len(header) - 2
+    yield section(
+        "results",
+        "Results",
+        table("Mean over runs ± half of the 95 % interval (Student's t); ε is the largest of a group", header,
+              run_groups.rows(found), numbers=numbers),
+        *(element("p", note) for note in notes),
+        element("p", "An interval needs two runs or more. Hyperparameters that were chosen by these figures make them "
+                     "optimistic, and choosing them on private data is not accounted for."),
+    )  # fmt: skip
+    yield section("curves", "Over rounds", _charts(run_groups.group_charts(found)))
+    parts = [
+        join([element("h3", labels), _guarantee(guarantee)])
+        for labels, guarantee in run_groups.guarantees(found).items()
+    ]
+    yield section("guarantee", "What is guaranteed, and what is not", *parts)
+    rows = [
+        [run.name, group.label, run.manifest.seed, run.manifest.status, len(run.reports), str(run.path)]
+        for group in found
+        for run in group.runs
+    ]
+    yield section("runs", "Runs", table("All runs", ["run", "group", "seed", "status", "rounds", "directory"], rows))

@@ -1,0 +1,135 @@
+"""A picture of the parties of a method: what travels between them, and what each of them sees."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tacit.core import Method
+from tacit.pieces.mechanisms import (
+    ByImportance,
+    CentralGaussian,
+    DistributedGaussian,
+    MetricLaplace,
+    NbaflGaussian,
+)
+from tacit.report.markup import Html, element
+
+WIDTH, HEIGHT, GAP, LINE = 208, 104, 96, 18  # of a box, between two, and of a line of text
+CLIENT_NOISE = {  # what a client does to its update before it is sent
+    DistributedGaussian: "adds a share of the noise",
+    NbaflGaussian: "adds noise",
+    ByImportance: "adds noise",
+    MetricLaplace: "adds noise",
+}
+
+
+@dataclass(frozen=True)
+class Party:
+    """A box of the picture.
+
+    Attributes:
+        name: who it is.
+        lines: what it does and sees, a few words each.
+        arrow: what it sends to the next one, a few words each; empty: nothing.
+        secret: whether it sees what no other party does.
+    """
+
+    name: str
+    lines: Sequence[str]
+    arrow: Sequence[str] = ()
+    secret: bool = False
+
+
+def parties_of(method: Method, clients: int) -> list[Party]:
+    """The parties in the order in which a round passes them."""
+    noise = CLIENT_NOISE.get(type(method.mechanism), "")
+    sends = {"server": ("update",), "enclave": ("encrypted", "update"), "nobody": ("update", "under a pad")}
+    seen = method.channel.messages_seen_by
+    first = Party(
+        f"{clients:,} clients",
+        ["each sees its own data", *([noise] if noise else ["adds no noise"]), "and receives the model"],
+        sends.get(seen, ("message",)),
+        secret=True,
+    )
+    central = "adds the noise" if isinstance(method.mechanism, CentralGaussian) else ""
+    last = Party("Recipients", ["see the model", "after every round", _noise_of_model(method)])
+    if seen == "enclave":
+        enclave = Party(
+            "Enclave", ["sees every message", *([central] if central else []), "sums"], ("sum",), secret=True
+        )
+        return [first, enclave, Party("Server", ["sees only the sum", "updates the model"], ("model",)), last]
+    if seen == "server":
+        lines = ["sees every message", *([central] if central else []), "updates the model"]
+        return [first, Party("Server", lines, ("model",), secret=True), last]
+    return [first, Party("Server", ["sees only the sum", "updates the model"], ("model",)), last]
+
+
+def draw_parties(parties: Sequence[Party]) -> Html:
+    """The picture, twice: side by side for wide pages, and below each other for narrow ones."""
+    return Html(_draw(parties, wide=True) + _draw(parties, wide=False))
+
+
+def described(parties: Sequence[Party]) -> str:
+    """The picture in words.
+
+    Example:
+        >>> described([Party("Client", ["has data"], ["update"]), Party("Server", ["sees updates"])])
+        'Client: has data. It sends: update. Server: sees updates.'
+    """
+    sends = (f" It sends: {' '.join(party.arrow)}." if party.arrow else "" for party in parties)
+    return " ".join(f"{p.name}: {', '.join(p.lines)}.{sent}" for p, sent in zip(parties, sends, strict=True))
+
+
+def _noise_of_model(method: Method) -> str:
+    return "with noise" if method.changes_rows else "without noise"
+
+
+def _draw(parties: Sequence[Party], *, wide: bool) -> Html:
+    count = len(parties)
+    along = (WIDTH if wide else HEIGHT) * count + GAP * (count - 1) + 4
+    width, height = (along, HEIGHT + 4) if wide else (WIDTH + 120, along - (GAP - 52) * (count - 1))
+    gap = GAP if wide else 52
+    boxes = []
+    for number, party in enumerate(parties):
+        x, y = (2 + number * (WIDTH + gap), 2) if wide else (60, 2 + number * (HEIGHT + gap))
+        boxes.append(_box(party, x, y))
+        if party.arrow:
+            boxes.append(_arrow_right(party, x + WIDTH, y) if wide else _arrow_down(party, x, y + HEIGHT))
+    return element(
+        "svg",
+        *boxes,
+        viewBox=f"0 0 {width} {height}",
+        class_=f"parties {'wide' if wide else 'tall'}",
+        role="img",
+        aria_label=described(parties),
+    )
+
+
+def _box(party: Party, x: int, y: int) -> Html:
+    middle = x + WIDTH / 2
+    top = y + HEIGHT / 2 - LINE * len(party.lines) / 2
+    texts = [
+        element("text", line, x=middle, y=top + LINE * (i + 1) + 4, text_anchor="middle")
+        for i, line in enumerate(party.lines)
+    ]
+    name = element("text", party.name, x=middle, y=top, text_anchor="middle", class_="name")
+    box = element("rect", x=x, y=y, width=WIDTH, height=HEIGHT, rx=10)
+    return element("g", box, name, *texts, class_="secret" if party.secret else None)
+
+
+def _arrow_right(party: Party, x: int, y: int) -> Html:
+    middle, end = y + HEIGHT / 2, x + GAP
+    texts = [
+        element("text", word, x=x + GAP / 2, y=middle - 10 - 15 * (len(party.arrow) - 1 - i), text_anchor="middle",
+                class_="quiet")
+        for i, word in enumerate(party.arrow)
+    ]  # fmt: skip
+    shaft = element("path", d=f"M{x + 5} {middle}H{end - 12}")
+    head = element("path", d=f"M{end - 5} {middle}l-9 -5v10z", class_="head")
+    return element("g", shaft, head, *texts)
+
+
+def _arrow_down(party: Party, x: int, y: int) -> Html:
+    middle = x + WIDTH / 2
+    shaft = element("path", d=f"M{middle} {y + 5}V{y + 40}")
+    head = element("path", d=f"M{middle} {y + 47}l-5 -9h10z", class_="head")
+    return element("g", shaft, head, element("text", " ".join(party.arrow), x=middle + 14, y=y + 30, class_="quiet"))

@@ -1,0 +1,217 @@
+"""A run as it is shown: read from its directory, with its guarantee and the method that its manifest describes.
+
+Everything in a directory may have been written by somebody else. It is read by the readers of `tacit.runs`, with their
+limits; the method is parsed, never executed.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import exp
+from pathlib import Path
+from typing import Self, TypeVar
+
+from tacit.core import Method, Report
+from tacit.errors import RunError, TacitError, UserError
+from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
+from tacit.privacy.leakage import LeakageAccounting
+from tacit.runs import guarantee_file
+from tacit.runs.bandwidth import Bandwidth
+from tacit.runs.directory import GUARANTEE, MANIFEST, read_manifest, read_rounds
+from tacit.runs.expressions import build
+from tacit.runs.manifest import Manifest
+from tacit.runs.records import final_metrics, guarantee_of
+
+ERRORS = ("loss", "rmse")  # metrics of which less is better
+MOST_FOLDERS = 10_000  # that are searched for runs
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunData:
+    """A run that is finished or not, read from its files.
+
+    Attributes:
+        path: its directory.
+        manifest: what was run.
+        reports: its rounds.
+        method: the method, with its noise; None if it has pieces that are not Tacit's own, or of another version.
+        stored: the guarantee that the run wrote when it finished; None: it did not.
+    """
+
+    path: Path
+    manifest: Manifest
+    reports: tuple[Report, ...]
+    method: Method | None
+    stored: Guarantee | LeakageGuarantee | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the run in a directory; raises `RunError` if there is none, or it cannot be read."""
+        manifest = read_manifest(path)
+        stored = guarantee_file.read(path / GUARANTEE)
+        return cls(
+            path=path, manifest=manifest, reports=read_rounds(path), method=known_method(manifest), stored=stored
+        )
+
+    @property
+    def name(self) -> str:
+        return self.path.name or str(self.path)
+
+    @property
+    def label(self) -> str:
+        """What was run, in words."""
+        return f"{self.manifest.method.name} on {self.manifest.task.name}"
+
+    @property
+    def rounds_planned(self) -> int | None:
+        return None if self.method is None else self.method.rounds
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The held-out metrics of the model: the last ones or, with early stopping, the best."""
+        if self.method is not None:
+            return final_metrics(self.method, self.reports)
+        evaluated = [report.metrics for report in self.reports if report.metrics]
+        return dict(evaluated[-1]) if evaluated else {}
+
+    @cached_property
+    def bandwidth(self) -> Bandwidth:
+        return Bandwidth.of(self.reports)
+
+    @property
+    def epsilon(self) -> float | None:
+        """ε of all rounds, as it was charged; None if the run has no (ε, δ) accounting."""
+        return self.reports[-1].epsilon if self.reports else None
+
+    @property
+    def budget(self) -> float | None:
+        return None if self.method is None or self.method.budget is None else self.method.budget.epsilon
+
+    @property
+    def seconds(self) -> float:
+        return sum(report.seconds for report in self.reports)
+
+    @cached_property
+    def guarantee(self) -> Guarantee | LeakageGuarantee:
+        """What the run proved when it finished; of a run that has not finished, what its rounds prove so far."""
+        if self.stored is not None and self.stored.rounds >= len(self.reports):
+            return self.stored
+        if self.method is None:
+            return Guarantee.none("the method has pieces that are not known here; see the run's own output")
+        try:
+            return self._of_rounds(self.method)
+        except TacitError as error:
+            return Guarantee.none(f"it could not be computed from the files of the run. {error}")
+
+    def _of_rounds(self, method: Method) -> Guarantee | LeakageGuarantee:
+        """The guarantee that the recorded rounds give, at least the ε that was charged for them."""
+        task, charges = self.manifest.task, None
+        if method.accounted:
+            from tacit.privacy.charging import Charges
+
+            charges = Charges.begin(method, task.clients, [report.turnout for report in self.reports])
+        leakage = LeakageAccounting.of(method, task.parameters, task.clients, self.reports)
+        found = guarantee_of(method, self.reports, charges, leakage, task.not_covered)
+        if self.manifest.noise == "seeded" and method.changes_rows:
+            from tacit.runs.records import SEEDED
+
+            found = found.excluding(SEEDED)
+        if isinstance(found, Guarantee) and found.epsilon is not None and (self.epsilon or 0.0) > found.epsilon:
+            found = replace(found, epsilon=self.epsilon)  # attempts that were repeated after a crash
+        if self.manifest.status == "finished":
+            return found
+        return found.excluding(f"The run is {self.manifest.status}: rounds after {len(self.reports)} are not included.")
+
+    @property
+    def shows_clients(self) -> bool:
+        """Whether it may be shown who took part: not if ε assumes that this is secret."""
+        guarantee = self.guarantee
+        return not (isinstance(guarantee, Guarantee) and guarantee.amplified)
+
+    @property
+    def command(self) -> str | None:
+        """The command that repeats the run; None if it was started from Python."""
+        manifest = self.manifest
+        if manifest.method.args is None or manifest.task.args is None:
+            return None
+        words = ["tacit", "run", manifest.method.name, "--task", manifest.task.name]
+        for flag, args in (("--set", manifest.method.args), ("--task-set", manifest.task.args)):
+            if args:
+                words += [flag, *(f"{key}={_as_option(value)}" for key, value in args.items())]
+        words += ["--seed", str(manifest.seed), "--noise", manifest.noise]
+        if manifest.evaluate_every != 1:
+            words += ["--evaluate-every", str(manifest.evaluate_every)]
+        return shlex.join(words + (["--device", manifest.device] if manifest.device != "cpu" else []))
+
+
+def known_method(manifest: Manifest) -> Method | None:
+    """The method that a manifest describes, parsed; None if this version does not know all of its pieces."""
+    try:
+        return build(manifest.method.repr)
+    except UserError:
+        return None
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The directories of runs in a folder and below it, in order; the folder itself, if it is one."""
+    found: list[Path] = []
+    waiting, seen = [folder], 0
+    while waiting and seen < MOST_FOLDERS:
+        each, seen = waiting.pop(), seen + 1
+        if (each / MANIFEST).is_file():
+            found.append(each)
+            continue
+        try:
+            waiting += [below for below in each.iterdir() if below.is_dir() and not below.is_symlink()]
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def read_runs(paths: Sequence[Path]) -> list[RunData]:
+    """The runs in these directories, or in folders of them; raises `RunError` where there is none."""
+    found: dict[Path, RunData] = {}
+    for path in paths:
+        runs = find_runs(path) if path.is_dir() else []
+        if not runs:
+            raise RunError(f"Expected the directory of a run, or a folder of some, but there is none in {path}.")
+        found |= {each: RunData.read(each) for each in runs if each not in found}
+    return list(found.values())
+
+
+def thinned(values: Sequence[T], most: int) -> list[T]:
+    """At most `most` of the values, evenly spaced, with the first and the last.
+
+    Example:
+        >>> thinned(range(10), 4)
+        [0, 3, 6, 9]
+    """
+    if len(values) <= most:
+        return list(values)
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
+def metric_names(runs: Iterable[Mapping[str, float]]) -> list[str]:
+    """The names of all metrics, in the order in which they appear."""
+    return list(dict.fromkeys(name for metrics in runs for name in metrics))
+
+
+def detection_limit(epsilon: float, delta: float, false_alarms: float) -> float:
+    """How often any test can detect a unit at most, given how often it raises a false alarm.
+
+    (ε, δ)-differential privacy is equivalent to this bound for all tests (Kairouz, Oh, Viswanath, ICML 2015, Theorem
+    2.1).
+
+    Example:
+        >>> round(detection_limit(1.0, 1e-5, 0.01), 4), detection_limit(float("inf"), 0.0, 0.01)
+        (0.0272, 1.0)
+    """
+    if epsilon > 500:  # infinite, or as good as that
+        return 1.0
+    return min(1.0, exp(epsilon) * false_alarms + delta, 1 - exp(-epsilon) * (1 - delta - false_alarms))
+
+
+def _as_option(value: object) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

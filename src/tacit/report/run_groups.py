@@ -1,0 +1,271 @@
+"""Runs that differ only in their seed, together: means with 95 % intervals, and one guarantee for all of them."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf, isfinite, log10, sqrt
+from statistics import fmean, stdev
+
+from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
+from tacit.report.chart_data import COLOURS, Chart, ChartLine, Values, rounded
+from tacit.report.labels import number, size
+from tacit.report.run_data import RunData, metric_names, thinned
+
+CONFIDENCE = 0.95
+MOST_POINTS = 400
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and the half-width of its 95 % interval by Student's t; None: one value has no interval.
+
+    The interval is that of the mean over seeds, if runs with other seeds are like further draws from a normal
+    distribution.
+    """
+
+    mean: float
+    half: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Interval | None":
+        """The interval of these values; None if there are none, or one is not finite.
+
+        Example:
+            >>> Interval.of([0.90, 0.92, 0.94]).text()
+            '0.920 ± 0.050'
+        """
+        if not values or not all(map(isfinite, values)):
+            return None
+        count = len(values)
+        if count == 1:
+            return cls(values[0], None, 1)
+        from scipy.special import stdtrit  # a third of a second, which pages of one run need not spend
+
+        quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+        return cls(fmean(values), quantile * stdev(values) / sqrt(count), count)
+
+    def text(self) -> str:
+        """The mean to the digits that its interval leaves, and the half-width with two digits.
+
+        Example:
+            >>> Interval(0.88154, 0.01234, 3).text(), Interval(41.3, None, 1).text(), Interval(3.0, 0.0, 2).text()
+            ('0.882 ± 0.012', '41.3', '3 ± 0')
+        """
+        if self.half is None or self.half == 0:
+            return number(self.mean) + (" ± 0" if self.half == 0 else "")
+        decimals = min(8, max(0, 1 - int(log10(self.half) // 1)))
+        return f"{self.mean:.{decimals}f} ± {self.half:.{decimals}f}"
+
+    def size(self) -> str:
+        """The same for bytes."""
+        spread = "" if not self.half else f" ± {size(self.half)}"
+        return f"{size(self.mean)}{spread}"
+
+    def to_json(self) -> dict[str, float | int | None]:
+        return {"mean": self.mean, "half_width": self.half, "runs": self.count}
+
+
+@dataclass(frozen=True, eq=False)
+class RunGroup:
+    """Runs of one method on one task with one set of arguments.
+
+    Attributes:
+        label: the method, with the arguments in which it differs from the other groups.
+        runs: its runs.
+    """
+
+    label: str
+    runs: tuple[RunData, ...]
+
+    @property
+    def task(self) -> str:
+        return self.runs[0].manifest.task.name
+
+    @cached_property
+    def metrics(self) -> dict[str, Interval]:
+        """The interval of every metric that all runs have."""
+        found = {
+            name: Interval.of([run.metrics[name] for run in self.runs if name in run.metrics])
+            for name in metric_names(run.metrics for run in self.runs)
+        }
+        return {name: interval for name, interval in found.items() if interval is not None}
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest ε of its runs: a bound is not averaged."""
+        return max((run.epsilon for run in self.runs if run.epsilon is not None), default=None)
+
+    @property
+    def unfinished(self) -> int:
+        return sum(run.manifest.status != "finished" for run in self.runs)
+
+    def amounts(self) -> dict[str, Interval]:
+        """Rounds, bytes and seconds."""
+        values = {
+            "rounds": [float(len(run.reports)) for run in self.runs],
+            "up": [float(run.bandwidth.up) for run in self.runs],
+            "down": [float(run.bandwidth.down) for run in self.runs],
+            "seconds": [run.seconds for run in self.runs],
+        }
+        found = {name: Interval.of(each) for name, each in values.items()}
+        return {name: interval for name, interval in found.items() if interval is not None}
+
+    @cached_property
+    def guarantee(self) -> Guarantee | LeakageGuarantee:
+        """The weakest guarantee of its runs; none, if one of them has none."""
+        return max((run.guarantee for run in self.runs), key=_weakness)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "label": self.label,
+            "method": self.runs[0].manifest.method.name,
+            "args": self.runs[0].manifest.method.args,
+            "task": self.task,
+            "task_args": self.runs[0].manifest.task.args,
+            "seeds": [run.manifest.seed for run in self.runs],
+            "unfinished": self.unfinished,
+            "metrics": {name: interval.to_json() for name, interval in self.metrics.items()},
+            "epsilon": self.epsilon,
+            **{name: interval.to_json() for name, interval in self.amounts().items()},
+            "guarantee": self.guarantee.to_json(),
+            "directories": [str(run.path) for run in self.runs],
+        }
+
+
+def grouped(runs: Iterable[RunData]) -> tuple[list[RunGroup], list[str]]:
+    """The runs in groups, and a sentence about each that is left out because it repeats another one bit by bit."""
+    groups: dict[str, list[RunData]] = {}
+    seen: dict[str, RunData] = {}
+    notes = []
+    for run in runs:
+        name = run.manifest.run
+        if name in seen:
+            notes.append(f"{run.path} repeats {seen[name].path}, with the same seed and noise: it is counted once.")
+            continue
+        seen[name] = run
+        groups.setdefault(_key(run), []).append(run)
+    return _labelled([tuple(each) for each in groups.values()]), notes
+
+
+def header(groups: Sequence[RunGroup]) -> list[str]:
+    """The columns of the table of groups."""
+    names = metric_names(dict.fromkeys(group.metrics, 0.0) for group in groups)
+    return ["method", "task", "runs", "rounds", *names, "ε", "up", "down", "seconds"]
+
+
+def rows(groups: Sequence[RunGroup]) -> list[list[str]]:
+    """The table of groups, a row each."""
+    names = header(groups)[4:-4]
+    found = []
+    for group in groups:
+        amounts, metrics = group.amounts(), group.metrics
+        runs = f"{len(group.runs)}{f' ({group.unfinished} unfinished)' * bool(group.unfinished)}"
+        epsilon = "-" if group.epsilon is None else f"{group.epsilon:.4g}"
+        found.append(
+            [
+                group.label,
+                group.task,
+                runs,
+                amounts["rounds"].text(),
+                *(metrics[name].text() if name in metrics else "" for name in names),
+                epsilon,
+                amounts["up"].size(),
+                amounts["down"].size(),
+                amounts["seconds"].text(),
+            ]
+        )
+    return found
+
+
+def guarantees(groups: Sequence[RunGroup]) -> dict[str, Guarantee | LeakageGuarantee]:
+    """Each different guarantee once, by the labels of the groups that have it."""
+    found: dict[str, list[RunGroup]] = {}
+    for group in groups:
+        found.setdefault(str(group.guarantee), []).append(group)
+    return {", ".join(each.label for each in same): same[0].guarantee for same in found.values()}
+
+
+def guarantee_lines(groups: Sequence[RunGroup]) -> list[str]:
+    """The guarantees as sentences, each once."""
+    found = guarantees(groups)
+    lines = []
+    for labels, guarantee in found.items():
+        whose = f" of {labels}" if len(found) > 1 else ""
+        text = str(guarantee)
+        proved = f"Guarantee{whose}: {text}"
+        lines.append(proved if guarantee.proved else f"No privacy guarantee{whose}: {text.removeprefix('none: ')}")
+    return lines
+
+
+def group_charts(groups: Sequence[RunGroup]) -> list[Chart]:
+    """Every metric over rounds, the mean of each group with its interval, and ε."""
+    names = metric_names(dict.fromkeys(group.metrics, 0.0) for group in groups)
+    rounds = sorted({report.round for group in groups for run in group.runs for report in run.reports})
+    shown = thinned(rounds, MOST_POINTS)
+    charts = []
+    for name in names:
+        lines = [_group_line(group, name, shown, f"--c{i % COLOURS}") for i, group in enumerate(groups)]
+        charts.append(Chart(f"{name.replace('_', ' ').capitalize()} on held-out data", shown, lines))
+    private = [group for group in groups if group.epsilon is not None]
+    if private:
+        lines = [_epsilon_line(group, shown, f"--c{groups.index(group) % COLOURS}") for group in private]
+        charts.append(Chart("Privacy loss ε of all rounds so far, largest of a group", shown, lines, zero=True))
+    return charts
+
+
+def _group_line(group: RunGroup, name: str, rounds: Sequence[int], colour: str) -> ChartLine:
+    found = [{report.round: report.metrics[name] for report in run.reports if name in report.metrics}
+             for run in group.runs]  # fmt: skip
+    intervals = [Interval.of([run[each] for run in found if each in run]) for each in rounds]
+    mean: Values = [None if each is None else rounded(each.mean) for each in intervals]
+    if len(group.runs) == 1:
+        return ChartLine(group.label, mean, colour)
+    low: Values = [None if each is None else rounded(each.mean - (each.half or 0.0)) for each in intervals]
+    high: Values = [None if each is None else rounded(each.mean + (each.half or 0.0)) for each in intervals]
+    return ChartLine(group.label, mean, colour, band=(low, high))
+
+
+def _epsilon_line(group: RunGroup, rounds: Sequence[int], colour: str) -> ChartLine:
+    found: dict[int, float] = {}
+    for run in group.runs:
+        for report in run.reports:
+            if report.epsilon is not None and isfinite(report.epsilon):
+                found[report.round] = max(found.get(report.round, 0.0), rounded(report.epsilon))
+    return ChartLine(group.label, [found.get(each) for each in rounds], colour)
+
+
+def _key(run: RunData) -> str:
+    """What must be equal for runs to be repetitions of each other: everything but the seed and what follows from it."""
+    manifest = run.manifest
+    task = replace(manifest.task, not_covered=())
+    return repr((manifest.method.repr, task, manifest.device, manifest.evaluate_every, manifest.noise))
+
+
+def _labelled(groups: Sequence[tuple[RunData, ...]]) -> list[RunGroup]:
+    """Groups with the arguments in which those of the same method differ."""
+    found: list[RunGroup] = []
+    for group in groups:
+        manifest = group[0].manifest
+        same = [other[0] for other in groups if other[0].manifest.method.name == manifest.method.name]
+        mine = _settings(group[0])
+        differing = [key for key in mine if any(_settings(other).get(key) != mine[key] for other in same)]
+        label = " ".join([manifest.method.name, *(f"{key}={mine[key]}" for key in differing)])
+        again = sum(other.label.partition(" (")[0] == label for other in found)
+        found.append(RunGroup(f"{label} ({again + 1})" if again else label, group))
+    return found
+
+
+def _settings(run: RunData) -> Mapping[str, str]:
+    method, task = run.manifest.method.args or {}, run.manifest.task.args or {}
+    own = {
+        key: json.dumps(value, ensure_ascii=False, default=str).strip('"') for key, value in {**task, **method}.items()
+    }
+    return {**own, "noise-key": run.manifest.noise} if run.manifest.noise == "seeded" else own
+
+
+def _weakness(guarantee: Guarantee | LeakageGuarantee) -> tuple[bool, float]:
+    if isinstance(guarantee, LeakageGuarantee):
+        return not guarantee.proved, guarantee.leakage
+    return not guarantee.proved, inf if guarantee.epsilon is None else guarantee.epsilon

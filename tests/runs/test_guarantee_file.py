@@ -1,0 +1,41 @@
+import json
+from pathlib import Path
+
+import pytest
+
+import tacit
+from tacit.errors import RunError
+from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
+from tacit.runs import guarantee_file
+from tacit.runs.directory import GUARANTEE
+
+
+@pytest.mark.parametrize(
+    "guarantee",
+    [
+        Guarantee(epsilon=1.5, delta=1e-5, rounds=3, adjacency="zero-out", not_covered=("This is not covered.",)),
+        Guarantee(epsilon=float("inf"), delta=1e-5),
+        Guarantee.none("no noise is added"),
+        LeakageGuarantee(leakage=2.4, per_round=0.4, radius=0.05, rounds=6),
+    ],
+)
+def test_a_guarantee_is_read_as_it_was_written(guarantee: Guarantee | LeakageGuarantee, tmp_path: Path) -> None:
+    guarantee_file.write(tmp_path / "g.json", guarantee)
+    assert guarantee_file.read(tmp_path / "g.json") == guarantee
+    assert (tmp_path / "g.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_no_file_is_no_guarantee_and_another_kind_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "g.json"
+    assert guarantee_file.read(file) is None
+    file.write_text(json.dumps({"kind": "trust", "guarantee": {}, "format": 1}))
+    with pytest.raises(RunError, match="to be one of differential privacy, d-privacy, got 'trust'"):
+        guarantee_file.read(file)
+
+
+def test_a_finished_run_keeps_its_guarantee(tmp_path: Path) -> None:
+    task = tacit.tasks.make_task("digits", clients=10)
+    method = tacit.methods.geyer(rounds=2, cohort=3, noise=4.0, epsilon=3.0, delta=1e-3)
+    run = tacit.train(method, task, workers=1, out=tmp_path / "run")
+    assert run.privacy.proved
+    assert guarantee_file.read(tmp_path / "run" / GUARANTEE) == run.privacy
