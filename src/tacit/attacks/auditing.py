@@ -104,7 +104,7 @@ class Audit:
         is in every batch.
         """
         ids = torch.tensor([0 if canary.first else self.clients])
-        absent = self.unit is Unit.CLIENT and (canary.absent or self.adjacency == "add-or-remove")
+        absent = self.removes or (self.unit is Unit.CLIENT and canary.absent)
         crowd = _Crowd(ids, canary.updates[:, None], torch.tensor([included]), canary.others, absent, canary.alone)
         return self.play(crowd, key, sampled=sampled)
 
@@ -149,6 +149,11 @@ class Audit:
     def lost(self, cohort: int) -> int:
         """How many of a cohort of this size drop out."""
         return int(self.dropouts * cohort)
+
+    @property
+    def removes(self) -> bool:
+        """Whether an excluded canary is absent; the client of an excluded record takes part."""
+        return self.unit is Unit.CLIENT and self.adjacency == "add-or-remove"
 
     @property
     def can_be_alone(self) -> bool:
@@ -348,8 +353,7 @@ def one_run(audit: Audit, canaries: int, key: Key, confidence: float = CONFIDENC
     included = torch.rand(canaries, generator=key.child("coins").public_generator()) < 0.5
     signs = (-1.0) ** torch.arange(audit.rounds, dtype=torch.float32)
     updates = signs[:, None, None] * directions * CANARY_NORM
-    absent = audit.adjacency == "add-or-remove"
-    crowd = _Crowd(audit.clients + torch.arange(canaries), updates, included, absent=absent)
+    crowd = _Crowd(audit.clients + torch.arange(canaries), updates, included, absent=audit.removes)
     changes = audit.play(crowd, key.child("run"))["model"].view(audit.rounds, dim).float()
     order = (directions @ (signs @ changes)).argsort(descending=True)
     each = max(int(GUESSED_FRACTION * canaries), 1)
@@ -364,7 +368,9 @@ def coordinate_effects(audit: Audit, coordinates: Tensor, key: Key) -> Tensor:
     updates = torch.zeros(1, count, audit.state.dim)
     updates[0, torch.arange(count), coordinates] = CANARY_NORM
     runs = [
-        single.play(_Crowd(ids, updates, torch.full((count,), flag)), key, sampled=False).get("model")
+        single.play(_Crowd(ids, updates, torch.full((count,), flag), absent=single.removes), key, sampled=False).get(
+            "model"
+        )
         for flag in (True, False)
     ]
     if runs[0] is None or runs[1] is None:
