@@ -221,7 +221,7 @@ class _Server:
         """Draw an order among all who announced; whoever does not open its nonce is lost, and the others draw again."""
         for draw in range(1, MAX_DRAWS + 1):
             self._check_enough(announced)
-            leaves = {j: graph.roster_leaf(j, graph.keys_digest(a.keys), a.committed) for j, a in announced.items()}
+            leaves = {j: graph.roster_leaf(graph.keys_digest(a.keys), a.committed) for j, a in announced.items()}
             roster = graph.roster_digest(self.session.context, leaves)
             if not self._p.draws:
                 return self._graph(roster, announced, {})
