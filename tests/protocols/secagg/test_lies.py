@@ -1,6 +1,6 @@
 """Clients that lie about shares, in every role: the sum is exact, and nobody honest is named.
 
-The suite runs 30 random rounds with the declared share of liars. A campaign runs more:
+The suite runs 15 random rounds with the declared share of liars. A campaign runs more:
 `TACIT_LIARS=1000 python -m pytest tests/protocols/secagg/test_lies.py`.
 """
 
@@ -24,7 +24,7 @@ from tacit.protocols.secagg import Lies, Parameters, Phase, SecaggOutcome, Threa
 from tacit.protocols.secagg.pads import Vector
 from tacit.protocols.secagg.secagg_messages import Direction
 
-ROUNDS = int(os.environ.get("TACIT_LIARS", "30"))
+ROUNDS = int(os.environ.get("TACIT_LIARS", "15"))
 Replies = list[tuple[int, bytes]]
 Lie = Callable[[Phase, bytes], bytes | None]  # what becomes of the body of a liar's reply; None: it is silent
 

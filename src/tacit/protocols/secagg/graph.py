@@ -244,24 +244,29 @@ def _previous(nonce: bytes) -> bytes:
 
 def roster_digest(context: bytes, leaves: dict[int, bytes]) -> bytes:
     """The digest on which all rosters must agree: who announced, with which keys and which commitments."""
-    return crypto.digest("roster", context, *(pack_number(client) + leaves[client] for client in sorted(leaves)))
+    return crypto.digest("roster", context, _joined(leaves))
 
 
 def keys_digest(keys: bytes) -> bytes:
     """The digest of a client's keys, which stands for them at clients that are not its neighbours."""
-    return crypto.digest("keys", keys)
+    return hashlib.sha256(b"tacit keys" + keys).digest()
 
 
-def roster_leaf(client: int, digest: bytes, committed: bytes) -> bytes:
+def roster_leaf(digest: bytes, committed: bytes) -> bytes:
     """One client's part of the roster: the digest of its keys, and what it committed to."""
-    return crypto.digest("leaf", pack_number(client), digest, committed)
+    return digest + committed
 
 
 def draw_order(roster: bytes, nonces: dict[int, bytes]) -> bytes:
     """The seed of the clients' order, from the roster and the opened links; empty for a complete graph."""
     if not nonces:
         return b""
-    return crypto.digest("order", roster, *(pack_number(client) + nonces[client] for client in sorted(nonces)))
+    return crypto.digest("order", roster, _joined(nonces))
+
+
+def _joined(table: dict[int, bytes]) -> bytes:
+    """Clients and their entries, which are equally long in a session."""
+    return b"".join(pack_number(client) + table[client] for client in sorted(table))
 
 
 @dataclass(frozen=True, eq=False)

@@ -421,7 +421,7 @@ def _check_roster(state: SecaggClientState, roster: Roster) -> tuple[Circle, byt
     nonces = _check_nonces(state, roster) if p.draws else {}
     committed = {j: graph.commitment(nonce, state.draws) for j, nonce in nonces.items()}
     digests = {j: graph.keys_digest(both) for j, both in keys.items()} | {j: d[:KEY] for j, d in roster.digests.items()}
-    leaves = {j: graph.roster_leaf(j, digests[j], committed.get(j, b"")) for j in members}
+    leaves = {j: graph.roster_leaf(digests[j], committed.get(j, b"")) for j in members}
     digest = graph.roster_digest(state.binding, leaves)
     if p.draws and digest != state.roster:
         raise ProtocolError("The roster is not the one for which this client has opened its nonce.")

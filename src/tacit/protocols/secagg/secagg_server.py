@@ -22,14 +22,14 @@ too, there is no sum.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
 
 from tacit.errors import ProtocolError, TooFewClientsError, expect
 from tacit.protocols import crypto
-from tacit.protocols.crypto import KEY, SIGNATURE, Entropy
+from tacit.protocols.crypto import KEY, SIGNATURE, Entropy, PrivateKey
 from tacit.protocols.kit import Exchange, Outcome, ReplyStatus, ServerSide, Transcript
 from tacit.protocols.secagg import dealing, graph, pads, secagg_messages, shamir
 from tacit.protocols.secagg.dealing import Dealing
@@ -221,7 +221,7 @@ class _Server:
         """Draw an order among all who announced; whoever does not open its nonce is lost, and the others draw again."""
         for draw in range(1, MAX_DRAWS + 1):
             self._check_enough(announced)
-            leaves = {j: graph.roster_leaf(j, graph.keys_digest(a.keys), a.committed) for j, a in announced.items()}
+            leaves = {j: graph.roster_leaf(graph.keys_digest(a.keys), a.committed) for j, a in announced.items()}
             roster = graph.roster_digest(self.session.context, leaves)
             if not self._p.draws:
                 return self._graph(roster, announced, {})
@@ -385,11 +385,16 @@ class _Server:
         return ReplyStatus.ACCEPTED if same else ReplyStatus.WRONG_SESSION
 
 
+@cache
+def _probe() -> PrivateKey:
+    """Any key: whether an agreement fails depends on the other one only."""
+    return crypto.load_key(bytes(KEY))
+
+
 def _check_keys(pad: bytes, channel: bytes, seen: set[bytes]) -> None:
     """Reject keys that would make neighbours leave the round: low-order points, keys announced by another client."""
-    probe = crypto.load_key(bytes(KEY))
     for key in (pad, channel):
-        crypto.agree(probe, key)
+        crypto.agree(_probe(), key)
         if key in seen:
             raise ProtocolError("Two clients announced the same key.")
         seen.add(key)
