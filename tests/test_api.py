@@ -4,15 +4,14 @@ import sys
 import tacit
 
 PUBLIC = """
-AccuracySensitivity Add AdmmPrune Bandwidth BestOf BinaryCrossEntropy Budget ByImportance Card CentralGaussian
-Check ClientTrace Compact CompositionError CrossEntropy Csr DataError DistributedGaussian EllipsoidClip Enclave Everyone
-Experiment FixedClip FixedRandom FixedSize Graded Grid Growing IdealSum Identity InputFeatures KMeans Keep Key Loss
-MagnitudePrune Masked Mean MeanSquared MedianClip Method MetricLaplace ModelError Momentum NbaflGaussian NoNoise Plain
-Poisson Population Preprocessing PublicClip PublicMovement QuantileClip RandomK Reals ReleasedMovement Replace Report
-RootBrier
-RootMeanSquared Run RunError SecureSum Select Sense Sgd SingleWeights Size State StorageError TacitError Task TopK
-TrainingError TwoLevel UserError Vote WeightVariance WeightedMean WireError WorkerError card check client_traces methods
-rounds tasks train
+AccuracySensitivity Add AdmmPrune Bandwidth BestOf BinaryCrossEntropy Budget ByImportance Card CentralGaussian Check
+ClientTrace Compact CompositionError CrossEntropy Csr DataError DistributedGaussian DpSgd EllipsoidClip Enclave
+Everyone Experiment FixedClip FixedRandom FixedSize Graded Grid Growing IdealSum Identity InputFeatures KMeans Keep
+Key Loss MagnitudePrune Masked Mean MeanSquared MedianClip Method MetricLaplace ModelError Momentum NbaflGaussian
+NoNoise Plain Poisson Population Preprocessing PublicClip PublicMovement QuantileClip RandomK Reals RecordClip
+RecordGradient ReleasedMovement Replace Report RootBrier RootMeanSquared Run RunError SecureSum Select Sense Sgd
+SingleWeights Size State StorageError TacitError Task TopK TrainingError TwoLevel UserError Vote WeightVariance
+WeightedMean WireError WorkerError card check client_traces methods rounds tasks train
 """
 
 

@@ -54,6 +54,7 @@ from tacit.pieces.mechanisms import (
     PublicMovement,
     QuantileClip,
     Reals,
+    RecordClip,
     ReleasedMovement,
     SingleWeights,
     TwoLevel,
@@ -61,7 +62,7 @@ from tacit.pieces.mechanisms import (
 )
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Add, Momentum, Replace
-from tacit.pieces.trainers import AdmmPrune, BestOf, Keep, MagnitudePrune, Masked, Sgd
+from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Sgd
 from tacit.report.cards import Card, card
 from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.checking import Check, check
@@ -90,6 +91,7 @@ __all__ = [
     "Csr",
     "DataError",
     "DistributedGaussian",
+    "DpSgd",
     "EllipsoidClip",
     "Enclave",
     "Everyone",
@@ -127,6 +129,8 @@ __all__ = [
     "QuantileClip",
     "RandomK",
     "Reals",
+    "RecordClip",
+    "RecordGradient",
     "ReleasedMovement",
     "Replace",
     "Report",

@@ -30,9 +30,9 @@ from tacit.attacks.scenario import prepare_audit
 from tacit.attacks.search import Search, search
 from tacit.core import Key, Method, Task
 from tacit.errors import UserError
+from tacit.noise.sum_grid import SumGrid
 from tacit.pieces.codecs import FixedRandom, Select, Size
 from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip, QuantileClip
-from tacit.pieces.mechanisms.sum_grid import SumGrid
 from tacit.pieces.samplers import Everyone, FixedSize, Poisson
 from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import Masked, Sgd

@@ -152,3 +152,33 @@ def test_pin(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["site", "pin", "federation.acme:net"]) == 0
     assert capsys.readouterr().out.startswith('"federation.acme:net" = "sha256:')
     assert main(["site", "pin", "no.such:thing"]) == 2
+
+
+def test_records_are_charged_where_a_method_protects_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    consortium = Consortium.at(tmp_path, epsilon=5.0, methods=["dp-fedsgd"])
+    plan = consortium.plan("dp-fedsgd", args={"rounds": 2, "noise": 3.0, "epsilon": "none", "size": 8})
+    file, site = str(tmp_path / "plan.toml"), str(consortium.home("site-0") / "site.toml")
+    assert main(["federation", "check", file]) == 0
+    out = capsys.readouterr().out
+    assert "for every record of a site that takes part in all rounds, against the server" in out
+    assert "For few sites" not in out
+    assert main(["site", "review", site, file, "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert (planned["unit"], planned["accepted"]) == ("record", True)
+    consortium.accept(plan)
+    here = server(plan, transport(consortium.sites()))
+    *_, run = follow(here.run_plan, source=here)
+    assert run.record_charges is not None
+    assert main(["site", "ledger", site, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["epsilon_of_records"] == pytest.approx(run.record_charges.epsilon, rel=1e-3)
+    assert found["epsilon_of_records"] == pytest.approx(planned["epsilon"], rel=1e-3)
+    assert found["epsilon"] == 0
+
+
+def test_a_rate_that_depends_on_the_number_of_records_needs_it_in_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Consortium.at(tmp_path).plan("dp-sgd", args={"cohort": 5, "noise": 3.0, "epsilon": "none"})
+    assert main(["federation", "check", str(tmp_path / "plan.toml")]) == 2
+    assert "records = …" in capsys.readouterr().err

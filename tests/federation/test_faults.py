@@ -20,6 +20,7 @@ from tacit.federation.site_directory import Directory, new_identity, write_direc
 from tacit.federation.site_service import Site
 from tacit.federation.transport import Failure, Handler, InProcess
 from tacit.privacy.ledger import Ledger
+from tacit.runs import checkpoint
 from tacit.runs.training import follow
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind, Part
@@ -271,10 +272,14 @@ def first(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
 
+def half(data: bytes) -> bytes:
+    return data.replace(b"session", b"sessi\xff\xff", 1)
+
+
 @pytest.mark.parametrize(
     "change",
-    [first, lambda data: data + b"\0", lambda _: b"", lambda data: bytes(len(data)), lambda _: b"\xc1" * 40],
-    ids=["truncated", "extended", "empty", "zeros", "garbage"],
+    [first, lambda data: data + b"\0", lambda _: b"", lambda data: bytes(len(data)), lambda _: b"\xc1" * 40, half],
+    ids=["truncated", "extended", "empty", "zeros", "garbage", "half a character"],
 )
 def test_a_reply_that_is_damaged_costs_only_its_site(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
     consortium, plan = at(tmp_path, args={"rounds": 1})
@@ -509,6 +514,42 @@ def test_a_request_that_no_honest_server_sends_is_refused_before_anything_is_cha
     assert site._plans == {} or not site._plans[plan.digest].progress.answers
 
 
+def test_what_is_sent_once_cannot_replace_one_site_s_model(tmp_path: Path) -> None:
+    """Its digest is the same for all sites, but only some are sent it again: it must hold nothing of the broadcast."""
+    consortium, plan = at(tmp_path)
+    other = frames.pack(FrameKind.VIEW, 0, {Part.WEIGHTS: torch.zeros(131)})
+    found = refused(consortium.site("site-0"), asked(plan, first=other, first_digest=wire.digest_of(other)))
+    assert "must not replace what is sent in every round" in found.text
+
+
+def test_a_site_that_accepts_a_plan_later_takes_part_from_then_on(tmp_path: Path) -> None:
+    consortium = Consortium.at(tmp_path)
+    plan = consortium.plan(args={"cohort": 5, "rounds": 3})
+    consortium.accept(plan, *consortium.names[:4])
+    here = server(plan, transport(consortium.sites()))
+    steps = follow(here.run_plan, source=here)
+    assert [next(steps).state.round for _ in range(2)] == [0, 1]
+    consortium.accept(plan, "site-4")
+    *_, run = steps
+    assert [report.clients for report in run.history] == [(0, 1, 2, 3), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4)]
+
+
+def test_unexpected_errors_stay_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    consortium, plan = at(tmp_path)
+    site = consortium.site("site-0")
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a patient's name")
+
+    monkeypatch.setattr(site, "_charge", broken)
+    found = refused(site, asked(plan))
+    assert (found.code, found.text) == ("error", "RuntimeError")
+    state = consortium.home("site-0") / "state"
+    assert "a patient's name" not in (state / "log.jsonl").read_text()
+    assert "a patient's name" in (state / "last-error.txt").read_text()
+    assert (state / "last-error.txt").stat().st_mode & 0o777 == 0o600
+
+
 def test_noise_that_the_server_draws_is_refused_without_trust(tmp_path: Path) -> None:
     consortium = Consortium.at(tmp_path, 5, trust_server=False)
     plan = consortium.plan("geyer", args={"cohort": 5})
@@ -567,6 +608,9 @@ def test_a_resumed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     first_server = server(plan, transport(sites))
     steps = follow(first_server.run_plan, source=first_server, out=tmp_path / "run")
     assert [next(steps).state.round for _ in range(3)] == [0, 1, 2]
+    written = checkpoint.read(tmp_path / "run" / "checkpoint.safetensors")
+    assert written is not None
+    assert written.round == 2  # every round is written before anybody sees it
     steps.close()
     second = server(plan, transport(sites))
     *_, run = follow(second.run_plan, source=second, out=tmp_path / "run", resume=True)

@@ -91,7 +91,7 @@ def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Ma
         with pytest.raises(UserError, match="not a party of a federation yet"):
             _ = consortium.plan(name, args=given).method
         return
-    plan = consortium.plan(name, args=given, public="federation.acme:public")
+    plan = consortium.plan(name, args=given, public="federation.acme:public", records=min(acme.SIZES))
     consortium.accept(plan)
     run = played(plan, transport(consortium.sites(seeded=True)))
     assert torch.equal(run.state.weights, simulated(plan))

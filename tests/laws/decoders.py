@@ -38,12 +38,18 @@ from tacit.core.serialization import read_toml
 from tacit.core.server_half import broadcast, pack_broadcast
 from tacit.core.state import FrameFormat
 from tacit.errors import TacitError
+from tacit.federation import messages as site_messages
+from tacit.federation.federation_plan import read_plan
+from tacit.federation.journal import AuditLog, read_journal
+from tacit.federation.site_directory import Directory, read_directory
+from tacit.federation.site_files import read_site
 from tacit.papers.comparison import Comparison
 from tacit.papers.study import read_study
 from tacit.pieces.channels import SecureSum
 from tacit.privacy.ledger import Ledger, canonical, from_json, to_json
 from tacit.protocols.attestation import AttestationPolicy, verify_quote
 from tacit.protocols.attestation.evidence import Evidence, QuoteKind
+from tacit.protocols.crypto import public_identity
 from tacit.report.pictures import Strip
 from tacit.runs import checkpoint
 from tacit.runs import experiment as experiments
@@ -565,9 +571,45 @@ def _quotes() -> Iterator[Decoder]:
     yield Decoder("quote", verify, [pack_number(len(quote)) + quote + collateral], (change_bytes, change_tokens))
 
 
+def _federation() -> Iterator[Decoder]:
+    identity = bytes(range(32))
+    session, known = bytes(32), {0: public_identity(identity)}
+    asked = site_messages.SiteRequest(bytes(32), bytes(16), 3, 1, (0, 1, 2), b"frame", b"first", bytes(32), b"talk")
+    read_asked = functools.partial(site_messages.read_request, kind=site_messages.SiteRequest)
+    yield Decoder("site request", read_asked, [site_messages.pack(asked)], BYTES)
+    read_talk = functools.partial(site_messages.read_request, kind=site_messages.Talk)
+    yield Decoder("site talk", read_talk, [site_messages.pack(site_messages.Talk(bytes(32), session, b"r"))], BYTES)
+    replies = [
+        site_messages.pack(site_messages.signed_answer("talk", session, 0, b"body", identity)),
+        site_messages.pack(site_messages.signed_refusal("talk", session, 0, ("policy", "No."), identity)),
+    ]
+    read = functools.partial(site_messages.read_reply, verb="talk", session=session, site=0, identities=known)
+    yield Decoder("site reply", read, replies, BYTES)
+    directory = Directory({"a": known[0]}).to_toml().encode()
+    yield Decoder("directory", _with_file("d.toml", read_directory), [directory], TEXT)
+    plan = (
+        b'method = "fl-std"\nmodel = "acme.models:net"\nsites = "d.toml"\nargs = { rounds = 3 }\n'
+        b"least_cohort = 1\npatience = { train = 10, talk = 1.5 }\n"
+    )
+    yield Decoder("plan", _with_file("p.toml", functools.partial(_plan, directory)), [plan], TEXT)
+    site = b'data = "a.b:c"\nheld_out = 0.1\n[allow]\nmethods = ["fedavg"]\nchannels = ["plain"]\nepsilon = inf\n'
+    site += b'models = { "a.b:c" = "sha256:' + b"0" * 64 + b'" }\n'
+    yield Decoder("site file", _with_file("s.toml", read_site), [site], TEXT)
+    with tempfile.TemporaryDirectory() as folder:
+        log = AuditLog(Path(folder) / "log.jsonl")
+        log.append("charged", round=1)
+        log.append("refused", reason="No.")
+        yield Decoder("log", _with_file("l.jsonl", read_journal), [log.path.read_bytes()], TEXT)
+
+
+def _plan(directory: bytes, path: Path) -> object:
+    path.with_name("d.toml").write_bytes(directory)
+    return read_plan(path)
+
+
 def all_decoders() -> list[Decoder]:
     """All decoders, of messages and of files."""
-    return [*_wire(), *_broadcasts(), *_run_files(), *_texts(), *_data(), *_quotes()]
+    return [*_wire(), *_broadcasts(), *_run_files(), *_texts(), *_data(), *_quotes(), *_federation()]
 
 
 def main() -> int:

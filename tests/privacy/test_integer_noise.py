@@ -14,9 +14,9 @@ from scipy.special import logsumexp
 
 from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, Zcdp
 from tacit.errors import UserError
+from tacit.noise.discrete import SMOOTHING, DiscreteGaussian, IntegerBound, IntegerNoise, Skellam
+from tacit.noise.lattice import Lattice
 from tacit.pieces.mechanisms.arithmetic import DISTANCE, NOISES, Grid, Reals
-from tacit.pieces.mechanisms.discrete import SMOOTHING, DiscreteGaussian, IntegerBound, IntegerNoise, Skellam
-from tacit.pieces.mechanisms.lattice import Lattice
 from tacit.privacy import renyi
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, Rdp, default_accountant
 from tacit.privacy.ledger import from_json, to_json

@@ -9,7 +9,7 @@ checkpoint stores, models that are evaluated beside the main one, and whether th
 looks for the canary and the statistic that show the most.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,6 +20,7 @@ from tacit.attacks.bounds import CONFIDENCE, OneRunGuesses
 from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, Round, SimulatedRound, State, Sum, Wave
 from tacit.core.client_half import make_messages
 from tacit.core.interfaces import AddNoise, Conversation, SumMessages
+from tacit.core.rows import ClippedSum
 from tacit.core.server_half import aggregate_messages, broadcast, client_view, finish_round, reject_non_finite
 from tacit.core.wave import Shapes
 from tacit.errors import TacitError, expect
@@ -219,6 +220,13 @@ class GivenUpdates:
         if how.mask is not None:
             updates = torch.zeros_like(updates).index_copy(1, how.mask, updates[:, how.mask])
         return DenseRows(updates)
+
+    def clipped_sums(
+        self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
+    ) -> list[ClippedSum]:
+        """A step along minus these sums is the given update."""
+        sums = (-self.updates if mask is None else -self.updates[:, mask]).double()
+        return [ClippedSum(total, total.norm()[None]) for total in sums]
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         """These clients score all perturbations equally."""

@@ -52,7 +52,7 @@ class AttackConfig:
 def observe_victims(method: Method, task: Task, config: AttackConfig, seed: int = 0) -> tuple[Task, list[Observation]]:
     """The task reduced to the victims and their images, and what the adversary observes of them in each round."""
     _check_images_and_classes(task)
-    method = size_noise(method, len(task.population))
+    method = size_noise(method, len(task.population), tuple(task.population.sizes.tolist()))
     state = _state_after(method, task, config.after, seed)
     victims = _reduce_to_victims(task, config)
     make_wave, size = waves(victims, seed), config.cohort or config.victims
@@ -124,7 +124,7 @@ def prepare_audit(
 
     By default for the adjacency of the method's guarantee.
     """
-    sized = size_noise(method, len(task.population))
+    sized = size_noise(method, len(task.population), tuple(task.population.sizes.tolist()))
     return Audit(
         method=sized,
         state=initial_state(sized, task, seed),

@@ -11,7 +11,7 @@ The round is executed by the two halves of `tacit.core`; what the adversary does
 attack receives the rest.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
@@ -36,6 +36,7 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.client_half import make_messages
+from tacit.core.rows import ClippedSum
 from tacit.core.server_half import (
     aggregate_messages,
     broadcast,
@@ -210,6 +211,13 @@ class _Probe:
     def descend(self, weights: Tensor, how: Descent) -> Rows:
         self.how = self.how or how  # the first call is the training on the client's data, before any pruning
         return DenseRows(weights.new_zeros(1, weights.shape[-1]))
+
+    def clipped_sums(
+        self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
+    ) -> list[ClippedSum]:
+        length = weights.shape[-1] if mask is None else len(mask)
+        zeros = weights.new_zeros(length, dtype=torch.float64)
+        return [ClippedSum(zeros, zeros[:0])]
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         return weights.new_zeros(1, 1 + perturbation.count, dtype=torch.float64)

@@ -141,7 +141,8 @@ def _with_figures(steps: "Iterable[Run]") -> "Generator[tuple[Run, str]]":
         for report in run.history[seen:]:
             up, down, metric = up + sum(report.up), down + sum(report.down), _first_metric(report) or metric
         seen = len(run.history)
-        epsilon = "" if run.charges is None else f"ε {run.charges.epsilon:.3f}"
+        units = run.epsilons
+        epsilon = " ".join(f"ε {units[unit]:.3f}{'' if len(units) == 1 else f' ({unit})'}" for unit in units)
         yield run, " ".join(filter(None, (metric, epsilon, f"up {size(up)} down {size(down)}")))
 
 

@@ -139,10 +139,20 @@ def _ledger(args: argparse.Namespace) -> int:
         runs, use = _by_run(ledger), ledger.use
         head = ledger.head
     if args.json:
-        document = {"epsilon": use.epsilon, "budget": asdict(use.budget), "rounds": use.rounds, "runs": runs}
+        records = None if use.records is None else use.records.epsilon
+        document = {
+            "epsilon": use.epsilon,
+            "epsilon_of_records": records,
+            "budget": asdict(use.budget),
+            "rounds": use.rounds,
+            "runs": runs,
+        }
         print_json({**document, "head": asdict(head)})
         return 0
-    print(f"ε = {use.epsilon:.4g} of {use.budget} was used, by {use.rounds} charges.")
+    if use.records is not None:
+        print(f"ε = {use.records.epsilon:.4g} for every record, of {use.budget}, was used.")
+    if use.records is None or use.epsilon:
+        print(f"ε = {use.epsilon:.4g} for the client as a whole, of {use.budget}, was used.")
     rows = [["method", "plan and run of the server", "rounds", "charges"]]
     rows += [[str(run["method"]), str(run["run"]), str(run["rounds"]), str(run["charges"])] for run in runs]
     print("\n".join(aligned(rows)))

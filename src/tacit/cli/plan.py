@@ -7,6 +7,9 @@ fixed size a client that does not take part is replaced by another one, which co
 noise in shares, and more drop out than it provides for or some collude, the noise reveals how many took part, and
 sampling lowers nothing: use --dropouts. With SecureSum and losses within the mechanism's dropouts it is not needed.
 
+With --unit record, the plan is for one record of a client with --size records, whose batches of --batch records (on
+average) are Poisson samples: --epochs or --steps count all local training together, over all rounds.
+
 Accountants: pld is tight, and should be used for claims; rdp is a fast upper bound; rdp-classic is the moments
 accountant of older papers, for comparison with their tables.
 
@@ -19,9 +22,12 @@ Examples:
   tacit plan --noise 4 --delta 1e-5 --population 6000 --cohort 100 --rounds 200 --sampling fixed
   tacit plan --noise 20 --delta 1e-5 --rate 1/60 --rounds 200 --dropouts             noise in shares
   tacit plan --noise 20 --delta 1e-5 --sampling everyone --rounds 100 --adjacency replace-one --json
+  tacit plan --unit record --size 3000 --batch 64 --epochs 20 --epsilon 3 --delta 1e-5       the noise for DP-SGD
+  tacit plan --unit record --size 3000 --batch 64 --epochs 20 --noise 1 --delta 1e-5         ε of every record
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
@@ -54,6 +60,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     cohorts.add_argument(
         "--schedule", type=_stages, metavar="TxM,TxM", help="T rounds with M clients each, then the next stage"
     )
+    records = parser.add_argument_group("records (--unit record)")
+    records.add_argument(
+        "--unit", choices=("client", "record"), default="client", help="whose privacy is planned; default: client"
+    )
+    records.add_argument("--size", type=int, metavar="N", help="number of records of the client")
+    records.add_argument("--batch", type=_number, metavar="B", help="expected number of records in a batch")
+    records.add_argument("--epochs", type=_number, metavar="E", help="passes over the records, in all rounds together")
+    records.add_argument("--steps", type=int, metavar="S", help="local steps in all rounds together, instead of epochs")
     parser.add_argument("--accountant", choices=("rdp-classic", "rdp", "pld"), help="default: pld where it applies")
     parser.add_argument(
         "--adjacency",
@@ -74,17 +88,46 @@ def run(args: argparse.Namespace) -> int:
     from tacit.privacy.accountants import accountant_by_name
     from tacit.privacy.planning import CohortSampling
 
+    if args.unit == "record":
+        _as_batches(args)
     _check(args)
     release = Release(Gaussian(1.0), constant=not args.dropouts)
     cohorts = CohortSampling(_sampler(args), args.population or 1, release)
     accountant = accountant_by_name(_accountant_name(args), args.adjacency)
     found = {**_inputs(args, accountant), **_result(args, cohorts, accountant)}
     _warn(args)
+    if args.unit == "record":
+        found = _of_records(args, found)
     if args.json:
         print_json(found)
     else:
         print("\n".join(_lines(found)))
     return 0
+
+
+def _as_batches(args: argparse.Namespace) -> None:
+    """Read a plan for records as one for clients: steps are rounds, and batches are cohorts of records."""
+    from tacit.errors import expect
+
+    for name in ("rate", "population", "cohort", "schedule", "rounds"):
+        expect(getattr(args, name) is None, f"--size, --batch and --epochs or --steps for records, got --{name}")
+    expect(args.sampling == "poisson" and not args.dropouts, "Poisson batches: for records nothing else is proved")
+    expect(args.size is not None and args.batch is not None, "--size and --batch for records")
+    expect(args.size >= 1, f"size={args.size} >= 1")
+    expect(args.batch > 0, f"batch={args.batch:g} > 0")
+    expect(args.epochs is None or args.steps is None, "either --epochs or --steps, got both")
+    args.population, args.cohort = args.size, min(args.batch, args.size)
+    args.rounds = args.steps
+    if args.epochs is not None:
+        expect(args.epochs > 0, f"epochs={args.epochs:g} > 0")
+        args.rounds = math.ceil(args.epochs * max(1, round(args.size / args.cohort)))  # as DpSgd counts them
+
+
+def _of_records(args: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:
+    """The result in terms of records; ε after every single step is left out."""
+    renamed = {"steps" if name == "rounds" else name: value for name, value in found.items() if name != "epsilons"}
+    epochs = found["rounds"] * args.cohort / args.size
+    return {"unit": "record", "size": args.size, "rate": args.cohort / args.size, "epochs": epochs, **renamed}
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -97,7 +140,8 @@ def _check(args: argparse.Namespace) -> None:
     if args.schedule and args.rounds is None and (args.epsilon is None or args.noise is None):
         args.rounds = sum(rounds for rounds, _ in args.schedule)
     given = [name for name in ("epsilon", "noise", "rounds") if getattr(args, name) is not None]
-    expect(len(given) == 2, f"two of --epsilon, --noise and --rounds, got {' and '.join(given) or 'none of them'}")
+    third = "--rounds" if args.unit == "client" else "--epochs (or --steps)"
+    expect(len(given) == 2, f"two of --epsilon, --noise and {third}, got {' and '.join(given) or 'none of them'}")
     if args.rounds is not None:
         expect(args.rounds >= 1, f"rounds={args.rounds} >= 1")
 
@@ -163,6 +207,9 @@ def _result(args: argparse.Namespace, cohorts: "CohortSampling", accountant: "Ac
     if args.noise is not None:
         check_noise(args.noise)
     if args.epsilon is None:
+        if args.unit == "record":
+            epsilon = cohorts.epsilon(args.noise, args.rounds, args.delta, accountant)
+            return {"noise": args.noise, "rounds": args.rounds, "epsilon": epsilon}
         epsilons = cohorts.epsilons(args.noise, args.rounds, args.delta, accountant)
         return {"noise": args.noise, "rounds": args.rounds, "epsilon": epsilons[-1], "epsilons": epsilons}
     budget = Budget(args.epsilon, args.delta)
@@ -179,9 +226,10 @@ def _result(args: argparse.Namespace, cohorts: "CohortSampling", accountant: "Ac
 
 
 def _warn(args: argparse.Namespace) -> None:
+    from tacit.core.prices import Unit
     from tacit.privacy.guarantee import delta_warning
 
-    warning = delta_warning(args.delta, args.population) if args.population else None
+    warning = delta_warning(args.delta, args.population, Unit(args.unit)) if args.population else None
     if warning:
         print(f"Warning: {warning}", file=sys.stderr)
 
@@ -191,10 +239,13 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     if epsilons := found.get("epsilons"):
         rows = [("round", "", "ε"), *((str(i), "", f"{e:.4f}") for i, e in enumerate(epsilons, start=1))]
         yield from (*aligned(rows), "")
-    rounds = f"{found['rounds']}{' or more' * ('or_more' in found)}"
+    steps = "steps" if "steps" in found else "rounds"
+    rounds = f"{found[steps]}{' or more' * ('or_more' in found)}"
+    of_records = [("unit", "record"), ("rate of a record", f"{found['rate']:.4g}")] if "steps" in found else []
     shown = [
+        *of_records,
         ("noise multiplier", _rounded_up(found["noise"])),
-        ("rounds", rounds),
+        (steps, f"{rounds} ({found['epochs']:.4g} epochs)" if of_records else rounds),
         ("ε", f"{found['epsilon']:.4f}"),
         ("δ", f"{found['delta']:g}"),
         ("sampling", f"{found['sampling']}{'' if found['amplified'] else ', without amplification'}"),

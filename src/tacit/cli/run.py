@@ -44,6 +44,7 @@ from tacit.report.labels import size, size_against
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
     from tacit.runs.experiment import Experiment
     from tacit.runs.records import Plan, Run
 
@@ -244,6 +245,13 @@ def _warn(run: "Run") -> None:
         weak = delta_warning(run.charges.delta, run.charges.population)
         if weak:
             print(f"Warning: {weak}", file=sys.stderr)
+    if run.record_charges is not None:
+        from tacit.core.prices import Unit
+        from tacit.privacy.guarantee import delta_warning
+
+        weak = delta_warning(run.record_charges.delta, sum(run.record_charges.sizes), Unit.RECORD)
+        if weak:
+            print(f"Warning: {weak}", file=sys.stderr)
 
 
 def _directory(out: Path | None, experiment: "Experiment", seed: int, *, methods: int) -> Path:
@@ -281,13 +289,15 @@ def _privacy_summary(run: "Run") -> dict[str, object]:
     """The guarantee and, for a run with a budget, how much of it is used."""
     nominal = run.plan.manifest.method.nominal
     guarantee = run.privacy.to_json() | ({"nominal": dict(nominal)} if nominal else {})
+    if len(run.guarantees) > 1:
+        guarantee["guarantees"] = [each.to_json() for each in run.guarantees]  # by unit, never added
     charges = run.charges
-    if charges is None:
-        return guarantee
-    accounted = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
-    left = {"delta_at_budget": charges.delta_at_budget, "rounds_left": run.plan.method.rounds - run.state.round}
+    left = {"rounds_left": run.plan.method.rounds - run.state.round}
     ledger = {} if run.ledger is None else {"ledger": run.ledger.to_json()}
-    return {**guarantee, **accounted, **left, **ledger}
+    if charges is None:
+        return guarantee if run.record_charges is None else {**guarantee, **left, **ledger}
+    accounted = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
+    return {**guarantee, **accounted, "delta_at_budget": charges.delta_at_budget, **left, **ledger}
 
 
 def _phases(run: "Run") -> dict[str, dict[str, int]]:
@@ -312,21 +322,31 @@ def _sparsity(run: "Run", *, alone: bool) -> list[str]:
 
 def _privacy(run: "Run", *, alone: bool) -> list[str]:
     """The guarantee, nominal figures, and how much of the budget is used."""
-    charges, method, text = run.charges, run.plan.method, str(run.privacy)
-    if run.privacy.proved:
-        guarantee = f"Guarantee{'' if alone else f' of {method.name}'}: {text}"
-    else:
-        guarantee = f"No privacy guarantee{'' if alone else f' for {method.name}'}: {text.removeprefix('none: ')}"
-    lines = [guarantee]
+    method = run.plan.method
+    lines = [_guarantee(each, run, alone=alone) for each in run.guarantees]
+    if len(run.guarantees) > 1:
+        lines.append("The guarantees for clients and for records hold side by side. Their ε are never added.")
     if run.plan.manifest.method.nominal:
         lines.append("Nominal figures (not a guarantee):")
         lines += [f"  {line}" for line in figures(run.plan.manifest.method.nominal)]
-    if charges is not None and method.budget is not None:
-        used, limit = f"{charges.epsilon:.2f}", method.budget.epsilon
-        lines.append(f"Budget used: ε = {used} of {limit:g} at δ = {charges.delta:g}.")
+    if method.budget is not None:
+        units = run.epsilons
+        for unit, epsilon in units.items():
+            whose = f" for every {unit}" * (unit != "client" or len(units) > 1)
+            limit = f"{method.budget.epsilon:g} at δ = {method.delta:g}"
+            lines.append(f"Budget used{whose}: ε = {epsilon:.2f} of {limit}.")
     if run.ledger is not None:
         lines.append(str(run.ledger))
     return lines
+
+
+def _guarantee(guarantee: "Guarantee | LeakageGuarantee", run: "Run", *, alone: bool) -> str:
+    """A guarantee with a heading, which names the unit if there are several."""
+    method = "" if alone else run.plan.method.name
+    unit = f" for {guarantee.unit}s" if len(run.guarantees) > 1 else ""
+    if guarantee.proved:
+        return f"Guarantee{unit}{f' of {method}' if method else ''}: {guarantee}"
+    return f"No privacy guarantee{unit}{f' for {method}' if method else ''}: {str(guarantee).removeprefix('none: ')}"
 
 
 def _ending(run: "Run") -> list[str]:
@@ -386,10 +406,16 @@ def _table(runs: "list[Run]") -> list[list[str]]:
     for run in runs:
         head = [run.plan.method.name, run.plan.task.name, str(run.plan.seed), str(run.state.round)]
         metrics = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
-        epsilon = "-" if run.charges is None else f"{run.charges.epsilon:.3g}"
+        epsilon = _epsilons(run)
         leaked = ["-" if run.leakage is None else f"{run.leakage.maximum:.3g}"] * bool(leakage)
         rows.append([*head, *metrics, epsilon, *leaked, *_bytes(run), f"{run.seconds:.1f}"])
     return rows
+
+
+def _epsilons(run: "Run") -> str:
+    """The ε of the run; with its unit if that is the record, and both if there are two."""
+    units = run.epsilons
+    return " ".join(f"{units[unit]:.3g}{'' if unit == 'client' else f' ({unit})'}" for unit in units) or "-"
 
 
 def _bytes(run: "Run") -> list[str]:

@@ -7,12 +7,12 @@ Pieces are frozen records. What they carry from round to round lives in `State.m
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
 from tacit.core.keys import Key
-from tacit.core.prices import Price, Sampling
+from tacit.core.prices import Price, RecordPrice, RecordSum, Sampling
 from tacit.core.rows import Rows
 from tacit.core.state import (
     BoundedMessages,
@@ -86,6 +86,22 @@ class Trainer(Protocol):
 
     def variants(self, state: State) -> Mapping[str, Tensor]:
         """Further weights to evaluate beside those of the model, by the prefix of their metrics (`pruned`)."""
+        ...
+
+    def record_price(self, samples: int) -> RecordPrice | None:
+        """What a round releases about one record of a client with so many samples, noise of the trainer's own included.
+
+        None: the trainer adds no noise, and protects no record by itself.
+        """
+        ...
+
+    @property
+    def record_sum(self) -> RecordSum | None:
+        """How far one record can change a row, where a row is a sum over a Poisson batch; None: it is none."""
+        ...
+
+    def sized(self, noise: float) -> Self:
+        """The trainer with this noise multiplier of its own noise; itself if it adds none."""
         ...
 
 
@@ -268,6 +284,21 @@ class Channel(Protocol):
             seed: of the run, from which simulated parties derive their keys; None: single rounds outside a run, for
                 which no party is started and the same result is computed without it.
         """
+        ...
+
+
+@runtime_checkable
+class RecordMechanism(Protocol):
+    """A mechanism whose noise may be scaled to what one record adds to a row, and not to a client's whole row."""
+
+    @property
+    def record_bound(self) -> float | None:
+        """The bound on what one record adds to a row; None: the noise is scaled to whole rows."""
+        ...
+
+    @property
+    def row_bound(self) -> float | None:
+        """The largest norm of a row that is a sum over records, without noise; None likewise."""
         ...
 
 

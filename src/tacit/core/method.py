@@ -5,7 +5,7 @@ decides about privacy. The order is therefore fixed, in `tacit.core.client_half`
 method only names the piece in each slot. An ablation is `dataclasses.replace`.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import sqrt
 
@@ -14,12 +14,28 @@ from tacit.core.interfaces import (
     Channel,
     Codec,
     Mechanism,
+    RecordMechanism,
     Sampler,
     ServerUpdate,
     Trainer,
 )
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.prices import Adjacency, Budget, Leakage, Price, Release, Unproved, Unsized, accounted, check_delta
+from tacit.core.prices import (
+    Adjacency,
+    Budget,
+    Leakage,
+    Price,
+    RecordPrice,
+    Release,
+    Repeated,
+    Sampling,
+    Unit,
+    Unproved,
+    Unsized,
+    accounted,
+    check_delta,
+    reason_unproved,
+)
 from tacit.core.provenance import OwnPart, own_parts, rests_on
 from tacit.core.state import Turnout
 from tacit.errors import CompositionError, expect
@@ -45,7 +61,8 @@ class Method:
         channel: who sees which part of the messages.
         aggregator: how many messages become one model, or k.
         server: how the aggregate changes the model.
-        budget: training stops before the round that would exceed this (ε, δ).
+        budget: training stops before the round that would exceed this (ε, δ), for clients or for records: each
+            guarantee that the method gives is held to it by itself.
         report_delta: the δ at which ε is reported if there is no budget.
         patience: training stops after this many evaluations in a row without a smaller loss on held-out data, and
             returns the best model.
@@ -85,8 +102,49 @@ class Method:
         return self.report_delta if self.budget is None else self.budget.delta
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
-        """The price of the mechanism, as far as all pieces are Tacit's own or declare their sensitivity."""
+        """What a round costs a client, as far as all pieces are Tacit's own or declare their sensitivity."""
+        if self.record_bound is not None:
+            return Unproved("the noise is scaled to what one record adds to an update, and not to a whole update")
         return rests_on(self.mechanism.price(index, turnout), self.own_parts)
+
+    def record_price(self, samples: int, turnout: Turnout | None = None) -> RecordPrice | None:
+        """What a round costs one record of a client that has so many and takes part; None: no record is protected.
+
+        The noise is the trainer's own, and everything after it post-processing; or it is that of a sum over the clients
+        (`RecordClip`), where Poisson batches amplify it. Which clients take part may then be known, so that noise of
+        another variance reveals nothing about a record.
+        """
+        if self.record_bound is None:
+            found = self.trainer.record_price(samples)
+            parts = [part for part in self.own_parts if part.slot in ("trainer", "codec", "mechanism")]
+            return _record_price(found, parts)
+        price, rows = self.mechanism.price(0, turnout), self.trainer.record_sum
+        if not isinstance(price, Release) or rows is None:
+            return price if isinstance(price, Unproved | Unsized) else None
+        sampling = Sampling.at(rows.rate, "poisson")
+        return _record_price(Repeated(replace(price, sampling=sampling, constant=True), 1), list(self.own_parts))
+
+    @property
+    def record_bound(self) -> float | None:
+        """The bound on what one record adds to a row, where the mechanism's noise is for records; None: it is not."""
+        return self.mechanism.record_bound if isinstance(self.mechanism, RecordMechanism) else None
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """The units about which a guarantee is stated, or that there is none; the record only if it gets noise."""
+        if not self.protects_records:
+            return (Unit.CLIENT,)
+        return (Unit.CLIENT, Unit.RECORD) if self.record_bound is None and self.changes_rows else (Unit.RECORD,)
+
+    @property
+    def protects_records(self) -> bool:
+        """Whether it adds noise for the protection of records, proved or not, sized or not."""
+        return self.record_price(1) is not None
+
+    @property
+    def accounts_records(self) -> bool:
+        """Whether an accountant can compute the ε of records; not before the noise multiplier is known."""
+        return isinstance(self.record_price(1), Repeated)
 
     @property
     def adjacency(self) -> Adjacency:
@@ -112,8 +170,8 @@ class Method:
 
     @property
     def accounted(self) -> bool:
-        """Whether an accountant can compute ε of its rounds; not before the noise multiplier is known."""
-        return isinstance(accounted(self.mechanism.price(0)), Release)
+        """Whether an accountant can compute the ε of clients; not before the noise multiplier is known."""
+        return self.record_bound is None and isinstance(accounted(self.mechanism.price(0)), Release)
 
     @property
     def metric(self) -> bool:
@@ -122,8 +180,8 @@ class Method:
 
     @property
     def unsized(self) -> bool:
-        """Whether the noise multiplier still has to be computed from the budget and the population."""
-        return isinstance(self.mechanism.price(0), Unsized)
+        """Whether a noise multiplier still has to be computed from the budget and the population."""
+        return isinstance(self.mechanism.price(0), Unsized) or isinstance(self.record_price(1), Unsized)
 
     @property
     def changes_rows(self) -> bool:
@@ -141,7 +199,8 @@ class Method:
             return self.reach
         if self.mechanism.requires in ("messages", "all messages"):
             return float("inf")
-        return REACH * (dim if self.changes_rows else sqrt(dim))
+        of_records = self.mechanism.row_bound if isinstance(self.mechanism, RecordMechanism) else None
+        return REACH * (dim if self.changes_rows else sqrt(dim)) + (of_records or 0.0)
 
     @property
     def weighted(self) -> bool:
@@ -284,12 +343,13 @@ def _mechanism_and_hypotheses(m: Method) -> str:
 
 def _budget(m: Method) -> str:
     if m.unsized:
+        unsized = m.mechanism if isinstance(m.mechanism.price(0), Unsized) else m.trainer
         missing = (
-            f"{_name(m.mechanism)} has no noise multiplier, and there is no budget to compute it from. "
+            f"{_name(unsized)} has no noise multiplier, and there is no budget to compute it from. "
             "Set the budget or the noise."
         )
         return missing if m.budget is None else ""
-    if m.budget is None or m.accounted:
+    if m.budget is None or m.accounted or m.accounts_records:
         return ""
     if m.metric:
         return (
@@ -302,6 +362,54 @@ def _budget(m: Method) -> str:
     )
 
 
+def _records_by_trainer(m: Method) -> str:
+    """Noise of the trainer's own protects records if all that is sent is computed from what has this noise."""
+    price = m.trainer.record_price(1)
+    if price is None:
+        return ""
+    if isinstance(price, Unproved):
+        return f"{_name(m.trainer)} does not protect records: {price.reason}. Use the trainer without it."
+    if m.record_bound is not None:
+        return (
+            f"{_name(m.trainer)} adds noise for records itself, but {_name(m.mechanism)} adds it to the sum of all "
+            "clients' records (RecordClip). Use RecordGradient as the trainer, or FixedClip, or NoNoise."
+        )
+    if m.weighted:
+        return (
+            f"{_name(m.trainer)} protects records, but {_name(m.aggregator)} sends the number of every client's "
+            "records, which has no noise. Use Mean."
+        )
+    if getattr(m.mechanism, "reads_records", False):
+        return (
+            f"{_name(m.trainer)} protects records, but {_name(m.mechanism)} chooses where it adds noise by evaluating "
+            "them, and that choice gets none. Use another mechanism."
+        )
+    return ""
+
+
+def _records_by_mechanism(m: Method) -> str:
+    """Noise for records needs rows that are sums over records, each within the bound, in the model's coordinates."""
+    if m.record_bound is None:
+        return ""
+    rows = m.trainer.record_sum
+    if rows is None:
+        return (
+            f"{_name(m.mechanism)} scales its noise to what one record adds to a row (RecordClip), which "
+            f"{_name(m.trainer)} does not bound. Use RecordGradient as the trainer, or FixedClip."
+        )
+    if rows.bound > m.record_bound:
+        return (
+            f"{_name(m.trainer)} clips every record to {rows.bound:g}, but RecordClip declares {m.record_bound:g}. "
+            "Give both the same bound."
+        )
+    if not isinstance(m.codec, Identity) and m.codec.coordinates != "mask":
+        return (
+            f"{_name(m.mechanism)} bounds what one record adds to a row, but {_name(m.codec)} transforms rows, which "
+            "may enlarge it. Use Identity or Select."
+        )
+    return ""
+
+
 _CHECKS = (
     _trainer_and_server,
     _trainer_and_codec,
@@ -312,8 +420,18 @@ _CHECKS = (
     _mechanism_and_aggregator,
     _hypotheses,
     _mechanism_and_hypotheses,
+    _records_by_trainer,
+    _records_by_mechanism,
     _budget,
 )
+
+
+def _record_price(price: RecordPrice | None, parts: list[OwnPart]) -> RecordPrice | None:
+    """The price for records, if all of these parts are Tacit's own or declare their sensitivity."""
+    if not isinstance(price, Repeated):
+        return price
+    found = rests_on(price.release, tuple(parts))
+    return replace(price, release=found) if isinstance(found, Release) else Unproved(reason_unproved(found))
 
 
 def _name(piece: object) -> str:

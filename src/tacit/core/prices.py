@@ -16,6 +16,13 @@ RECIPIENTS = "anyone who receives the models; the server is trusted"
 TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is slightly above 2.4
 
 
+class Unit(StrEnum):
+    """Whose presence a guarantee protects. What is accounted for different units is never added."""
+
+    CLIENT = "client"
+    RECORD = "record"
+
+
 class Adjacency(StrEnum):
     """Which pairs of populations count as neighbours."""
 
@@ -27,6 +34,12 @@ class Adjacency(StrEnum):
     def meaning(self) -> str:
         """What a guarantee for it says about one client, in a sentence."""
         return _MEANINGS[self]
+
+    def meaning_for(self, unit: Unit) -> str:
+        """What a guarantee for it says about one of these units, in a sentence."""
+        if unit is Unit.CLIENT or self is not Adjacency.ADD_OR_REMOVE:
+            return self.meaning
+        return f"What is released would be about as likely if the {unit} were not among the data of its client."
 
 
 _MEANINGS = {
@@ -154,6 +167,7 @@ class Release:
         constant: whether the noise is the same, whatever number of clients take part and are lost, and the adversary
             knows nobody's share of it.
         failure: the probability that the round is not what is priced here, whatever the data; it is added to δ.
+        unit: whose data the loss is about; of a record, `sampling` is that of the records of a client.
     """
 
     loss: Gaussian | Zcdp
@@ -163,6 +177,7 @@ class Release:
     caveat: str = field(default="", compare=False)
     constant: bool = True
     failure: float = 0.0
+    unit: Unit = Unit.CLIENT
 
     def __post_init__(self) -> None:
         expect(0 <= self.distance <= 1, f"distance={self.distance} in [0, 1]")
@@ -252,6 +267,44 @@ class Unsized:
 
 
 Price = Release | Leakage | Unproved | Unsized
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """What one round of local training releases about one record of a client.
+
+    Attributes:
+        release: of one step, whose sampling is that of the records: Poisson, at the rate of a batch.
+        times: how many such steps a client takes in a round.
+    """
+
+    release: Release
+    times: int
+
+    def __post_init__(self) -> None:
+        expect(self.times >= 1, f"times={self.times} >= 1")
+        expect(self.release.sampling.kind != "fixed", "batches that are drawn by Poisson sampling, or full ones")
+        object.__setattr__(self, "release", replace(self.release, unit=Unit.RECORD))
+
+
+RecordPrice = Repeated | Unproved | Unsized
+
+
+@dataclass(frozen=True)
+class RecordSum:
+    """A row that is a sum over records of a Poisson batch: adding or removing one changes it by at most `bound`.
+
+    Attributes:
+        bound: the largest L2 norm of what one record adds to the row.
+        rate: the probability with which a record is in the batch, the same for all clients.
+    """
+
+    bound: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        expect(0 < self.bound < math.inf, f"bound={self.bound:g} > 0 and finite")
+        expect(0 < self.rate <= 1, f"rate={self.rate:g} in (0, 1]")
 
 
 def accounted(price: Price) -> Release | Leakage | None:

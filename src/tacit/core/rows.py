@@ -14,6 +14,7 @@ from torch import Tensor
 
 TINY = 1e-15  # below it, squares may underflow in float32
 BLOCK = 1024
+DEPTH = 80  # additions in float32 that follow on each other, in a sum of clipped gradients
 
 
 class Rows(Protocol):
@@ -185,6 +186,22 @@ class MaskedRows:
         """The number of the mask's coordinates in each layer."""
         ends = torch.searchsorted(self.mask, torch.tensor(layers).cumsum(0))
         return tuple(ends.diff(prepend=ends.new_zeros(1)).tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedSum:
+    """The sum of the gradients of a few records, each clipped to a bound.
+
+    No gradient is longer than the bound by a factor of more than 1 + 2⁻¹⁴, and at most `DEPTH` additions in float32
+    follow on each other before sums are added in float64: what noise on the sum must provide for.
+
+    Attributes:
+        total: the sum, in float64.
+        norms: of the gradient of every record, before it was clipped; infinite or NaN: it was left out.
+    """
+
+    total: Tensor
+    norms: Tensor
 
 
 def _blockwise_norms(rows: Tensor) -> Tensor:

@@ -455,7 +455,8 @@ class Report:
             private.
         metrics: metrics on held-out data; empty if this round was not evaluated.
         seconds: wall-clock time of the round.
-        epsilon: ε of all rounds so far together, at the method's δ; None if there is no privacy accounting.
+        epsilon: ε of clients over all rounds so far, at the method's δ; None if they are not accounted for.
+        record_epsilon: ε of the records of the worst client over all rounds so far, likewise. The two are never added.
         overhead: the bytes above that belong to the channel's own protocol, not to messages and broadcasts, by phase.
         grid_step: the step of the grid to which rows were rounded; None: they were not.
         declined: sampled clients that would have exceeded their leakage limit (d-privacy) and sent nothing.
@@ -479,6 +480,7 @@ class Report:
     declined: tuple[int, ...] = ()
     leakage: float | None = None
     timings: Mapping[str, float] = field(default_factory=dict)
+    record_epsilon: float | None = None
 
     @property
     def turnout(self) -> Turnout:

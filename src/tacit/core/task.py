@@ -65,12 +65,13 @@ class Population(Sequence[Samples]):
         return cls.split(x, y, torch.split(torch.arange(len(x)), sizes.tolist()))
 
     @classmethod
-    def elsewhere(cls, clients: int, like: Samples | None = None) -> Self:
+    def elsewhere(cls, clients: int, like: Samples | None = None, samples: int = 0) -> Self:
         """Clients whose data are not on this machine, as the server of a federation knows them: only their number.
 
         Args:
             clients: how many there are.
             like: samples of the same form, such as public ones, if there are any.
+            samples: how many each of them declares to have.
 
         Example:
             >>> len(Population.elsewhere(8)), Population.elsewhere(8).is_elsewhere
@@ -78,7 +79,7 @@ class Population(Sequence[Samples]):
         """
         expect(clients > 0, "at least one client, got none")
         x, y = (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64)) if like is None else (part[:0] for part in like)
-        return cls(x, y, torch.zeros(0, dtype=torch.int64), torch.zeros(clients + 1, dtype=torch.int64))
+        return cls(x, y, torch.zeros(0, dtype=torch.int64), samples * torch.arange(clients + 1))
 
     @property
     def is_elsewhere(self) -> bool:

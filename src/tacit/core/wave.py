@@ -1,5 +1,6 @@
 """The interface between pieces and the engine: a wave is a few clients whose data the engine stacks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.keys import ClientKeys
-from tacit.core.rows import DenseRows, Rows
+from tacit.core.rows import ClippedSum, DenseRows, Rows
 
 Shapes = tuple[tuple[int, ...], ...]  # of a model's parameters, in the order in which they make up a row
 
@@ -84,6 +85,11 @@ class EmptyWave:
     def descend(self, weights: Tensor, how: Descent) -> Rows:
         return DenseRows(weights.new_zeros(0, weights.shape[-1]))
 
+    def clipped_sums(
+        self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
+    ) -> list[ClippedSum]:
+        return []
+
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         return weights.new_zeros(0, 1 + perturbation.count, dtype=torch.float64)
 
@@ -116,6 +122,21 @@ class Wave(Protocol):
         """Train every client on its own data; returns the updates (trained minus initial weights).
 
         All start from one vector, or each from its own row of `weights`, (clients, dim).
+        """
+        ...
+
+    def clipped_sums(
+        self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
+    ) -> list[ClippedSum]:
+        """The sum of the gradients of single records, each clipped, for every client.
+
+        Raises `ModelError` for a model or a loss by which records change each other's gradients.
+
+        Args:
+            weights: where gradients are computed: one vector, or a row for every client.
+            batches: for every client, the positions of records among its samples.
+            clip: the largest L2 norm of a record's gradient.
+            mask: the coordinates of the gradients, ascending; None: all of them.
         """
         ...
 

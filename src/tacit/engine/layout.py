@@ -175,7 +175,8 @@ def has_batch_statistics(model: nn.Module) -> bool:
 
 def has_dropout(model: nn.Module) -> bool:
     """Whether the forward pass is random."""
-    return any(module.p != 0 for _, module in modules_of(model, (_DropoutNd,)))
+    inside = modules_of(model, (nn.RNNBase, nn.MultiheadAttention))  # their dropout is no module
+    return any(module.p != 0 for _, module in modules_of(model, (_DropoutNd,))) or any(m.dropout for _, m in inside)
 
 
 def is_slow_under_vmap(model: nn.Module) -> bool:

@@ -5,6 +5,7 @@ cohort and the model, never on the number of workers, so that sums are the same 
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -13,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core import ClientKeys, Descent, Key, Loss, Perturbation, Population, Rows, Samples
+from tacit.core.rows import ClippedSum
 from tacit.core.wave import Shapes
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout, has_batch_statistics, has_dropout, is_slow_under_vmap
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
+from tacit.engine.learners.records import AutoRecords, RecordLearner
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.scoring import HypothesisScorer
 
@@ -33,6 +36,11 @@ class Learner(Protocol):
     """Trains a wave of clients."""
 
     scorer: HypothesisScorer
+
+    @property
+    def records(self) -> RecordLearner:
+        """How gradients of single records are clipped and summed."""
+        ...
 
     @property
     def layout(self) -> Layout:
@@ -76,6 +84,11 @@ class AutoLearner:
         mappable = self._like is None or _can_map(functional, self._like)
         return functional if mappable else ReferenceLearner(self.model, self.loss)
 
+    @cached_property
+    def records(self) -> AutoRecords:
+        """How gradients of single records are clipped and summed."""
+        return AutoRecords(self.model, self.loss)
+
     @property
     def min_wave_size(self) -> int:
         """The least number of clients for which a wave is efficient: kernels share products between clients."""
@@ -111,6 +124,15 @@ class StackedClients:
     def descend(self, weights: Tensor, descent: Descent) -> Rows:
         batches = plan_batches(self.population, self.clients, descent, weights.dtype)
         return self.learner.descend(weights, batches, descent, self.clients)
+
+    def clipped_sums(
+        self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
+    ) -> list[ClippedSum]:
+        found, population = [], self.population
+        for row, (client, batch) in enumerate(zip(self.clients.tolist(), batches, strict=True)):
+            index, own = population.indices(client)[batch], weights if weights.dim() == 1 else weights[row]
+            found.append(self.learner.records.clipped_sum(own, population.x[index], population.y[index], clip, mask))
+        return found
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         pairs = zip(weights, self.clients.tolist(), strict=True)

@@ -2,8 +2,8 @@
 
 ::
 
-    method = "fl-top-dp"
-    args = { rounds = 100, cohort = 8, ratio = 0.02, epsilon = 3, delta = 1e-5 }
+    method = "fl-top-record-dp"
+    args = { rounds = 100, ratio = 0.02, epsilon = 3, delta = 1e-5 }
     model = "acme.models:net"               # a function of an installed package that returns a module
     sites = "directory.toml"                # the enrolled sites and their public keys
     patience = { train = 3600, talk = 120 } # seconds
@@ -58,6 +58,7 @@ class _Canonical(Struct, frozen=True, kw_only=True):
     evaluate_every: Annotated[int, Meta(ge=0)] = 10
     least_cohort: Annotated[int, Meta(ge=1)] = 3
     retries: Annotated[int, Meta(ge=0)] = 10
+    records: Annotated[int, Meta(ge=0)] = 0
     patience: Patience = member(default_factory=Patience)
 
 
@@ -85,6 +86,8 @@ class FederationPlan:
         evaluate_every: sites evaluate the model on their held-out data every `n` rounds and after the last; 0: never.
         least_cohort: the fewest sites with which a round ends and metrics are shown.
         retries: how many attempts beside one for each round a run may take.
+        records: how many records every site has at least, by which noise that sites add for records is sized; 0: not
+            said, which suffices where all draw batches at the same rate.
         patience: how long the server waits.
     """
 
@@ -98,6 +101,7 @@ class FederationPlan:
     evaluate_every: int = 10
     least_cohort: int = 3
     retries: int = 10
+    records: int = 0
     patience: Patience = Patience()
 
     def __post_init__(self) -> None:
@@ -130,6 +134,7 @@ class FederationPlan:
             "evaluate_every": self.evaluate_every,
             "least_cohort": self.least_cohort,
             "retries": self.retries,
+            "records": self.records,
             "patience": {"train": float(self.patience.train), "talk": float(self.patience.talk)},
         }
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -153,7 +158,12 @@ class FederationPlan:
         problem = obstacle(made, self.population)
         if problem:
             raise UserError(problem)
-        return size_noise(made, self.population)
+        if made.protects_records and made.record_bound is None and not self.records:
+            raise UserError(
+                f"{made.name} draws batches at a rate that depends on the number of a site's records. "
+                "Give the plan the fewest that any site has, records = …"
+            )
+        return size_noise(made, self.population, (max(self.records, 1),) * self.population)
 
     @property
     def max_answers(self) -> int:
@@ -186,7 +196,7 @@ class FederationPlan:
         public = None if not self.public else load_samples(self.public, "the public data")
         return Plan(
             method=self.method,
-            task=self.task_of(Population.elsewhere(self.population, public), public),
+            task=self.task_of(Population.elsewhere(self.population, public, self.records), public),
             seed=self.seed,
             evaluate_every=max(self.evaluate_every, 1),
             args=self.args,
@@ -201,7 +211,7 @@ def read_plan(path: Path) -> FederationPlan:
 
 
 def _arguments(table: _Canonical) -> dict[str, Any]:
-    names = ("model", "loss", "public", "seed", "evaluate_every", "least_cohort", "retries", "patience")
+    names = ("model", "loss", "public", "seed", "evaluate_every", "least_cohort", "retries", "records", "patience")
     found = {name: getattr(table, name) for name in names}
     return {**found, "method_name": table.method, "args": flat_args(table.args)}
 

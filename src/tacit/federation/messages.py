@@ -124,7 +124,7 @@ def read_request(data: bytes, kind: type[Message]) -> Message:
     """A request of this kind; raises `WireError` for anything else."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:  # of which a validation error is one
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: half a character
         raise WireError(f"Expected a request of kind {kind.__name__}: {error}.") from None
 
 
@@ -134,7 +134,7 @@ def read_reply(
     """The reply of this site in this conversation; raises `ProtocolError` if it is another's, or not signed by it."""
     try:
         reply = _replies.decode(data)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: half a character
         raise ProtocolError("Expected a reply of a site, got other bytes.") from None
     if reply.site != site:
         raise ProtocolError(f"Expected a reply of site {site}, got one of site {reply.site}.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tacit.core import DenseRows, Method, Round, State
 from tacit.core.keys import RunKeys
+from tacit.core.prices import Unit
 from tacit.core.server_half import broadcast, download_size, no_messages
 from tacit.core.state import Traffic
 from tacit.engine.simulation import draw
@@ -56,7 +57,7 @@ class PlanCheck:
     down: int
     epsilon: float
     delta: float
-    unit: str
+    unit: Unit
     reason: str
     trusts_server: bool
     reveals: tuple[str, ...]
@@ -67,7 +68,7 @@ def check_plan(plan: FederationPlan) -> PlanCheck:
     """What a plan means; raises `UserError` with a sentence if it cannot run."""
     method, run_plan = plan.method, plan.run_plan()
     state = run_plan.simulation.initial_state
-    cost = cost_of(method, Counter(), method.delta)
+    cost = cost_of(method, Counter(), method.delta, plan.records)
     traffic = _traffic(plan, state)
     return PlanCheck(
         plan=plan.digest.hex(),

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from tacit.core import Budget, Method
-from tacit.core.prices import Leakage, Release, Sampling, Unproved, reason_unproved
+from tacit.core.prices import Leakage, Release, Repeated, Sampling, Unit, Unproved, reason_unproved
 from tacit.errors import UserError, expect
 from tacit.federation import entry_points
 from tacit.federation.federation_plan import FederationPlan
@@ -87,7 +87,7 @@ class Review:
     used: float
     total: float
     rounds: int
-    unit: str
+    unit: Unit
     reason: str
     reveals: tuple[str, ...]
 
@@ -96,9 +96,16 @@ class Review:
         return not self.objections
 
 
-def review(plan: FederationPlan, allow: Allow, spent: "Counter[Release] | None" = None) -> Review:
-    """Review a plan; `spent` is what the site's ledger holds so far."""
-    cost = cost_of(plan.method, spent or Counter(), allow.delta)
+def review(plan: FederationPlan, allow: Allow, spent: "Counter[Release] | None" = None, samples: int = 0) -> Review:
+    """Review a plan.
+
+    Args:
+        plan: what is to be trained.
+        allow: the site's policy.
+        spent: what the site's ledger holds so far.
+        samples: how many records the site has; 0: as many as the plan says.
+    """
+    cost = cost_of(plan.method, spent or Counter(), allow.delta, samples or plan.records)
     return Review(
         plan=plan.digest,
         objections=(*objections(plan, allow, cost.reason), *over_budget(plan, allow, cost)),
@@ -119,45 +126,58 @@ class Cost:
     epsilon: float
     used: float
     total: float
-    unit: str
+    unit: Unit
     reason: str
 
 
-def cost_of(method: Method, spent: "Counter[Release]", delta: float) -> Cost:
-    """The cost of all of a method's rounds, for a client that takes part in each."""
-    from tacit.privacy.accountants import Accounting, default_accountant
+def cost_of(method: Method, spent: "Counter[Release]", delta: float, samples: int = 1) -> Cost:
+    """The cost of all of a method's rounds, for a client with so many records that takes part in each.
 
-    releases = [release_against_server(method, index) for index in range(method.rounds)]
-    reason = reason_unbounded(method)
-    planned = Counter(release for release in releases if release is not None)
-    everything = planned + spent
-    accountant = default_accountant(*everything) if everything else None
-
-    def epsilon(counts: "Counter[Release]") -> float:
-        if not counts or accountant is None:
-            return 0.0
-        return Accounting.of(accountant).compose_all(counts, counts.total()).epsilon(delta)
-
-    used = epsilon(spent)
-    unit = unit_of(method)
+    What was spent on clients and what was spent on records are never added.
+    """
+    unit, reason = unit_of(method), reason_unbounded(method)
+    before = Counter({release: count for release, count in spent.items() if release.unit is unit})
+    used = _epsilon(before, unit, delta)
     if reason:
         return Cost(math.inf, used, math.inf, unit, reason)
-    return Cost(epsilon(planned), used, epsilon(everything), unit, "")
+    planned = sum((charged(method, index, samples) for index in range(method.rounds)), Counter[Release]())
+    return Cost(_epsilon(planned, unit, delta), used, _epsilon(planned + before, unit, delta), unit, "")
 
 
-def release_against_server(method: Method, index: int) -> Release | None:
-    """What a round releases of a participant, for the server, which knows that it takes part; None: unbounded."""
+def _epsilon(counts: "Counter[Release]", unit: Unit, delta: float) -> float:
+    from tacit.privacy.accountants import Accounting, default_accountant
+    from tacit.privacy.records import RecordAccounting
+
+    if not counts:
+        return 0.0
+    if unit is Unit.RECORD:
+        return RecordAccounting({0: counts}).epsilon(delta)
+    return Accounting.of(default_accountant(*counts)).compose_all(counts, counts.total()).epsilon(delta)
+
+
+def charged(method: Method, index: int, samples: int) -> "Counter[Release]":
+    """What a round releases of a participant, for the server, which knows that it takes part; empty: unbounded.
+
+    Of its records, where the method protects them: the site draws its batches with secret coins, which amplifies
+    against the server too.
+    """
+    if unit_of(method) is Unit.RECORD:
+        repeated = method.record_price(max(samples, 1))
+        return Counter({repeated.release: repeated.times}) if isinstance(repeated, Repeated) else Counter()
     price = method.price(index)
-    return price.sampled(Sampling()) if isinstance(price, Release) else None
+    return Counter([price.sampled(Sampling())]) if isinstance(price, Release) else Counter()
 
 
-def unit_of(method: Method) -> str:
-    """Whose presence the method's noise hides."""
-    return str(getattr(method.price(0), "unit", "client"))
+def unit_of(method: Method) -> Unit:
+    """Whose presence is charged: that of a record where the method protects records, otherwise that of the client."""
+    return Unit.RECORD if method.protects_records else Unit.CLIENT
 
 
 def reason_unbounded(method: Method) -> str:
     """Why a participant's ε is not bounded, in words; empty if it is."""
+    if unit_of(method) is Unit.RECORD:
+        found = method.record_price(1)
+        return found.reason if isinstance(found, Unproved) else ""
     price = method.price(0)
     if isinstance(price, Leakage):
         return "it is accounted as d-privacy, which is not an ε of (ε, δ)"
@@ -241,7 +261,7 @@ def reveals(plan: FederationPlan, allow: Allow | None = None) -> Iterator[str]:
 def worth(plan: FederationPlan) -> str:
     """What the unit of privacy is worth at this number of sites, in a sentence."""
     sites, unit = plan.population, unit_of(plan.method)
-    if reason_unbounded(plan.method) or unit != "client" or sites >= FEW_CLIENTS:
+    if reason_unbounded(plan.method) or unit is not Unit.CLIENT or sites >= FEW_CLIENTS:
         return ""
     return (
         f"The unit is the client, here a whole site: noise that hides one of {sites} sites hides most of what they "

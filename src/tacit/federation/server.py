@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
+from typing import ClassVar
 
 import numpy as np
 
@@ -97,6 +98,8 @@ class FederationServer:
         struck: sites that are not asked any more.
     """
 
+    checkpoints_every_round: ClassVar[bool] = True  # repeating a round costs sites another charge
+
     def __init__(
         self,
         plan: FederationPlan,
@@ -136,6 +139,7 @@ class FederationServer:
     def ready(self) -> None:
         """Wait until enough sites are connected; raises `TooFewClientsError` if they are not in time."""
         waited = 0.0
+        self._declined.clear()  # a site may have accepted the plan since
         while len(present := self.present()) < self.least:
             if waited >= self.plan.patience.talk:
                 raise TooFewClientsError(

@@ -8,26 +8,29 @@
     state/
       log.jsonl               what it received, answered, charged and refused
       ledger.db               what has been spent on these data
+      last-error.txt          the last unexpected error, for the site's operator: it may quote data
       reviews/<plan>.json     plans that were accepted or refused, each signed by the site
       runs/<plan>/            what it keeps between messages of a plan, private
 """
 
 import json
 import math
+import traceback
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from msgspec import Meta, Struct
 from torch import Tensor
 
 from tacit.core import Key, Samples, files
-from tacit.core.prices import Release
+from tacit.core.prices import Release, Unit
 from tacit.core.serialization import Source, read_json, read_toml
-from tacit.errors import DataError, ProtocolError, UserError, expect
+from tacit.errors import DataError, ProtocolError, StorageError, UserError, expect
 from tacit.federation import entry_points
 from tacit.federation.federation_plan import FederationPlan, check_samples
 from tacit.federation.journal import AuditLog
@@ -35,6 +38,9 @@ from tacit.federation.policy import Allow, Review, review
 from tacit.federation.site_directory import Directory, new_identity, read_directory, read_identity
 from tacit.protocols import crypto
 from tacit.tasks.formats import parse_csv
+
+if TYPE_CHECKING:
+    from tacit.privacy.ledger import LedgerEntry
 
 LIMIT = 1 << 31  # bytes of a table
 TEMPLATE = """\
@@ -49,7 +55,7 @@ directory = "directory.toml"       # everybody's public keys, pinned out of band
 state = "state"                    # the log, the privacy ledger and accepted plans
 
 [allow]
-methods = ["fl-top-dp"]
+methods = ["dp-fedsgd", "fl-top-record-dp"]
 models = {}                        # { "acme.models:net" = "sha256:…" }: tacit site pin acme.models:net
 channels = ["secure-sum/active_server"]
 epsilon = 4.0                      # of all plans together, against the server, which knows who took part
@@ -137,6 +143,13 @@ class SiteFiles:
         """The site's log, to be written."""
         return AuditLog(self.log)
 
+    def note_error(self, error: Exception) -> None:
+        """Keep the last unexpected error at the site, where its operator can read it; it may quote data."""
+        text = "".join(traceback.format_exception(error))
+        with suppress(StorageError):
+            files.make_private(self.state)
+            files.write(self.state / "last-error.txt", text.encode("utf-8", "replace"), private=True)
+
     def folder_of(self, plan: bytes) -> Path:
         """Where the site keeps what belongs to a plan."""
         folder = self.state / "runs" / plan.hex()[:32]
@@ -150,11 +163,12 @@ class SiteFiles:
         if not self.ledger.exists():
             return Counter()
         with Ledger.open(self.ledger) as ledger:
-            return sum((entry.releases for entry in ledger.entries), Counter[Release]())
+            return sum((_releases(entry) for entry in ledger.entries), Counter[Release]())
 
     def review(self, plan: FederationPlan) -> Review:
         """What a plan would cost and reveal here; a plan for another directory is refused."""
-        found = review(plan, self.allow, self.spent())
+        samples = len(self.load_data()[0][1]) if plan.method.protects_records else 0
+        found = review(plan, self.allow, self.spent(), samples)
         if plan.directory != self.directory:
             problem = "The plan's sites and keys are not those of this site's pinned directory."
             return replace(found, objections=(problem, *found.objections))
@@ -262,6 +276,14 @@ def _split(x: Tensor, y: Tensor, fraction: float, identity: bytes) -> tuple[Samp
     order = Key(crypto.derive(identity, "held out", bytes(crypto.KEY))).stream().permutation(len(x))
     train, held_out = order[count:].sort().values, order[:count].sort().values
     return (x[train], y[train]), (x[held_out], y[held_out])
+
+
+def _releases(entry: "LedgerEntry") -> "Counter[Release]":
+    """What an entry of a site's ledger releases of its client, or of its client's records."""
+    if entry.unit is Unit.CLIENT:
+        return entry.releases
+    (repeated,) = entry.record_charge.clients.values()
+    return Counter({repeated.release: repeated.times})
 
 
 def _verdict_statement(plan: bytes, *, accepted: bool) -> bytes:

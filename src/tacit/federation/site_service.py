@@ -11,8 +11,8 @@ charged again and draws fresh noise: of what was lost, nothing was sent.
 """
 
 import json
-import logging
 import secrets
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -27,7 +27,7 @@ from tacit.core import ClientKeys, ClientMemory, ClientRound, Key, Messages, Pop
 from tacit.core.client_half import ClientHalf, read_broadcast
 from tacit.core.keys import RunKeys
 from tacit.core.losses import best_outputs
-from tacit.core.prices import max_participations
+from tacit.core.prices import Repeated, Unit, max_participations
 from tacit.core.server_half import reject_non_finite
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.waves import AutoLearner, StackedClients
@@ -38,7 +38,7 @@ from tacit.federation import metrics
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, RefusalCode, SiteRequest
 from tacit.federation.metrics import HeldOut
-from tacit.federation.policy import objections, reason_unbounded, release_against_server
+from tacit.federation.policy import charged, objections, reason_unbounded
 from tacit.federation.sessions import evaluation_parameters, session_of, training_parameters
 from tacit.federation.site_files import SiteFiles, read_site
 from tacit.pieces.channels import SecureSum
@@ -48,7 +48,6 @@ from tacit.wire import frames
 from tacit.wire.frames import Frame, FrameKind
 
 EVALUATED_AT_ONCE = 256
-_log = logging.getLogger(__name__)
 Secrets = Callable[[], ClientKeys]  # the keys of one attempt
 
 
@@ -179,6 +178,7 @@ class Site:
         self.name, self.number = files.name, files.number
         self.journal = files.journal()
         self._plans: dict[bytes, _Plan] = {}
+        self._lock = threading.Lock()  # one request at a time, however many threads a transport has
         self._answered = b""  # the last request of a conversation
         self.registration = secrets.token_bytes(16)  # new whenever the process starts
         self.journal.append("started", site=self.name)
@@ -195,6 +195,10 @@ class Site:
 
     def handle(self, verb: str, request: bytes) -> bytes:
         """The site's signed reply to a request: an answer, or a refusal. It never raises for what came from outside."""
+        with self._lock:
+            return self._handle(verb, request)
+
+    def _handle(self, verb: str, request: bytes) -> bytes:
         session = wire.NO_SESSION
         try:
             session, act = self._read(verb, request)
@@ -202,7 +206,7 @@ class Site:
         except RefusedError as refusal:
             return self._refuse(verb, session, refusal.code, str(refusal))
         except Exception as error:
-            _log.warning("%s was refused.", verb[:20], exc_info=error)  # stays at the site
+            self.files.note_error(error)
             return self._refuse(verb, session, *_reason(error))
         reply = wire.signed_answer(verb, session, self.number, body, self.files.identity)
         return wire.pack(reply)
@@ -245,7 +249,7 @@ class Site:
             found, memory = half.messages(parts, plan.wave, plan.memory(anew=bool(asked.first)), now)
         self._keep(plan, progress, asked, memory)
         self._check_finite(plan, found)
-        self.journal.append("trained", plan=asked.plan.hex(), round=asked.round + 1, attempt=asked.attempt)
+        self.journal.append("trained", **_round_of(asked))
         channel = plan.method.channel
         if not isinstance(channel, SecureSum):
             return channel.message_format.pack(found, 0, now)
@@ -343,6 +347,8 @@ class Site:
         if asked.round > last:
             raise RefusedError("policy", f"The plan has {plan.method.rounds} rounds, got round {asked.round + 1}.")
         frame = frames.unpack(asked.frame, FrameKind.VIEW)
+        if frame.parts.keys() & _first_parts(asked).keys():  # else it could replace one site's model
+            raise RefusedError("malformed", "What is sent once must not replace what is sent in every round.")
         if (frame.round, frame.cohort) != (asked.round, len(cohort)):
             raise RefusedError("malformed", "The broadcast is of another round or cohort than the request.")
         if asked.first and wire.digest_of(asked.first) != asked.first_digest:
@@ -369,20 +375,22 @@ class Site:
         budget = self.files.allow.budget
         if budget is None:
             return
-        release = release_against_server(plan.method, asked.round)
-        if release is None:
+        counts = charged(plan.method, asked.round, int(plan.own.sizes[0]))
+        if not counts:
             raise RefusedError("policy", "This plan has no proved ε, which this site requires.")
         from tacit.privacy.accountants import default_accountant
         from tacit.privacy.ledger import Ledger
+        from tacit.privacy.records import RecordCharge
 
+        ((release, times),) = counts.items()
         run, label = f"{asked.plan.hex()[:16]} {asked.run.hex()}", plan.plan.method_name
-        terms = () if self.files.ledger.exists() else (default_accountant(release),)
+        of_record = release.unit is Unit.RECORD
+        terms = () if self.files.ledger.exists() else (default_accountant(*(() if of_record else (release,))),)
         with Ledger.open(self.files.ledger, budget, *terms) as ledger:
-            ledger.reserve(run, asked.round + 1, release, label, now.clients.of(0).digest)
-            used = ledger.accounting.epsilon(budget.delta)
-        self.journal.append(
-            "charged", plan=asked.plan.hex(), round=asked.round + 1, attempt=asked.attempt, epsilon=round(used, 6)
-        )
+            charge = RecordCharge({0: Repeated(release, times)}) if of_record else release
+            ledger.reserve(run, asked.round + 1, charge, label, now.clients.of(0).digest)
+            used = (ledger.records if of_record else ledger.accounting).epsilon(budget.delta)
+        self.journal.append("charged", **_round_of(asked), unit=release.unit.value, epsilon=round(used, 6))
 
     def _keep(self, plan: _Plan, progress: SiteProgress, asked: SiteRequest, memory: ClientMemory) -> None:
         """Store what the client keeps, and what it has received that is sent only once."""
@@ -412,6 +420,10 @@ def evaluate(model: nn.Module, layout: Layout, weights: Tensor, loss: Any, held_
         losses = float(loss.per_sample(outputs, y).double().sum())
         accuracy = loss.metrics(outputs, y).get("accuracy")
     return HeldOut(losses, -1 if accuracy is None else round(accuracy * len(y)), len(y))
+
+
+def _round_of(asked: SiteRequest) -> dict[str, Any]:
+    return {"plan": asked.plan.hex(), "round": asked.round + 1, "attempt": asked.attempt}
 
 
 def _first_parts(asked: SiteRequest) -> Any:

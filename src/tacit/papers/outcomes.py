@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.core import Method, Report, State, Task
+from tacit.core.prices import Unit
 from tacit.core.state import MASK
 from tacit.engine import ClientTrace, client_traces
 from tacit.errors import BudgetError, RunError
@@ -24,16 +25,18 @@ from tacit.papers.quantities import AT_BEST, FinishedRun, derived
 from tacit.papers.study import Study
 from tacit.pieces.mechanisms import InputFeatures
 from tacit.pieces.mechanisms.importance import MEASURES, Importance
+from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.report.cards import card
 from tacit.report.pictures import Gallery
 from tacit.runs import checkpoint
 from tacit.runs.directory import CHECKPOINT, read_manifest, read_rounds
 from tacit.runs.manifest import versions
-from tacit.runs.records import guarantee_of, size_noise
+from tacit.runs.records import guarantee_of, record_guarantee_of, size_noise
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
+    from tacit.privacy.record_charging import RecordCharges
 
 MOST_POINTS = 100
 SHOWN = 0.999  # share of the weights within the axis of a histogram; a few outliers would leave it empty
@@ -86,14 +89,19 @@ def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
     longest = max(runs, key=lambda run: len(run.reports))
     charges = _charges(longest)
     leakage = LeakageAccounting.of(longest.method, longest.parameters, longest.clients, longest.reports)
-    guarantee = guarantee_of(longest.method, longest.reports, charges, leakage, longest.not_covered)
+    guarantees: list[Guarantee | LeakageGuarantee] = []
+    if Unit.CLIENT in longest.method.units:
+        guarantees.append(guarantee_of(longest.method, longest.reports, charges, leakage, longest.not_covered))
+    if Unit.RECORD in longest.method.units:
+        records = _record_charges(longest)
+        guarantees.append(record_guarantee_of(longest.method, longest.reports, records, longest.not_covered))
     delta = charges.delta_at_budget if charges else None
     trials = [_trial(each.seed, run, delta, study) for each, run in zip(jobs, runs, strict=True)]
     return replace(
-        _plain_row(job, trials, str(guarantee)),
+        _plain_row(job, trials, "\n".join(map(str, guarantees))),
         paper=job.row.paper,
         source=job.row.source,
-        proved=guarantee.proved,
+        proved=all(guarantee.proved for guarantee in guarantees),
         spent=charges is not None and _exhausted(charges),
         caveat=job.method.channel.caveat,
     )
@@ -122,12 +130,13 @@ def _plain_row(job: Job, trials: Sequence[RowTrial], guarantee: str) -> Comparis
 def _finished_run(job: Job) -> FinishedRun:
     task = read_manifest(job.directory).task
     return FinishedRun(
-        method=size_noise(job.method, task.clients),
+        method=size_noise(job.method, task.clients, task.sizes),
         clients=task.clients,
         parameters=task.parameters,
         reports=read_rounds(job.directory),
         directory=job.directory,
         not_covered=task.not_covered,
+        sizes=task.sizes,
     )
 
 
@@ -187,6 +196,15 @@ def _charges(run: FinishedRun) -> "Charges | None":
     from tacit.privacy.charging import Charges
 
     return Charges.begin(run.method, run.clients, [report.turnout for report in run.reports])
+
+
+def _record_charges(run: FinishedRun) -> "RecordCharges | None":
+    """Likewise for records."""
+    if not run.method.accounts_records:
+        return None
+    from tacit.privacy.record_charging import RecordCharges
+
+    return RecordCharges.begin(run.method, run.sizes, run.reports)
 
 
 def _exhausted(charges: "Charges") -> bool:
@@ -277,7 +295,7 @@ def _maps(job: Job, plot: ImportanceMaps) -> Curves:
     """All maps of one run, which is repeated for them, with six digits."""
     task = job.experiment.build_task()
     shape = _image_shape(task, job)
-    method = size_noise(job.method, len(task.population))
+    method = size_noise(job.method, len(task.population), tuple(task.population.sizes.tolist()))
     found = {MEAN: task.population[plot.client][0].double().mean(0)}
     at = [number for number in plot.at if number <= method.rounds]
     for trace in client_traces(method, task, client=plot.client, at=at, seed=job.seed):

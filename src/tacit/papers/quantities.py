@@ -58,6 +58,7 @@ class FinishedRun:
         reports: one per round.
         directory: the folder of its files.
         not_covered: what no guarantee covers because of the task, a sentence each.
+        sizes: the number of records of every client, if a guarantee depends on it.
     """
 
     method: Method
@@ -66,6 +67,7 @@ class FinishedRun:
     reports: Sequence[Report]
     directory: Path
     not_covered: Sequence[str] = ()
+    sizes: Sequence[int] = ()
 
     def main_metric(self) -> str:
         """The metric by which rounds are compared: the first that was evaluated; empty if none was."""

@@ -20,6 +20,7 @@ from tacit.pieces.mechanisms import (
     PublicMovement,
     QuantileClip,
     Reals,
+    RecordClip,
     ReleasedMovement,
     SingleWeights,
     TwoLevel,
@@ -27,7 +28,7 @@ from tacit.pieces.mechanisms import (
 )
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Momentum, Replace
-from tacit.pieces.trainers import AdmmPrune, BestOf, Keep, MagnitudePrune, Masked, Sgd
+from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Sgd
 
 __all__ = [
     "AccuracySensitivity",
@@ -36,6 +37,7 @@ __all__ = [
     "ByImportance",
     "CentralGaussian",
     "DistributedGaussian",
+    "DpSgd",
     "EllipsoidClip",
     "Enclave",
     "Everyone",
@@ -61,6 +63,8 @@ __all__ = [
     "QuantileClip",
     "RandomK",
     "Reals",
+    "RecordClip",
+    "RecordGradient",
     "ReleasedMovement",
     "Replace",
     "SecureSum",

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from tacit.core.prices import RECIPIENTS, Adjacency
+from tacit.core.prices import RECIPIENTS, Adjacency, Unit
 from tacit.errors import expect
+
+PERSONS = "A person with several records is protected as so many records, at one client or at several, and not as one."
+IN_COMMON = "That a client takes part, and what its records have in common, is not protected."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +26,9 @@ class Guarantee:
         failure: the part of δ that covers random cohorts that are too small for the channel.
         rounds: the number of rounds it covers.
         retries: how many further attempts at them ε includes.
-        unit: whose presence is protected.
+        unit: whose presence is protected. Guarantees for different units are never added.
+        worst_client: of records, the client whose records are least protected: ε is theirs; None: not of records.
+        steps: of records, how many steps with noise that client took.
         adjacency: which pairs of populations count as neighbours.
         sampling: how cohorts were drawn.
         amplified: whether ε relies on the adversary not knowing who took part.
@@ -45,7 +50,9 @@ class Guarantee:
     failure: float = 0.0
     rounds: int = 0
     retries: int = 0
-    unit: str = "client"
+    unit: Unit = Unit.CLIENT
+    worst_client: int | None = None
+    steps: int = 0
     adjacency: str = ""
     sampling: str = ""
     amplified: bool = False
@@ -99,13 +106,19 @@ class Guarantee:
             f"for every {self.unit} ({self.adjacency}), over {_plural(self.rounds, 'round')}, against {self.adversary}."
         )
         if self.adjacency:
-            yield f"{self.adjacency.capitalize()}: {Adjacency(self.adjacency).meaning}"
+            yield f"{self.adjacency.capitalize()}: {Adjacency(self.adjacency).meaning_for(self.unit)}"
+        if self.worst_client is not None:
+            yield (
+                f"Worst client: number {self.worst_client}, after {_plural(self.steps, 'step')} with noise; no record "
+                "of another client has a larger ε."
+            )
         if self.server_epsilon is not None:
             yield (
                 f"Against the server, which knows who took part: ε = {self.server_epsilon:.4g} "
                 f"(worst client, {_plural(self.server_rounds, 'round')})."
             )
-        secrecy = "; ε assumes that who took part is secret" * self.amplified
+        secret = "who took part" if self.unit is Unit.CLIENT else f"which {self.unit}s a batch contains"
+        secrecy = f"; ε assumes that {secret} is secret" * self.amplified
         yield f"Sampling: {self.sampling}{secrecy}. Accountant: {self.accountant}."
         if self.full_rounds:
             counted = _plural(self.full_rounds, "round")
@@ -144,7 +157,7 @@ class LeakageGuarantee:
     per_round: float
     radius: float | None
     rounds: int
-    unit: str = "client"
+    unit: Unit = Unit.CLIENT
     adversary: str = ""
     not_covered: tuple[str, ...] = ()
     reason: str = ""
@@ -211,8 +224,16 @@ def public_population(population: int) -> str:
     return f"The number of clients, {population}, is public."
 
 
-def delta_warning(delta: float, population: int) -> str | None:
-    """A warning if δ is not much smaller than 1/population; None if it is.
+def record_adversary(*, sums: str = "") -> str:
+    """Against whom a record is protected: with noise of its client's own, or with noise of all clients in a sum.
+
+    `sums`: against whom the sum's noise protects.
+    """
+    return f"{sums}, the server included" if sums else "whoever sees the messages of its client, the server included"
+
+
+def delta_warning(delta: float, population: int, unit: Unit = Unit.CLIENT) -> str | None:
+    """A warning if δ is not much smaller than 1/population, the number of units; None if it is.
 
     Example:
         >>> delta_warning(1e-3, 463)
@@ -221,7 +242,5 @@ def delta_warning(delta: float, population: int) -> str | None:
     if delta * population <= 0.1:
         return None
     leaked = max(1, round(delta * population))
-    clients = "one random client" if leaked == 1 else f"{leaked} random clients"
-    return (
-        f"δ = {delta:g} is too large: choose it well below 1/{population}. At this δ, leaking {clients} is permitted."
-    )
+    units = f"one random {unit}" if leaked == 1 else f"{leaked} random {unit}s"
+    return f"δ = {delta:g} is too large: choose it well below 1/{population}. At this δ, leaking {units} is permitted."

@@ -13,6 +13,9 @@ hold a ledger; the operating system releases the lock when that process ends, ho
                      new charge; it leads to the same release, because the noise derives from the key. With another key
                      it is another attempt, which is charged like any round
 
+Rounds are charged by unit: what is released about clients and what is released about records have accountings of their
+own, each within the ledger's budget, and are never added.
+
 The ledger knows the digest of every key that noise was drawn from, and refuses a key under any other round or run:
 noise that is added twice cancels out of the difference.
 
@@ -40,10 +43,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from tacit.core import Budget, files
-from tacit.core.prices import Gaussian, Release, Sampling, Zcdp
+from tacit.core.prices import Gaussian, Release, Repeated, Sampling, Unit, Zcdp
 from tacit.errors import BudgetError, LedgerError, StorageError, TacitError, UserError
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, accountant_by_name
 from tacit.privacy.ledger_head import LedgerHead, LedgerUse, head_file, read_head, write_head
+from tacit.privacy.records import RecordAccounting, RecordCharge
 
 FORMAT = 1
 LIMIT = 1 << 26  # bytes of a ledger
@@ -68,6 +72,7 @@ class LedgerEntry:
         digest: digest of the released state; None if the round was not marked as released.
         key: digest of the key of the round's noise; empty if it was not given.
         attempt: 1, and one more each time that the round was repeated with another key.
+        unit: whose privacy is charged; a round of the same run may have an entry for each unit.
     """
 
     run: str
@@ -77,19 +82,34 @@ class LedgerEntry:
     digest: str | None = None
     key: str = ""
     attempt: int = 1
+    unit: Unit = Unit.CLIENT
 
     @property
     def number(self) -> "Number":
         """What it is known by in the ledger."""
-        return self.run, self.round, self.attempt
+        return self.run, self.round, self.attempt, self.unit
 
     @property
     def releases(self) -> Counter[Release]:
-        """What it releases, and how often."""
+        """What it releases about clients, and how often."""
         return from_json(json.loads(self.event))
 
+    @property
+    def record_charge(self) -> RecordCharge:
+        """What it releases about records."""
+        return charge_from_json(json.loads(self.event))
 
-Number = tuple[str, int, int]  # run, round and attempt
+    @property
+    def content(self) -> Counter[Release] | RecordCharge:
+        """What it releases about its unit."""
+        return self.releases if self.unit is Unit.CLIENT else self.record_charge
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values; the unit is left out if it is the client, as earlier versions wrote entries."""
+        return {name: value for name, value in asdict(self).items() if name != "unit" or value != Unit.CLIENT}
+
+
+Number = tuple[str, int, int, Unit]  # run, round, attempt and whose privacy is charged
 
 
 class Ledger:
@@ -101,8 +121,9 @@ class Ledger:
 
     Attributes:
         path: the file.
-        budget: the budget of all runs together.
-        accounting: the accounting of all reserved rounds of all runs.
+        budget: the budget of all runs together, for each unit.
+        accounting: the accounting of clients, over all reserved rounds of all runs.
+        records: likewise of records, whatever the accountant of the ledger: that of a record is always the tightest.
 
     Example:
         >>> import tempfile
@@ -118,6 +139,7 @@ class Ledger:
 
     budget: Budget
     accounting: Accounting
+    records: RecordAccounting
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self._connection, self._process = path, connection, os.getpid()
@@ -175,8 +197,14 @@ class Ledger:
     def use(self) -> LedgerUse:
         """What all runs together have used of the budget."""
         runs = {entry.run for entry in self.entries}
+        delta, rounds = self.budget.delta, {(entry.run, entry.round) for entry in self.entries}
         return LedgerUse(
-            self.path, self.accounting.epsilon(self.budget.delta), self.budget, self.accounting.rounds, len(runs)
+            self.path,
+            self.accounting.epsilon(delta),
+            self.budget,
+            len(rounds),
+            len(runs),
+            self.records.worst(delta),
         )
 
     def check_continues(self, head: LedgerHead, noted: str) -> None:
@@ -187,9 +215,9 @@ class Ledger:
         """How many more rounds with this release the budget allows."""
         return self.accounting.remaining_rounds(release, self.budget.epsilon, self.budget.delta)
 
-    def check_charged(self, run: str, rounds: int) -> None:
+    def check_charged(self, run: str, rounds: int, unit: Unit = Unit.CLIENT) -> None:
         """Raise `LedgerError` unless the first `rounds` rounds of this run were charged here."""
-        missing = [number for number in range(1, rounds + 1) if (run, number, 1) not in self._entries]
+        missing = [number for number in range(1, rounds + 1) if (run, number, 1, unit) not in self._entries]
         if missing:
             raise LedgerError(
                 f"{self.path} is the ledger of other runs: round {missing[0]} of {run} was never charged to it. "
@@ -200,36 +228,41 @@ class Ledger:
         self,
         run: str,
         round: int,  # noqa: A002
-        release: Release,
+        release: Release | RecordCharge,
         label: str = "",
         key: str = "",
     ) -> LedgerEntry:
         """Charge a round before any noise is drawn; the charge is on the disk when this returns.
 
-        Repeating a reserved round of the same run with the same release and key costs nothing. With another key, the
-        noise is new and so is the release: it is a further attempt, with a charge of its own.
+        A release charges clients, a `RecordCharge` the records of those that take part. Repeating a reserved round of
+        the same run with the same release and key costs nothing. With another key, the noise is new and so is the
+        release: it is a further attempt, with a charge of its own.
 
         Raises:
             BudgetError: the round would exceed the budget. Nothing was charged.
             LedgerError: the round was reserved with another release, or the key belongs to another round.
             StorageError: the charge could not be written. Nothing may be released.
         """
-        earlier = self.attempts(run, round)
+        unit = _unit(release)
+        earlier = self.attempts(run, round, unit)
         known = next((each for each in earlier if each.key == key), None)
         attempt = known.attempt if known else len(earlier) + 1
-        entry = LedgerEntry(run, round, canonical(to_json(release)), label, key=key, attempt=attempt)
+        entry = LedgerEntry(run, round, canonical(to_json(release)), label, key=key, attempt=attempt, unit=unit)
         self._check_key(entry)
         if known is None:
-            return self._charge(entry, self.accounting.compose(release))
+            composed = (
+                self.accounting.compose(release) if isinstance(release, Release) else self.records.compose(release)
+            )
+            return self._charge(entry, composed)
         self._check_same(known, entry)
         return known
 
-    def attempts(self, run: str, round: int) -> tuple[LedgerEntry, ...]:  # noqa: A002
+    def attempts(self, run: str, round: int, unit: Unit = Unit.CLIENT) -> tuple[LedgerEntry, ...]:  # noqa: A002
         """All attempts at a round, in the order of their reservation."""
-        numbers = takewhile(self._entries.__contains__, ((run, round, attempt) for attempt in count(1)))
+        numbers = takewhile(self._entries.__contains__, ((run, round, attempt, unit) for attempt in count(1)))
         return tuple(self._entries[number] for number in numbers)
 
-    def increase(self, entry: LedgerEntry, release: Release) -> LedgerEntry:
+    def increase(self, entry: LedgerEntry, release: Release | RecordCharge) -> LedgerEntry:
         """Replace the release of a reserved round by a costlier one, before anything is released.
 
         A release that costs less changes nothing: there are no refunds.
@@ -243,18 +276,27 @@ class Ledger:
         increased = replace(known, event=canonical(to_json(release)))
         if known.digest is not None:
             self._check_same(known, increased)
-        after = self._account({**self._entries, entry.number: increased}.values())
-        if after.epsilon(self.budget.delta) <= self.accounting.epsilon(self.budget.delta):
+        entries = {**self._entries, entry.number: increased}.values()
+        before: Accounting | RecordAccounting = self.accounting
+        after: Accounting | RecordAccounting
+        if entry.unit is Unit.CLIENT:
+            after = self._account(entries)
+        else:
+            before, after = self.records, _account_records(entries)
+        if after.epsilon(self.budget.delta) <= before.epsilon(self.budget.delta):
             return known
         return self._charge(increased, after)
 
-    def _charge(self, entry: LedgerEntry, after: Accounting) -> LedgerEntry:
+    def _charge(self, entry: LedgerEntry, after: Accounting | RecordAccounting) -> LedgerEntry:
         """Write an entry; `after` is the accounting that includes it."""
         if not after.epsilon(self.budget.delta) <= self.budget.epsilon:
             raise BudgetError(self._refusal(entry))
-        self._append({"kind": "reserve", **asdict(entry)})
+        self._append({"kind": "reserve", **entry.to_json()})
         self._add(entry)
-        self.accounting = after
+        if isinstance(after, RecordAccounting):
+            self.records = after
+        else:
+            self.accounting = after
         return entry
 
     def _account(self, entries: Iterable[LedgerEntry]) -> Accounting:
@@ -273,7 +315,8 @@ class Ledger:
         marked = replace(known, digest=digest)
         if known.digest is None:
             row = {"run": entry.run, "round": entry.round, "attempt": entry.attempt, "digest": digest}
-            self._append({"kind": "release", **row})
+            unit = {} if entry.unit is Unit.CLIENT else {"unit": entry.unit.value}
+            self._append({"kind": "release", **row, **unit})
             self._entries[entry.number] = marked
         return marked
 
@@ -295,7 +338,7 @@ class Ledger:
             for row in rows:
                 self._replay(row)
             self._check_noted(noted)
-            self.accounting = self._account(self.entries)
+            self.accounting, self.records = self._account(self.entries), _account_records(self.entries)
         except (TacitError, sqlite3.Error, UnicodeDecodeError):
             raise
         except Exception as error:  # whatever the content of a row leads to
@@ -347,11 +390,12 @@ class Ledger:
 
     def _replay(self, row: dict[str, object]) -> None:
         content = {key: value for key, value in row.items() if key != "kind"}
+        unit = Unit(str(content.pop("unit", Unit.CLIENT)))
         if row["kind"] == "reserve":
-            self._add(LedgerEntry(**content))  # type: ignore[arg-type]
+            self._add(LedgerEntry(**content, unit=unit))  # type: ignore[arg-type]
         else:
-            known = self._entries[str(row["run"]), int(str(row["round"])), int(str(row.get("attempt", 1)))]
-            self._entries[known.number] = replace(known, digest=str(row["digest"]))
+            number = str(row["run"]), int(str(row["round"])), int(str(row.get("attempt", 1))), unit
+            self._entries[number] = replace(self._entries[number], digest=str(row["digest"]))
 
     def _append(self, body: dict[str, object], before: tuple[str, ...] = ()) -> None:
         """Write one row in a transaction that is on the disk when this returns, and note it beside the ledger."""
@@ -381,7 +425,7 @@ class Ledger:
 
     def _check_same(self, known: LedgerEntry, requested: LedgerEntry) -> None:
         first = self._first_events[requested.number]
-        if requested.releases not in (known.releases, replace(known, event=first).releases):  # their text may differ
+        if requested.content not in (known.content, replace(known, event=first).content):  # their text may differ
             raise LedgerError(
                 f"Round {requested.round} of {requested.run} was reserved as {known.event}, but {requested.event} is "
                 "requested. A different release needs its own charge: start a new run."
@@ -410,10 +454,14 @@ class Ledger:
             )
 
     def _refusal(self, entry: LedgerEntry) -> str:
-        used = self.accounting.epsilon(self.budget.delta)
+        if entry.unit is Unit.CLIENT:
+            used, rounds = self.accounting.epsilon(self.budget.delta), self.accounting.rounds
+        else:
+            used, rounds = self.records.epsilon(self.budget.delta), self.records.rounds
+        whose = "" if entry.unit is Unit.CLIENT else f" for a {entry.unit}"
         return (
-            f"Round {entry.round} of {entry.run} would exceed the budget of {self.budget}: ε = {used:.4g} is already "
-            f"used, by {self.accounting.rounds} rounds. Nothing was released."
+            f"Round {entry.round} of {entry.run} would exceed the budget of {self.budget}{whose}: ε = {used:.4g} is "
+            f"already used, by {rounds} rounds. Nothing was released."
         )
 
     def _tampered(self, what: str) -> LedgerError:
@@ -456,12 +504,25 @@ def _hash(previous: str, number: int, body: str) -> str:
     return hashlib.sha256(canonical([previous, number, body]).encode()).hexdigest()
 
 
+def _account_records(entries: Iterable[LedgerEntry]) -> RecordAccounting:
+    return RecordAccounting.of(entry.record_charge for entry in entries if entry.unit is Unit.RECORD)
+
+
+def _unit(release: Release | RecordCharge) -> Unit:
+    if isinstance(release, RecordCharge):
+        return Unit.RECORD
+    if release.unit is not Unit.CLIENT:
+        raise UserError("Expected a RecordCharge: what is released about a record is never added to that of clients.")
+    return Unit.CLIENT
+
+
 def _total(entries: Iterable[LedgerEntry]) -> tuple[Counter[Release], int]:
-    """What these rounds released in total, and their number."""
+    """What these rounds released about clients in total, and their number."""
     counts, rounds = Counter[Release](), 0
     for entry in entries:
-        counts.update(entry.releases)
-        rounds += 1
+        if entry.unit is Unit.CLIENT:
+            counts.update(entry.releases)
+            rounds += 1
     return counts, rounds
 
 
@@ -478,8 +539,14 @@ def _parse_terms(row: dict[str, object]) -> tuple[Budget, Accountant]:
     raise ValueError(row)
 
 
-def to_json(release: Release) -> dict[str, object]:
-    """A release as plain values; `from_json` is the inverse. Values that most releases have are left out."""
+def to_json(release: Release | RecordCharge) -> dict[str, object]:
+    """A release as plain values; `from_json` is the inverse. Values that most releases have are left out.
+
+    A charge for records lists its clients by what is released about each of their records; `charge_from_json` is the
+    inverse.
+    """
+    if isinstance(release, RecordCharge):
+        return _charge_to_json(release)
     unusual = {name: getattr(release, name) for name, usual in _USUAL.items() if getattr(release, name) != usual}
     return {
         **unusual,
@@ -491,6 +558,40 @@ def to_json(release: Release) -> dict[str, object]:
 
 
 _USUAL = {"constant": True, "failure": 0.0}
+
+
+def _charge_to_json(charge: RecordCharge) -> dict[str, object]:
+    groups: dict[Repeated, list[int]] = {}
+    for client, repeated in sorted(charge.clients.items()):
+        groups.setdefault(repeated, []).append(client)
+    return {
+        "kind": "records",
+        "groups": [
+            {"clients": clients, "count": repeated.times, "event": to_json(repeated.release)}
+            for repeated, clients in groups.items()
+        ],
+    }
+
+
+def charge_from_json(data: Any) -> RecordCharge:
+    """The charge for records that `to_json` described; raises `UserError` for anything else."""
+    try:
+        if data["kind"] != "records":
+            raise ValueError(data)
+        return RecordCharge(
+            {client: repeated for group in data["groups"] for client, repeated in _read_group(group).items()}
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise UserError(f"Expected the description of a charge for records, got {str(data)[:200]}.") from error
+
+
+def _read_group(group: Any) -> dict[int, Repeated]:
+    (release,) = _read(group["event"])
+    repeated = Repeated(release, _positive_int(group["count"]))
+    clients = group["clients"]
+    if any(type(client) is not int or client < 0 for client in clients):
+        raise ValueError(clients)
+    return dict.fromkeys(clients, repeated)
 
 
 def _loss_to_json(loss: Gaussian | Zcdp) -> dict[str, object]:

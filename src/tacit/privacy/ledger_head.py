@@ -9,10 +9,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tacit.core import Budget, files
 from tacit.core.serialization import Source, read_json, write_json
 from tacit.errors import LedgerError
+
+if TYPE_CHECKING:
+    from tacit.privacy.records import Exposure
 
 SUFFIX, LENGTH = ".head", 256
 NOTHING = "Nothing was released."
@@ -58,10 +62,11 @@ class LedgerUse:
 
     Attributes:
         path: the ledger's file.
-        epsilon: the ε of all reserved rounds, at the budget's δ.
+        epsilon: the ε of clients over all reserved rounds, at the budget's δ; 0 if only records were charged.
         budget: the budget of all runs together.
         rounds: the number of reserved rounds.
         runs: the number of runs that reserved them.
+        records: the client whose records are least protected, and their ε; None: no records were charged.
     """
 
     path: Path
@@ -69,12 +74,21 @@ class LedgerUse:
     budget: Budget
     rounds: int
     runs: int
+    records: "Exposure | None" = None
 
     def __str__(self) -> str:
         return (
-            f"Ledger {self.path}: ε = {self.epsilon:.4g} of {self.budget.epsilon:g} at δ = {self.budget.delta:g} is "
-            f"used by all runs together ({_plural(self.runs, 'run')}, {_plural(self.rounds, 'round')})."
+            f"Ledger {self.path}: {' and '.join(self._used)} is used by all runs together "
+            f"({_plural(self.runs, 'run')}, {_plural(self.rounds, 'round')})."
         )
+
+    @property
+    def _used(self) -> list[str]:
+        limit = f"{self.budget.epsilon:g} at δ = {self.budget.delta:g}"
+        if self.records is None:
+            return [f"ε = {self.epsilon:.4g} of {limit}"]
+        record = f"ε = {self.records.epsilon:.4g} of {limit} for every record"
+        return [record] if self.epsilon == 0 else [f"ε = {self.epsilon:.4g} of {limit} for every client", record]
 
     def to_json(self) -> dict[str, object]:
         return {**asdict(self), "path": str(self.path)}

@@ -64,7 +64,7 @@ class CohortSampling:
 
         faster = _faster(accountant)
         start = self.noise_for(budget, rounds, faster.accountant) if faster else 1.0
-        low, high = _bracket(excess, start, faster.factor if faster else 2.0)
+        low, high = bracket(excess, start, faster.factor if faster else 2.0)
         root = float(brentq(excess, low, high, rtol=PRECISION / 4))
         candidates = (min(high, root * (1 + PRECISION * step / 4)) for step in count())
         return next(noise for noise in candidates if excess(noise) <= 0)
@@ -107,7 +107,7 @@ def check_noise(noise: float) -> None:
     expect(0 < noise < math.inf, f"noise={noise:g} > 0 and finite", "Without noise nothing is proved.")
 
 
-def _bracket(excess: Callable[[float], float], start: float, factor: float) -> tuple[float, float]:
+def bracket(excess: Callable[[float], float], start: float, factor: float) -> tuple[float, float]:
     """Two noise multipliers, one below the budget's and one above it, in growing steps from a first guess."""
     low = high = start
     while excess(high) > 0:

@@ -12,8 +12,22 @@ from types import MappingProxyType
 
 from tacit import methods
 from tacit.core import Method
-from tacit.core.prices import Gaussian, Leakage, Price, Release, Unproved, Zcdp, accounted, nominal_figures
+from tacit.core.prices import (
+    Adjacency,
+    Gaussian,
+    Leakage,
+    Price,
+    Release,
+    Repeated,
+    Unit,
+    Unproved,
+    Unsized,
+    Zcdp,
+    accounted,
+    nominal_figures,
+)
 from tacit.core.schema import SLOTS
+from tacit.privacy.guarantee import IN_COMMON, PERSONS, record_adversary
 
 LARGE = 10**9  # a population larger than any cohort
 
@@ -95,8 +109,9 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _sees(method: Method) -> dict[str, str]:
-    noise = "with noise" if method.changes_rows else "without noise"
-    pieces = {type(piece).__name__: section(type(piece), "Sees") for piece in (method.mechanism, method.channel)}
+    noise = "with noise" if method.changes_rows or method.protects_records else "without noise"
+    slots = (*(method.trainer,) * method.protects_records, method.mechanism, method.channel)
+    pieces = {type(piece).__name__: section(type(piece), "Sees") for piece in slots}
     details = {f"with {name}": text for name, text in pieces.items() if text}
     tolerated = {"tolerated": f"{method.channel.tolerates}."} if method.channel.tolerates else {}
     return {
@@ -116,8 +131,32 @@ def _server_sees(method: Method) -> str:
 
 
 def _event(method: Method) -> str:
+    found = {Unit.CLIENT: _client_event, Unit.RECORD: _record_event}
+    return "; ".join(found[unit](method) for unit in method.units)
+
+
+def _record_event(method: Method) -> str:
+    """What a round releases about one record of a client that takes part."""
+    unsized = isinstance(method.record_price(1), Unsized)
+    what = ", sized for the budget" if unsized else f", {_noise_of_records(method)}"
+    if method.record_bound is not None:
+        return f"a sum of all clients' clipped gradients over Poisson batches of records, with Gaussian noise{what}"
+    return f"in every local step, a sum of clipped gradients over a Poisson batch of records, with Gaussian noise{what}"
+
+
+def _noise_of_records(method: Method) -> str:
+    price = method.record_price(1)
+    match price.release.loss if isinstance(price, Repeated) else None:
+        case Zcdp(rho=rho, xi=xi):
+            return f"zCDP of ρ = {rho:.4g} and ξ = {xi:.2g}"
+        case Gaussian(noise_multiplier=noise):
+            return f"noise multiplier {noise:g}"
+    return "for which nothing is proved"
+
+
+def _client_event(method: Method) -> str:
     cohorts = f"; cohorts: {method.sampler}"
-    if method.unsized:
+    if isinstance(method.mechanism.price(0), Unsized):
         return f"a sum with Gaussian noise, sized for the budget{cohorts}"
     match accounted(_price(method)):
         case Leakage():
@@ -142,10 +181,47 @@ def _price(method: Method) -> Price:
 
 
 def _sized(method: Method) -> Method:
-    return replace(method, mechanism=method.mechanism.sized(1.0)) if method.unsized else method
+    if not method.unsized:
+        return method
+    mechanism = method.mechanism.sized(1.0) if isinstance(method.mechanism.price(0), Unsized) else method.mechanism
+    trainer = method.trainer.sized(1.0) if isinstance(method.trainer.record_price(1), Unsized) else method.trainer
+    return replace(method, mechanism=mechanism, trainer=trainer)
 
 
 def _guarantee(method: Method) -> str:
+    found = {Unit.CLIENT: _client_guarantee, Unit.RECORD: _record_guarantee}
+    together = " The guarantees for clients and for records hold side by side; their ε are never added."
+    return " ".join(found[unit](method) for unit in method.units) + together * (len(method.units) > 1)
+
+
+def _record_guarantee(method: Method) -> str:
+    price = _sized(method).record_price(1)
+    if not isinstance(price, Repeated):
+        return f"none for records: {price.reason if isinstance(price, Unproved) else 'no noise is added for them'}."
+    adjacency, across = Adjacency.ADD_OR_REMOVE, method.record_bound is not None
+    adversary = record_adversary(sums=price.release.adversary if across else "")
+    rate = (
+        f"every record with probability {price.release.sampling.rate:.4g}"
+        if across
+        else "at a rate that depends on the number of a client's records, which is public"
+    )
+    meaning = (
+        f"{adjacency.capitalize()}: {adjacency.meaning_for(Unit.RECORD)} Batches are Poisson samples, {rate}; ε "
+        "assumes that which records a batch contains is secret. Who takes part is not: sampling of clients lowers no ε."
+    )
+    if method.budget is None:
+        return (
+            f"(ε, δ)-differential privacy for every record ({adjacency}), against {adversary}; ε grows with every "
+            f"round in which a client takes part, and a run reports that of the worst client at δ = {method.delta:g}. "
+            f"{meaning}"
+        )
+    return (
+        f"at most {method.budget} for every record of every client ({adjacency}), against {adversary}. Training stops "
+        f"before the round that would exceed it for any of them. {meaning}"
+    )
+
+
+def _client_guarantee(method: Method) -> str:
     match _price(method):
         case Unproved(reason=reason):
             return f"none: {reason}."
@@ -196,12 +272,14 @@ def _metric_guarantee(price: Leakage) -> str:
 
 
 def _uncovered(method: Method) -> tuple[str, ...]:
-    formal = {name: section(type(getattr(method, name)), "Formal guarantees") for name in ("mechanism", "channel")}
+    slots = (*("trainer",) * method.protects_records, "mechanism", "channel")
+    formal = {name: section(type(getattr(method, name)), "Formal guarantees") for name in slots}
     sentences = tuple(f"{name.capitalize()}: {text}" for name, text in formal.items() if text)
-    if not method.changes_rows:
+    if not (method.changes_rows or method.protects_records):
         return sentences
     return (
         *sentences,
+        *((PERSONS, IN_COMMON) if method.protects_records else ()),
         "Hyperparameters, clipping bounds among them, that were chosen by results on the same data are not covered.",
         "What was computed from the clients' rows before a run, such as ranges, is not covered; a run lists it.",
         "A simulation derives its noise from the seed: it protects only against those who do not know the seed.",

@@ -61,6 +61,7 @@ class RunDirectory:
         manifest: its manifest.
         state: the last state that was written or found; None before the first checkpoint.
         history: the rounds up to the state that was found on opening.
+        every_round: whether every round is followed by a checkpoint, however short it was.
         ratchet: the secret as of the round after the last checkpoint; None: the noise is seeded, or nothing is left to
             be drawn.
     """
@@ -76,7 +77,7 @@ class RunDirectory:
         self.state: State | None = None
         self.history: tuple[Report, ...] = ()
         self._ledger: Ledger | None = None
-        self._last_checkpoint = time.monotonic()
+        self._last_checkpoint, self.every_round = time.monotonic(), False
         with files.storage_errors(path / ROUNDS):
             files.touch_private(path / ROUNDS)
             self._rounds = (path / ROUNDS).open("ab+")
@@ -115,7 +116,7 @@ class RunDirectory:
         line = write_json({**asdict(report), **caveat})
         with files.storage_errors(self.path / ROUNDS):
             self._append(line)
-        if time.monotonic() - self._last_checkpoint >= SECONDS_BETWEEN_CHECKPOINTS:
+        if self.every_round or time.monotonic() - self._last_checkpoint >= SECONDS_BETWEEN_CHECKPOINTS:
             self.checkpoint(state)
 
     def checkpoint(self, state: State) -> None:

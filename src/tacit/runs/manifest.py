@@ -55,6 +55,7 @@ class TaskEntry:
         loss: the loss's `repr`.
         data: a digest of all samples, including held-out ones, and of who owns them.
         not_covered: what no guarantee of a run on the task covers, a sentence each.
+        sizes: the number of records of every client, if what is guaranteed depends on it; otherwise empty.
     """
 
     name: str
@@ -65,9 +66,10 @@ class TaskEntry:
     loss: str
     data: str
     not_covered: tuple[str, ...] = field(default=(), repr=False)  # the name of a run does not depend on it
+    sizes: tuple[int, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, task: Task, args: Options | None, parameters: int) -> Self:
+    def of(cls, task: Task, args: Options | None, parameters: int, *, sizes: bool = False) -> Self:
         """The entry of a task."""
         population = task.population
         others = [*(task.public or ()), *(task.test or ()), *([] if task.owners is None else [task.owners])]
@@ -80,6 +82,7 @@ class TaskEntry:
             loss=repr(task.loss),
             data=_digest(population.x, population.y, population.sample_indices, population.offsets, *others),
             not_covered=task.not_covered,
+            sizes=tuple(population.sizes.tolist()) if sizes else (),
         )
 
 

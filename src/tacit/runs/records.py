@@ -1,7 +1,7 @@
 """A run as records: the plan, with everything that determines its result, and the run so far."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -11,7 +11,7 @@ from torch import nn
 
 from tacit.core import Method, Noise, Report, Samples, State, Task
 from tacit.core.keys import NOISES
-from tacit.core.prices import nominal_figures, reason_unproved
+from tacit.core.prices import Unit, Unproved, Unsized, nominal_figures, reason_unproved
 from tacit.core.state import final_weights, out_of_patience
 from tacit.engine import Simulation
 from tacit.errors import CompositionError, UserError, expect
@@ -24,6 +24,7 @@ from tacit.runs.manifest import Manifest, MethodEntry, Options, TaskEntry, versi
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
+    from tacit.privacy.record_charging import RecordCharges
 
 
 SEEDED = (
@@ -66,8 +67,10 @@ class Plan:
                 "them. Give the task test data, or leave patience out."
             )
         check_declared(self.method)
+        check_records(self.method, self.task)
         _check_budget(self.method)
-        object.__setattr__(self, "method", size_noise(self.method, len(self.task.population)))
+        sizes = tuple(self.task.population.sizes.tolist())
+        object.__setattr__(self, "method", size_noise(self.method, len(sizes), sizes))
 
     @cached_property
     def simulation(self) -> Simulation:
@@ -84,7 +87,9 @@ class Plan:
                 repr=repr(self.method),
                 nominal=dict(nominal_figures(self.method.price(0))),
             ),
-            task=TaskEntry.of(self.task, self.task_args, self.simulation.layout.dim),
+            task=TaskEntry.of(
+                self.task, self.task_args, self.simulation.layout.dim, sizes=self.method.protects_records
+            ),
             seed=self.seed,
             device=self.device,
             evaluate_every=self.evaluate_every,
@@ -96,7 +101,8 @@ class Plan:
 
 def _check_budget(method: Method) -> None:
     """Raise `CompositionError` for a budget that cannot be kept, because nothing is proved."""
-    reason = reason_unproved(method.price(0))
+    prices = {Unit.CLIENT: method.price(0), Unit.RECORD: method.record_price(1)}
+    reason = next((price.reason for unit in method.units if isinstance(price := prices[unit], Unproved)), "")
     if method.budget is None or not reason:
         return
     noise = ", and set its noise multiplier" * method.unsized
@@ -125,7 +131,8 @@ class Run:
         state: the server's state.
         history: one report per round.
         directory: where the run's files are; None: it writes none.
-        charges: the privacy charged so far; None: the method has no (ε, δ) accounting.
+        charges: what clients were charged so far; None: the method has no (ε, δ) accounting for them.
+        record_charges: what records were charged so far; None likewise. The two are never added.
         leakage: what each client has leaked (d-privacy); None: the method has no such accounting.
         diverged: whether the next round led to a model that is not finite, so that the run ended with this one.
     """
@@ -135,6 +142,7 @@ class Run:
     history: tuple[Report, ...] = ()
     directory: Path | None = None
     charges: "Charges | None" = None
+    record_charges: "RecordCharges | None" = None
     leakage: LeakageAccounting | None = None
     diverged: bool = False
 
@@ -178,17 +186,38 @@ class Run:
         weights = self.state.weights.view(-1, self.state.dim)[0]
         return Savings.of(self.bytes, messages=participations, weights=weights)
 
-    @cached_property
+    @property
     def privacy(self) -> Guarantee | LeakageGuarantee:
-        """What is proved: (ε, δ) or d-privacy with its assumptions and against whom; or none, and why."""
+        """What is proved: (ε, δ) or d-privacy with its assumptions and against whom; or none, and why.
+
+        It is that of clients, if the method adds noise for them or for nobody, and otherwise that of records. A method
+        may give both: see `guarantees`.
+        """
+        return self.guarantees[0]
+
+    @cached_property
+    def guarantees(self) -> tuple[Guarantee | LeakageGuarantee, ...]:
+        """What is proved about each unit that the method adds noise for, clients first; never added up."""
         method, not_covered = self.plan.method, self.plan.task.not_covered
-        found = guarantee_of(method, self.history, self.charges, self.leakage, not_covered)
-        return found.excluding(SEEDED) if self.plan.noise == "seeded" and method.changes_rows else found
+        found = []
+        if Unit.CLIENT in method.units:
+            found.append(guarantee_of(method, self.history, self.charges, self.leakage, not_covered))
+        if Unit.RECORD in method.units:
+            found.append(record_guarantee_of(method, self.history, self.record_charges, not_covered))
+        seeded = self.plan.noise == "seeded" and (method.changes_rows or method.protects_records)
+        return tuple(each.excluding(SEEDED) for each in found) if seeded else tuple(found)
+
+    @property
+    def epsilons(self) -> dict[Unit, float]:
+        """The ε of each unit so far, at the method's δ; empty if none is accounted for."""
+        charged = {Unit.CLIENT: self.charges, Unit.RECORD: self.record_charges}
+        return {unit: charges.epsilon for unit, charges in charged.items() if charges is not None}
 
     @property
     def ledger(self) -> LedgerUse | None:
         """What all runs together have used of a shared ledger; None if the run has a ledger of its own, or none."""
-        found = None if self.charges is None else self.charges.ledger
+        charges = self.charges or self.record_charges
+        found = None if charges is None else charges.ledger
         if found is None or (self.directory is not None and found.path.parent == self.directory):
             return None
         return found.use
@@ -196,7 +225,8 @@ class Run:
     @property
     def rounds(self) -> int:
         """How many rounds there will be, by the method and its budget."""
-        return self.plan.method.rounds if self.charges is None else self.charges.rounds_allowed
+        allowed = [each.rounds_allowed for each in (self.charges, self.record_charges) if each is not None]
+        return min(allowed, default=self.plan.method.rounds)
 
     @cached_property
     def sparsity(self) -> Mapping[str, "Sparsity"]:
@@ -234,13 +264,49 @@ class Run:
         return {name: sum(report.timings.get(name, 0.0) for report in self.history) for name in names}
 
 
-def size_noise(method: Method, population: int) -> Method:
-    """The method for a population: noise that depends on the budget gets its noise multiplier."""
+def size_noise(method: Method, population: int, sizes: tuple[int, ...] = ()) -> Method:
+    """The method for a population: noise that depends on the budget gets its noise multiplier.
+
+    `sizes` are the numbers of the clients' records, on which noise for records depends.
+    """
+    if not method.unsized:
+        return method
+    if isinstance(method.record_price(1), Unsized):
+        from tacit.privacy.record_charging import calibrate_records
+
+        expect(len(sizes) > 0, f"the number of every client's records, by which {method.name} sizes its noise")
+        method = calibrate_records(method, sizes)
     if not method.unsized:
         return method
     from tacit.privacy.charging import calibrate
 
     return calibrate(method, population)
+
+
+def check_records(method: Method, task: Task) -> None:
+    """Raise `CompositionError` if the gradient of a record's loss depends on the other records of its batch."""
+    if not method.protects_records and method.trainer.record_sum is None:
+        return
+    mean = torch.tensor([0.25, 4.0])
+    if not torch.equal(task.loss.from_mean(mean), mean):
+        raise CompositionError(
+            f"{method.name}: {type(task.loss).__name__} is a function of the mean loss of a batch, so that what one "
+            "record adds to the gradient depends on the others and cannot be clipped. Use a loss that is a mean over "
+            "records, such as MeanSquared or CrossEntropy."
+        )
+
+
+def record_guarantee_of(
+    method: Method, history: Sequence[Report], charges: "RecordCharges | None", not_covered: Sequence[str] = ()
+) -> Guarantee:
+    """What is proved about every record after these rounds; `not_covered` is what the task adds to what is not."""
+    caveat = method.channel.caveat
+    if charges is None:
+        price = method.record_price(1)
+        reason = price.reason if isinstance(price, Unproved) else "nothing was charged"
+        none = Guarantee.none(reason, rounds=len(history))
+        return replace(none, unit=Unit.RECORD).excluding(caveat)
+    return charges.guarantee().excluding(*not_covered, caveat)
 
 
 def guarantee_of(

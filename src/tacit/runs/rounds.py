@@ -10,23 +10,32 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 
-from tacit.core import KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Task
-from tacit.core.keys import Ratchet
+from tacit.core import Budget, KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Task, Turnout
+from tacit.core.keys import Ratchet, RunKeys
+from tacit.engine.simulation import draw
 from tacit.errors import BudgetError, TooFewClientsError, TrainingError, UserError
 from tacit.runs.manifest import Manifest
 from tacit.runs.records import Plan, Run
 
 if TYPE_CHECKING:
+    from tacit.privacy.accountants import Accountant
     from tacit.privacy.charging import Charges
+    from tacit.privacy.ledger import Ledger
     from tacit.privacy.ledger_head import LedgerHead
+    from tacit.privacy.record_charging import RecordCharges
 
 
 class RoundSource(Protocol):
     """Who plays the rounds of a run."""
+
+    @property
+    def checkpoints_every_round(self) -> bool:
+        """Whether every round is followed by a checkpoint, because repeating one is costly."""
+        ...
 
     def keys(self, ratchet: Ratchet | None) -> KeySource:
         """The keys of the rounds to come; `ratchet` is the run's secret, None if its noise is seeded."""
@@ -56,6 +65,7 @@ class Simulated:
 
     plan: Plan
     workers: int | None = None
+    checkpoints_every_round: ClassVar[bool] = False
 
     def keys(self, ratchet: Ratchet | None) -> KeySource:
         seed = self.plan.seed
@@ -130,8 +140,8 @@ def _states(plan: Plan, source: RoundSource, ledger: Path | None) -> Generator[t
 def unrecorded(plan: Plan, source: RoundSource, ledger: Path | None) -> Generator[Run]:
     """A run without files: as it starts, and after every round."""
     run, ratchet = Run.begin(plan, plan.simulation.initial_state), new_ratchet(plan)
-    with open_charges(plan, (), ledger, keyed_manifest(plan, ratchet).run) as charges:
-        yield from charged_rounds(replace(run, charges=charges), source, source.keys(ratchet))
+    with open_charges(plan, (), ledger, keyed_manifest(plan, ratchet).run) as charged:
+        yield from charged_rounds(charged.of(run), source, source.keys(ratchet))
 
 
 def charged_rounds(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
@@ -160,7 +170,7 @@ def _charged(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
             except _NonFiniteModelError as problem:  # the round was charged, and its model is not released
                 if run.state.round == 0:
                     raise TrainingError(_NOT_FINITE) from None
-                yield replace(run, charges=problem.charges, diverged=True)
+                yield replace(problem.charged.of(run), diverged=True)
                 return
             except BudgetError:  # a shared ledger is used up, or too few clients added their share of the noise
                 if run.state.round == 0:
@@ -171,25 +181,72 @@ def _charged(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
 
 def _step(run: Run, steps: Generator[tuple[State, Report]], keys: KeySource) -> Run:
     """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
-    if run.charges is None:
-        state, report = _played(run, steps, None)
-        _check_finite(state, None)
-        return _after(run, state, report, None)
-    reserved = run.charges.reserve(keys.keys(run.state.round).server.digest)
+    reserved = Charged(run.charges, run.record_charges).reserve(run, keys)
     state, report = _played(run, steps, reserved)
-    charges = reserved.settle(report.turnout)
-    _check_finite(state, charges)
-    charges.release(state)
-    return _after(run, state, report, charges)
+    charged = reserved.settle(report.turnout)
+    _check_finite(state, charged)
+    charged.release(state)
+    return _after(run, state, report, charged)
 
 
-def _played(run: Run, steps: Generator[tuple[State, Report]], reserved: "Charges | None") -> tuple[State, Report]:
+@dataclass(frozen=True, eq=False)
+class Charged:
+    """What a run was charged, for clients and for records: each for itself, and None where there is no accounting."""
+
+    clients: "Charges | None" = None
+    records: "RecordCharges | None" = None
+
+    def of(self, run: Run) -> Run:
+        """The run with these charges."""
+        return replace(run, charges=self.clients, record_charges=self.records)
+
+    @property
+    def ledger(self) -> "Ledger | None":
+        """The ledger of both."""
+        charges = self.clients or self.records
+        return None if charges is None else charges.ledger
+
+    def reserve(self, run: Run, keys: KeySource) -> "Charged":
+        """The charges with the run's next round; those of records for its cohort, which the server's key decides."""
+        if self.clients is None and self.records is None:
+            return self
+        drawn, clients, records = keys.keys(run.state.round), self.clients, self.records
+        if records is not None:
+            records = records.reserve(_charged_cohort(run.plan, drawn, run.state.round), drawn.server.digest)
+        if clients is not None:
+            clients = clients.reserve(drawn.server.digest)
+        return Charged(clients, records)
+
+    def fail(self) -> "Charged":
+        """The charges after an attempt at the reserved round that released nothing; it remains charged."""
+        return Charged(self.clients and self.clients.fail(), self.records and self.records.fail())
+
+    def settle(self, turnout: Turnout) -> "Charged":
+        """The charges at the round's real turnout."""
+        clients, records = self.clients, self.records
+        return Charged(clients and clients.settle(turnout), records and records.settle(turnout))
+
+    def release(self, state: State) -> None:
+        """Mark the round as released."""
+        for charges in (self.clients, self.records):
+            if charges is not None:
+                charges.release(state)
+
+
+def _charged_cohort(plan: Plan, keys: RunKeys, index: int) -> tuple[int, ...]:
+    """The clients of the next round; all of them where an enclave draws it, which shows nobody whom before."""
+    population = len(plan.task.population)
+    if plan.method.channel.messages_seen_by == "enclave":
+        return tuple(range(population))
+    return tuple(draw(plan.method, population, keys, index)[0].tolist())
+
+
+def _played(run: Run, steps: Generator[tuple[State, Report]], reserved: Charged) -> tuple[State, Report]:
     """The next round; an attempt that ends without a sum remains charged."""
     try:
         return next(steps)
     except TooFewClientsError as reason:
-        charges = None if reserved is None else reserved.fail()
-        raise _FailedAttemptError(replace(run, charges=charges), reason) from reason
+        raise _FailedAttemptError(reserved.fail().of(run), reason) from reason
 
 
 class _FailedAttemptError(Exception):
@@ -201,11 +258,11 @@ class _FailedAttemptError(Exception):
 
 
 class _NonFiniteModelError(Exception):
-    """A round led to a model with infinite weights or NaN; `charges` include that round."""
+    """A round led to a model with infinite weights or NaN; `charged` includes that round."""
 
-    def __init__(self, charges: "Charges | None") -> None:
+    def __init__(self, charged: Charged) -> None:
         Exception.__init__(self)
-        self.charges = charges
+        self.charged = charged
 
 
 _NOT_FINITE = (
@@ -214,19 +271,21 @@ _NOT_FINITE = (
 )
 
 
-def _check_finite(state: State, charges: "Charges | None") -> None:
+def _check_finite(state: State, charged: Charged) -> None:
     if not bool(torch.isfinite(state.weights).all()):
-        raise _NonFiniteModelError(charges)
+        raise _NonFiniteModelError(charged)
 
 
-def _after(run: Run, state: State, report: Report, charges: "Charges | None") -> Run:
+def _after(run: Run, state: State, report: Report, charged: Charged) -> Run:
     """The run one round later."""
-    if charges is not None:
-        report = replace(report, epsilon=charges.epsilon)
+    if charged.clients is not None:
+        report = replace(report, epsilon=charged.clients.epsilon)
+    if charged.records is not None:
+        report = replace(report, record_epsilon=charged.records.epsilon)
     leakage = None if run.leakage is None else run.leakage.after(report)
     if leakage is not None:
         report = replace(report, leakage=leakage.maximum)
-    return replace(run, state=state, history=(*run.history, report), charges=charges, leakage=leakage)
+    return charged.of(replace(run, state=state, history=(*run.history, report), leakage=leakage))
 
 
 @contextmanager
@@ -236,8 +295,8 @@ def open_charges(
     ledger: Path | None,
     name: str,
     noted: "Iterable[tuple[str, LedgerHead]]" = (),
-) -> "Iterator[Charges | None]":
-    """A run's privacy charges, with its ledger held open; None for a method without (ε, δ) accounting.
+) -> Iterator[Charged]:
+    """A run's privacy charges, with its ledger held open; empty for a method without (ε, δ) accounting.
 
     Args:
         plan: what is run.
@@ -246,25 +305,44 @@ def open_charges(
         name: the run's name in the ledger.
         noted: heads of ledgers that were noted earlier, and where: the ledger must continue those that are its own.
     """
-    method, population = plan.method, len(plan.task.population)
-    if not method.accounted:
+    method = plan.method
+    if not (method.accounted or method.accounts_records):
         if ledger is not None:
             raise UserError(f"Expected no ledger for {method.name}: {_why_no_ledger(method)}.")
-        yield None
+        yield Charged()
         return
-    from tacit.privacy.charging import Charges, accountant_for
+    if ledger is None:
+        yield _begin(plan, done)
+        return
     from tacit.privacy.ledger import Ledger
 
-    turnouts = [report.turnout for report in done]
-    if ledger is None:
-        yield Charges.begin(method, population, turnouts)
-        return
-    terms = () if ledger.exists() else (method.budget, accountant_for(method, population))
-    with Ledger.open(ledger, *terms) as opened:
+    with Ledger.open(ledger, *(() if ledger.exists() else _terms(plan))) as opened:
         for where, head in noted:
             if head.ledger == opened.head.ledger:
                 opened.check_continues(head, where)
-        yield Charges.begin(method, population, turnouts, opened, name)
+        yield _begin(plan, done, opened, name)
+
+
+def _begin(plan: Plan, done: Sequence[Report], ledger: "Ledger | None" = None, name: str = "") -> Charged:
+    """The charges after these rounds, for every unit that is accounted for."""
+    from tacit.privacy.charging import Charges
+    from tacit.privacy.record_charging import RecordCharges
+
+    method, population = plan.method, plan.task.population
+    clients, records = None, None
+    if method.accounted:
+        clients = Charges.begin(method, len(population), [report.turnout for report in done], ledger, name)
+    if method.accounts_records:
+        records = RecordCharges.begin(method, population.sizes.tolist(), done, ledger, name)
+    return Charged(clients, records)
+
+
+def _terms(plan: Plan) -> "tuple[Budget | None, Accountant | None]":
+    """Budget and accountant of a new ledger."""
+    from tacit.privacy.charging import accountant_for
+
+    method = plan.method
+    return method.budget, accountant_for(method, len(plan.task.population)) if method.accounted else None
 
 
 def new_ratchet(plan: Plan) -> Ratchet | None:

@@ -6,7 +6,6 @@
 from collections import deque
 from collections.abc import Generator
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -126,9 +125,10 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
     run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
     try:
         where, name = ledger or directory.ledger_for(plan.method), directory.manifest.run
-        with open_charges(plan, run.history, where, name, directory.noted_heads()) as charges:
-            run = replace(run, charges=charges)
-            directory.note(None if charges is None else charges.ledger)
+        with open_charges(plan, run.history, where, name, directory.noted_heads()) as charged:
+            run = charged.of(run)
+            directory.note(charged.ledger)
+            directory.every_round = source.checkpoints_every_round
             for step in charged_rounds(run, source, source.keys(directory.ratchet)):
                 if step.state is not run.state:
                     directory.record(step.state, step.history[-1])

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from tacit.core import (
     View,
     Wave,
 )
+from tacit.core.rows import ClippedSum
 from tacit.core.wave import Shapes
 from tacit.errors import TrainingError, UserError
 from tacit.pieces.codecs import Size, sensing
@@ -69,6 +71,11 @@ class Public:
     def descend(self, weights: Tensor, how: Descent) -> Rows:
         assert (how.lr, how.steps, how.epochs, how.batch_size) == (0.5, 3, None, 7)
         return DenseRows(self.update[None])
+
+    def clipped_sums(
+        self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
+    ) -> list[ClippedSum]:
+        raise NotImplementedError
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         raise NotImplementedError

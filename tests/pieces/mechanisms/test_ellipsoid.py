@@ -13,6 +13,7 @@ from tacit.core import Bound, DenseRows, Key, Messages, Method, SimulatedRound, 
 from tacit.core.prices import Gaussian, Release
 from tacit.core.server_half import reject_non_finite, sum_messages
 from tacit.errors import CompositionError, UserError
+from tacit.noise.sum_grid import DISTANCE
 from tacit.pieces.codecs import FixedRandom, Select, Size
 from tacit.pieces.mechanisms import (
     CentralGaussian,
@@ -23,7 +24,6 @@ from tacit.pieces.mechanisms import (
 )
 from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.pieces.mechanisms.ellipsoid import MOVES, START
-from tacit.pieces.mechanisms.sum_grid import DISTANCE
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import Sgd
 

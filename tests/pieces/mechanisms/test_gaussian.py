@@ -12,9 +12,9 @@ from tacit.core.method import Method
 from tacit.core.prices import Gaussian, Release, Unproved
 from tacit.core.server_half import reject_non_finite, server_side, sum_messages
 from tacit.errors import UserError
+from tacit.noise.sum_grid import DISTANCE
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
 from tacit.pieces.mechanisms.clipping import BOUND, Clip
-from tacit.pieces.mechanisms.sum_grid import DISTANCE
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import Sgd
 

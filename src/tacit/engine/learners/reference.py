@@ -14,6 +14,7 @@ from tacit.core import DenseRows, Descent, Key, Loss, MaskedRows, Perturbation, 
 from tacit.core.losses import scores
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout, StartingWeights, has_dropout
+from tacit.engine.learners.records.one_by_one import ReferenceRecords
 from tacit.engine.scoring import HypothesisScorer
 
 
@@ -24,6 +25,7 @@ class ReferenceLearner:
         self.model = copy.deepcopy(model).train()
         self.loss = loss
         self.scorer = HypothesisScorer(model, loss)
+        self.records = ReferenceRecords(model, loss)
         self.layout = Layout.of(model)
         self.random = has_dropout(model)
         self.parameters: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]

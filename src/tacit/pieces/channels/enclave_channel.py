@@ -179,14 +179,19 @@ def enclave_service(
     """
     if not isinstance(method.channel, Enclave):
         raise UserError(f"Expected a method with the channel Enclave, got {method.channel}.")
-    charge = None if method.budget is None else _charging(method, configuration.population, journal)
+    charged = method.budget is not None and (method.accounted or method.record_bound is not None)
+    charge = _charging(method, configuration.population, journal) if charged else None
     return EnclaveService(configuration, method, method.channel.message_format, attestor, journal, charge, channel)
 
 
 def _charging(method: Method, population: int, journal: Journal | None) -> Charge:
     """Charges rounds to the method's budget, after those of the journal, and refuses those that exceed it."""
-    from tacit.privacy.accountants import Accounting  # it imports dp_accounting, which takes a second
+    from tacit.privacy.accountants import (
+        Accounting,
+        default_accountant,
+    )  # it imports dp_accounting, which takes a second
     from tacit.privacy.charging import accountant_for, release_of
+    from tacit.privacy.record_charging import record_release
 
     budget = method.budget
     assert budget is not None
@@ -194,12 +199,16 @@ def _charging(method: Method, population: int, journal: Journal | None) -> Charg
         raise UserError(f"Expected a mechanism with a noise multiplier, got {method.mechanism}. Configure it anew.")
 
     def composed(before: Accounting, index: int, turnout: Turnout) -> Accounting:
-        release = release_of(method, population, index, turnout)
+        if method.record_bound is None:
+            release = release_of(method, population, index, turnout)
+        else:  # as if every client took part in every round
+            release = record_release(method, turnout)
         if release is None:
             raise BudgetError(f"Round {index} has no noise that could be accounted for: nothing is released.")
         return before.compose(release)
 
-    spent = Accounting.of(accountant_for(method, population))
+    planned = record_release(method) if method.record_bound is not None else None
+    spent = Accounting.of(accountant_for(method, population) if planned is None else default_accountant(planned))
     for entry in journal.entries if journal else ():
         spent = composed(spent, entry.round, entry.turnout)
 

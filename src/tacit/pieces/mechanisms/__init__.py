@@ -1,7 +1,7 @@
 """Mechanisms: how updates are clipped, how noise is added, and what guarantee follows."""
 
 from tacit.pieces.mechanisms.arithmetic import Grid, Reals
-from tacit.pieces.mechanisms.clipping import FixedClip, MedianClip, PublicClip, QuantileClip
+from tacit.pieces.mechanisms.clipping import FixedClip, MedianClip, PublicClip, QuantileClip, RecordClip
 from tacit.pieces.mechanisms.ellipsoid import EllipsoidClip, PublicMovement, ReleasedMovement
 from tacit.pieces.mechanisms.gaussian import CentralGaussian, DistributedGaussian
 from tacit.pieces.mechanisms.groups import InputFeatures, SingleWeights
@@ -26,6 +26,7 @@ __all__ = [
     "PublicMovement",
     "QuantileClip",
     "Reals",
+    "RecordClip",
     "ReleasedMovement",
     "SingleWeights",
     "TwoLevel",

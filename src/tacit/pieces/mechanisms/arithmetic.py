@@ -16,9 +16,9 @@ from tacit.core.prices import Gaussian, Release
 from tacit.core.rows import Rows
 from tacit.core.schema import choose
 from tacit.errors import expect
+from tacit.noise.discrete import DiscreteGaussian, Integers, Skellam, distance_of_sum
+from tacit.noise.lattice import MIN_STEPS, Lattice
 from tacit.pieces.mechanisms.clipping import clip_rows
-from tacit.pieces.mechanisms.discrete import DiscreteGaussian, Integers, Skellam, distance_of_sum
-from tacit.pieces.mechanisms.lattice import MIN_STEPS, Lattice
 
 DISTANCE = 2.0**-62  # total variation of a round on a grid from its price, for up to 2^15 clients and 2^28 coordinates
 REAL_VALUED = "The noise is real-valued: what its rounding to floating-point numbers reveals is not covered."
@@ -38,12 +38,20 @@ class SharedNoise:
         multiplier: standard deviation of the honest clients' noise over that bound.
         honest: the fraction of a cohort that is assumed to add its share and not to disclose it.
         dropouts: the fraction of a cohort that may be lost, for which every share has a surplus.
+        records: the bound is on one record's contribution, and a row is a sum over at most so many; None: it is on the
+            whole row.
     """
 
     bound: Bound
     multiplier: float
     honest: float
     dropouts: float = 0.0
+    records: int | None = None
+
+    @property
+    def row_bound(self) -> Bound:
+        """The bound to which rows are clipped."""
+        return self.bound if self.records is None else Bound((self.bound.whole * self.records,))
 
     def tolerated(self, cohort: int) -> int:
         """The number of losses for which shares provide."""
@@ -103,7 +111,7 @@ class Reals:
     bits: ClassVar[int | None] = None
 
     def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
-        return replace(messages, rows=clip_rows(_finite(messages.rows), noise.bound))
+        return replace(messages, rows=clip_rows(_finite(messages.rows), noise.row_bound))
 
     def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
         deviation = noise.bound.whole * noise.multiplier * sqrt(count / noise.shares(now))
@@ -118,7 +126,7 @@ class Grid:
     """Integers: rows are rounded to a public grid and get discrete noise, so that their sum is exact.
 
     Rows are clipped in float64, rounded stochastically (unbiased), and checked against the bound in integers. Noise is
-    drawn from a table of 127-bit probabilities and a cryptographic stream (see `tacit.pieces.mechanisms.lattice`).
+    drawn from a table of 127-bit probabilities and a cryptographic stream (see `tacit.noise.lattice`).
 
     Args:
         noise: `gaussian` (the discrete Gaussian), or `skellam`, for which amplification bounds are less tight.
@@ -150,7 +158,7 @@ class Grid:
         lattice = self.lattice(noise, messages.rows.dim, now)
         rows = messages.rows.dense()
         values = np.zeros(tuple(rows.shape), np.int64)
-        for i, source in enumerate(_rounding_sources(messages, now)):
+        for i, source in enumerate(_rounding_sources(messages, noise, now)):
             values[i] = lattice.quantize(rows[i].cpu().numpy(), source)
         step = GridStep(1 / lattice.scale, lattice.inflation)
         return replace(messages, rows=DenseRows(_to_numbers(values, lattice, rows)), grid_step=step)
@@ -191,11 +199,15 @@ def _fitted(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) -> Lattic
         noise=NOISES[grid.noise],
         steps=grid.steps,
         least=max(MIN_STEPS, ceil(MIN_COMPONENT * max_cohort / multiplier) if noise.tolerated(max_cohort) else 0),
+        records=noise.records,
     )
+    of_rows = "" if noise.records is None else f", rows of up to {noise.records} records"
+    smaller = "" if noise.records is None else ", smaller batches"
     expect(
         lattice.steps >= grid.min_steps,
-        f"{grid.bits} bits to have room for {grid.min_steps} steps of the bound and noise of {multiplier:.4g} times it",
-        "Use more bits (at most 32), or less noise: a larger ε, fewer rounds, smaller cohorts.",
+        f"{grid.bits} bits to have room for {grid.min_steps} steps of the bound{of_rows} and noise of {multiplier:.4g} "
+        "times it",
+        f"Use more bits (at most 32){smaller}, or less noise: a larger ε, fewer rounds, smaller cohorts.",
     )
     if isinstance(lattice.noise, DiscreteGaussian):
         advice = "Use more bits or steps, or Skellam noise."
@@ -219,9 +231,11 @@ def _finite(rows: Rows) -> Rows:
     return DenseRows(torch.where(finite[:, None], dense, torch.zeros_like(dense)))
 
 
-def _rounding_sources(messages: Messages, now: ClientRound) -> list[Callable[[int], bytes]]:
-    """Each client's randomness for rounding; no guarantee depends on it, so a fast generator suffices."""
+def _rounding_sources(messages: Messages, noise: SharedNoise, now: ClientRound) -> list[Callable[[int], bytes]]:
+    """Each client's randomness for rounding; only a guarantee for records depends on it, else a fast one suffices."""
     keys = now.clients.child("rounding")
+    if noise.records is not None:
+        return [keys.of(client).byte_source() for client in messages.clients.tolist()]
     return [keys.of(client).fast_generator().bytes for client in messages.clients.tolist()]
 
 

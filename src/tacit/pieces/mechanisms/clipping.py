@@ -3,6 +3,7 @@
 | clip | bound | covered by the guarantee? |
 |---|---|---|
 | `FixedClip` | chosen before the run | yes, if it was chosen without looking at the clients' data |
+| `RecordClip` | of what one record adds to a row, whose trainer clips it | yes, for records; not for clients |
 | `PublicClip` | the norm of an update on public data (Kerkouche et al. 2021) | yes: no client's data are used |
 | `QuantileClip` | adapts to a quantile of the clients' norms (Andrew et al. 2021) | yes: its own noise is accounted |
 | `EllipsoidClip` | one bound per coordinate (`tacit.pieces.mechanisms.ellipsoid`) | yes: its axes are public |
@@ -21,7 +22,7 @@ from torch import Tensor
 from tacit.core import Bound, DenseRows, Rows, ServerRound, State, Sum
 from tacit.core.interfaces import DryRun
 from tacit.errors import PublicDataError, expect
-from tacit.pieces.mechanisms.sum_grid import noisy_count
+from tacit.noise.sum_grid import noisy_count
 
 BOUND = "mechanism/bound"
 
@@ -107,6 +108,33 @@ class FixedClip(NonAdaptive, WithoutPublicData):
             return Bound((self.value,))
         count = len(state.layers)
         return Bound((self.value / sqrt(count),) * count, state.layers)
+
+
+@dataclass(frozen=True)
+class RecordClip(NonAdaptive, WithoutPublicData):
+    """A bound on what one record adds to a row: the trainer clips the gradient of every record (`RecordGradient`).
+
+    Args:
+        value: the bound of one record's contribution; that of the trainer.
+        records: the most records that a row is taken to sum over: a longer row than `records · value` is projected to
+            that length, which moves no two rows apart. Choose it well above the expected batch, so that this is rare.
+
+    Formal guarantees: adding or removing one record changes the row of its client by at most `value`, and no other row.
+    Nothing is said about a client as a whole.
+    """
+
+    value: float
+    records: int
+    per_layer: ClassVar[bool] = False
+    row_wise: ClassVar[bool] = True
+    unproved: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        expect(0 < self.value < float("inf"), f"clip={self.value} > 0 and finite")
+        expect(self.records >= 1, f"records={self.records} >= 1")
+
+    def bound(self, rows: Rows, state: State) -> Bound:
+        return Bound((self.value,))
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ from tacit.core.interfaces import DryRun, Payload, Visibility
 from tacit.core.prices import Price, Release, Unproved, Unsized
 from tacit.core.surplus import Surplus
 from tacit.errors import UserError, WireError, expect
+from tacit.noise.sum_grid import DISTANCE, SumGrid, WideSums
 from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
-from tacit.pieces.mechanisms.clipping import Clip, FixedClip, PublicClip, clip_rows
-from tacit.pieces.mechanisms.sum_grid import DISTANCE, SumGrid, WideSums
+from tacit.pieces.mechanisms.clipping import Clip, FixedClip, PublicClip, RecordClip, clip_rows
 from tacit.wire.frames import Part, Parts
 
 
@@ -70,6 +70,8 @@ class CentralGaussian:
 
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)
+        if isinstance(self.clip, RecordClip):
+            raise UserError("Expected a bound for clients' rows, got RecordClip. Use it in DistributedGaussian.")
         if self.noise_multiplier is not None:
             self.clip.sum_multiplier(self.noise_multiplier)  # raises if the clip alone releases more than declared
 
@@ -141,7 +143,7 @@ class DistributedGaussian:
     A row that is not finite becomes zeros at its client: a missing one would reveal that.
 
     Args:
-        clip: a public bound: `FixedClip` or `PublicClip`.
+        clip: a public bound: `FixedClip` or `PublicClip` of a client's row, `RecordClip` of what one record adds to it.
         noise_multiplier: standard deviation of the noise over the sensitivity; None: as much as the method's budget
             requires, computed when the population is known.
         dropouts: the fraction of a cohort that may be lost. If more are, `SecureSum` ends the round without a sum; with
@@ -158,6 +160,10 @@ class DistributedGaussian:
     follows from how many clients delivered. It requires a channel that reveals only the sum, clients that add their
     noise, and dropouts that depend neither on data nor on who else takes part.
 
+    With `RecordClip` all of this is said about one record, not about a client: who takes part is then no secret, so
+    that the variance of the noise reveals nothing, and it is the Poisson batches of the trainer that amplify, also
+    against the server.
+
     Sees: the server and recipients of the model, the noisy sum; colluding clients can subtract their own shares.
     """
 
@@ -173,7 +179,7 @@ class DistributedGaussian:
 
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)
-        if not isinstance(self.clip, FixedClip | PublicClip) or self.clip.per_layer:
+        if not isinstance(self.clip, FixedClip | PublicClip | RecordClip) or self.clip.per_layer:
             raise UserError(
                 f"Expected a public bound for whole rows, because clients clip before they send, got {self.clip}. "
                 "Use FixedClip or PublicClip."
@@ -187,13 +193,23 @@ class DistributedGaussian:
         return self.arithmetic.bits
 
     @property
+    def record_bound(self) -> float | None:
+        """The bound on what one record adds to a row, if it is records that are protected."""
+        return self.clip.value if isinstance(self.clip, RecordClip) else None
+
+    @property
+    def row_bound(self) -> float | None:
+        """The largest norm of a row of records, without noise."""
+        return self.clip.value * self.clip.records if isinstance(self.clip, RecordClip) else None
+
+    @property
     def honest(self) -> float:
         """The fraction of a cohort that is assumed to deliver honest noise."""
         return 1 - self.dropouts - self.colluding
 
     def deviation(self, view: View, now: Round) -> float:
         """The standard deviation of one client's share of the noise, with its surplus."""
-        noise = self._noise(_received_bound(view))
+        noise = self._noise(self._received_bound(view))
         return noise.bound.whole * noise.multiplier / sqrt(noise.shares(now))
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
@@ -221,7 +237,7 @@ class DistributedGaussian:
 
     def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         """Clip to the bound in the broadcast, and add each client's share of the noise unless all are drawn at once."""
-        noise = self._noise(_received_bound(view))
+        noise = self._noise(self._received_bound(view))
         surplus = Surplus(noise.tolerated(now.cohort))
         encoded = replace(self.arithmetic.encode(messages, noise, now), surplus=surplus)
         if self.at_once or not encoded.rows.count:
@@ -257,6 +273,13 @@ class DistributedGaussian:
         """Whether the noise has the same variance for every cohort and loss, and the adversary knows nobody's share."""
         return self.colluding == 0 and (turnout is None or self.tolerates(turnout))
 
+    def _received_bound(self, view: View) -> Bound:
+        """The bound in a broadcast; that of records is the trainer's, so that a client accepts no other."""
+        received = _received_bound(view)
+        if self.record_bound not in (None, received.whole):
+            raise WireError(f"Expected the bound of records, {self.record_bound:g}, got {received.whole:g}.")
+        return received
+
     def _bound(self, state: State) -> Bound:
         return Bound((self.clip.bound(_NO_ROWS, state).whole,))
 
@@ -264,7 +287,8 @@ class DistributedGaussian:
         return self._noise_of(_given(self.noise_multiplier), bound)
 
     def _noise_of(self, multiplier: float, bound: Bound) -> SharedNoise:
-        return SharedNoise(bound, multiplier, self.honest, self.dropouts)
+        records = self.clip.records if isinstance(self.clip, RecordClip) else None
+        return SharedNoise(bound, multiplier, self.honest, self.dropouts, records)
 
     def _part(self, turnout: Turnout | None) -> float:
         """The part of the declared noise that a sum has at least."""

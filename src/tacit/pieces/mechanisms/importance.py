@@ -209,6 +209,7 @@ class ByImportance:
     expects: Payload = "weights"
     per_layer: ClassVar[bool] = True
     bits: ClassVar[int | None] = None
+    reads_records: ClassVar[bool] = True  # to choose where noise is added
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, ClientNoise) or getattr(self.base, "at_once", False):

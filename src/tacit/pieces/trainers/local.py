@@ -6,13 +6,14 @@ References: McMahan et al. 2017 (FederatedAveraging); Kerkouche et al. 2021, Alg
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from tacit.core import ClientRound, DenseRows, Descent, Rows, State, View, Wave
 from tacit.core.interfaces import Payload, Trainer
+from tacit.core.prices import RecordPrice, RecordSum, Unproved
 from tacit.core.schema import instead_of
 from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
@@ -68,6 +69,16 @@ class Sgd:
     def variants(self, state: State) -> Mapping[str, Tensor]:
         return {}
 
+    def record_price(self, samples: int) -> RecordPrice | None:
+        return None
+
+    @property
+    def record_sum(self) -> RecordSum | None:
+        return None
+
+    def sized(self, noise: float) -> Self:
+        return self
+
     def descent(self, now: ClientRound) -> Descent:
         """The local training of this round, for the engine."""
         return Descent(
@@ -110,6 +121,16 @@ class Masked:
 
     def variants(self, state: State) -> Mapping[str, Tensor]:
         return {}
+
+    def record_price(self, samples: int) -> RecordPrice | None:
+        return self.sgd.record_price(samples)
+
+    @property
+    def record_sum(self) -> RecordSum | None:
+        return self.sgd.record_sum
+
+    def sized(self, noise: float) -> Self:
+        return replace(self, sgd=self.sgd.sized(noise))
 
 
 @dataclass(frozen=True)
@@ -159,6 +180,18 @@ class BestOf:
 
     def variants(self, state: State) -> Mapping[str, Tensor]:
         return {}
+
+    def record_price(self, samples: int) -> RecordPrice | None:
+        if self.trainer.record_price(samples) is None:
+            return None
+        return Unproved("every client chooses a hypothesis by the loss on its records, which gets no noise")
+
+    @property
+    def record_sum(self) -> RecordSum | None:
+        return None
+
+    def sized(self, noise: float) -> Self:
+        return replace(self, trainer=self.trainer.sized(noise))
 
 
 def _hypotheses(view: View) -> Tensor:

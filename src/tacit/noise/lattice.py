@@ -11,14 +11,14 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import ceil, floor, isqrt, ldexp, log2, sqrt
+from math import ceil, floor, isqrt, ldexp, log, log2, sqrt
 
 import numpy as np
 import numpy.typing as npt
 
 from tacit.core.prices import Zcdp
 from tacit.errors import TacitError, UserError, expect
-from tacit.pieces.mechanisms.discrete import ByteSource, DiscreteGaussian, IntegerBound, IntegerNoise, Integers
+from tacit.noise.discrete import ByteSource, DiscreteGaussian, IntegerBound, IntegerNoise, Integers
 
 Floats = npt.NDArray[np.float64]
 Ring = npt.NDArray[np.uint32]
@@ -27,6 +27,9 @@ MIN_STEPS = 4096  # the clipping bound in steps of the grid, if there is room
 MAX_TRIES = 64  # each rounding succeeds with probability 0.39 or more
 MAX_INFLATION = 0.5  # a grid that needs 50 % more noise is not worth the bytes it saves
 MAX_OVERFLOW = 2.0**-64  # the largest probability that a round's sum overflows
+LOG_FAILURE = 100 * log(2)  # stochastic rounding exceeds its bound with probability 2⁻¹⁰⁰ at most
+WAVE = 128  # rows are summed in float32 up to this number, and sums of them in float64
+CLIPPING = 2.0**-14  # by how much rounding errors of norm and factor can lengthen a clipped row, relative to the bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,7 @@ class Lattice:
         noise: the noise that every client adds to every coordinate, in steps of the grid.
         steps: the clipping bound in steps of the grid; more steps make a finer grid.
         bits: integers are modulo 2^bits.
+        records: a row is a sum over at most so many records, each within `clip`; None: the row itself is.
 
     Formal guarantees: the integers of any row are within `bound`, which includes rounding (checked in exact integers).
     A row that is not finite becomes zeros, since omitting it would reveal that. The sum of honest clients can overflow
@@ -47,6 +51,11 @@ class Lattice:
     overflow would damage the model, not the guarantee, because it is post-processing. Removing a client here means that
     it adds its noise to a row of zeros. If cohorts are secret, as amplification requires, the noise of each round must
     be sized by its own honest clients; otherwise the noise of the sum would reveal their number.
+
+    With `records`, a row is not clipped but projected to the ball of radius `records · clip`, which moves no two rows
+    apart, and rounded stochastically once, whatever comes of it. `bound` is then on the change of the integers if one
+    record is added or removed: with equal randomness the two roundings differ by a stochastic rounding of the
+    difference (step 3 of the proof of `SumGrid`), but for a probability of 2⁻¹⁰⁰.
 
     Example:
         >>> grid = Lattice.fit(clip=1.0, dim=3, cohort=2, honest=2, noise_multiplier=1e-3)
@@ -61,6 +70,7 @@ class Lattice:
     noise: IntegerNoise
     steps: float = float(MIN_STEPS)
     bits: int = 32
+    records: int | None = None
 
     def __post_init__(self) -> None:
         expect(0 < self.clip < float("inf"), f"clip={self.clip} > 0 and finite")
@@ -69,11 +79,12 @@ class Lattice:
         expect(2 <= self.bits <= 32, f"bits={self.bits} in [2, 32]")
         expect(1 <= self.steps < 1 << 31, f"steps={self.steps} in [1, 2^31)")
         expect(self.scale < float("inf"), f"clip={self.clip} to be a normal number")
+        expect(self.records is None or self.records >= 1, f"records={self.records} >= 1")
         expect(
             self._tail <= MAX_OVERFLOW,
             f"the sum of {self.cohort} rows of up to {self.max_coordinate} with noise of {self.noise.sigma:.4g} each "
             f"to overflow {self.bits} bits with probability at most 2^-64, not {self._tail:.2g}",
-            "Use more bits or fewer steps.",
+            "Use more bits or fewer steps." if self.records is None else "Use smaller batches or fewer clients.",
         )
 
     @staticmethod
@@ -88,6 +99,7 @@ class Lattice:
         noise: type[IntegerNoise] = DiscreteGaussian,
         steps: int | None = None,
         least: int = MIN_STEPS,
+        records: int | None = None,
     ) -> "Lattice":
         """The lattice on which the shares of `honest` clients alone have this noise multiplier.
 
@@ -100,14 +112,15 @@ class Lattice:
 
         def at(exponent: int) -> "Lattice":
             scaled = ldexp(clip, exponent)
-            share = noise.for_shares(noise_multiplier, rounded_bound(scaled, dim), honest)
-            return Lattice(clip=clip, dim=dim, cohort=cohort, noise=share, steps=scaled, bits=bits)
+            share = noise.for_shares(noise_multiplier, _influence(scaled, dim, records), honest)
+            return Lattice(clip=clip, dim=dim, cohort=cohort, noise=share, steps=scaled, bits=bits, records=records)
 
         expect(0 < clip < float("inf"), f"clip={clip} > 0 and finite")
         wanted = ceil(log2((steps or max(least, floor(11 * sqrt(dim)))) / clip))
         grid = at(wanted if steps else _finest(at, wanted, ceil(-log2(clip))))
         statement = f"rounding to {grid.steps:g} steps to increase norms by {grid.inflation:.0%} <= {MAX_INFLATION:.0%}"
-        expect(grid.inflation <= MAX_INFLATION, statement, f"More steps do not fit {bits} bits. Use more bits.")
+        advice = "Use more bits." if records is None else "Use smaller batches or fewer clients."
+        expect(grid.inflation <= MAX_INFLATION, statement, f"More steps do not fit {bits} bits. {advice}")
         return grid
 
     def for_cohort(self, cohort: int, honest: float, noise_multiplier: float) -> "Lattice":
@@ -121,13 +134,13 @@ class Lattice:
 
     @property
     def bound(self) -> IntegerBound:
-        """The bound on one client's contribution, in steps of the grid."""
-        return rounded_bound(self.steps, self.dim)
+        """The bound on one client's contribution, or on that of one record, in steps of the grid."""
+        return _influence(self.steps, self.dim, self.records)
 
     @property
     def max_coordinate(self) -> int:
         """The largest magnitude of a coordinate in an honest row, before noise."""
-        return isqrt(self.bound.squared)
+        return isqrt(self.bound.squared) if self.records is None else ceil(self.records * self.steps) + 1
 
     @property
     def inflation(self) -> float:
@@ -153,9 +166,11 @@ class Lattice:
         return self._modulo(self.quantize(row, source) + self.noise.table.sample(self.dim, source))
 
     def quantize(self, row: npt.ArrayLike, source: ByteSource = os.urandom) -> Integers:
-        """The row on the grid, without noise; its bound is checked in integers."""
-        scaled = clip_row(np.asarray(row, dtype=np.float64), self.clip) * self.scale
+        """The row on the grid, without noise; its bound is checked in integers, or that of its coordinates."""
+        scaled = clip_row(np.asarray(row, dtype=np.float64), self.clip * (self.records or 1)) * self.scale
         expect(scaled.shape == (self.dim,), f"a row of shape ({self.dim},), not {scaled.shape}")
+        if self.records is not None:  # to try again would depend on the row, and so on more than one record
+            return np.clip(stochastic_round(scaled, source), -self.max_coordinate, self.max_coordinate)
         for _ in range(MAX_TRIES):
             if self._within(rounded := stochastic_round(scaled, source)):
                 return rounded
@@ -202,6 +217,25 @@ def rounded_bound(steps: float, dim: int, log_failure: float = 0.5) -> IntegerBo
     """
     typical = steps**2 + dim / 4 + sqrt(2 * log_failure) * (steps + sqrt(dim) / 2)
     return IntegerBound(floor(min(typical, (steps + sqrt(dim)) ** 2)), dim)
+
+
+def _influence(steps: float, dim: int, records: int | None) -> IntegerBound:
+    """The bound on what rounding leaves of a row of norm `steps`, or of a record's part in a row of so many."""
+    if records is None:
+        return rounded_bound(steps, dim)
+    return rounded_bound(steps * (1 + float_error(records)), dim, LOG_FAILURE)
+
+
+def float_error(rows: int) -> float:
+    """By how much floating point can increase the change of a sum of so many rows, relative to their bound.
+
+    The first step of the proof of `SumGrid`. The number of rows is rounded up to a power of two, so that cohorts of
+    similar size have the same table.
+    """
+    count = 1 << max(ceil(log2(max(rows, 1))), 0)
+    single, double = ldexp(min(count, WAVE), -24), ldexp(count + 8, -53)
+    relative = single / (1 - single) + double / (1 - double)
+    return CLIPPING + 2 * count * relative * (1 + CLIPPING)
 
 
 def clip_row(row: Floats, clip: float) -> Floats:

@@ -13,7 +13,7 @@ from scipy.special import ive
 
 from tacit.core import Key
 from tacit.errors import UserError
-from tacit.pieces.mechanisms.discrete import (
+from tacit.noise.discrete import (
     BLOCK,
     PRECISION,
     REST,

@@ -13,8 +13,8 @@ from scipy import stats
 
 from tacit.core import Key
 from tacit.errors import UserError
-from tacit.pieces.mechanisms.discrete import ByteSource, DiscreteGaussian, IntegerNoise, Skellam
-from tacit.pieces.mechanisms.lattice import MAX_OVERFLOW, MAX_TRIES, Lattice, clip_row, rounded_bound, stochastic_round
+from tacit.noise.discrete import ByteSource, DiscreteGaussian, IntegerNoise, Skellam
+from tacit.noise.lattice import MAX_OVERFLOW, MAX_TRIES, Lattice, clip_row, rounded_bound, stochastic_round
 
 Kind = type[DiscreteGaussian] | type[Skellam]
 DIM = 500

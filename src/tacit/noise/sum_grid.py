@@ -13,7 +13,7 @@ Steinke 2021 (stochastic rounding); Higham, Accuracy and Stability of Numerical 
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, floor, hypot, ldexp, log, log2, sqrt
+from math import ceil, floor, hypot, ldexp, log2, sqrt
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tacit.core import DenseRows, Rows
 from tacit.errors import expect
-from tacit.pieces.mechanisms.discrete import (
+from tacit.noise.discrete import (
     BLOCK,
     SMOOTHING,
     ByteSource,
@@ -29,14 +29,11 @@ from tacit.pieces.mechanisms.discrete import (
     IntegerBound,
     draw_bytes,
 )
-from tacit.pieces.mechanisms.lattice import Floats, rounded_bound
+from tacit.noise.lattice import LOG_FAILURE, WAVE, Floats, float_error, rounded_bound
 
 DISTANCE = 2.0**-80  # total variation of a round from its price, for up to 2²⁸ coordinates
-LOG_FAILURE = 100 * log(2)  # stochastic rounding exceeds its bound with probability 2⁻¹⁰⁰ at most
 MAX_TABLE_SIGMA = 2e4  # the table of wider noise is slow to build: wider noise is a sum of samples
 FINE_BITS = 16  # the sum is rounded to steps of 2⁻¹⁶ first, so that stochastic rounding is exact in integers
-WAVE = 128  # rows are summed in float32 up to this number, and sums of them in float64
-CLIPPING = 2.0**-14  # by how much rounding errors of norm and factor can lengthen a clipped row, relative to the bound
 LARGEST = 2.0**52  # in fine steps, of a coordinate; sums of up to 2²⁰ rows are smaller
 COUNT_SIGMA = 256.0  # noise on a count, in steps of its grid
 
@@ -156,18 +153,6 @@ def round_stochastically(fine: Floats, source: ByteSource) -> Floats:
     values += np.frombuffer(draw_bytes(source, 2 * len(values)), "<u2")
     values *= ldexp(1, -FINE_BITS)
     return np.floor(values, out=values)
-
-
-def float_error(rows: int) -> float:
-    """By how much floating point can increase the change of a sum of so many rows, relative to their bound.
-
-    The first step of the proof of `SumGrid`. The number of rows is rounded up to a power of two, so that cohorts of
-    similar size have the same table.
-    """
-    count = 1 << max(ceil(log2(max(rows, 1))), 0)
-    single, double = ldexp(min(count, WAVE), -24), ldexp(count + 8, -53)
-    relative = single / (1 - single) + double / (1 - double)
-    return CLIPPING + 2 * count * relative * (1 + CLIPPING)
 
 
 def noisy_count(count: int, deviation: float, source: ByteSource) -> float:

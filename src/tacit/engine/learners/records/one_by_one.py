@@ -1,0 +1,39 @@
+"""Clipping per record, one record after the other with autograd: slow and simple. The other ways must agree with it."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from tacit.core import Loss
+from tacit.core.rows import ClippedSum
+from tacit.engine.layout import Layout
+from tacit.engine.learners.records.batched import LONGEST
+
+
+class ReferenceRecords:
+    """Sums of clipped gradients, record by record."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        self.layout, self.loss = Layout.of(model), loss
+        self.model = copy.deepcopy(model).train()
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+
+    def clipped_sum(self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None) -> ClippedSum:
+        """The sum over all weights, or those under the mask; records whose gradient is not finite add nothing to it."""
+        self.layout.load(self.model, weights)
+        length = self.layout.dim if mask is None else len(mask)
+        total, norms = torch.zeros(length, dtype=torch.float64, device=weights.device), []
+        for record in range(len(x)):
+            gradient = self._gradient(x[record : record + 1], y[record : record + 1]).double()
+            gradient = gradient if mask is None else gradient[mask]
+            norm = float(gradient.norm())
+            norms.append(norm)
+            if norm <= clip * LONGEST:
+                total += gradient * min(1.0, clip / norm if norm else 1.0)
+        return ClippedSum(total, torch.tensor(norms, dtype=torch.float64, device=weights.device))
+
+    def _gradient(self, x: Tensor, y: Tensor) -> Tensor:
+        loss = self.loss.per_sample(self.model(x), y).sum()
+        found = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        return torch.cat([gradient.reshape(-1) for gradient in found])

@@ -1,0 +1,269 @@
+"""Trainers for the protection of single records, whose gradients they clip one by one.
+
+Batches are drawn by Poisson sampling, from the client's own key.
+`DpSgd` adds noise to every step, at the client. `RecordGradient` sends the sum of one batch, to which a mechanism adds
+noise in shares. Neither says anything about a person with several records.
+
+References: Abadi et al., Deep Learning with Differential Privacy, CCS 2016 (DP-SGD); McMahan et al. 2017 (FedSGD).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import log, log1p
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from tacit.core import ClientRound, DenseRows, Key, MaskedRows, Rows, State, View, Wave
+from tacit.core.interfaces import Payload
+from tacit.core.prices import Gaussian, RecordPrice, RecordSum, Release, Repeated, Sampling, Unsized
+from tacit.core.schema import instead_of
+from tacit.core.wave import Shapes
+from tacit.errors import UserError, expect
+from tacit.noise.sum_grid import DISTANCE, SumGrid
+
+OVERFULL = 2.0**-100  # the probability at most with which a batch has more records than the noise provides for
+ADVERSARY = "anyone who sees the client's messages, the server included"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgd:
+    """DP-SGD within a client: every step clips the gradient of each record, and adds noise to their sum.
+
+    A step draws a batch, each record independently with probability `batch_size / samples`; sums the records'
+    gradients, each clipped to `clip` over all trained weights; adds integer-valued Gaussian noise, as `CentralGaussian`
+    does to a sum of clients; and divides by the expected size of the batch. An empty batch is a step of noise alone. A
+    record whose gradient is not finite, or 2⁶⁰ times longer than `clip`, adds nothing.
+
+    Args:
+        lr: learning rate in round 0.
+        steps: steps per round; give either this or `epochs`.
+        epochs: per round; each is `samples / batch_size` steps, rounded, and at least one.
+        batch_size: the expected number of records per step; clients with fewer use all of theirs.
+        clip: the largest L2 norm of a record's gradient; longer ones are scaled down to it.
+        noise_multiplier: standard deviation of a step's noise over `clip`; None: as much as the method's budget
+            requires, computed when the population is known.
+        decay: the learning rate of round t is `lr * decay**t`.
+        momentum: of the noisy gradients, within a round.
+        weight_decay: coefficient of the L2 penalty, which is added after the noise.
+        masked: train only the weights under the codec's mask; norms and noise are then those of these weights.
+
+    Formal guarantees: adding or removing one record changes a step's sum by at most `clip`, so that a round is a
+    sequence of Gaussian mechanisms of `noise_multiplier` on Poisson samples, up to a total variation of 2⁻⁷⁹ each,
+    against everybody who sees what the client sends; the number of its records is public. Floating-point errors of
+    norms and sums are part of the sensitivity, as in `SumGrid`. Not covered: the records of a batch are computed
+    together, and the last bits of one record's gradient depend on the others.
+
+    Sees: whoever sees the client's message, the trained weights, of which every step was noised.
+
+    Example:
+        >>> trainer = DpSgd(lr=0.1, epochs=2, batch_size=64, clip=1.0, noise_multiplier=1.1)
+        >>> price = trainer.record_price(samples=640)
+        >>> price.times, price.release.sampling.rate
+        (20, 0.1)
+    """
+
+    lr: float
+    steps: int | None = instead_of("epochs")
+    epochs: int | None = instead_of("steps")
+    batch_size: int
+    clip: float
+    noise_multiplier: float | None = None
+    decay: float = 1.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    masked: bool = False
+    sends: ClassVar[Payload] = "updates"
+    chooses: ClassVar[bool] = False
+    record_sum: ClassVar[RecordSum | None] = None
+
+    def __post_init__(self) -> None:
+        expect(self.lr > 0, f"lr={self.lr} > 0")
+        expect((self.steps is None) != (self.epochs is None), "either steps or epochs, and not both")
+        expect((self.steps or self.epochs or 0) >= 1, f"steps={self.steps} or epochs={self.epochs} >= 1")
+        expect(self.batch_size >= 1, f"batch_size={self.batch_size} >= 1")
+        expect(0 < self.clip < float("inf"), f"clip={self.clip} > 0 and finite")
+        noise = self.noise_multiplier
+        expect(noise is None or 0 < noise < float("inf"), f"noise_multiplier={noise} > 0", "Without noise, use Sgd.")
+        expect(0 < self.decay <= 1, f"decay={self.decay} in (0, 1]")
+        expect(0 <= self.momentum < 1, f"momentum={self.momentum} in [0, 1)")
+        expect(self.weight_decay >= 0, f"weight_decay={self.weight_decay} >= 0")
+
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
+        if self.noise_multiplier is None:
+            raise UserError("Expected DpSgd to have a noise multiplier. Give one, or a budget from which it follows.")
+        mask = view.mask if self.masked else None
+        lr, numbers = self.lr * self.decay**now.index, torch.arange(len(data.clients))
+        values = [self._updated(view.weights, mask, data.keep(numbers == i), lr, now) for i in numbers.tolist()]
+        length = view.weights.shape[-1] if mask is None else len(mask)
+        return _rows(torch.stack([view.weights.new_empty(length), *values])[1:], mask, view.weights.shape[-1])
+
+    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
+        return ()
+
+    def variants(self, state: State) -> Mapping[str, Tensor]:
+        return {}
+
+    def record_price(self, samples: int) -> RecordPrice:
+        """The steps of a client with so many records; the rate of a small client is larger."""
+        if self.noise_multiplier is None:
+            return Unsized()
+        release = Release(
+            Gaussian(self.noise_multiplier),
+            distance=DISTANCE + OVERFULL,
+            sampling=Sampling.at(self.rate(samples), "poisson"),
+            adversary=ADVERSARY,
+        )
+        return Repeated(release, self.steps_of(samples))
+
+    def sized(self, noise: float) -> Self:
+        return replace(self, noise_multiplier=noise) if self.noise_multiplier is None else self
+
+    def rate(self, samples: int) -> float:
+        """The probability with which each of so many records is in a batch."""
+        return min(1.0, self.batch_size / max(samples, 1))
+
+    def steps_of(self, samples: int) -> int:
+        """The steps per round of a client with so many records."""
+        if self.steps is not None:
+            return self.steps
+        return max(1, round(samples / self.batch_size)) * (self.epochs or 0)
+
+    def _updated(self, start: Tensor, mask: Tensor | None, data: Wave, lr: float, now: ClientRound) -> Tensor:
+        """The update of a single client."""
+        (client,), (samples,) = data.clients.tolist(), data.samples.tolist()
+        rate, weights = self.rate(samples), start.clone()
+        own = slice(None) if mask is None else mask
+        trained, velocity = weights[own], torch.zeros_like(weights[own])
+        noise = _StepNoise.of(trained.numel(), samples, rate, self.clip, self.noise_multiplier or 0.0)
+        for step in range(self.steps_of(samples)):
+            batch = _batch(now.clients.child("records").of(client).child("step", step), samples, rate, noise.records)
+            (found,) = data.clipped_sums(weights, [batch], self.clip, mask)
+            key = now.clients.child("record noise").of(client).child("step", step)
+            direction = noise.added(found.total, key).to(trained.dtype).div_(rate * max(samples, 1))
+            velocity.mul_(self.momentum).add_(direction).add_(trained, alpha=self.weight_decay)
+            trained = trained.sub(velocity, alpha=lr)
+            weights[own] = trained
+        return trained - start[own]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordGradient:
+    """Minus the sum of the gradients of a Poisson batch, each clipped: one gradient step is taken by the server.
+
+    A row is that sum, not a mean and without a learning rate: adding or removing one record changes it by at most
+    `clip`. Divided by the expected number of records of the cohort and multiplied by the learning rate, the sum of all
+    rows is a step of SGD. It is noised by a mechanism, in shares.
+
+    Args:
+        rate: the probability with which each record is in the batch, the same for all clients.
+        clip: the largest L2 norm of a record's gradient; longer ones are scaled down to it.
+        masked: only the weights under the codec's mask have a gradient.
+
+    Formal guarantees: none by itself. What a record adds to a row is at most `clip` long, and a record whose gradient
+    is not finite, or 2⁶⁰ times longer, adds nothing; floating-point errors are within those that noise on sums provides
+    for.
+
+    Sees: whoever sees the message, the sum of a batch without noise. Use a mechanism that adds it.
+    """
+
+    rate: float
+    clip: float
+    masked: bool = False
+    sends: ClassVar[Payload] = "updates"
+    chooses: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        expect(0 < self.rate <= 1, f"rate={self.rate} in (0, 1]")
+        expect(0 < self.clip < float("inf"), f"clip={self.clip} > 0 and finite")
+
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
+        mask = view.mask if self.masked else None
+        keys = now.clients.child("records")
+        batches = [
+            _batch(keys.of(client), samples, self.rate)
+            for client, samples in zip(data.clients.tolist(), data.samples.tolist(), strict=True)
+        ]
+        found = data.clipped_sums(view.weights, batches, self.clip, mask)
+        length = view.weights.shape[-1] if mask is None else len(mask)
+        values = torch.stack([view.weights.new_empty(length), *(each.total.to(view.weights) for each in found)])[1:]
+        return _rows(values.neg_(), mask, view.weights.shape[-1])
+
+    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
+        return ()
+
+    def variants(self, state: State) -> Mapping[str, Tensor]:
+        return {}
+
+    def record_price(self, samples: int) -> RecordPrice | None:
+        return None
+
+    @property
+    def record_sum(self) -> RecordSum:
+        return RecordSum(self.clip, self.rate)
+
+    def sized(self, noise: float) -> Self:
+        return self
+
+
+@dataclass(frozen=True)
+class _StepNoise:
+    """The exact noise of a step.
+
+    Attributes:
+        grid: where the noise is added.
+        clip: the bound of a record.
+        records: the largest batch for which the grid provides.
+    """
+
+    grid: SumGrid
+    clip: float
+    records: int
+
+    @classmethod
+    def of(cls, dim: int, samples: int, rate: float, clip: float, multiplier: float) -> "_StepNoise":
+        """The noise of a sum over a Poisson batch of so many records, at `dim` weights."""
+        records = largest_batch(samples, rate)
+        return cls(SumGrid(dim, records, multiplier), clip, records)
+
+    def added(self, total: Tensor, key: Key) -> Tensor:
+        """The sum with noise."""
+        return self.grid.release(total, torch.tensor([self.clip], dtype=torch.float64), key.byte_source())
+
+
+@lru_cache(maxsize=1024)
+def largest_batch(samples: int, rate: float) -> int:
+    """A size that a Poisson batch exceeds with a probability of 2⁻¹⁰⁰ at most, by Chernoff's bound.
+
+    Example:
+        >>> largest_batch(60_000, 512 / 60_000), largest_batch(50, 0.5), largest_batch(10, 1.0)
+        (799, 50, 10)
+    """
+    low, high = int(samples * rate), samples
+    while low < high:
+        middle = (low + high) // 2
+        if _log_tail(middle + 1, samples, rate) <= log(OVERFULL):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _log_tail(count: int, samples: int, rate: float) -> float:
+    """The logarithm of a bound on P(X ≥ count), for a count above the mean: −n·KL(count / n, rate)."""
+    part = count / samples
+    if rate == 1 or part > 1:
+        return 0.0 if part <= 1 else float("-inf")
+    absent = 0.0 if part == 1 else (1 - part) * (log1p(-part) - log1p(-rate))
+    return -samples * (part * log(part / rate) + absent)
+
+
+def _batch(key: Key, samples: int, rate: float, largest: int | None = None) -> Tensor:
+    """The positions of the records of a Poisson batch, ascending; no more than the largest batch."""
+    return (key.stream().uniform(samples) < rate).nonzero().flatten()[:largest]
+
+
+def _rows(values: Tensor, mask: Tensor | None, dim: int) -> Rows:
+    return DenseRows(values) if mask is None else MaskedRows(values, mask, dim)

@@ -1,0 +1,341 @@
+"""Charging a run's rounds for records: each is charged before it is played, for every client that takes part in it.
+
+Batches of records are drawn by the clients, with secret coins, so that sampling amplifies against everybody, the server
+included. Who takes part in a round is no secret: sampling of clients amplifies nothing here, and each client is charged
+for the rounds in which it takes part. Importing this module imports `dp_accounting`, which takes a second.
+"""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Self
+
+from scipy.optimize import brentq
+from scipy.stats import binom
+
+from tacit.core import Budget, Method, Report, State, Turnout
+from tacit.core.prices import Adjacency, Release, Repeated, Unit
+from tacit.core.provenance import declaration
+from tacit.errors import BudgetError, expect
+from tacit.privacy.accountants import Accounting, Rdp, max_rounds
+from tacit.privacy.charging import DROPOUTS
+from tacit.privacy.guarantee import (
+    IN_COMMON,
+    PERSONS,
+    Guarantee,
+    delta_warning,
+    public_population,
+    record_adversary,
+)
+from tacit.privacy.ledger import Ledger, LedgerEntry
+from tacit.privacy.planning import bracket
+from tacit.privacy.records import RecordAccounting, RecordCharge
+
+UNLIKELY = 0.01  # with which some client takes part more often than its noise is sized for
+SIZES = "The number of records of every client is public: it decides at which rate its batches are drawn."
+
+
+@dataclass(frozen=True, eq=False)
+class RecordReservation:
+    """A round that is charged for the records of its cohort, and neither released nor failed yet.
+
+    Attributes:
+        earlier: the accounting of everything before it.
+        cohort: the clients that take part.
+        failed: how many attempts at the same round it includes.
+        entry: the round in the ledger, if there is one.
+    """
+
+    earlier: RecordAccounting
+    cohort: tuple[int, ...]
+    failed: int
+    entry: LedgerEntry | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RecordCharges:
+    """What the records of a run's clients were charged so far.
+
+    Attributes:
+        method: the method that is run.
+        sizes: the number of records of every client; public.
+        accounting: what was released about the records of each client.
+        rounds_allowed: the number of rounds that the method and its budget allow, if all clients take part in each.
+        ledger: the ledger to which they are charged, if any.
+        run: the run's name in the ledger.
+        retries: how many charged attempts beside one for each round the accounting includes.
+        failed: how many of these were attempts at the next round.
+        reserved: the round that was reserved last, until it failed or another one is reserved.
+    """
+
+    method: Method
+    sizes: tuple[int, ...]
+    accounting: RecordAccounting
+    rounds_allowed: int
+    ledger: Ledger | None = None
+    run: str = ""
+    retries: int = 0
+    failed: int = 0
+    reserved: RecordReservation | None = None
+
+    @classmethod
+    def begin(
+        cls,
+        method: Method,
+        sizes: Sequence[int],
+        history: Sequence[Report] = (),
+        ledger: Ledger | None = None,
+        run: str = "",
+    ) -> Self:
+        """The charges of a method that protects records, after these rounds."""
+        if ledger is not None:
+            ledger.check_charged(run, len(history), Unit.RECORD)
+        known = tuple(sizes)
+        charges = [_charge(method, known, report.clients, report.turnout) for report in history]
+        failed = [
+            each.record_charge for number in range(1, len(history) + 1) for each in _attempts(ledger, run, number)[:-1]
+        ]
+        accounting = RecordAccounting.of([*charges, *failed])
+        return cls(method, known, accounting, rounds_allowed(method, known), ledger, run, len(failed))
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that were charged, each counted once, however many attempts it took."""
+        return self.accounting.rounds - self.retries
+
+    @property
+    def delta(self) -> float:
+        """The δ at which ε is reported."""
+        return self.method.delta
+
+    @cached_property
+    def epsilon(self) -> float:
+        """The ε of every record of every client, over all rounds so far, at that δ."""
+        return self.accounting.epsilon(self.delta)
+
+    def reserve(self, cohort: Sequence[int], key: str = "") -> Self:
+        """The charges with one more round of these clients, before any of its noise is drawn.
+
+        Attempts at the round with other keys, which the ledger knows from before a crash, remain charged.
+
+        Raises:
+            BudgetError: the round would exceed the run's budget, or the ledger's, for a record of one of them. Nothing
+                was charged.
+        """
+        charge = _charge(self.method, self.sizes, cohort)
+        others = [each for each in _attempts(self.ledger, self.run, self.rounds + 1) if each.key != key]
+        unknown = others[self.failed :]
+        earlier, retries = self.accounting, self.retries + len(unknown)
+        for each in unknown:
+            earlier = earlier.compose(each.record_charge)
+        reserved = RecordReservation(earlier, tuple(cohort), self.failed + len(unknown))
+        charged = replace(self, accounting=earlier.compose(charge), retries=retries, failed=0, reserved=reserved)
+        charged._check_budget()
+        if self.ledger is None:
+            return charged
+        entry = self.ledger.reserve(self.run, charged.rounds, charge, self.method.name, key)
+        return replace(charged, reserved=replace(reserved, entry=entry))
+
+    def fail(self) -> Self:
+        """The charges after an attempt at the reserved round that released nothing, so that the round can be repeated.
+
+        The attempt remains charged: what clients sent is not taken back. The next one needs a new key.
+        """
+        assert self.reserved is not None  # only a reserved round can fail
+        return replace(self, retries=self.retries + 1, failed=self.reserved.failed + 1, reserved=None)
+
+    def settle(self, turnout: Turnout) -> Self:
+        """The charges with the reserved round at its real turnout: with noise in shares, too few make it cost more.
+
+        Raises:
+            BudgetError: the round would exceed a budget. Nothing may be released; the reservation remains charged.
+        """
+        assert self.reserved is not None  # only a reserved round is settled
+        cohort = self.reserved.cohort
+        planned, actual = (_charge(self.method, self.sizes, cohort, known) for known in (None, turnout))
+        if actual == planned:
+            return self
+        settled = replace(self, accounting=self.reserved.earlier.compose(actual))
+        settled._check_budget("because too few clients delivered their noise")
+        if self.ledger is not None and self.reserved.entry is not None:
+            self.ledger.increase(self.reserved.entry, actual)
+        return settled
+
+    def release(self, state: State) -> None:
+        """Mark the round as released, with a digest of the resulting model."""
+        if self.ledger is None or self.reserved is None or self.reserved.entry is None:
+            return
+        weights = state.weights.detach().cpu().contiguous().numpy()
+        self.ledger.release(self.reserved.entry, hashlib.sha256(weights.data).hexdigest())
+
+    def guarantee(self) -> Guarantee:
+        """What is proved about every record so far, and what is not."""
+        rounds, worst = self.rounds, self.accounting.worst(self.delta, fine=True)
+        if worst is None or math.isinf(worst.epsilon):
+            why = "nothing was released yet" if worst is None else f"no finite ε holds at δ = {self.delta:g}"
+            return record_none(why, rounds)
+        of_worst = self.accounting.of_client(worst.client)
+        releases = list(self.accounting.released[worst.client])
+        return Guarantee(
+            epsilon=worst.epsilon,
+            delta=self.delta,
+            noise_error=of_worst.noise_error(self.delta),
+            rounds=rounds,
+            retries=self.retries,
+            unit=Unit.RECORD,
+            worst_client=worst.client,
+            steps=worst.steps,
+            adjacency=Adjacency.ADD_OR_REMOVE.value,
+            sampling=self._sampling,
+            amplified=any(release.amplification.rate < 1 for release in releases),
+            accountant=of_worst.accountant.name,
+            adversary=record_adversary(sums="" if self.method.record_bound is None else releases[0].adversary),
+        ).excluding(*self._not_covered(releases[0]))
+
+    @property
+    def _sampling(self) -> str:
+        rates = {release.sampling.rate for released in self.accounting.released.values() for release in released}
+        low, high = min(rates), max(rates)
+        if low == 1:
+            return "every batch contains every record"
+        probability = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, by the size of the client"
+        return f"Poisson batches, each record with probability {probability}"
+
+    def _not_covered(self, release: Release) -> tuple[str, ...]:
+        across = self.method.record_bound is not None
+        real = across and self.method.channel.message_format.bits is None
+        return (
+            "Hyperparameters that were tuned on the same data are not accounted for.",
+            public_population(len(self.sizes)),
+            "" if across else SIZES,
+            PERSONS,
+            IN_COMMON,
+            "Clients are assumed to add their shares of the noise." if across else "",
+            DROPOUTS if across else "",
+            "Secure aggregation is assumed: a trusted party adds up real numbers." if real else "",
+            release.caveat,
+            delta_warning(self.delta, sum(self.sizes), Unit.RECORD) or "",
+            declaration(self.method.own_parts),
+        )
+
+    def _check_budget(self, why: str = "") -> None:
+        budget = self.method.budget
+        if budget is None or self.epsilon <= budget.epsilon:
+            return
+        worst = self.accounting.worst(self.delta)
+        assert worst is not None
+        reason = f", {why}" if why else ""
+        raise BudgetError(
+            f"Round {self.rounds} would exceed the budget of {budget} for the records of client "
+            f"{worst.client}{reason}. Nothing was released."
+        )
+
+
+def _attempts(ledger: Ledger | None, run: str, number: int) -> tuple[LedgerEntry, ...]:
+    """The attempts at a round that the ledger knows."""
+    return () if ledger is None else ledger.attempts(run, number, Unit.RECORD)
+
+
+def record_none(reason: str, rounds: int = 0) -> Guarantee:
+    """Nothing is proved about records."""
+    return replace(Guarantee.none(reason, rounds=rounds), unit=Unit.RECORD)
+
+
+def rounds_allowed(method: Method, sizes: tuple[int, ...]) -> int:
+    """The number of rounds of the method, or as many as its budget allows if everyone takes part in each.
+
+    With random cohorts, how often a client takes part is not known before: such a run stops before the round that would
+    exceed the budget for one of its clients.
+    """
+    budget = method.budget
+    if budget is None or any(method.sampler.sampling(len(sizes), index).rate < 1 for index in range(method.rounds)):
+        return method.rounds
+
+    def fits(rounds: int) -> bool:
+        return rounds <= method.rounds and _after(method, sizes, rounds).epsilon(budget.delta) <= budget.epsilon
+
+    found = max_rounds(fits, method.rounds)
+    advice = "Not even the first round fits: use more noise, smaller batches or fewer local steps."
+    expect(found >= 1, f"a budget of {budget} that allows a round", advice)
+    return found
+
+
+@cache
+def calibrate_records(method: Method, sizes: tuple[int, ...]) -> Method:
+    """The method with the noise that its budget needs for the records of the worst client, in all of its rounds."""
+    budget = method.budget
+    assert budget is not None  # or the method could not have been composed
+    often = planned_participations(method, len(sizes))
+    noise = _noise_for(budget, method, sizes, often)
+    step = 1e-5
+    while _after(_sized(method, noise), sizes, often).epsilon(budget.delta) > budget.epsilon * (1 - 1e-8):
+        noise, step = noise * (1 + step), min(2 * step, 2e-3)
+    return _sized(method, noise)
+
+
+def planned_participations(method: Method, population: int) -> int:
+    """In how many rounds a client takes part, except with probability 0.01, in which some client does more often."""
+    rates = [method.sampler.sampling(population, index).rate for index in range(method.rounds)]
+    fixed, random = sum(rate == 1 for rate in rates), [rate for rate in rates if rate < 1]
+    if not random:
+        return fixed
+    return max(1, fixed + int(binom.isf(UNLIKELY / population, len(random), max(random))))
+
+
+def _noise_for(budget: Budget, method: Method, sizes: tuple[int, ...], often: int) -> float:
+    """About the smallest noise, for the client that is worst at the noise which the fast accountant suggests."""
+
+    @cache
+    def fast(noise: float) -> float:
+        found = _after(_sized(method, noise), tuple(sorted({min(sizes), max(sizes)})), often)
+        composed = (Accounting.of(Rdp()).compose_all(each, 1) for each in found.released.values())
+        return max(each.epsilon(budget.delta) for each in composed) - budget.epsilon
+
+    start = float(brentq(fast, *bracket(fast, 1.0, 2.0), rtol=1e-3))
+    worst = _after(_sized(method, start), sizes, often).worst(budget.delta)
+    assert worst is not None
+    size = sizes[worst.client]
+
+    @cache
+    def tight(noise: float) -> float:
+        return _after(_sized(method, noise), (size,), often).epsilon(budget.delta) - budget.epsilon
+
+    return float(brentq(tight, *bracket(tight, start, 1.1), rtol=1e-5))
+
+
+def _sized(method: Method, noise: float) -> Method:
+    """The method with this noise for its records, wherever it is added."""
+    if method.record_bound is None:
+        return replace(method, trainer=method.trainer.sized(noise))
+    return replace(method, mechanism=method.mechanism.sized(noise))
+
+
+def _after(method: Method, sizes: tuple[int, ...], rounds: int) -> RecordAccounting:
+    """The accounting after so many rounds in which every client takes part."""
+    charge = _charge(method, sizes, range(len(sizes)))
+    released = {client: Counter({each.release: each.times * rounds}) for client, each in charge.clients.items()}
+    return RecordAccounting(released, rounds)
+
+
+def _charge(
+    method: Method, sizes: Sequence[int], cohort: Sequence[int], turnout: Turnout | None = None
+) -> RecordCharge:
+    """What a round of these clients releases about their records."""
+    prices = {size: _repeated(method, size, turnout) for size in {sizes[client] for client in cohort}}
+    return RecordCharge({client: prices[sizes[client]] for client in cohort})
+
+
+def _repeated(method: Method, size: int, turnout: Turnout | None) -> Repeated:
+    price = method.record_price(size, turnout)
+    if not isinstance(price, Repeated):  # methods without noise are not charged, so no honest client delivered any
+        raise BudgetError("The round has no noise at all: no honest client delivered. Nothing was released.")
+    return price
+
+
+def record_release(method: Method, turnout: Turnout | None = None) -> Release | None:
+    """What a round of a sum over all clients' records releases about each; None: it has no noise at all."""
+    price = method.record_price(1, turnout)
+    return price.release if isinstance(price, Repeated) else None

@@ -1,0 +1,130 @@
+"""The privacy accounting of records: for every client, what was released about any one of its records.
+
+Clients differ in the number of their records, and so in the rate at which a batch samples them, and in how often they
+took part. Each client's releases are composed by themselves; ε of all is that of the worst client, which is named.
+Nothing here is ever added to what is accounted for clients.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Literal, Self
+
+from tacit.core.prices import Release, Repeated, Unit
+from tacit.errors import expect
+from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, Rdp, default_accountant
+
+FINE = Pld(interval=2e-4)  # for guarantees over many steps, where the error of a coarser grid adds up
+MANY_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class RecordCharge:
+    """What a round releases about a record of each client that takes part in it, by the client's number."""
+
+    clients: Mapping[int, Repeated]
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """The client whose records are least protected.
+
+    Attributes:
+        client: its number; the first one of several.
+        epsilon: the ε of each of its records.
+        steps: how many steps its ε composes.
+    """
+
+    client: int
+    epsilon: float
+    steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class RecordAccounting:
+    """What was released about the records of each client, over all rounds. Immutable.
+
+    Formal guarantees: (ε, δ) holds for every record of every client, add-or-remove, for all releases together, as long
+    as the rates at which batches are drawn do not depend on private data.
+
+    Example:
+        >>> from tacit.core.prices import Gaussian, Sampling
+        >>> step = Release(Gaussian(1.0), sampling=Sampling("poisson", 0.02))
+        >>> small = Release(Gaussian(1.0), sampling=Sampling("poisson", 0.1))
+        >>> charge = RecordCharge({0: Repeated(step, 50), 1: Repeated(small, 10)})
+        >>> worst = RecordAccounting().compose(charge).worst(1e-5)
+        >>> worst.client, round(worst.epsilon, 2), worst.steps
+        (1, 2.85, 10)
+    """
+
+    released: Mapping[int, Counter[Release]] = field(default_factory=dict)
+    rounds: int = 0
+
+    @classmethod
+    def of(cls, charges: Iterable[RecordCharge]) -> Self:
+        """The accounting of rounds with these charges."""
+        accounting = cls()
+        for charge in charges:
+            accounting = accounting.compose(charge)
+        return accounting
+
+    def compose(self, charge: RecordCharge) -> Self:
+        """The accounting with one more round."""
+        released = dict(self.released)
+        for client, repeated in charge.clients.items():
+            expect(repeated.release.unit is Unit.RECORD, "a release about a record")
+            released[client] = released.get(client, Counter()) + Counter({repeated.release: repeated.times})
+        return replace(self, released=released, rounds=self.rounds + 1)
+
+    def worst(self, delta: float, *, fine: bool = False) -> Exposure | None:
+        """The client with the largest ε at this δ; None if nothing was released.
+
+        Clients whose ε by the fast Rényi accountant is below another's by the tight one need not be computed tightly.
+        """
+        groups: dict[_Key, int] = {}
+        for client in sorted(self.released):
+            groups.setdefault(_key(self.released[client]), client)
+        bounds = {key: _epsilon(key, "bound", delta) for key in groups}
+        found: tuple[float, _Key] | None = None
+        for key in sorted(groups, key=lambda each: -bounds[each]):
+            if found is not None and bounds[key] <= found[0]:
+                break
+            tight = min(bounds[key], _epsilon(key, "fine" if fine else "fast", delta))
+            found = max(found or (-1.0, key), (tight, key), key=lambda each: each[0])
+        if found is None:
+            return None
+        return Exposure(groups[found[1]], found[0], sum(count for _, count in found[1]))
+
+    def epsilon(self, delta: float) -> float:
+        """The ε at this δ of every record of every client; infinite if nothing is proved."""
+        worst = self.worst(delta)
+        return 0.0 if worst is None else worst.epsilon
+
+    def of_client(self, client: int) -> Accounting:
+        """The accounting of one client's records."""
+        key = _key(self.released.get(client, Counter()))
+        return _accounting(key, _tightest(key, fine=True))
+
+
+_Key = frozenset[tuple[Release, int]]
+
+
+def _key(releases: Counter[Release]) -> _Key:
+    return frozenset(releases.items())
+
+
+def _tightest(key: _Key, *, fine: bool) -> Accountant:
+    accountant = default_accountant(*(release for release, _ in key))
+    many = fine and sum(count for _, count in key) > MANY_STEPS
+    return FINE if many and accountant is FAST_PLD else accountant
+
+
+def _accounting(key: _Key, accountant: Accountant) -> Accounting:
+    return Accounting.of(accountant).compose_all(dict(key), sum(count for _, count in key))
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(key: _Key, how: Literal["bound", "fast", "fine"], delta: float) -> float:
+    accountant = Rdp() if how == "bound" else _tightest(key, fine=how == "fine")
+    return _accounting(key, accountant).epsilon(delta)

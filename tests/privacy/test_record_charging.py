@@ -1,0 +1,289 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import tacit
+from record_trainers import NoisySteps, SumOfRecords
+from tacit.core import Budget, Method, Report, Task, Turnout
+from tacit.core.losses import RootMeanSquared
+from tacit.core.prices import Gaussian, Release, Repeated, Sampling, Unit, Unproved
+from tacit.errors import BudgetError, CompositionError, UserError
+from tacit.pieces.aggregators import WeightedMean
+from tacit.pieces.channels import IdealSum, SecureSum
+from tacit.pieces.codecs import Sense, Size
+from tacit.pieces.mechanisms import (
+    ByImportance,
+    CentralGaussian,
+    DistributedGaussian,
+    FixedClip,
+    Graded,
+    Grid,
+    RecordClip,
+    WeightVariance,
+)
+from tacit.pieces.samplers import Everyone, FixedSize, Poisson
+from tacit.pieces.trainers import BestOf, Sgd
+from tacit.privacy.accountants import FAST_PLD, Accounting
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.record_charging import RecordCharges, calibrate_records, planned_participations
+
+SIZES = (40, 25, 100, 25)
+LOCAL = Method(name="local", rounds=4, sampler=Everyone(), trainer=NoisySteps())
+ACROSS = Method(
+    name="across",
+    rounds=4,
+    sampler=Everyone(),
+    trainer=SumOfRecords(),
+    mechanism=DistributedGaussian(clip=RecordClip(1.0, records=30), noise_multiplier=2.0, arithmetic=Grid()),
+    channel=SecureSum(),
+)
+BOTH = replace(
+    LOCAL,
+    mechanism=DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=3.0, arithmetic=Grid()),
+    channel=SecureSum(),
+)
+
+
+def task(sizes: tuple[int, ...] = SIZES) -> Task:
+    torch.manual_seed(0)
+    parts = [(torch.randn(n, 3), torch.arange(n) % 2) for n in sizes]
+    return Task(model=lambda: nn.Linear(3, 2), clients=parts)
+
+
+def epsilon_of(rate: float, noise: float, steps: int) -> float:
+    release = Release(Gaussian(noise), sampling=Sampling.at(rate, "poisson"))
+    return Accounting.of(FAST_PLD).compose(release, steps).epsilon(1e-5)
+
+
+def report(number: int, clients: tuple[int, ...], rejected: tuple[int, ...] = ()) -> Report:
+    return Report(number, clients, rejected, (), (), None, None, None, {}, 0.0)
+
+
+def test_local_noise_is_charged_for_each_client_by_its_own_rate_and_rounds() -> None:
+    charges = RecordCharges.begin(LOCAL, SIZES, [report(1, (0, 1, 2, 3)), report(2, (0, 2))])
+    assert charges.accounting.of_client(0).epsilon(1e-5) == pytest.approx(epsilon_of(10 / 40, 1.0, 2 * 4), abs=1e-3)
+    assert charges.accounting.of_client(3).epsilon(1e-5) == pytest.approx(epsilon_of(10 / 25, 1.0, 3), abs=1e-3)
+    found = charges.guarantee()
+    assert found.worst_client == 0
+    assert found.epsilon == pytest.approx(epsilon_of(10 / 40, 1.0, 8), abs=1e-3)
+    assert found.unit is Unit.RECORD
+    text = str(found)
+    assert "for every record (add-or-remove), over 2 rounds, against whoever sees the messages of its client" in text
+    assert "if the record were not among the data of its client" in text
+    assert "Worst client: number 0, after 8 steps with noise" in text
+    assert "Poisson batches, each record with probability 0.1 to 0.4, by the size of the client; ε assumes that" in text
+    assert "The number of records of every client is public" in text
+    assert "A person with several records is protected as so many records" in text
+    assert json.loads(json.dumps(found.to_json()))["unit"] == "record"
+
+
+def test_sampling_of_clients_amplifies_nothing() -> None:
+    for sampler in (Everyone(), FixedSize(2), Poisson(2)):
+        charges = RecordCharges.begin(replace(LOCAL, sampler=sampler), SIZES).reserve([0])
+        assert charges.epsilon == pytest.approx(epsilon_of(0.25, 1.0, 4), abs=1e-3)
+
+
+def test_noise_is_sized_so_that_the_worst_client_fits() -> None:
+    budget = Budget(2.0, 1e-5)
+    unsized = replace(LOCAL, trainer=NoisySteps(noise_multiplier=None), budget=budget)
+    sized = calibrate_records(unsized, SIZES)
+    noise = sized.trainer.noise_multiplier  # type: ignore[attr-defined]
+    epsilons = {size: epsilon_of(10 / size, noise, 4 * -(-size // 10)) for size in SIZES}
+    assert max(epsilons.values()) == pytest.approx(2.0, abs=2e-3)
+    assert max(epsilons.values()) <= 2.0
+    assert max(epsilons, key=epsilons.__getitem__) == 25
+    assert RecordCharges.begin(sized, SIZES).rounds_allowed == 4
+    assert not sized.unsized
+
+
+def test_noise_for_a_sum_of_records_is_sized_by_their_rate_alone() -> None:
+    mechanism = DistributedGaussian(clip=RecordClip(1.0, records=30), arithmetic=Grid())
+    unsized = replace(ACROSS, mechanism=mechanism, budget=Budget(1.0, 1e-5))
+    sized = [calibrate_records(unsized, sizes) for sizes in (SIZES, (1000, 1000, 1000))]
+    noise = sized[0].mechanism.noise_multiplier  # type: ignore[attr-defined]
+    assert sized[1].mechanism.noise_multiplier == noise  # type: ignore[attr-defined]
+    assert epsilon_of(0.1, noise, 4) == pytest.approx(1.0, abs=2e-3)
+
+
+def test_a_run_stops_before_the_round_that_exceeds_the_budget_for_any_participant() -> None:
+    budget = Budget(epsilon_of(10 / 25, 1.0, 2 * 3) + 1e-3, 1e-5)
+    run = tacit.train(replace(LOCAL, rounds=9, budget=budget), task(), workers=1)
+    assert run.rounds == len(run.history) == 2
+    assert run.history[-1].epsilon is None
+    assert run.history[-1].record_epsilon == run.epsilons[Unit.RECORD] <= budget.epsilon
+    charges = RecordCharges.begin(replace(LOCAL, sampler=FixedSize(1), budget=budget), SIZES)
+    twice = charges.reserve([1]).reserve([1])
+    with pytest.raises(BudgetError, match="for the records of client 1"):
+        twice.reserve([1])
+    assert twice.reserve([2]).reserve([3]).epsilon == twice.epsilon
+
+
+def test_noise_for_random_cohorts_is_sized_for_those_who_take_part_most_often() -> None:
+    assert planned_participations(LOCAL, 4) == 4
+    sampled = replace(LOCAL, rounds=100, sampler=FixedSize(100))
+    assert planned_participations(sampled, 1000) == 25  # of 10 on average
+
+
+def test_a_sum_of_records_is_amplified_by_their_batches_also_against_the_server() -> None:
+    run = tacit.train(ACROSS, task(), workers=1)
+    assert run.privacy.proved
+    assert [each.unit for each in run.guarantees] == [Unit.RECORD]
+    assert run.epsilons[Unit.RECORD] == pytest.approx(epsilon_of(0.1, 2.0, 4), abs=2e-3)
+    text = str(run.privacy)
+    assert "against anyone who receives the models or sees the sums, the server included" in text
+    assert "Poisson batches, each record with probability 0.1; ε assumes that which records" in text
+    assert "The number of records of every client is public" not in text
+    assert "Clients are assumed to add their shares of the noise." in text
+    assert "trusted party" not in text
+    ideal = replace(
+        ACROSS, channel=IdealSum(), mechanism=DistributedGaussian(clip=RecordClip(1.0, 30), noise_multiplier=2.0)
+    )
+    assert "a trusted party adds up real numbers" in str(tacit.train(ideal, task(), workers=1).privacy)
+
+
+def test_losses_beyond_the_provision_cost_records_more_but_leave_amplification() -> None:
+    charges = RecordCharges.begin(replace(ACROSS, channel=IdealSum()), SIZES).reserve([0, 1, 2, 3])
+    settled = charges.settle(Turnout(4, 2))
+    assert settled.epsilon == pytest.approx(epsilon_of(0.1, 2.0 / 2**0.5, 1), abs=2e-3)
+    assert charges.settle(Turnout(4, 4)) is charges
+    with pytest.raises(BudgetError, match="no honest client delivered"):
+        charges.settle(Turnout(4, 0))
+    tight = replace(ACROSS, channel=IdealSum(), budget=Budget(charges.epsilon * 1.05, 1e-5))
+    with pytest.raises(BudgetError, match="because too few clients delivered their noise"):
+        RecordCharges.begin(tight, SIZES).reserve([0, 1, 2, 3]).settle(Turnout(4, 2))
+
+
+def test_both_guarantees_stand_side_by_side_and_are_never_added(tmp_path: Path) -> None:
+    run = tacit.train(replace(BOTH, budget=Budget(20.0, 1e-5)), task(), workers=1, out=tmp_path / "run")
+    client, record = run.guarantees
+    assert (client.unit, record.unit) == (Unit.CLIENT, Unit.RECORD)
+    assert run.privacy is client
+    assert client.epsilon == pytest.approx(epsilon_of(1.0, 3.0, 4), abs=2e-3)  # type: ignore[union-attr]
+    assert record.epsilon == pytest.approx(epsilon_of(0.4, 1.0, 4 * 3), abs=2e-3)  # type: ignore[union-attr]
+    assert run.epsilons == {Unit.CLIENT: client.epsilon, Unit.RECORD: pytest.approx(record.epsilon)}  # type: ignore[union-attr]
+    with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
+        assert [entry.unit for entry in ledger.entries] == [Unit.RECORD, Unit.CLIENT] * 4
+        assert all(entry.digest for entry in ledger.entries)
+        assert ledger.accounting.rounds == ledger.records.rounds == 4
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["task"]["sizes"] == list(SIZES)
+
+
+def test_an_interrupted_run_is_charged_once(tmp_path: Path) -> None:
+    method, data = replace(LOCAL, budget=Budget(20.0, 1e-5)), task()
+    runs = tacit.rounds(method, data, workers=1, ledger=tmp_path / "ledger.db")
+    next(runs)
+    runs.close()
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        assert (ledger.records.rounds, ledger.accounting.rounds) == (1, 0)
+    assert len(tacit.train(method, data, workers=1, ledger=tmp_path / "ledger.db").history) == 4
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        assert ledger.records.released[0].total() == 5 * 4
+
+
+def test_a_method_without_noise_for_records_says_nothing_about_them() -> None:
+    plain = replace(LOCAL, trainer=Sgd(lr=0.1, steps=1))
+    run = tacit.train(plain, task(), workers=1)
+    assert [each.unit for each in run.guarantees] == [Unit.CLIENT]
+    assert run.epsilons == {}
+    assert plain.record_price(10) is None
+    assert ACROSS.price(0) == Unproved(
+        "the noise is scaled to what one record adds to an update, and not to a whole update"
+    )
+
+
+def test_a_trainer_of_ones_own_proves_nothing() -> None:
+    class Undeclared(NoisySteps):
+        sensitivity = None  # type: ignore[assignment]
+
+    price = replace(LOCAL, trainer=Undeclared()).record_price(10)
+    assert isinstance(price, Unproved)
+    assert "Undeclared" in price.reason
+    assert isinstance(LOCAL.record_price(10), Repeated)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"aggregator": WeightedMean()}, "sends the number of every client's records, which has no noise. Use Mean."),
+        ({"trainer": BestOf(NoisySteps())}, "BestOf does not protect records: every client chooses a hypothesis"),
+        (
+            {"mechanism": ACROSS.mechanism, "channel": SecureSum()},
+            "adds noise for records itself, but DistributedGaussian",
+        ),
+        (
+            {
+                "mechanism": ByImportance(
+                    base=DistributedGaussian(clip=FixedClip(0.3), noise_multiplier=0.5, at_once=False),
+                    importance=WeightVariance(),
+                    allocation=Graded(3.0, "most"),
+                    expects="updates",
+                ),
+                "channel": IdealSum(),
+            },
+            "chooses where it adds noise by evaluating them",
+        ),
+        ({"trainer": NoisySteps(noise_multiplier=None)}, "NoisySteps has no noise multiplier, and there is no budget"),
+    ],
+)
+def test_what_cannot_be_proved_with_noise_of_the_trainer_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(CompositionError, match=message):
+        replace(LOCAL, **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"trainer": Sgd(lr=0.1, steps=1)},
+            "which Sgd does not bound. Use RecordGradient as the trainer, or FixedClip.",
+        ),
+        ({"trainer": BestOf(SumOfRecords())}, "which BestOf does not bound"),
+        ({"trainer": SumOfRecords(clip=2.0)}, "clips every record to 2, but RecordClip declares 1. Give both the same"),
+        (
+            {"codec": Sense(size=Size(ratio=0.5))},
+            "Sense transforms rows, which may enlarge it. Use Identity or Select.",
+        ),
+    ],
+)
+def test_what_cannot_be_proved_with_noise_of_the_sum_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(CompositionError, match=message):
+        replace(ACROSS, **change)  # type: ignore[arg-type]
+
+
+def test_a_loss_that_mixes_the_records_of_a_batch_is_refused() -> None:
+    parts = [(torch.randn(8, 3), torch.randn(8, 1))]
+    mixed = Task(model=lambda: nn.Linear(3, 1), clients=parts, loss=RootMeanSquared())
+    with pytest.raises(CompositionError, match="RootMeanSquared is a function of the mean loss of a batch"):
+        tacit.train(LOCAL, mixed, workers=1)
+    with pytest.raises(CompositionError, match="RootMeanSquared is a function of the mean loss of a batch"):
+        tacit.train(ACROSS, mixed, workers=1)
+
+
+def test_record_clip_belongs_to_noise_in_shares() -> None:
+    with pytest.raises(UserError, match="Use it in DistributedGaussian"):
+        CentralGaussian(clip=RecordClip(1.0, 30), noise_multiplier=1.0)
+    huge = DistributedGaussian(clip=RecordClip(1.0, 10**6), noise_multiplier=1.0, arithmetic=Grid())
+    with pytest.raises(UserError, match=r"do not fit 32 bits\. Use smaller batches or fewer clients\."):
+        tacit.train(replace(ACROSS, mechanism=huge), task(), workers=1)
+
+
+def test_a_second_attempt_at_a_round_is_another_charge_for_records_too(tmp_path: Path) -> None:
+    once, twice = (epsilon_of(0.25, 1.0, 4 * count) for count in (1, 2))
+    with Ledger.open(tmp_path / "ledger.db", Budget(20.0, 1e-5)) as ledger:
+        first = RecordCharges.begin(LOCAL, SIZES, ledger=ledger, run="run").reserve([0], "key 1")
+        assert (first.rounds, first.epsilon) == (1, pytest.approx(once, abs=1e-3))
+        again = first.fail().reserve([0], "key 2")
+        assert (again.rounds, again.retries, again.epsilon) == (1, 1, pytest.approx(twice, abs=1e-3))
+        crashed = RecordCharges.begin(LOCAL, SIZES, ledger=ledger, run="run").reserve([0], "key 2")
+        assert (crashed.rounds, crashed.retries, crashed.epsilon) == (1, 1, pytest.approx(twice, abs=1e-3))
+        assert ledger.records.epsilon(1e-5) == pytest.approx(twice, abs=1e-3)
+        crashed.release(tacit.State(1, torch.zeros(3)))
+        assert [entry.digest is not None for entry in ledger.entries] == [False, True]
+        resumed = RecordCharges.begin(LOCAL, SIZES, [report(1, (0,))], ledger, "run")
+        assert (resumed.rounds, resumed.retries, resumed.epsilon) == (1, 1, pytest.approx(twice, abs=1e-3))
+        assert "ε includes 1 further attempt at rounds that failed or were interrupted" in str(resumed.guarantee())
