@@ -1,7 +1,7 @@
 """What a federation of real processes costs in comparison with the simulation of the same method.
 
     python benchmarks/federation.py                a server and eight sites on this machine, W1's model, SecureSum
-    python benchmarks/federation.py --large 100    messages of 100 MB in both directions, to three sites
+    python benchmarks/federation.py --large 100    messages of 100 MB to five sites, and back
 
 Seconds per round beside the simulation's (the sites train on the same cores), and bytes beside the kernel's counters
 of the server's connections: what they count beyond the bandwidth report is TLS, HTTP/2 and NVFLARE.

@@ -1,7 +1,9 @@
 """`tacit federation` and `tacit site serve`, without processes; `tests/federation` has those."""
 
 import json
+import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -84,10 +86,11 @@ def test_a_site_needs_its_kit(tmp_path, capsys):
 
 
 def test_a_process_that_ends_is_started_again_and_one_that_cannot_start_is_not(tmp_path, monkeypatch, capsys):
-    codes, slept = iter([1, -9, 2]), []
+    codes = iter([1, -9, 2])
+    slept: list[float] = []
     monkeypatch.setattr(process, "_run", lambda _: next(codes))
-    monkeypatch.setattr(process.time, "sleep", slept.append)
-    monkeypatch.setattr(process.os, "umask", lambda _: None)
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(os, "umask", lambda _: None)
     assert process.keep_running(["x"]) == 2
     assert slept == [2.0, 4.0]
     assert "ended with code -9" in capsys.readouterr().out

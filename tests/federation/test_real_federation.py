@@ -40,7 +40,7 @@ PLANS = {
     "the run is killed": ("fl-std", {"cohort": COUNT, "channel": "SecureSum()", "rounds": 20}),
 }
 LONG = os.environ.get("TACIT_LONG")
-KILLS = 10
+KILLS = 5
 
 
 @dataclass

@@ -67,8 +67,8 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
 
 def _configure_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sites", type=int, default=8, metavar="N", help="number of sites (default: 8)")
-    parser.add_argument("--rounds", type=int, default=12, metavar="N", help="number of rounds (default: 12)")
-    parser.add_argument("--folder", type=Path, help="where to leave all files (default: a temporary folder)")
+    parser.add_argument("--rounds", type=int, default=30, metavar="N", help="number of rounds (default: 30)")
+    parser.add_argument("--folder", type=Path, help="where to leave all files (default: a new temporary folder)")
     parser.set_defaults(do=_demo)
 
 
@@ -196,10 +196,7 @@ def _demo(args: argparse.Namespace) -> int:
 
     expect(args.sites >= MIN_SITES, f"--sites={args.sites} >= {MIN_SITES}, so that secure aggregation survives a loss")
     expect(args.rounds >= MIN_ROUNDS, f"--rounds={args.rounds} >= {MIN_ROUNDS}, so that a site can come back")
-    if args.folder is not None:
-        return _demo_in(args.folder, args)
-    with tempfile.TemporaryDirectory(prefix="tacit-demo-") as folder:
-        return _demo_in(Path(folder), args)
+    return _demo_in(args.folder or Path(tempfile.mkdtemp(prefix="tacit-demo-")), args)
 
 
 MIN_SITES, MIN_ROUNDS = 5, 6
@@ -217,4 +214,5 @@ def _demo_in(folder: Path, args: argparse.Namespace) -> int:
         done = _train(demo.plan, folder, directory, f"tacit federation demo --folder {folder}", watch=watch)
     missed = [str(each.round) for each in done.history if number not in set(each.clients) - set(each.rejected)]
     talk(f"{victim} missed the rounds {', '.join(missed)} of {len(done.history)}, and took part in all others.")
+    talk(f"All files are in {folder}: remove them when you have seen enough.")
     return show([done], as_json=False)

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Samples, files
+from tacit.core import files
 from tacit.errors import TacitError
 from tacit.federation import entry_points
 from tacit.federation.federation_plan import FederationPlan, read_plan
@@ -30,29 +30,27 @@ from tacit.runs.records import Run
 from tacit.tasks.images import load_digits
 
 MODEL = "tacit.federation.demonstration:net"
-PUBLIC = 100  # digits that the server may see
 SECONDS_TO_START = 300.0
 _SITE = """\
 data = "digits.csv"
 target = "digit"
 
 [allow]
-methods = ["fl-top-dp"]
+methods = ["dp-fedsgd"]
 models = {{ "{model}" = "{pin}" }}
 channels = ["secure-sum/active_server"]
-epsilon = 40.0
-delta = 1e-3
+epsilon = 8.0
+delta = 1e-4
 least_cohort = 4
 metrics = "secure-sum"
 """
 _PLAN = """\
-method = "fl-top-dp"
-args = {{ rounds = {rounds}, cohort = {sites}, ratio = 0.1, noise = 1.0, epsilon = "none", delta = 1e-3 }}
+method = "dp-fedsgd"
+args = {{ rounds = {rounds}, size = {size}, noise = 1.5, epsilon = "none", delta = 1e-4 }}
 model = "{model}"
-public = "tacit.federation.demonstration:public"
 sites = "directory.toml"
 least_cohort = 4
-evaluate_every = 4
+evaluate_every = 10
 patience = {{ train = 120, talk = 60 }}
 """
 
@@ -60,12 +58,6 @@ patience = {{ train = 120, talk = 60 }}
 def net() -> nn.Module:
     """64-32-10 with ReLU (2,410 parameters)."""
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-
-
-def public() -> Samples:
-    """The digits that the server may see, from which it selects coordinates."""
-    x, y = _digits()
-    return x[:PUBLIC], y[:PUBLIC]
 
 
 def _digits() -> tuple[Tensor, Tensor]:
@@ -156,13 +148,14 @@ class LocalFederation:
 def demonstration(folder: Path, sites: int, rounds: int) -> LocalFederation:
     """The federation of `tacit federation demo`."""
     site = _SITE.format(model=MODEL, pin=entry_points.pin(MODEL, "the model"))
-    return LocalFederation.at(folder, sites, site, _PLAN.format(rounds=rounds, sites=sites, model=MODEL))
+    records = round(0.9 * len(_digits()[1]) / sites)  # of a site, without those held out
+    return LocalFederation.at(folder, sites, site, _PLAN.format(rounds=rounds, size=records, model=MODEL))
 
 
 def _write_digits(path: Path, number: int, sites: int) -> None:
-    """A site's part of the digits that are not public."""
+    """A site's part of the digits."""
     x, y = _digits()
-    own = torch.arange(PUBLIC + number, len(x), sites)
+    own = torch.arange(number, len(x), sites)
     header = ",".join([*(f"p{pixel}" for pixel in range(x.shape[1])), "digit"])
     rows = (",".join([*(f"{value:g}" for value in x[i].tolist()), str(int(y[i]))]) for i in own.tolist())
     files.write(path, "\n".join([header, *rows]).encode(), private=True)
