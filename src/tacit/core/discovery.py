@@ -12,8 +12,7 @@ import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +31,6 @@ class Definition:
         summary: the first line of its docstring.
         parameters: the source text of each parameter's default, by name; empty where there is none.
         meanings: what the section *Args* of its docstring says about parameters, by name.
-        file: the file to execute, of a factory that is not in a package.
     """
 
     module: str
@@ -40,12 +38,9 @@ class Definition:
     summary: str
     parameters: Mapping[str, str]
     meanings: Mapping[str, str] = field(default_factory=dict)
-    file: Path | None = None
 
     def load(self) -> Any:
-        """Import the module, or execute the file, and return the factory."""
-        if self.file is not None:
-            return getattr(run_file(self.file), self.name)
+        """Import the module and return the factory."""
         return getattr(importlib.import_module(self.module), self.name)
 
 
@@ -70,7 +65,7 @@ class FileReference:
     def definition(self) -> Definition:
         """The function as its source declares it. The file is not executed."""
         factories = self.outline().factories
-        return replace(choose(factories, self.function, f"a function of {self.file}"), file=self.file)
+        return choose(factories, self.function, f"a function of {self.file}")
 
     def outline(self) -> "Outline":
         """What the file defines. It is not executed."""
@@ -111,14 +106,8 @@ def file_reference(name: str, role: str) -> FileReference | None:
 
 
 def run_file(path: Path) -> ModuleType:
-    """The module of a Python file, which is executed once, and again only if it changed."""
-    status = path.stat()
-    return _executed(path.absolute(), status.st_mtime_ns, status.st_size)
-
-
-@cache
-def _executed(path: Path, modified: int, size: int) -> ModuleType:
-    name = f"tacit_file_{path.stem}_{modified:x}_{size:x}"  # no module of a package has such a name
+    """The module of a Python file, which is executed."""
+    name = f"tacit_file_{path.stem}"  # no module of a package has such a name
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "the file is there, and ends in .py"
     assert spec.loader is not None

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, TypeGuard
 
-from tacit.core.discovery import Definition, Outline, file_reference, read_outline
+from tacit.core.discovery import Definition, FileReference, Outline, file_reference, read_outline
 from tacit.core.schema import SETTINGS, SLOTS, call, changed, check_names, choose, suggestion
 from tacit.errors import UserError
 
@@ -75,7 +75,17 @@ def find(name: str) -> Factory:
         UserError: there is no such method; the message lists all names and points to the nearest.
     """
     reference = file_reference(name, "method")
-    factory: Factory = definition(name).load() if reference is None else reference.load()
+    if reference is not None and reference.file.is_file():
+        status = reference.file.stat()
+        return _of_file(reference, reference.file.absolute(), status.st_mtime_ns, status.st_size)
+    factory: Factory = definition(name).load()
+    return factory
+
+
+@cache
+def _of_file(reference: FileReference, *version: object) -> Factory:  # noqa: ARG001
+    """The function in a file; the file is executed once, and again only if it changed."""
+    factory: Factory = reference.load()
     return factory
 
 
