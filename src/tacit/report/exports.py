@@ -14,7 +14,7 @@ from tacit.runs.directory import MODEL
 
 
 def rounds_csv(run: RunData) -> bytes:
-    """One line per round, with how many took part, but not who, and without the norms of messages, which no noise hides."""
+    """One line per round: how many took part, but not who, and not the norms of messages, which no noise hides."""
     metrics = metric_names(report.metrics for report in run.reports)
     parts = metric_names(report.timings for report in run.reports)
     text = io.StringIO()
