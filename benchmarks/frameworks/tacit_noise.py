@@ -6,7 +6,7 @@ import time
 from messages import commands, send, send_ready
 
 from sum_cases import SIGMAS
-from tacit.noise.discrete import DiscreteGaussian
+from tacit.privacy.noise.discrete import DiscreteGaussian
 
 SAMPLES = 1_000_000
 

@@ -33,13 +33,13 @@ from tacit.attacks.scenario import prepare_audit
 from tacit.attacks.search import Search, search
 from tacit.core import Key, Method, Task
 from tacit.errors import UserError
-from tacit.noise.sum_grid import SumGrid
 from tacit.pieces.channels import SecureSum
 from tacit.pieces.codecs import FixedRandom, Select, Size
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, Grid, QuantileClip
 from tacit.pieces.samplers import Everyone, FixedSize, Poisson
 from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import Masked, Sgd
+from tacit.privacy.noise.sum_grid import SumGrid
 
 AUDITS = int(os.environ.get("TACIT_AUDITS", "1"))  # of each correct method; more than 1: all bugs, too
 RUNS = int(os.environ.get("TACIT_AUDIT_RUNS", "200"))

@@ -14,12 +14,12 @@ from scipy.special import logsumexp
 
 from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, Zcdp
 from tacit.errors import UserError
-from tacit.noise.discrete import SMOOTHING, DiscreteGaussian, IntegerBound, IntegerNoise, Skellam
-from tacit.noise.lattice import Lattice
 from tacit.pieces.mechanisms.arithmetic import DISTANCE, NOISES, Grid, Reals
 from tacit.privacy import renyi
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, Rdp, default_accountant
 from tacit.privacy.ledger import from_json, to_json
+from tacit.privacy.noise.discrete import SMOOTHING, DiscreteGaussian, IntegerBound, IntegerNoise, Skellam
+from tacit.privacy.noise.lattice import Lattice
 
 Array = npt.NDArray[np.float64]
 Z, RATE, ROUNDS, DELTA = 1.54, 1 / 60, 200, 1e-5  # FL-TOP-DP

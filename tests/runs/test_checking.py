@@ -251,7 +251,8 @@ def test_our_own_pieces_pass() -> None:
         sized = used.mechanism.sized(1.0) if used.unsized else used.mechanism
         proved = [] if isinstance(sized.price(0), Unproved) else [sized]
         sums = [used.aggregator] if used.aggregator.models == 1 else []
-        for piece in (used.sampler, used.trainer, used.codec, used.server, *proved, *sums):
+        trainer = used.trainer.sized(1.0)
+        for piece in (used.sampler, trainer, used.codec, used.server, *proved, *sums):
             if repr(piece) not in tried:
                 assert check(piece).passed, (name, str(check(piece)))
                 tried.add(repr(piece))

@@ -146,7 +146,7 @@ def cost_of(method: Method, spent: "Counter[Release]", delta: float, samples: in
 
 def _epsilon(counts: "Counter[Release]", unit: Unit, delta: float) -> float:
     from tacit.privacy.accountants import Accounting, default_accountant
-    from tacit.privacy.records import RecordAccounting
+    from tacit.privacy.record_accounting import RecordAccounting
 
     if not counts:
         return 0.0

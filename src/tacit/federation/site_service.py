@@ -380,7 +380,7 @@ class Site:
             raise RefusedError("policy", "This plan has no proved ε, which this site requires.")
         from tacit.privacy.accountants import default_accountant
         from tacit.privacy.ledger import Ledger
-        from tacit.privacy.records import RecordCharge
+        from tacit.privacy.record_accounting import RecordCharge
 
         ((release, times),) = counts.items()
         run, label = f"{asked.plan.hex()[:16]} {asked.run.hex()}", plan.plan.method_name

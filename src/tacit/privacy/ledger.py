@@ -47,7 +47,7 @@ from tacit.core.prices import Gaussian, Release, Repeated, Sampling, Unit, Zcdp
 from tacit.errors import BudgetError, LedgerError, StorageError, TacitError, UserError
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, accountant_by_name
 from tacit.privacy.ledger_head import LedgerHead, LedgerUse, head_file, read_head, write_head
-from tacit.privacy.records import RecordAccounting, RecordCharge
+from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
 
 FORMAT = 1
 LIMIT = 1 << 26  # bytes of a ledger

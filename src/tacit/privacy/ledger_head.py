@@ -16,7 +16,7 @@ from tacit.core.serialization import Source, read_json, write_json
 from tacit.errors import LedgerError
 
 if TYPE_CHECKING:
-    from tacit.privacy.records import Exposure
+    from tacit.privacy.record_accounting import Exposure
 
 SUFFIX, LENGTH = ".head", 256
 NOTHING = "Nothing was released."

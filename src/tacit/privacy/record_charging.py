@@ -32,7 +32,7 @@ from tacit.privacy.guarantee import (
 )
 from tacit.privacy.ledger import Ledger, LedgerEntry
 from tacit.privacy.planning import bracket
-from tacit.privacy.records import RecordAccounting, RecordCharge
+from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
 
 UNLIKELY = 0.01  # with which some client takes part more often than its noise is sized for
 SIZES = "The number of records of every client is public: it decides at which rate its batches are drawn."

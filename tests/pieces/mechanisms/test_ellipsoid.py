@@ -13,7 +13,6 @@ from tacit.core import Bound, DenseRows, Key, Messages, Method, SimulatedRound, 
 from tacit.core.prices import Gaussian, Release
 from tacit.core.server_half import reject_unusable, sum_messages
 from tacit.errors import CompositionError, UserError
-from tacit.noise.sum_grid import DISTANCE
 from tacit.pieces.codecs import FixedRandom, Select, Size
 from tacit.pieces.mechanisms import (
     CentralGaussian,
@@ -26,6 +25,7 @@ from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.pieces.mechanisms.ellipsoid import MOVES, START
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import Sgd
+from tacit.privacy.noise.sum_grid import DISTANCE
 
 SHAPES = ((20, 50), (20,), (10, 20), (10,))
 DIM = 1230

@@ -8,8 +8,8 @@ import torch
 from tacit.core import Bound, ClientKeys, ClientRound, DenseRows, Key, Messages, ServerRound, State, View
 from tacit.core.wave import EmptyWave
 from tacit.errors import UserError, WireError
-from tacit.noise.lattice import Lattice, float_error
 from tacit.pieces.mechanisms import DistributedGaussian, Grid, Reals, RecordClip
+from tacit.privacy.noise.lattice import Lattice, float_error
 from tacit.wire.frames import Part
 
 DIM, CLIENTS = 300, 3

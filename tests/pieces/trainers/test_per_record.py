@@ -32,11 +32,11 @@ from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.simulation import Simulation
 from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import ModelError, UserError
-from tacit.noise.sum_grid import DISTANCE, SumGrid
 from tacit.pieces.codecs import FixedRandom, Select, Size
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import DpSgd, RecordGradient
 from tacit.pieces.trainers.per_record import OVERFULL, _NoisyQuantile, largest_batch
+from tacit.privacy.noise.sum_grid import DISTANCE, SumGrid
 
 DP = DpSgd(lr=0.5, steps=3, batch_size=4, clip=0.2, noise_multiplier=0.7)
 MASK = torch.arange(0, 2000, 40)

@@ -16,9 +16,9 @@ from tacit.core.prices import Gaussian, Release
 from tacit.core.rows import Rows
 from tacit.core.schema import choose
 from tacit.errors import expect
-from tacit.noise.discrete import DiscreteGaussian, Integers, Skellam, distance_of_sum
-from tacit.noise.lattice import MIN_STEPS, Lattice
 from tacit.pieces.mechanisms.clipping import clip_rows
+from tacit.privacy.noise.discrete import DiscreteGaussian, Integers, Skellam, distance_of_sum
+from tacit.privacy.noise.lattice import MIN_STEPS, Lattice
 
 DISTANCE = 2.0**-62  # total variation of a round on a grid from its price, for up to 2^15 clients and 2^28 coordinates
 REAL_VALUED = "The noise is real-valued: what its rounding to floating-point numbers reveals is not covered."
@@ -126,7 +126,7 @@ class Grid:
     """Integers: rows are rounded to a public grid and get discrete noise, so that their sum is exact.
 
     Rows are clipped in float64, rounded stochastically (unbiased), and checked against the bound in integers. Noise is
-    drawn from a table of 127-bit probabilities and a cryptographic stream (see `tacit.noise.lattice`).
+    drawn from a table of 127-bit probabilities and a cryptographic stream (see `tacit.privacy.noise.lattice`).
 
     Args:
         noise: `gaussian` (the discrete Gaussian), or `skellam`, for which amplification bounds are less tight.

@@ -22,7 +22,7 @@ from torch import Tensor
 from tacit.core import Bound, DenseRows, Rows, ServerRound, State, Sum
 from tacit.core.interfaces import DryRun
 from tacit.errors import PublicDataError, expect
-from tacit.noise.sum_grid import noisy_count
+from tacit.privacy.noise.sum_grid import noisy_count
 
 BOUND = "mechanism/bound"
 

@@ -30,9 +30,9 @@ from tacit.core.interfaces import DryRun, Payload, Visibility
 from tacit.core.prices import Price, Release, Unproved, Unsized
 from tacit.core.surplus import Surplus
 from tacit.errors import UserError, WireError, expect
-from tacit.noise.sum_grid import DISTANCE, SumGrid, WideSums
 from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
 from tacit.pieces.mechanisms.clipping import Clip, FixedClip, PublicClip, RecordClip, clip_rows
+from tacit.privacy.noise.sum_grid import DISTANCE, SumGrid, WideSums
 from tacit.wire.frames import Part, Parts
 
 

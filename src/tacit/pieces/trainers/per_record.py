@@ -24,7 +24,7 @@ from tacit.core.rows import DEPTH
 from tacit.core.schema import instead_of
 from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
-from tacit.noise.sum_grid import DISTANCE, SumGrid, noisy_count
+from tacit.privacy.noise.sum_grid import DISTANCE, SumGrid, noisy_count
 
 OVERFULL = 2.0**-100  # the probability at most with which a batch has more records than the noise provides for
 BOUND_RATE = 0.2  # learning rate of a bound that follows a quantile

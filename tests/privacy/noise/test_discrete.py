@@ -13,7 +13,7 @@ from scipy.special import ive
 
 from tacit.core import Key
 from tacit.errors import UserError
-from tacit.noise.discrete import (
+from tacit.privacy.noise.discrete import (
     BLOCK,
     PRECISION,
     REST,

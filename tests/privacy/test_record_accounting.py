@@ -10,7 +10,7 @@ from tacit.core.prices import Gaussian, Release, Repeated, Sampling, Unit, Zcdp
 from tacit.errors import BudgetError, LedgerError, UserError
 from tacit.privacy.accountants import FAST_PLD, Accounting, Rdp
 from tacit.privacy.ledger import Ledger, charge_from_json, to_json
-from tacit.privacy.records import RecordAccounting, RecordCharge
+from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "record_epsilons.json").read_text())
 

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from tacit.core import Bound, DenseRows, Key, MaskedRows, SimulatedRound, State, Sum
 from tacit.errors import UserError
-from tacit.noise.discrete import SMOOTHING, ByteSource
-from tacit.noise.lattice import WAVE, float_error, rounded_bound
-from tacit.noise.sum_grid import (
+from tacit.pieces.mechanisms import CentralGaussian, FixedClip, QuantileClip
+from tacit.pieces.mechanisms.clipping import BOUND
+from tacit.privacy.noise.discrete import SMOOTHING, ByteSource
+from tacit.privacy.noise.lattice import WAVE, float_error, rounded_bound
+from tacit.privacy.noise.sum_grid import (
     DISTANCE,
     FINE_BITS,
     SumGrid,
@@ -22,8 +24,6 @@ from tacit.noise.sum_grid import (
     noisy_count,
     round_stochastically,
 )
-from tacit.pieces.mechanisms import CentralGaussian, FixedClip, QuantileClip
-from tacit.pieces.mechanisms.clipping import BOUND
 
 MECHANISM = CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)
 ONE = torch.ones(1, dtype=torch.float64)

@@ -13,8 +13,8 @@ from scipy import stats
 
 from tacit.core import Key
 from tacit.errors import UserError
-from tacit.noise.discrete import ByteSource, DiscreteGaussian, IntegerNoise, Skellam
-from tacit.noise.lattice import MAX_OVERFLOW, MAX_TRIES, Lattice, clip_row, rounded_bound, stochastic_round
+from tacit.privacy.noise.discrete import ByteSource, DiscreteGaussian, IntegerNoise, Skellam
+from tacit.privacy.noise.lattice import MAX_OVERFLOW, MAX_TRIES, Lattice, clip_row, rounded_bound, stochastic_round
 
 Kind = type[DiscreteGaussian] | type[Skellam]
 DIM = 500

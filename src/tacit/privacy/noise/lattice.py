@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tacit.core.prices import Zcdp
 from tacit.errors import TacitError, UserError, expect
-from tacit.noise.discrete import ByteSource, DiscreteGaussian, IntegerBound, IntegerNoise, Integers
+from tacit.privacy.noise.discrete import ByteSource, DiscreteGaussian, IntegerBound, IntegerNoise, Integers
 
 Floats = npt.NDArray[np.float64]
 Ring = npt.NDArray[np.uint32]

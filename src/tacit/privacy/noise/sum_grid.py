@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tacit.core import DenseRows, Rows
 from tacit.errors import expect
-from tacit.noise.discrete import (
+from tacit.privacy.noise.discrete import (
     BLOCK,
     SMOOTHING,
     ByteSource,
@@ -29,7 +29,7 @@ from tacit.noise.discrete import (
     IntegerBound,
     draw_bytes,
 )
-from tacit.noise.lattice import LOG_FAILURE, WAVE, Floats, float_error, rounded_bound
+from tacit.privacy.noise.lattice import LOG_FAILURE, WAVE, Floats, float_error, rounded_bound
 
 DISTANCE = 2.0**-80  # total variation of a round from its price, for up to 2²⁸ coordinates
 MAX_TABLE_SIGMA = 2e4  # the table of wider noise is slow to build: wider noise is a sum of samples
