@@ -188,3 +188,20 @@ def test_the_bound_on_tests_is_that_of_differential_privacy() -> None:
     assert detection_limit(0.0, 0.1, 0.01) == pytest.approx(0.11)
     assert detection_limit(1000.0, 0.0, 0.01) == 1.0
     assert detection_limit(8.0, 0.0, 0.01) == pytest.approx(1 - 2.718281828**-8 * 0.99)
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "words"),
+    [
+        ("add-or-remove", "tests whether a client is in the data, and is wrong about 1% of those that are not"),
+        ("zero-out", "tests whether a client sent its update or zeros, and is wrong about 1% of those that sent zeros"),
+        (
+            "replace-one",
+            "tests which of two data sets a client has, and is wrong about 1% of those that have the first",
+        ),
+    ],
+)
+def test_the_guarantee_in_other_words_is_that_of_its_adjacency(adjacency: str, words: str, tmp_path: Path) -> None:
+    """Under zero-out adjacency, that a client belongs to the population is not protected."""
+    run = made_run(tmp_path / "mine", 2, guarantee=replace(PROVED, adjacency=adjacency))
+    assert words in Elements(page_of(run)).text

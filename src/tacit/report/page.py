@@ -15,6 +15,7 @@ from math import ceil
 
 import torch
 
+from tacit.core.prices import Adjacency
 from tacit.core.schema import SLOTS
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.report import run_groups
@@ -30,6 +31,11 @@ from tacit.runs.bandwidth import Savings
 STYLES, SCRIPTS = ("uplot.min.css", "page.css"), ("uplot.min.js", "charts.js")
 BADGES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
 FALSE_ALARMS, WEAK = 0.01, 0.5  # of a test, and how often it may detect a unit before the bound is called weak
+TESTS: dict[str, tuple[str, str, str]] = {  # by adjacency: what is tested, when an alarm is false, and what it finds
+    Adjacency.ADD_OR_REMOVE: ("whether a {unit} is in the data", "are not", "one that is"),
+    Adjacency.ZERO_OUT: ("whether a {unit} sent its update or zeros", "sent zeros", "an update"),
+    Adjacency.REPLACE_ONE: ("which of two data sets a {unit} has", "have the first", "the second"),
+}
 BAR = element("span", "share as a bar", class_="unseen")
 GIVEN = ("rounds", "budget", "patience", "report_delta")  # fields of a method beside its pieces
 
@@ -197,11 +203,12 @@ def _meaning(guarantee: Guarantee | LeakageGuarantee) -> Html | None:
         return None
     limit = _limit(guarantee)
     weak = " Such a bound promises little by itself; tacit audit and tacit attack measure what attacks really find."
+    tests, others, found = TESTS.get(guarantee.adjacency, TESTS[Adjacency.ADD_OR_REMOVE])
     return element(
         "p",
-        f"In other words: whoever tests for one {guarantee.unit}, and is wrong about {FALSE_ALARMS:.0%} of those that "
-        f"are absent, detects one that is present with a probability of at most {limit_in_words(limit)}. Without any "
-        f"information it would be {FALSE_ALARMS:.0%}.{weak * (limit > WEAK)}",
+        f"In other words: whoever, of those named above, tests {tests.format(unit=guarantee.unit)}, and is wrong about "
+        f"{FALSE_ALARMS:.0%} of those that {others}, detects {found} with a probability of at most "
+        f"{limit_in_words(limit)}. Without any information it would be {FALSE_ALARMS:.0%}.{weak * (limit > WEAK)}",
     )
 
 
