@@ -252,18 +252,20 @@ def follow_to_end(steps: "Generator[Run]", plan: "Plan", directory: Path, comman
                     _warn(step)
                 latest = step
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_interrupted(plan, directory, latest, command)) from None
+        raise KeyboardInterrupt(_interrupted(plan, directory, command)) from None
     assert latest is not None  # a run is yielded as it starts
     return latest
 
 
-def _interrupted(plan: "Plan", directory: Path, latest: "Run | None", command: str) -> str:
+def _interrupted(plan: "Plan", directory: Path, command: str) -> str:
     """How far an interrupted run came, and how to resume it; a run that has not started yet leaves no files."""
-    from tacit.runs.directory import MANIFEST
+    from tacit.runs import checkpoint
+    from tacit.runs.directory import CHECKPOINT, MANIFEST
 
     if not (directory / MANIFEST).exists():
         return "Interrupted before the first round. Nothing was written."
-    done = f" after {latest.state.round} of {plan.method.rounds} rounds" if latest else ""
+    state = checkpoint.read(directory / CHECKPOINT)  # the interrupt may have come after the last step was shown
+    done = f" after {state.round} of {plan.method.rounds} rounds" if state else ""
     return f"Interrupted{done}. Resume with: {command}"
 
 

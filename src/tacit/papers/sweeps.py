@@ -294,7 +294,8 @@ def _tested(job: Job, task: Task) -> dict[str, float]:
     x, y = task.test
     models = [module_at(task, job.seed, weights) for weights in final_weights(state).view(-1, state.dim)]
     outputs = torch.stack([model(x) for model in models])
-    return task.loss.metrics(best_outputs(task.loss, outputs, y, task.owners), y)
+    found: dict[str, float] = task.loss.metrics(best_outputs(task.loss, outputs, y, task.owners), y)
+    return found
 
 
 def _options(key: str, value: object, name: str) -> "list[object] | Range":

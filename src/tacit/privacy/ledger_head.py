@@ -107,7 +107,7 @@ def write_head(path: Path, head: LedgerHead) -> None:
     """
     file = head_file(path)
     with files.storage_errors(file):
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o666)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, write_json(asdict(head)).ljust(LENGTH))
         finally:
