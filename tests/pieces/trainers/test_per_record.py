@@ -36,7 +36,7 @@ from tacit.noise.sum_grid import DISTANCE, SumGrid
 from tacit.pieces.codecs import FixedRandom, Select, Size
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import DpSgd, RecordGradient
-from tacit.pieces.trainers.per_record import OVERFULL, largest_batch
+from tacit.pieces.trainers.per_record import OVERFULL, _NoisyQuantile, largest_batch
 
 DP = DpSgd(lr=0.5, steps=3, batch_size=4, clip=0.2, noise_multiplier=0.7)
 MASK = torch.arange(0, 2000, 40)
@@ -211,6 +211,40 @@ def test_one_record_changes_a_row_by_no_more_than_the_bound(trainer: RecordGradi
     assert float((rows[0] - rows[1]).norm()) <= 0.1 * (1 + 1e-5)
 
 
+@pytest.mark.parametrize("quantile", [0.2, 0.8])
+@pytest.mark.parametrize("start", [0.01, 30.0])
+def test_an_adaptive_bound_reaches_the_quantile(quantile: float, start: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not below it and not above it, from wherever it starts; what it costs is part of the declared noise."""
+    bounds: list[float] = []
+    norms = torch.linspace(0.5, 1.5, 1001, dtype=torch.float64)
+
+    def observed(self: StackedClients, weights: Tensor, batches: Any, clip: float, mask: Tensor | None) -> Any:
+        bounds.append(clip)
+        return [ClippedSum(torch.zeros(len(weights), dtype=torch.float64), norms)]
+
+    monkeypatch.setattr(StackedClients, "clipped_sums", observed)
+    wave, weights = wave_of(Population.of([(torch.zeros(1001, 1, 8, 8), torch.zeros(1001, dtype=torch.int64))]))
+    trainer = replace(DP, steps=120, batch_size=1001, quantile=quantile, clip=start)
+    trainer.train(View(weights), wave, now())
+    assert bounds[0] == start
+    assert 0.5 + quantile - 0.1 < np.mean(bounds[-30:]) < 0.5 + quantile + 0.1
+    price = trainer.record_price(1001)
+    assert isinstance(price, Repeated)
+    assert price.release.loss == Gaussian(0.7)
+
+
+@pytest.mark.parametrize("expected", [4.0, 1000.0])
+def test_count_and_sum_together_have_the_declared_noise(expected: float) -> None:
+    counts = _NoisyQuantile(0.5, expected, 0.7)
+    assert counts.sum_multiplier**-2 + (2 * counts.count_noise) ** -2 == pytest.approx(0.7**-2)
+    assert counts.sum_multiplier < 1.04 * 0.7
+    norms = torch.tensor([float("nan"), 0.5, float("inf")])
+    drawn = [counts.next_bound(1.0, norms, Key.from_seed(i)) for i in range(400)]
+    noise = -(np.log(drawn) / 0.2 + 0.5 - 0.5) * expected + 0.5  # without the count of −½
+    assert stats.kstest(noise / counts.count_noise, "norm").pvalue > 1e-3
+    assert stats.kstest(noise / counts.count_noise * 1.5, "norm").pvalue < 1e-3
+
+
 def test_the_price_of_a_round() -> None:
     trainer = replace(DP, steps=None, epochs=2)
     expected = Gaussian(0.7), DISTANCE + OVERFULL
@@ -239,7 +273,7 @@ def test_a_batch_is_not_larger_than_the_noise_provides_for(samples: int, rate: f
 def test_wrong_settings_are_refused() -> None:
     wrong: list[dict[str, Any]] = [
         {"lr": 0.0}, {"steps": None}, {"epochs": 1}, {"batch_size": 0}, {"clip": 0.0}, {"noise_multiplier": 0.0},
-        {"decay": 0.0}, {"momentum": 1.0}, {"weight_decay": -1.0},
+        {"decay": 0.0}, {"momentum": 1.0}, {"weight_decay": -1.0}, {"quantile": 1.0},
     ]  # fmt: skip
     for options in wrong:
         with pytest.raises(UserError, match="Expected"):

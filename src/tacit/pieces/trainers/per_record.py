@@ -4,13 +4,14 @@ Batches are drawn by Poisson sampling, from the client's own key.
 `DpSgd` adds noise to every step, at the client. `RecordGradient` sends the sum of one batch, to which a mechanism adds
 noise in shares. Neither says anything about a person with several records.
 
-References: Abadi et al., Deep Learning with Differential Privacy, CCS 2016 (DP-SGD); McMahan et al. 2017 (FedSGD).
+References: Abadi et al., Deep Learning with Differential Privacy, CCS 2016 (DP-SGD); McMahan et al. 2017 (FedSGD);
+Andrew et al., Differentially Private Learning with Adaptive Clipping, NeurIPS 2021.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import log, log1p
+from math import exp, log, log1p, sqrt
 from typing import ClassVar, Self
 
 import torch
@@ -23,9 +24,10 @@ from tacit.core.rows import DEPTH
 from tacit.core.schema import instead_of
 from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
-from tacit.noise.sum_grid import DISTANCE, SumGrid
+from tacit.noise.sum_grid import DISTANCE, SumGrid, noisy_count
 
 OVERFULL = 2.0**-100  # the probability at most with which a batch has more records than the noise provides for
+BOUND_RATE = 0.2  # learning rate of a bound that follows a quantile
 ADVERSARY = "anyone who sees the client's messages, the server included"
 
 
@@ -50,12 +52,15 @@ class DpSgd:
         momentum: of the noisy gradients, within a round.
         weight_decay: coefficient of the L2 penalty, which is added after the noise.
         masked: train only the weights under the codec's mask; norms and noise are then those of these weights.
+        quantile: the fraction of gradients that should stay unclipped: within a round, beginning at `clip`, the bound
+            follows this quantile by noisy counts (Andrew et al. 2021), for which sums get more noise; None: it stays.
 
     Formal guarantees: adding or removing one record changes a step's sum by at most `clip`, so that a round is a
     sequence of Gaussian mechanisms of `noise_multiplier` on Poisson samples, up to a total variation of 2⁻⁷⁹ each,
     against everybody who sees what the client sends; the number of its records is public. Floating-point errors of
-    norms and sums are part of the sensitivity, as in `SumGrid`. Not covered: the records of a batch are computed
-    together, and the last bits of one record's gradient depend on the others.
+    norms and sums are part of the sensitivity, as in `SumGrid`. With `quantile`, a record changes the count of a step
+    by at most ½, and count and sum together are one Gaussian mechanism of `noise_multiplier`. Not covered: the records
+    of a batch are computed together, and the last bits of one record's gradient depend on the others.
 
     Sees: whoever sees the client's message, the trained weights, of which every step was noised.
 
@@ -76,6 +81,7 @@ class DpSgd:
     momentum: float = 0.0
     weight_decay: float = 0.0
     masked: bool = False
+    quantile: float | None = None
     sends: ClassVar[Payload] = "updates"
     chooses: ClassVar[bool] = False
     record_sum: ClassVar[RecordSum | None] = None
@@ -91,6 +97,7 @@ class DpSgd:
         expect(0 < self.decay <= 1, f"decay={self.decay} in (0, 1]")
         expect(0 <= self.momentum < 1, f"momentum={self.momentum} in [0, 1)")
         expect(self.weight_decay >= 0, f"weight_decay={self.weight_decay} >= 0")
+        expect(self.quantile is None or 0 < self.quantile < 1, f"quantile={self.quantile} in (0, 1)")
 
     def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
         if self.noise_multiplier is None:
@@ -113,7 +120,7 @@ class DpSgd:
             return Unsized()
         release = Release(
             Gaussian(self.noise_multiplier),
-            distance=DISTANCE + OVERFULL,
+            distance=DISTANCE + (OVERFULL if self.quantile is None else 2 * OVERFULL),
             sampling=Sampling.at(self.rate(samples), "poisson"),
             adversary=ADVERSARY,
         )
@@ -138,12 +145,15 @@ class DpSgd:
         rate, weights = self.rate(samples), start.clone()
         own = slice(None) if mask is None else mask
         trained, velocity = weights[own], torch.zeros_like(weights[own])
-        noise = _StepNoise.of(trained.numel(), samples, rate, self.clip, self.noise_multiplier or 0.0)
+        expected, clip, multiplier = rate * max(samples, 1), self.clip, self.noise_multiplier or 0.0
+        counts = None if self.quantile is None else _NoisyQuantile(self.quantile, expected, multiplier)
+        noise = _StepNoise.of(trained.numel(), samples, rate, multiplier if counts is None else counts.sum_multiplier)
         for step in range(self.steps_of(samples)):
             batch = _batch(now.clients.child("records").of(client).child("step", step), samples, rate, noise.records)
-            (found,) = data.clipped_sums(weights, [batch], self.clip, mask)
+            (found,) = data.clipped_sums(weights, [batch], clip, mask)
             key = now.clients.child("record noise").of(client).child("step", step)
-            direction = noise.added(found.total, key).to(trained.dtype).div_(rate * max(samples, 1))
+            direction = noise.added(found.total, clip, key).to(trained.dtype).div_(expected)
+            clip = clip if counts is None else counts.next_bound(clip, found.norms, key.child("count"))
             velocity.mul_(self.momentum).add_(direction).add_(trained, alpha=self.weight_decay)
             trained = trained.sub(velocity, alpha=lr)
             weights[own] = trained
@@ -215,23 +225,52 @@ class _StepNoise:
 
     Attributes:
         grid: where the noise is added.
-        clip: the bound of a record.
         records: the largest batch for which the grid provides.
     """
 
     grid: SumGrid
-    clip: float
     records: int
 
     @classmethod
-    def of(cls, dim: int, samples: int, rate: float, clip: float, multiplier: float) -> "_StepNoise":
+    def of(cls, dim: int, samples: int, rate: float, multiplier: float) -> "_StepNoise":
         """The noise of a sum over a Poisson batch of so many records, at `dim` weights."""
         records = largest_batch(samples, rate)
-        return cls(SumGrid(dim, records, multiplier, DEPTH), clip, records)
+        return cls(SumGrid(dim, records, multiplier, DEPTH), records)
 
-    def added(self, total: Tensor, key: Key) -> Tensor:
-        """The sum with noise."""
-        return self.grid.release(total, torch.tensor([self.clip], dtype=torch.float64), key.byte_source())
+    def added(self, total: Tensor, clip: float, key: Key) -> Tensor:
+        """The sum of gradients within this bound, with noise."""
+        return self.grid.release(total, torch.tensor([clip], dtype=torch.float64), key.byte_source())
+
+
+@dataclass(frozen=True)
+class _NoisyQuantile:
+    """A bound that follows a quantile of the norms of gradients, by a noisy count in every step.
+
+    Attributes:
+        quantile: the fraction of gradients that should be within the bound.
+        expected: the expected size of a batch.
+        multiplier: of count and sum together.
+    """
+
+    quantile: float
+    expected: float
+    multiplier: float
+
+    @property
+    def count_noise(self) -> float:
+        """Standard deviation of the noise on a count: a twentieth of a batch, but little enough of the privacy."""
+        return max(self.expected / 20, 2 * self.multiplier)
+
+    @property
+    def sum_multiplier(self) -> float:
+        """The noise multiplier of the sum, with 1/z² = 1/z_sum² + 1/(2·count_noise)²."""
+        return 1 / sqrt(1 / self.multiplier**2 - 1 / (2 * self.count_noise) ** 2)
+
+    def next_bound(self, bound: float, norms: Tensor, key: Key) -> float:
+        """The bound of the next step; a record adds +½ to the count if it is within the bound, and −½ otherwise."""
+        twice = 2 * int((norms <= bound).sum()) - len(norms)
+        within = noisy_count(twice, 2 * self.count_noise, key.byte_source()) / 2 / self.expected + 0.5
+        return min(max(bound * exp(-BOUND_RATE * (within - self.quantile)), 1e-9), 1e9)
 
 
 @lru_cache(maxsize=1024)
