@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tacit.attacks.claims import AuditEvidence, AuditResult, Claim, Power
 
 VIOLATED = 1  # the exit code
+_GROUPS = {"client": "cohort", "record": "batch"}  # in which a canary is drawn
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -80,15 +81,14 @@ def run(args: argparse.Namespace) -> int:
         unit=None if args.unit is None else Unit(args.unit),
         seed=args.seed,
     )
+    args.unit = audit.unit.value
     claim = claim_of(audit, args.canaries or 1, sampled=bool(args.canaries))
     found = _find(audit, claim, args)
     result, power = AuditResult.of(claim, found), power_of(claim, found)
     if args.json:
-        print_json({"unit": audit.unit.value, **_document(args, audit.adjacency, result, found, power)})
+        print_json(_document(args, audit.adjacency, result, found, power))
     else:
-        always = "" if not _is_always_in(found) else f", in every {'cohort' if audit.unit == 'client' else 'batch'}"
-        canary = f"{audit.adjacency}, one {audit.unit}{always}"
-        print("\n".join(_lines(args, canary, result, found, power)))
+        print("\n".join(_lines(args, audit.adjacency, result, found, power)))
     return VIOLATED if result.violated else 0
 
 
@@ -120,6 +120,7 @@ def _document(
     claim = result.claim
     return {
         "method": args.method,
+        "unit": args.unit,
         "task": args.task,
         "rounds": args.rounds,
         "adjacency": adjacency,
@@ -151,7 +152,7 @@ def _lines(
     rows = [
         *([["claimed ε", f"{claim.amplified:.4g}"]] if claim.amplified is not None else []),
         [
-            "claimed ε" if claim.amplified is None else "claimed ε if in every cohort",
+            "claimed ε" if claim.amplified is None else f"claimed ε if in every {_GROUPS[args.unit]}",
             f"none: {claim.reason}" if claim.epsilon is None else f"{claim.epsilon:.4g}",
         ],
         *(
@@ -164,24 +165,24 @@ def _lines(
     rows += [
         ["δ", f"{claim.delta:g}"],
         ["rounds", str(args.rounds)],
-        ["adjacency", adjacency],
+        ["adjacency", f"{adjacency}, one {args.unit}" + f", in every {_GROUPS[args.unit]}" * _is_always_in(found)],
         ["confidence", f"{100 * found.confidence:.0f} %"],
         ["guesses", str(found)],
     ]
     if isinstance(found, AuditEvidence):
         rows += [["seen best in", f"{found.released} ({found.statistic})"], ["by the canary", found.canary]]
     rows += [["not as declared", premise] for premise in result.premises]
-    return [*aligned(rows), _conclusion(result), *_missed(power, result)]
+    return [*aligned(rows), _conclusion(result, args.unit), *_missed(power, result)]
 
 
 def _is_always_in(found: "AuditEvidence | OneRunGuesses") -> bool:
     return getattr(found, "always_in_cohort", False)
 
 
-def _conclusion(result: "AuditResult") -> str:
+def _conclusion(result: "AuditResult", unit: str = "client") -> str:
     claimed = result.claim.epsilon
     if result.violated and claimed is not None and result.best > claimed:
-        where = "" if result.claim.amplified is None else " for a client that is in every cohort"
+        where = "" if result.claim.amplified is None else f" for a {unit} that is in every {_GROUPS[unit]}"
         return f"The claim is violated: ε is at least {result.best:.4g}{where}, more than claimed."
     if result.violated and result.profile_refuted:
         return "The claim is violated: at another δ, this method leaks more than it claims."
