@@ -85,6 +85,23 @@ def test_growing_cohorts_are_charged_at_their_own_rates() -> None:
     assert epsilon_of(grown) > 1.5 * epsilon_of(small)
 
 
+def test_noise_for_some_rounds_of_everyone_suffices_for_all_of_them() -> None:
+    """Sums over everyone are one sum: ε of rounds that are charged one by one is that of the plan."""
+    method = calibrate(replace(methods.fl_std_dp(rounds=5, epsilon=1.0), sampler=tacit.Everyone()), 20)
+    charges = Charges.begin(method, 20, [])
+    for number in range(5):
+        charges = charges.reserve(str(number)).settle(Turnout(20, 20))
+    planned = Accounting.of(accountant_for(method, 20)).compose(_release_of(method), 5).epsilon(1e-5)
+    assert charges.epsilon == pytest.approx(planned, rel=1e-9)
+    assert charges.epsilon <= 1.0
+
+
+def _release_of(method: Method) -> Release:
+    release = release_of(method, 20, 0)
+    assert release is not None
+    return release
+
+
 def test_a_median_bound_has_a_nominal_epsilon_and_no_guarantee() -> None:
     method = replace(geyer(clipping="median", rounds=3), budget=None)
     run = tacit.train(method, task(), workers=1, noise="seeded")

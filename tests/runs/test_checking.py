@@ -247,12 +247,10 @@ def test_our_own_pieces_pass() -> None:
     """Except those that are accounted as unproved, or not as a sum."""
     tried = set[str]()
     for name in catalog():
-        used = make(name)
-        sized = used.mechanism.sized(1.0) if used.unsized else used.mechanism
-        proved = [] if isinstance(sized.price(0), Unproved) else [sized]
+        used = make(name).sized(1.0)
+        proved = [] if isinstance(used.mechanism.price(0), Unproved) else [used.mechanism]
         sums = [used.aggregator] if used.aggregator.models == 1 else []
-        trainer = used.trainer.sized(1.0)
-        for piece in (used.sampler, trainer, used.codec, used.server, *proved, *sums):
+        for piece in (used.sampler, used.trainer, used.codec, used.server, *proved, *sums):
             if repr(piece) not in tried:
                 assert check(piece).passed, (name, str(check(piece)))
                 tried.add(repr(piece))

@@ -88,6 +88,11 @@ class Trainer(Protocol):
         """Further weights to evaluate beside those of the model, by the prefix of their metrics (`pruned`)."""
         ...
 
+
+@runtime_checkable
+class RecordTrainer(Trainer, Protocol):
+    """A trainer that bounds what single records contribute, or adds noise for them."""
+
     def record_price(self, samples: int) -> RecordPrice | None:
         """What a round releases about one record of a client with so many samples, noise of the trainer's own included.
 

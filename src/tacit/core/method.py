@@ -8,6 +8,7 @@ method only names the piece in each slot. An ablation is `dataclasses.replace`.
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import sqrt
+from typing import Self
 
 from tacit.core.interfaces import (
     Aggregator,
@@ -15,6 +16,7 @@ from tacit.core.interfaces import (
     Codec,
     Mechanism,
     RecordMechanism,
+    RecordTrainer,
     Sampler,
     ServerUpdate,
     Trainer,
@@ -26,6 +28,7 @@ from tacit.core.prices import (
     Leakage,
     Price,
     RecordPrice,
+    RecordSum,
     Release,
     Repeated,
     Sampling,
@@ -116,14 +119,33 @@ class Method:
         another variance reveals nothing about a record.
         """
         if self.record_bound is None:
-            found = self.trainer.record_price(samples)
+            found = self.record_trainer.record_price(samples) if self.record_trainer else None
             parts = [part for part in self.own_parts if part.slot in ("trainer", "codec", "mechanism")]
             return _record_price(found, parts)
-        price, rows = self.mechanism.price(0, turnout), self.trainer.record_sum
+        price, rows = self.mechanism.price(0, turnout), self.record_sum
         if not isinstance(price, Release) or rows is None:
             return price if isinstance(price, Unproved | Unsized) else None
         sampling = Sampling.at(rows.rate, "poisson")
         return _record_price(Repeated(replace(price, sampling=sampling, constant=True), 1), list(self.own_parts))
+
+    @property
+    def record_trainer(self) -> RecordTrainer | None:
+        """Its trainer, if that bounds what single records contribute or adds noise for them."""
+        return self.trainer if isinstance(self.trainer, RecordTrainer) else None
+
+    def sized(self, noise: float) -> Self:
+        """The method with this noise multiplier, wherever noise is not sized yet."""
+        mechanism, trainer = self.mechanism, self.trainer
+        if isinstance(mechanism.price(0), Unsized):
+            mechanism = mechanism.sized(noise)
+        if self.record_trainer and isinstance(self.record_trainer.record_price(1), Unsized):
+            trainer = self.record_trainer.sized(noise)
+        return replace(self, mechanism=mechanism, trainer=trainer)
+
+    @property
+    def record_sum(self) -> RecordSum | None:
+        """How far one record can change a client's row, where rows are sums over records; None: they are not."""
+        return self.record_trainer.record_sum if self.record_trainer else None
 
     @property
     def record_bound(self) -> float | None:
@@ -395,7 +417,7 @@ def _budget(m: Method) -> str:
 
 def _records_by_trainer(m: Method) -> str:
     """Noise of the trainer's own protects records if all that is sent is computed from what has this noise."""
-    price = m.trainer.record_price(1)
+    price = m.record_trainer.record_price(1) if m.record_trainer else None
     if price is None:
         return ""
     if isinstance(price, Unproved):
@@ -422,7 +444,7 @@ def _records_by_mechanism(m: Method) -> str:
     """Noise for records needs rows that are sums over records, each within the bound, in the model's coordinates."""
     if m.record_bound is None:
         return ""
-    rows = m.trainer.record_sum
+    rows = m.record_sum
     if rows is None:
         return (
             f"{_name(m.mechanism)} scales its noise to what one record adds to a row (RecordClip), which "

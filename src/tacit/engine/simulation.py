@@ -133,7 +133,7 @@ class Simulation:
         self._untrained = make_model(task, seed)
         self.model = copy.deepcopy(self._untrained).to(device)
         self.layout = Layout.of(self.model)
-        if method.trainer.record_sum is not None or method.trainer.record_price(1) is not None:
+        if method.record_sum is not None or method.protects_records:
             check_records(self.model, task.loss)
 
     @cached_property

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar, Protocol, Self
 
 import dp_accounting as dp
@@ -141,11 +141,22 @@ def accountant_by_name(name: str, adjacency: str = Adjacency.ADD_OR_REMOVE) -> A
 
 @dataclass(frozen=True, eq=False)
 class PldComposition:
-    """Composed releases as a privacy-loss distribution: distributions are convolved."""
+    """Composed releases as a privacy-loss distribution: distributions are convolved.
+
+    Gaussian sums over everyone are one Gaussian sum, however many: they add no rounding of their own.
+
+    Attributes:
+        adjacency: which pairs of populations count as neighbours.
+        interval: at which privacy losses are rounded up.
+        distribution: of the sums over sampled cohorts; None: there are none.
+        precision: 1 / z² of the sums over everyone, added up.
+        unbounded: whether a release had almost no noise.
+    """
 
     adjacency: Adjacency
     interval: float
     distribution: dp_pld.PrivacyLossDistribution | None = None
+    precision: float = field(default=0.0, kw_only=True)
     unbounded: bool = field(default=False, kw_only=True)
 
     def compose(self, release: Release, count: int = 1) -> "PldComposition":
@@ -156,20 +167,34 @@ class PldComposition:
         noise, sampling = release.loss.noise_multiplier, release.amplification
         if noise < MIN_NOISE * sampling.sensitivity(self.adjacency):
             return replace(self, unbounded=True)
+        if sampling.rate == 1:
+            return replace(self, precision=self.precision + count / noise**2)
         added = _distribution(_GaussianSum(noise, sampling, self.adjacency), self.interval, count)
-        return replace(
-            self, distribution=added if self.distribution is None else self.distribution.compose(added, TAIL)
-        )
+        return replace(self, distribution=_convolved(self.distribution, added))
 
     def epsilon(self, delta: float) -> float:
         if self.unbounded:
             return math.inf
-        return 0.0 if self.distribution is None else float(self.distribution.get_epsilon_for_delta(delta))
+        return 0.0 if self._whole is None else float(self._whole.get_epsilon_for_delta(delta))
 
     def delta(self, epsilon: float) -> float:
         if self.unbounded:
             return 1.0
-        return 0.0 if self.distribution is None else float(self.distribution.get_delta_for_epsilon(epsilon))
+        return 0.0 if self._whole is None else float(self._whole.get_delta_for_epsilon(epsilon))
+
+    @cached_property
+    def _whole(self) -> dp_pld.PrivacyLossDistribution | None:
+        """Of all releases."""
+        if not self.precision:
+            return self.distribution
+        over_everyone = _GaussianSum(1 / math.sqrt(self.precision), Sampling(), self.adjacency)
+        return _convolved(self.distribution, _single(over_everyone, self.interval))
+
+
+def _convolved(
+    first: dp_pld.PrivacyLossDistribution | None, second: dp_pld.PrivacyLossDistribution
+) -> dp_pld.PrivacyLossDistribution:
+    return second if first is None else first.compose(second, TAIL)
 
 
 @dataclass(frozen=True)
@@ -182,8 +207,6 @@ class _GaussianSum:
 
 
 def _distribution(release: _GaussianSum, interval: float, count: int) -> dp_pld.PrivacyLossDistribution:
-    if release.sampling.rate == 1:  # Gaussian sums over everyone are one Gaussian sum
-        return _single(replace(release, noise=release.noise / math.sqrt(count)), interval)
     if count == 1:
         return _truncated(release, interval)
     return _single(release, interval).self_compose(count)

@@ -308,9 +308,10 @@ def _noise_for(budget: Budget, method: Method, sizes: tuple[int, ...], often: in
 
 def _sized(method: Method, noise: float) -> Method:
     """The method with this noise for its records, wherever it is added."""
-    if method.record_bound is None:
-        return replace(method, trainer=method.trainer.sized(noise))
-    return replace(method, mechanism=method.mechanism.sized(noise))
+    if method.record_bound is not None:
+        return replace(method, mechanism=method.mechanism.sized(noise))
+    trainer = method.record_trainer
+    return method if trainer is None else replace(method, trainer=trainer.sized(noise))
 
 
 def _after(method: Method, sizes: tuple[int, ...], rounds: int) -> RecordAccounting:

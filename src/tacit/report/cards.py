@@ -7,7 +7,7 @@ Who sees what follows from what the pieces declare (`channel.messages_seen_by`, 
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from tacit import methods
@@ -192,15 +192,7 @@ def _describe(release: Release) -> str:
 
 def _price(method: Method) -> Price:
     """The price of a round; for noise that the budget decides, that of noise multiplier 1."""
-    return _sized(method).price(0)
-
-
-def _sized(method: Method) -> Method:
-    if not method.unsized:
-        return method
-    mechanism = method.mechanism.sized(1.0) if isinstance(method.mechanism.price(0), Unsized) else method.mechanism
-    trainer = method.trainer.sized(1.0) if isinstance(method.trainer.record_price(1), Unsized) else method.trainer
-    return replace(method, mechanism=mechanism, trainer=trainer)
+    return method.sized(1.0).price(0)
 
 
 def _guarantee(method: Method) -> str:
@@ -210,7 +202,7 @@ def _guarantee(method: Method) -> str:
 
 
 def _record_guarantee(method: Method) -> str:
-    price = _sized(method).record_price(1)
+    price = method.sized(1.0).record_price(1)
     if not isinstance(price, Repeated):
         return f"none for records: {price.reason if isinstance(price, Unproved) else 'no noise is added for them'}."
     adjacency, across = Adjacency.ADD_OR_REMOVE, method.record_bound is not None
@@ -248,7 +240,7 @@ def _client_guarantee(method: Method) -> str:
 
 
 def _proved(method: Method, release: Release) -> str:
-    adjacency = _sized(method).adjacency
+    adjacency = method.sized(1.0).adjacency
     meaning = f"{adjacency.capitalize()}: {adjacency.meaning} The number of clients is public."
     if method.budget is None:
         return (

@@ -295,7 +295,7 @@ def size_noise(method: Method, population: int, sizes: tuple[int, ...] = ()) -> 
 
 def check_records(method: Method, task: Task) -> None:
     """Raise `CompositionError` if the gradient of a record's loss depends on the other records of its batch."""
-    if not method.protects_records and method.trainer.record_sum is None:
+    if not method.protects_records and method.record_sum is None:
         return
     mean = torch.tensor([0.25, 4.0])
     if not torch.equal(task.loss.from_mean(mean), mean):

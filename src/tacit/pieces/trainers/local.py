@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import ClientRound, DenseRows, Descent, Rows, State, View, Wave
-from tacit.core.interfaces import Payload, Trainer
+from tacit.core.interfaces import Payload, RecordTrainer, Trainer
 from tacit.core.prices import RecordPrice, RecordSum, Unproved
 from tacit.core.schema import instead_of
 from tacit.core.wave import Shapes
@@ -99,16 +99,6 @@ class Sgd:
     def variants(self, state: State) -> Mapping[str, Tensor]:
         return {}
 
-    def record_price(self, samples: int) -> RecordPrice | None:
-        return None
-
-    @property
-    def record_sum(self) -> RecordSum | None:
-        return None
-
-    def sized(self, noise: float) -> Self:
-        return self
-
     def rate(self, index: int) -> float:
         """The learning rate of round `index`."""
         start = self.lr(index) if isinstance(self.lr, Schedule) else self.lr
@@ -156,16 +146,6 @@ class Masked:
 
     def variants(self, state: State) -> Mapping[str, Tensor]:
         return {}
-
-    def record_price(self, samples: int) -> RecordPrice | None:
-        return self.sgd.record_price(samples)
-
-    @property
-    def record_sum(self) -> RecordSum | None:
-        return self.sgd.record_sum
-
-    def sized(self, noise: float) -> Self:
-        return replace(self, sgd=self.sgd.sized(noise))
 
 
 @dataclass(frozen=True)
@@ -217,7 +197,7 @@ class BestOf:
         return {}
 
     def record_price(self, samples: int) -> RecordPrice | None:
-        if self.trainer.record_price(samples) is None:
+        if not isinstance(self.trainer, RecordTrainer) or self.trainer.record_price(samples) is None:
             return None
         return Unproved("every client chooses a hypothesis by the loss on its records, which gets no noise")
 
@@ -226,7 +206,8 @@ class BestOf:
         return None
 
     def sized(self, noise: float) -> Self:
-        return replace(self, trainer=self.trainer.sized(noise))
+        """Itself: no noise would protect the records."""
+        return self
 
 
 def _hypotheses(view: View) -> Tensor:

@@ -35,7 +35,6 @@ from torch import Tensor
 
 from tacit.core import ClientRound, DenseRows, Descent, ProximalTerm, Rows, State, View, Wave
 from tacit.core.interfaces import Payload
-from tacit.core.prices import RecordPrice, RecordSum
 from tacit.core.schema import instead_of
 from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
@@ -167,16 +166,6 @@ class MagnitudePrune:
         """After the warm-up, the model pruned to as many weights as a client sends."""
         return {"pruned": self.keep.project(state.weights, state.shapes)} if state.round > self.warm_up else {}
 
-    def record_price(self, samples: int) -> RecordPrice | None:
-        return None
-
-    @property
-    def record_sum(self) -> RecordSum | None:
-        return None
-
-    def sized(self, noise: float) -> Self:
-        return self
-
 
 @dataclass(frozen=True, kw_only=True)
 class AdmmPrune:
@@ -262,16 +251,6 @@ class AdmmPrune:
     def variants(self, state: State) -> Mapping[str, Tensor]:
         """After the warm-up, the model pruned to as many weights as a client sends."""
         return {"pruned": self.keep.project(state.weights, state.shapes)} if state.round > self.warm_up else {}
-
-    def record_price(self, samples: int) -> RecordPrice | None:
-        return None
-
-    @property
-    def record_sum(self) -> RecordSum | None:
-        return None
-
-    def sized(self, noise: float) -> Self:
-        return self
 
     def _train_masked(self, view: View, data: Wave, now: ClientRound) -> Rows:
         """One row per client, trained under the frozen mask."""
