@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, overload
 import torch
 from torch import Tensor, nn
 
-from tacit.core import client_data
+from tacit.core import sample_intake
 from tacit.core.adapted import AdaptedModel, InputFields, Output
 from tacit.core.keys import Key
 from tacit.core.losses import (
@@ -65,12 +65,12 @@ class Population(Sequence[Samples]):
     def split(cls, x: Any, y: Any, parts: Sequence[Any], names: Sequence[str] = ()) -> Self:
         """A population from a pool, in tensors or arrays, and the indices of each client's samples."""
         expect(len(parts) > 0, "at least one client, got none")
-        indices = [client_data.to_tensor(part, f"the indices of client {number}") for number, part in enumerate(parts)]
+        indices = [sample_intake.to_tensor(part, f"the indices of client {number}") for number, part in enumerate(parts)]
         sizes = torch.tensor([len(part) for part in indices])
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
         inputs, targets = (
-            client_data.to_tensor(x, "the inputs of the pool"),
-            client_data.to_tensor(y, "the targets of the pool"),
+            sample_intake.to_tensor(x, "the inputs of the pool"),
+            sample_intake.to_tensor(y, "the targets of the pool"),
         )
         return cls(inputs, targets, torch.cat(indices).long(), offsets, tuple(names))
 
@@ -374,7 +374,7 @@ class _Casts:
             return cls(None, loss, torch.float32)
         probe = model if isinstance(model, nn.Module) else _built(model)
         floats = torch.float32 if probe is None else _floats_of(probe)
-        if inputs is not None or client_data.is_mapped(x) or probe is None:
+        if inputs is not None or sample_intake.is_mapped(x) or probe is None:
             return cls(None, loss, floats)
         if x.is_floating_point():
             return cls(floats, loss, floats)
@@ -444,13 +444,13 @@ def _read_clients(
     if isinstance(clients, Population):
         return clients, inputs
     names, rows = [], []
-    for who, data in client_data.each_client(clients):
+    for who, data in sample_intake.each_client(clients):
         names.append(who)
-        rows.append(client_data.read_rows(data, who, target))
+        rows.append(sample_intake.read_rows(data, who, target))
     expect(len(rows) > 0, "at least one client, got none")
     first = rows[0].x
     fields = None if isinstance(first, Tensor) else inputs or InputFields.of(first)
-    x, y = client_data.pool(rows, names, fields)
+    x, y = sample_intake.pool(rows, names, fields)
     parts = torch.split(torch.arange(len(x)), [each.count for each in rows])
     named = tuple(str(name) for name in clients) if isinstance(clients, Mapping) else ()
     return Population.split(x, y, parts, named), fields
@@ -461,10 +461,10 @@ def _read_held(data: object, name: str, target: str | None, inputs: InputFields 
     if data is None:
         return None
     who = f"the {'held-out' if name == 'test' else name} data"
-    rows = client_data.read_rows(data, who, target)
+    rows = sample_intake.read_rows(data, who, target)
     if isinstance(rows.x, Tensor):  # of one input, or packed before
         return rows.x, rows.y
-    return client_data.pool([rows], [who], inputs)
+    return sample_intake.pool([rows], [who], inputs)
 
 
 def _check_population(population: Population) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from tacit.core.adapted import InputFields
-from tacit.core.dataframes import as_numbers, columns_of, is_frame, take_target
+from tacit.core.data_frames import as_numbers, columns_of, is_frame, take_target
 from tacit.core.schema import listed
 from tacit.errors import DataError
 
