@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, overload
 import torch
 from torch import Tensor, nn
 
-from tacit.core import intake
+from tacit.core import sample_intake as intake
 from tacit.core.adapted import AdaptedModel, InputFields, Output
 from tacit.core.keys import Key
 from tacit.core.losses import (

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.core.frames import find_column
+from tacit.core.data_frames import find_column
 from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, MeanSquared
 from tacit.core.schema import listed
