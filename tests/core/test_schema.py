@@ -109,3 +109,10 @@ def test_a_field_that_is_given_instead_of_another_resets_it():
     assert changed(Length(steps=3), {"epochs": 2}, "length") == Length(epochs=2)
     assert changed(Length(epochs=5), {"steps": "none"}, "length") == Length(epochs=5)
     assert changed(Length(), {"steps": 3, "epochs": 2}, "length") == Length(steps=3, epochs=2)
+
+
+def test_a_misspelt_family_suggests_its_members() -> None:
+    names = ("geyer/table-1", "geyer/figure-2", "esmfl/table-1")
+    assert suggestion("geyr", names) == " Did you mean one of geyer/table-1, geyer/figure-2?"
+    assert suggestion("geyer/tabel-1", names) == " Did you mean 'geyer/table-1'?"
+    assert suggestion("x", names) == ""

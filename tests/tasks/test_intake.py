@@ -161,7 +161,11 @@ def test_constants_may_be_public_or_declared(tmp_path: Path) -> None:
     assert not any("Preprocessing" in sentence for sentence in public.not_covered)
     (tmp_path / "book.toml").write_text('[numbers]\nage = [0, 200]\n[categories]\nsex = ["f", "m"]\n')
     declared = tacit.Task.from_table(COLUMNS, client="hospital", target="died", encoding=tmp_path / "book.toml")
-    assert declared.preprocessing.source == "public"
+    assert declared.not_covered[0].startswith("Preprocessing used the clients' rows: the values of 'died'")
+    book = tmp_path / "book.toml"
+    clean = tacit.Task.from_table(COLUMNS, client="hospital", target="died", encoding=book, classes=["0", "1"])
+    assert clean.preprocessing.source == "public"
+    assert torch.equal(clean.population.y, declared.population.y)
     assert float(declared.population.x[:, 0].max()) <= 0.45
     (tmp_path / "book.toml").write_text("[numbers]\nage = [0, 200]\n")
     with pytest.raises(tacit.UserError, match="it lacks sex"):

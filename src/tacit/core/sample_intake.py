@@ -27,7 +27,7 @@ PAIR = "one pair (x, y) per client"
 
 
 @dataclass(frozen=True, eq=False)
-class ClientRows:
+class ClientSamples:
     """One client's samples as tensors: inputs, of which there may be several, and targets."""
 
     x: Inputs
@@ -62,19 +62,19 @@ def each_client(clients: object) -> Iterator[tuple[str, object]]:
         yield f"client {number}", data
 
 
-def read_rows(data: Any, who: str, target: object = None) -> ClientRows:
+def read_rows(data: Any, who: str, target: object = None) -> ClientSamples:
     """The samples of one client, or held-out or public data, in whatever form they are."""
     x, y = _inputs_and_targets(data, who, target)
     inputs, targets = _inputs(x, who), to_tensor(y, f"the targets of {who}")
     if targets.dim() == 0:
         raise DataError(f"Expected one target per sample of {who}, got a single number.")
-    found = ClientRows(inputs, targets)
+    found = ClientSamples(inputs, targets)
     if found.count != len(targets):
         raise DataError(f"{capitalized(who)} has {found.count} samples but {len(targets)} targets.")
     return found
 
 
-def pool(rows: Sequence[ClientRows], names: Sequence[str], fields: InputFields | None) -> tuple[Tensor, Tensor]:
+def pool(rows: Sequence[ClientSamples], names: Sequence[str], fields: InputFields | None) -> tuple[Tensor, Tensor]:
     """All samples in one pair of tensors, those of the first client first; memory-mapped ones stay on disk."""
     xs = [_single(each, fields, who) for each, who in zip(rows, names, strict=True)]
     ys = [each.y for each in rows]
@@ -228,7 +228,7 @@ def _are_several(x: object) -> bool:
     return len({len(part) if part.ndim else -1 for part in x}) == 1
 
 
-def _single(rows: ClientRows, fields: InputFields | None, who: str) -> Tensor:
+def _single(rows: ClientSamples, fields: InputFields | None, who: str) -> Tensor:
     """The inputs in one tensor."""
     if isinstance(rows.x, Tensor):
         if fields is not None:

@@ -182,7 +182,14 @@ def suggestion(word: str, choices: Iterable[str]) -> str:
         return ""
     folded = {choice.lower().replace("_", "-"): choice for choice in choices}
     near = difflib.get_close_matches(word.lower().replace("_", "-"), folded, n=1, cutoff=0.5)
-    return f" Did you mean {folded[near[0]]!r}?" if near else ""
+    return f" Did you mean {folded[near[0]]!r}?" if near else _family(word, list(folded.values()))
+
+
+def _family(word: str, choices: list[str]) -> str:
+    """The choices `FAMILY/NAME` whose family is similar, as those of a paper."""
+    families = {choice.partition("/")[0] for choice in choices if "/" in choice}
+    near = difflib.get_close_matches(word.lower(), families, n=1, cutoff=0.7)
+    return f" Did you mean one of {listed(c for c in choices if c.startswith(f'{near[0]}/'))}?" if near else ""
 
 
 def listed(names: Iterable[str]) -> str:

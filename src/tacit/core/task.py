@@ -255,7 +255,8 @@ class Task:
             **options: `drop` and `categories`, columns to leave out and columns of numbers that are categories;
                 `encoding`, a TOML file that declares minima, maxima and categories, or `public` (None: those of the
                 clients' rows, which no guarantee covers); `split`, which holds out `rows` of each client or whole
-                `clients`; `kind` of the target, `classes` or `number`; `name` and `seed`.
+                `clients`; `kind` of the target, `classes` or `number`; `classes`, its values, where they are
+                declared to be public; `name` and `seed`.
 
         Example:
             >>> rows = {"hospital": ["A", "B"] * 10, "age": range(20), "sex": ["f", "m"] * 10, "died": [0, 1] * 10}

@@ -133,6 +133,7 @@ def task_from_table(
     encoding: str | Path | None = None,
     split: Literal["rows", "clients"] = "rows",
     kind: Kind = "auto",
+    classes: Sequence[str] = (),
     name: str = "",
     seed: int = 0,
 ) -> Task:
@@ -150,7 +151,9 @@ def task_from_table(
     key = Key.from_seed(seed, "table")
     rows = _split_rows(parts, test, split, key) if isinstance(test, int | float) else _whole(parts)
     public_table = None if public is None else read_table(public, "the public table")
-    encoder, preprocessing = _encoder(table, target, inputs, categories, kind, rows.training, public_table, encoding)
+    values = _target(table if public_table is None else public_table, target, kind, tuple(map(str, classes)))
+    encoder, found = _encoder(table, target, inputs, categories, values, rows.training, public_table, encoding)
+    preprocessing = found if classes or public_table is not None else _with_target(found, target)
     x, y = encoder.samples(table)
     held, overlap = _held_out(rows, test, encoder, x, y, split)
     public_samples: Samples | None = (
@@ -188,6 +191,7 @@ def table(
     encoding: str | None = None,
     split: Literal["rows", "clients"] = "rows",
     kind: Literal["auto", "classes", "number"] = "auto",
+    classes: str = "",
     hidden: int = HIDDEN,
     seed: int = 0,
 ) -> Task:
@@ -205,6 +209,8 @@ def table(
             those of the clients' rows, which no guarantee covers.
         split: hold out `rows` of each client, or whole `clients`.
         kind: whether the target is one of several `classes` or a `number`; `auto`: by its values.
+        classes: the values of a target with classes, separated by commas; empty: those in the rows, which no guarantee
+            covers.
         hidden: units of the hidden layer of the model; 0: a linear model.
         seed: seed of the split.
     """
@@ -227,6 +233,7 @@ def table(
         encoding=encoding,
         split=split,
         kind=kind,
+        classes=_names(classes),
         name="table",
         seed=seed,
     )
@@ -318,7 +325,7 @@ def _encoder(
     target: str,
     inputs: Sequence[str],
     categories: Sequence[str],
-    kind: Kind,
+    values: tuple[tuple[str, ...], tuple[float, float]],
     training: NDArray[np.int64],
     public: Table | None,
     encoding: str | Path | None,
@@ -331,7 +338,7 @@ def _encoder(
     source = public if public is not None and encoding in (None, "public") else table
     expect(encoding != "public" or public is not None, "public rows for encoding='public', got none", "Give public.")
     rows = training if source is table else np.arange(source.rows)
-    classes, limits = _target(table, target, kind)
+    classes, limits = values
     records = _records(source, numbers, coded)
     if encoding in (None, "public"):
         _check_categories(source, coded)
@@ -347,7 +354,7 @@ def _encoder(
     if not where:
         detail = f"Minima, maxima and categories are declared to be public in {Path(encoding or '').name}."
         return encoder, Preprocessing("public", detail)
-    detail = f"minima, maxima and categories are those of {where}, the values of {target!r} those of all rows."
+    detail = f"minima, maxima and categories are those of {where}."
     if source is public:
         return encoder, Preprocessing("public", detail.capitalize())
     return encoder, Preprocessing("private", f"{detail} A file that declares them (encoding=...) avoids it.")
@@ -361,8 +368,19 @@ def _records(table: Table, numbers: tuple[str, ...], coded: tuple[str, ...]) -> 
     return PatientTable(name=table.name, table=columns, numbers=numbers, categories=coded, positive=positive)
 
 
-def _target(table: Table, target: str, kind: Kind) -> tuple[tuple[str, ...], tuple[float, float]]:
+def _with_target(found: Preprocessing, target: str) -> Preprocessing:
+    """The same, with the values of the target, which are those of the clients' rows."""
+    more = f"the values of {target!r} are those of all rows (classes=... declares them)."
+    return Preprocessing("private", f"{found.detail} T{more[1:]}" if found.source == "private" else more)
+
+
+def _target(
+    table: Table, target: str, kind: Kind, declared: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[float, float]]:
     """The classes of the target, or none and its limits."""
+    if len(declared) > 1:
+        return declared, (0.0, 1.0)
+    find_column(table.columns, target, table.name, "target")
     expect(kind in ("auto", "classes", "number"), f"kind={kind!r} to be one of auto, classes, number")
     column = table.columns[target]
     values = sorted(set(_as_texts(column)), key=_order)
