@@ -62,6 +62,8 @@ class Processes:
     def kill(self, name: str) -> None:
         """As a crash does."""
         os.kill(self.pid(name), signal.SIGKILL)
+        while is_running(self.pid(name)):
+            time.sleep(0.01)
 
     def wait_for(self, names: Iterable[str]) -> None:
         """Wait until exactly these sites are connected."""
