@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tacit.pieces.mechanisms.sum_grid import SumGrid
 from torch import Tensor, nn
 
 import tacit
@@ -79,6 +78,7 @@ from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import AdmmPrune, BestOf, MagnitudePrune, Masked, Sgd
 from tacit.privacy.accountants import Accounting
 from tacit.privacy.charging import accountant_for, release_of
+from tacit.privacy.noise.sum_grid import SumGrid
 from tacit.protocols.secagg import SecaggSession, run_locally
 from tacit.protocols.tee import MessageType, aggregate
 from tacit.wire import frames, indices

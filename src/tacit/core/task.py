@@ -65,7 +65,9 @@ class Population(Sequence[Samples]):
     def split(cls, x: Any, y: Any, parts: Sequence[Any], names: Sequence[str] = ()) -> Self:
         """A population from a pool, in tensors or arrays, and the indices of each client's samples."""
         expect(len(parts) > 0, "at least one client, got none")
-        indices = [sample_intake.to_tensor(part, f"the indices of client {number}") for number, part in enumerate(parts)]
+        indices = [
+            sample_intake.to_tensor(part, f"the indices of client {number}") for number, part in enumerate(parts)
+        ]
         sizes = torch.tensor([len(part) for part in indices])
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
         inputs, targets = (
