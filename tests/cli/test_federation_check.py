@@ -13,7 +13,7 @@ DP = {"cohort": 5, "noise": 4.0, "epsilon": "none"}
 
 
 def test_check_says_what_a_plan_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Consortium.at(tmp_path).plan("fl-std-dp", args=DP, public="federation.acme:public")
+    Consortium.at(tmp_path).plan("fl-std-dp", args=DP, public="acme:public")
     assert main(["federation", "check", str(tmp_path / "plan.toml")]) == 0
     out = capsys.readouterr().out
     for sentence in (
@@ -35,7 +35,7 @@ def test_the_bytes_of_a_check_are_those_of_a_round(tmp_path: Path) -> None:
     from tacit.federation.plan_check import check_plan
 
     consortium = Consortium.at(tmp_path)
-    plan = consortium.plan("fl-std-dp", args=DP, public="federation.acme:public")
+    plan = consortium.plan("fl-std-dp", args=DP, public="acme:public")
     consortium.accept(plan)
     here = server(plan, transport(consortium.sites()))
     *_, run = follow(here.run_plan, source=here)
@@ -80,7 +80,7 @@ def test_init_writes_a_file_and_a_private_key_once(tmp_path: Path, capsys: pytes
     assert (tmp_path / "identity.key").stat().st_mode & 0o777 == 0o600
     text = path.read_text()
     assert "never taken from the server" in text
-    path.write_text(text.replace("hospital_a.data:load", "federation.acme:load_7"))
+    path.write_text(text.replace("hospital_a.data:load", "acme:load_7"))
     assert main(["site", "init", str(path)]) == 0
     out = capsys.readouterr().out
     assert first["public_key"] in out
@@ -103,7 +103,7 @@ def test_a_table_is_data_too(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_a_site_reviews_accepts_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     consortium = Consortium.at(tmp_path, epsilon=1.5, least_cohort=3)
-    plan = consortium.plan("fl-std-dp", args=DP, public="federation.acme:public")
+    plan = consortium.plan("fl-std-dp", args=DP, public="acme:public")
     site, file = consortium.home("site-0") / "site.toml", str(tmp_path / "plan.toml")
     assert main(["site", "review", str(site), file]) == 0
     out = capsys.readouterr().out
@@ -114,7 +114,7 @@ def test_a_site_reviews_accepts_and_refuses(tmp_path: Path, capsys: pytest.Captu
     assert consortium.site("site-0").files.accepted_plan(plan.digest) == plan
     assert main(["site", "review", str(site), file, "--refuse"]) == 0
     assert consortium.site("site-0").files.accepted_plan(plan.digest) is None
-    consortium.plan("fl-std-dp", args={**DP, "rounds": 20}, public="federation.acme:public")
+    consortium.plan("fl-std-dp", args={**DP, "rounds": 20}, public="acme:public")
     capsys.readouterr()
     assert main(["site", "review", str(site), file]) == 1
     assert "20 rounds cost ε = " in capsys.readouterr().out
@@ -126,7 +126,7 @@ def test_ledger_and_log_say_what_was_spent_and_what_happened(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     consortium = Consortium.at(tmp_path, epsilon=5.0)
-    plan = consortium.plan("fl-std-dp", args=DP, public="federation.acme:public")
+    plan = consortium.plan("fl-std-dp", args=DP, public="acme:public")
     site = str(consortium.home("site-0") / "site.toml")
     assert main(["site", "ledger", site]) == 0
     assert "Nothing has been charged" in capsys.readouterr().out
@@ -149,8 +149,8 @@ def test_ledger_and_log_say_what_was_spent_and_what_happened(
 
 
 def test_pin(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["site", "pin", "federation.acme:net"]) == 0
-    assert capsys.readouterr().out.startswith('"federation.acme:net" = "sha256:')
+    assert main(["site", "pin", "acme:net"]) == 0
+    assert capsys.readouterr().out.startswith('"acme:net" = "sha256:')
     assert main(["site", "pin", "no.such:thing"]) == 2
 
 

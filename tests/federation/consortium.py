@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from federation import acme
+import acme
 from tacit.federation import entry_points
 from tacit.federation.federation_plan import FederationPlan, read_plan
 from tacit.federation.server import FederationServer
@@ -14,7 +14,7 @@ from tacit.federation.site_files import read_site
 from tacit.federation.site_service import Secrets, Site, fresh_secrets, seeded_secrets
 from tacit.federation.transport import InProcess, Transport
 
-MODEL = "federation.acme:net"
+MODEL = "acme:net"
 NAMES = tuple(f"site-{number}" for number in range(8))
 
 
@@ -60,7 +60,7 @@ class Consortium:
         keys = {name: new_identity(self.home(name) / "identity.key") for name in NAMES[:count]}
         for number, name in enumerate(NAMES[:count]):
             write_directory(self.home(name) / "directory.toml", Directory(keys))
-            content = {"data": f"federation.acme:load_{number}", "held_out": held_out}
+            content = {"data": f"acme:load_{number}", "held_out": held_out}
             text = table(content) + "\n[allow]\n" + table(allow(**policy))
             (self.home(name) / "site.toml").write_text(text)
         write_directory(folder / "directory.toml", Directory(keys))

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from federation import acme
+import acme
 from tacit.federation.site_files import read_site
 from tacit.federation.site_service import Site, seeded_secrets
 from tacit.federation.transport import Handler

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from federation import acme
+import acme
 from tacit.federation.site_service import Site, seeded_secrets
 
 

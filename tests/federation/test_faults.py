@@ -154,9 +154,7 @@ def test_two_failures_in_a_row_strike_a_site_out_until_it_connects_again(tmp_pat
 
 
 def test_too_many_losses_end_an_attempt_and_the_next_is_charged_in_both_ledgers(tmp_path: Path) -> None:
-    consortium, plan = at(
-        tmp_path, "fl-std-dp", args=DP, policy={"epsilon": 50.0}, public="federation.acme:public", retries=2
-    )
+    consortium, plan = at(tmp_path, "fl-std-dp", args=DP, policy={"epsilon": 50.0}, public="acme:public", retries=2)
     way, losses = Faulty(consortium.sites()), {"left": 3}
 
     def lost(name: str, verb: str, data: bytes) -> bytes | None:
@@ -187,7 +185,7 @@ def test_a_run_ends_when_no_attempt_is_left(tmp_path: Path) -> None:
 
 
 def test_a_run_waits_for_sites_before_anything_is_charged(tmp_path: Path) -> None:
-    consortium, plan = at(tmp_path, "fl-std-dp", args=DP, public="federation.acme:public", least_cohort=4)
+    consortium, plan = at(tmp_path, "fl-std-dp", args=DP, public="acme:public", least_cohort=4)
     sites = consortium.sites()
     few = {name: sites[name] for name in consortium.names[:3]}
     with pytest.raises(TooFewClientsError, match="at least 4 of 5 sites, got 3"):
@@ -200,7 +198,7 @@ def test_a_run_waits_for_sites_before_anything_is_charged(tmp_path: Path) -> Non
 def test_a_site_that_crashes_after_its_charge_never_answers_that_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    consortium, plan = at(tmp_path, "fl-std-dp", args=DP, policy={"epsilon": 50.0}, public="federation.acme:public")
+    consortium, plan = at(tmp_path, "fl-std-dp", args=DP, policy={"epsilon": 50.0}, public="acme:public")
     sites = consortium.sites()
     handlers: dict[str, Handler] = {name: site.handle for name, site in sites.items()}
     crashes, lost = [True], []
@@ -468,7 +466,7 @@ def test_one_round_too_many_is_refused(tmp_path: Path) -> None:
 
 def test_the_site_s_own_budget_ends_a_plan_whatever_the_server_says(tmp_path: Path) -> None:
     consortium, plan = at(
-        tmp_path, "fl-std-dp", args={**DP, "rounds": 3}, policy={"epsilon": 2.0}, public="federation.acme:public"
+        tmp_path, "fl-std-dp", args={**DP, "rounds": 3}, policy={"epsilon": 2.0}, public="acme:public"
     )
     request, site = asked(plan), consortium.site("site-0")
     answers = []
@@ -599,7 +597,7 @@ def test_a_server_s_budget_stops_the_run_as_a_simulation_s_does(tmp_path: Path) 
         tmp_path,
         "fl-std-dp",
         args={"rounds": 50, "noise": 4.0, "epsilon": 2.5, "delta": 1e-5},
-        public="federation.acme:public",
+        public="acme:public",
     )
     here = server(plan, transport(consortium.sites()))
     *_, run = follow(here.run_plan, source=here)
@@ -610,7 +608,7 @@ def test_a_server_s_budget_stops_the_run_as_a_simulation_s_does(tmp_path: Path) 
 
 
 def test_a_resumed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    consortium, plan = at(tmp_path, "fl-std-dp", args={**DP, "rounds": 3}, public="federation.acme:public")
+    consortium, plan = at(tmp_path, "fl-std-dp", args={**DP, "rounds": 3}, public="acme:public")
     sites = consortium.sites()
     first_server = server(plan, transport(sites))
     steps = follow(first_server.run_plan, source=first_server, out=tmp_path / "run")

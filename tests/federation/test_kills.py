@@ -39,9 +39,7 @@ def make(folder: Path) -> Consortium:
 
 def make_plan(consortium: Consortium, number: int) -> FederationPlan:
     """One of several plans that train the same, each of which a site answers once."""
-    plan = consortium.plan(
-        "fl-std-dp", f"plan-{number}.toml", args=PRIVATE, retries=10 + number, public="federation.acme:public"
-    )
+    plan = consortium.plan("fl-std-dp", f"plan-{number}.toml", args=PRIVATE, retries=10 + number, public="acme:public")
     consortium.accept(plan)
     return plan
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from federation import acme
+import acme
 from federation.consortium import Consortium, server, transport
 from tacit import methods
 from tacit.core import DenseRows, Messages, Task
@@ -91,7 +91,7 @@ def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Ma
         with pytest.raises(UserError, match="not a party of a federation yet"):
             _ = consortium.plan(name, args=given).method
         return
-    plan = consortium.plan(name, args=given, public="federation.acme:public", records=min(acme.SIZES))
+    plan = consortium.plan(name, args=given, public="acme:public", records=min(acme.SIZES))
     consortium.accept(plan)
     run = played(plan, transport(consortium.sites(seeded=True)))
     assert torch.equal(run.state.weights, simulated(plan))
@@ -105,7 +105,7 @@ EVERY_CHANNEL = ["plain", "secure-sum/semi_honest", "secure-sum/active_server"]
 def test_sites_in_interpreters_of_their_own_end_there_too(tmp_path: Path) -> None:
     consortium = Consortium.at(tmp_path, 3, methods=list(FRESH))
     plans = [
-        consortium.plan(name, f"{name}.toml", args=arguments(name, {"cohort": 3}), public="federation.acme:public")
+        consortium.plan(name, f"{name}.toml", args=arguments(name, {"cohort": 3}), public="acme:public")
         for name in FRESH
     ]
     for plan in plans:

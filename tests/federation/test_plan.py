@@ -29,10 +29,10 @@ def test_the_digest_names_all_of_a_plan(tmp_path: Path) -> None:
     others: list[dict[str, Any]] = [
         {"method_name": "fedavg"},
         {"args": {"cohort": 4, "rounds": 2}},
-        {"model": "federation.acme:larger"},
+        {"model": "acme:larger"},
         {"directory": stranger},
         {"loss": "MeanSquared()"},
-        {"public": "federation.acme:public"},
+        {"public": "acme:public"},
         {"seed": 6},
         {"evaluate_every": 3},
         {"least_cohort": 4},
@@ -68,7 +68,7 @@ def test_what_sites_add_costs_nothing_more_than_what_a_simulation_adds() -> None
         ("epsilon = inf", 'epsilon = "four"', "epsilon"),
         ("epsilon = inf", "epsilon = -1.0", "epsilon"),
         ('"plain", ', '"pigeon", ', "channels in plain"),
-        ("sha256:", "md5:", "Expected the pin of federation.acme:net"),
+        ("sha256:", "md5:", "Expected the pin of acme:net"),
         ('metrics = "plain"', 'metrics = "all"', "metrics"),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_policy_names_everything_it_objects_to(tmp_path: Path) -> None:
     found = review(plan, strict)
     assert not found.accepted
     text = " ".join(found.objections)
-    for part in ("The method fl-std", "The model federation.acme:net", "The channel plain", "ε against the server"):
+    for part in ("The method fl-std", "The model acme:net", "The channel plain", "ε against the server"):
         assert part in text
     assert "requires 5 in a sum" in text
 
@@ -96,8 +96,8 @@ def test_a_policy_names_everything_it_objects_to(tmp_path: Path) -> None:
 def test_the_cost_against_the_server_has_no_amplification(tmp_path: Path) -> None:
     consortium = Consortium.at(tmp_path)
     allow = read_site(consortium.home("site-0") / "site.toml").allow
-    everyone = consortium.plan("fl-std-dp", args=DP, public="federation.acme:public")
-    some = consortium.plan("fl-std-dp", args={**DP, "cohort": 3}, public="federation.acme:public")
+    everyone = consortium.plan("fl-std-dp", args=DP, public="acme:public")
+    some = consortium.plan("fl-std-dp", args={**DP, "cohort": 3}, public="acme:public")
     assert some.method.sampler.sampling(5, 0).rate == pytest.approx(0.6)
     assert review(some, allow).epsilon == review(everyone, allow).epsilon
 

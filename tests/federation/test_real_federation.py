@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import acme
 import tacit.engine.simulation
-from federation import acme
 from federation.consortium import Consortium
 from federation.mortal import DEATH
 from federation.processes import TESTS, Processes, processes
@@ -60,7 +60,7 @@ class Started:
 
     def make_plan(self, kind: str) -> FederationPlan:
         method, args = PLANS[kind]
-        content = {"public": "federation.acme:public", "patience": {"talk": 60}, "retries": 50}
+        content = {"public": "acme:public", "patience": {"talk": 60}, "retries": 50}
         plan = self.consortium.plan(method, f"{kind}.toml", args=args, **content)
         self.consortium.accept(plan)
         return plan

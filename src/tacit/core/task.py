@@ -47,6 +47,7 @@ class Population(Sequence[Samples]):
         sample_indices: indices into the pool, those of client 0 first.
         offsets: (clients + 1,); client i has `sample_indices[offsets[i]:offsets[i + 1]]`.
         names: what the clients are called; empty: their numbers.
+        is_elsewhere: whether the clients' data are not on this machine.
 
     Example:
         >>> x, y = torch.zeros(5, 2), torch.tensor([0, 1, 0, 1, 0])
@@ -60,6 +61,7 @@ class Population(Sequence[Samples]):
     sample_indices: Tensor
     offsets: Tensor
     names: tuple[str, ...] = ()
+    is_elsewhere: bool = False
 
     @classmethod
     def split(cls, x: Any, y: Any, parts: Sequence[Any], names: Sequence[str] = ()) -> Self:
@@ -100,12 +102,7 @@ class Population(Sequence[Samples]):
         """
         expect(clients > 0, "at least one client, got none")
         x, y = (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64)) if like is None else (part[:0] for part in like)
-        return cls(x, y, torch.zeros(0, dtype=torch.int64), samples * torch.arange(clients + 1))
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether the clients' data are not on this machine."""
-        return len(self.x) == 0
+        return cls(x, y, torch.zeros(0, dtype=torch.int64), samples * torch.arange(clients + 1), is_elsewhere=True)
 
     @property
     def sizes(self) -> Tensor:
