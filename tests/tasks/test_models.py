@@ -16,6 +16,7 @@ COUNTS = {
     "sigmoid-lenet": (13_426, (1, 28, 28), 10),
     "digits-sigmoid-lenet": (8_026, (1, 8, 8), 10),
     "femnist-cnn": (1_206_590, (1, 28, 28), 62),
+    "tanh-cnn": (26_010, (1, 28, 28), 10),
     "hospital-net": (11, (3,), 1),
     "medical-net": (1_496_601, (7280,), 1),
     "digits-net": (4_810, (1, 8, 8), 10),
