@@ -37,9 +37,13 @@ def test_an_outline_is_read_without_importing(tmp_path: Path) -> None:
     file.write_text(SOURCE)
     outline = read_outline(file, "source")
     own = {"rounds": "", "lr": "LR", "steps": "3"}
-    assert outline.factories["train"] == Definition("source", "train", "Train for some rounds.", own)
+    assert outline.factories["train"] == Definition("source", "train", "Train for some rounds.", own, returns="Method")
     assert outline.factories["train_dp"] == Definition(
-        "source", "train_dp", "Train with noise.", {"rounds": "", "descent": "Sgd(lr=LR)", "noise": "1.0"}
+        "source",
+        "train_dp",
+        "Train with noise.",
+        {"rounds": "", "descent": "Sgd(lr=LR)", "noise": "1.0"},
+        returns="Method",
     )
     assert outline.tuples == {"METHODS": ("train", "train_dp")}
     assert outline.tables == {"TASKS": {"train": ("digits", {"clients": 3})}}

@@ -102,6 +102,16 @@ def test_names_are_checked_without_executing_the_file(capsys: pytest.CaptureFixt
     assert_refused("card mine.py:nothing", "to return a tacit.Method, got int", capsys)
 
 
+def test_the_methods_of_a_file_are_listed_without_executing_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "mine.py"]) == 0
+    listed = capsys.readouterr().out.split()
+    assert {"mine.py:fedprox", "mine.py:loud"} <= set(listed)
+    assert "mine.py:nothing" not in listed
+    Path("empty.py").write_text("def nothing(): ...\n")
+    assert_refused("methods empty.py", "a function in empty.py that is declared to return a Method", capsys)
+    assert_refused("methods absent.py", "there is no absent.py", capsys)
+
+
 def test_the_laws_are_tried_on_a_method_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "mine.py:fedprox"]) == 0
     assert "Tacit's own, which its test suite tries: sampler FixedSize" in capsys.readouterr().out

@@ -31,6 +31,7 @@ class Definition:
         summary: the first line of its docstring.
         parameters: the source text of each parameter's default, by name; empty where there is none.
         meanings: what the section *Args* of its docstring says about parameters, by name.
+        returns: the source text of its return annotation; empty if there is none.
     """
 
     module: str
@@ -38,6 +39,7 @@ class Definition:
     summary: str
     parameters: Mapping[str, str]
     meanings: Mapping[str, str] = field(default_factory=dict)
+    returns: str = ""
 
     def load(self) -> Any:
         """Import the module and return the factory."""
@@ -60,7 +62,7 @@ class FileReference:
 
     @property
     def label(self) -> str:
-        return f"{self.file}:{self.function}"
+        return f"{self.file}:{self.function}" if self.function else str(self.file)
 
     def definition(self) -> Definition:
         """The function as its source declares it. The file is not executed."""
@@ -146,7 +148,8 @@ def read_outline(path: Path, module: str) -> Outline:
             case ast.FunctionDef():
                 text = ast.get_docstring(node) or ""
                 summary, parameters = text.partition("\n")[0], _parameters(node.args)
-                factories[node.name] = Definition(module, node.name, summary, parameters, _meanings(text))
+                returns = ast.unparse(node.returns).strip("'\"") if node.returns else ""
+                factories[node.name] = Definition(module, node.name, summary, parameters, _meanings(text), returns)
             case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Tuple(elts=items)):
                 tuples[name] = tuple(item.id for item in items if isinstance(item, ast.Name))
             case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Dict() as table):
