@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=TASKS)
     args = parser.parse_args()
-    file = Path(__file__).parent / "results" / f"hospitals-{args.task}.json"
+    file = Path(__file__).parent / f"hospitals-{args.task}.json"
     found: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.exists() else {}
     task = TASKS[args.task]()
     tuning, hospitals = divided(task), len(task.population)
