@@ -18,6 +18,7 @@ from tacit.core.adapted import (
     check_task_model,
     floats_of,
     full_precision,
+    made,
 )
 from tacit.core.intake.table_task import TableSettings, task_arguments
 from tacit.core.intake.tensors import is_mapped
@@ -25,11 +26,13 @@ from tacit.core.keys import Key
 from tacit.core.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
+    FunctionLoss,
     MeanSquared,
     RootBrier,
     RootMeanSquared,
     SequenceCrossEntropy,
     as_loss,
+    unreduced,
 )
 from tacit.core.population import Population, Samples, read_clients, read_held
 from tacit.core.preprocessing import Preprocessing
@@ -131,7 +134,10 @@ class Task:
         set_field = partial(object.__setattr__, self)
         check_task_model(self.model)
         population, inputs = read_clients(self.clients, self.target, self.inputs)
-        held = {name: read_held(getattr(self, name), name, self.target, inputs) for name in ("test", "public")}
+        held = {
+            name: read_held(getattr(self, name), name, self.target, inputs, population.columns)
+            for name in ("test", "public")
+        }
         loss = _loss_for(self.loss, population.y)
         set_field("loss", loss)
         set_field("inputs", inputs)
@@ -170,7 +176,7 @@ class Task:
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(key.integer())
-                model = self.model()
+                model = made(self.model)
         if not isinstance(model, nn.Module):
             raise ModelError(f"Expected the task's model to be a torch.nn.Module, got {type(model).__name__}.")
         return adapted(full_precision(model), self.population.x, self.inputs, self.output)
@@ -224,6 +230,11 @@ def _loss_for(loss: object, y: Tensor) -> Any:
     """The loss that was given; cross-entropy over every position, if labels have several."""
     found = as_loss(loss)
     several = y.dim() >= 2 and y.shape[1:] != (1,) and not y.is_floating_point()
+    if isinstance(loss, nn.CrossEntropyLoss):
+        if y.is_floating_point() and y.dim() > 1:  # probabilities of the classes
+            return FunctionLoss(unreduced(loss))
+        if several and loss.label_smoothing == 0:
+            return SequenceCrossEntropy(None if loss.weight is None else tuple(loss.weight.tolist()), loss.ignore_index)
     if type(found) is CrossEntropy and several and not _one_hot(y):
         return SequenceCrossEntropy(found.weight)
     return found
