@@ -362,7 +362,7 @@ _STEPS: dict[Phase, Callable[[SecaggClientState, Reader], tuple[SecaggClientStat
 def padded_vector(state: SecaggClientState, neighbours: list[int]) -> bytes:
     """The vector with its own pad and those of its neighbours (Bonawitz et al., Figure 4, round 2)."""
     p = state.session.parameters
-    total = unpack_vector(state.vector, p.dim, p.bits)
+    total = unpack_vector(state.vector, p.dim, p.bits).copy()
     own = own_pad_key(_seed(state, state.binding), state.binding, state.client)
     added = [own, *(state.pads[j] for j in neighbours if j < state.client)]
     pads.add_pads(total, added, [state.pads[j] for j in neighbours if j > state.client])
