@@ -72,7 +72,6 @@ class SecaggClientState:
         sharers: with whom it has padded.
         survivors: who uploaded, once this client has signed it.
         noise_seed: of its surplus noise; empty without such noise, and once it is shared.
-        used: the contexts of sessions that it has joined before.
     """
 
     session: SecaggSession
@@ -94,7 +93,6 @@ class SecaggClientState:
     sharers: frozenset[int] = frozenset()
     survivors: frozenset[int] = frozenset()
     noise_seed: bytes = b""
-    used: tuple[bytes, ...] = ()
 
     def __repr__(self) -> str:  # no secrets in logs
         return f"SecaggClientState(client={self.client}, round={self.session.round}, phase={self.phase.name})"
@@ -113,9 +111,7 @@ class SecaggClientState:
         """For storage between two messages."""
         numbers = map(pack_number, (self.client, self.min_announced, self.phase, self.draws))
         keys = (self.root, self.identity, self.noise_seed, self.roster, self.order, self.challenge)
-        tables = [
-            pack_table(table, KEY) for table in (self.directory, self.pads, self.holds, dict(enumerate(self.used)))
-        ]
+        tables = [pack_table(table, KEY) for table in (self.directory, self.pads, self.holds)]
         roster = pack_table(dict.fromkeys(self.members, b""), 0)
         roster += pack_subset(self.sharers, self.members) + pack_subset(self.survivors, self.members)
         fields = (*numbers, self.binding, *map(pack_chunk, (*keys, self.vector)), *tables)
@@ -149,7 +145,6 @@ class SecaggClientState:
             directory=reader.table(KEY, CLIENT_LIMIT),
             pads=reader.table(KEY, CLIENT_LIMIT),
             holds=reader.table(KEY, CLIENT_LIMIT),
-            used=tuple(reader.table(KEY, CLIENT_LIMIT).values()),
         )
 
 
@@ -171,25 +166,22 @@ def join_round(
     identity: bytes = b"",
     directory: Mapping[int, bytes] | None = None,
     noise_seed: bytes = b"",
-    earlier: SecaggClientState | None = None,
     entropy: Entropy = crypto.system_entropy,
 ) -> SecaggClientState:
     """The state of a client that was invited to a round.
 
     Args:
-        session: built from what this client received itself.
+        session: built from what this client received itself. It must be a new one: in a second conversation with the
+            same context, a server could use announcements of the first, whose keys it has recovered. Whoever calls
+            this notes its sessions durably before, as a site of a federation notes its attempts.
         client: its number.
         policy: the minimum security it requires; weaker parameters raise `ProtocolError`.
         identity: its Ed25519 secret; required against an active server.
         directory: Ed25519 public keys of all who may take part, known in advance; required against an active server.
         noise_seed: the seed of the surplus noise in its vector; required if the parameters have such noise.
-        earlier: its state of the last round that it joined, which remembers the sessions it has used; None: the first.
         entropy: source of its secrets: the operating system's everywhere but in tests.
     """
     policy.check(session.parameters)
-    used = () if earlier is None else (*earlier.used, earlier.session.context)
-    if session.context in used:
-        raise ProtocolError("This session was used before. Use another config for every attempt of a round.")
     wanted = KEY if session.parameters.surplus else 0
     expect(len(noise_seed) == wanted, f"a noise seed of {wanted} bytes, got {len(noise_seed)}")
     expect(0 <= client < CLIENT_LIMIT, f"0 <= client={client} < 2^32")
@@ -207,7 +199,6 @@ def join_round(
         identity=identity,
         directory=known,
         noise_seed=noise_seed,
-        used=used,
     )
 
 
@@ -343,7 +334,6 @@ def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, 
         phase=Phase.CLOSED,
         binding=state.binding,
         root=b"",
-        used=state.used,
     )
     return closed, body
 
