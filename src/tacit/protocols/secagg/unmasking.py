@@ -1,7 +1,7 @@
 """What the server of secure aggregation recovers from shares, and who has lied about them.
 
-`secagg_server` leads the conversation; it calls this once holders have answered the challenge, and once they have opened
-their shares.
+`secagg_server` leads the conversation; it calls this once holders have answered the challenge, and once they have
+opened their shares.
 """
 
 from collections import Counter
