@@ -8,7 +8,7 @@ References: Yeom, Giacomelli, Fredrikson, Jha 2018 (threshold on the loss); Carl
 2022 (likelihood ratio, LiRA; here with one variance for members and non-members, shrunk towards a common variance).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tacit.core.keys import Key
 from tacit.core.losses import auroc
+from tacit.core.persons import number_persons
 from tacit.core.task import Population
 from tacit.errors import expect
 
@@ -82,11 +83,17 @@ def random_halves(units: int, models: int, key: Key) -> Tensor:
 def members_only(population: Population, unit: Unit, members: Tensor) -> Population:
     """The population of the members: whole clients, or every client with those of its records that are members."""
     if unit == "client":
-        clients = members.nonzero().flatten().tolist()
-        return Population.split(population.x, population.y, [population.indices(client) for client in clients])
-    chosen = torch.split(members, population.sizes.tolist())
-    parts = [population.indices(client)[which] for client, which in enumerate(chosen) if bool(which.any())]
-    return Population.split(population.x, population.y, parts)
+        members = members.repeat_interleave(population.sizes)
+    parts = torch.split(members, population.sizes.tolist())
+    chosen = [(client, which) for client, which in enumerate(parts) if bool(which.any())]
+    kept = [population.indices(client)[which] for client, which in chosen]
+    found = Population.split(population.x, population.y, kept)
+    if population.persons is None:
+        return found
+    numbers = torch.split(population.persons, population.sizes.tolist())
+    labels = [population.label(client) for client, _ in chosen]
+    ids = [numbers[client][which] for client, which in chosen]
+    return replace(found, persons=number_persons(ids, labels, found.sizes.tolist()))
 
 
 def unit_losses(population: Population, unit: Unit, losses: Tensor) -> Tensor:

@@ -205,7 +205,7 @@ class _Probe:
 
     def __init__(self, shapes: Shapes) -> None:
         self.how: Descent | None = None
-        self.clients = self.samples = torch.zeros(1, dtype=torch.int64)
+        self.clients = self.samples = self.units = torch.zeros(1, dtype=torch.int64)
         self.shapes = shapes
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:

@@ -282,10 +282,9 @@ def _warn(run: "Run") -> None:
         if weak:
             print(f"Warning: {weak}", file=sys.stderr)
     if run.record_charges is not None:
-        from tacit.core.prices import Unit
         from tacit.privacy.guarantee import delta_warning
 
-        weak = delta_warning(run.record_charges.delta, sum(run.record_charges.sizes), Unit.RECORD)
+        weak = delta_warning(run.record_charges.delta, sum(run.record_charges.sizes), run.record_charges.unit)
         if weak:
             print(f"Warning: {weak}", file=sys.stderr)
 
@@ -361,7 +360,8 @@ def _privacy(run: "Run", *, alone: bool) -> list[str]:
     method = run.plan.method
     lines = [_guarantee(each, run, alone=alone) for each in run.guarantees]
     if len(run.guarantees) > 1:
-        lines.append("The guarantees for clients and for records hold side by side. Their ε are never added.")
+        named = " and ".join(f"for {guarantee.unit}s" for guarantee in run.guarantees)
+        lines.append(f"The guarantees {named} hold side by side. Their ε are never added.")
     if run.plan.manifest.method.nominal:
         lines.append("Nominal figures (not a guarantee):")
         lines += [f"  {line}" for line in figures(run.plan.manifest.method.nominal)]

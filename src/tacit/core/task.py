@@ -10,7 +10,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, Self, overload
 
 import torch
@@ -29,6 +29,8 @@ from tacit.core.losses import (
     as_loss,
 )
 from tacit.core.overlap import find_overlap
+from tacit.core.persons import number_persons, take_person_column
+from tacit.core.prices import Unit
 from tacit.errors import DataError, ModelError, expect
 
 Samples = tuple[Tensor, Tensor]
@@ -48,6 +50,8 @@ class Population(Sequence[Samples]):
         offsets: (clients + 1,); client i has `sample_indices[offsets[i]:offsets[i + 1]]`.
         names: what the clients are called; empty: their numbers.
         is_elsewhere: whether the clients' data are not on this machine.
+        persons: for every one of `sample_indices`, the number of the person it belongs to, from 0 within each client;
+            None: that is not known.
 
     Example:
         >>> x, y = torch.zeros(5, 2), torch.tensor([0, 1, 0, 1, 0])
@@ -62,6 +66,7 @@ class Population(Sequence[Samples]):
     offsets: Tensor
     names: tuple[str, ...] = ()
     is_elsewhere: bool = False
+    persons: Tensor | None = None
 
     @classmethod
     def split(cls, x: Any, y: Any, parts: Sequence[Any], names: Sequence[str] = ()) -> Self:
@@ -108,6 +113,32 @@ class Population(Sequence[Samples]):
     def sizes(self) -> Tensor:
         """The number of samples of every client."""
         return self.offsets.diff()
+
+    @property
+    def unit(self) -> Unit:
+        """What is protected within a client: a person where it is known whose records are whose, otherwise a record."""
+        return Unit.RECORD if self.persons is None else Unit.PERSON
+
+    @cached_property
+    def unit_sizes(self) -> Tensor:
+        """The number of such units of every client."""
+        if self.persons is None:
+            return self.sizes
+        return torch.stack([numbers.max() + 1 for numbers in torch.split(self.persons, self.sizes.tolist())])
+
+    def samples_of(self, client: int, units: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The indices of the samples of these units of a client, ascending, one unit after the other.
+
+        And how many each of them has, if they are persons; None: one.
+        """
+        if self.persons is None:
+            return self.indices(client)[units], None
+        numbers = self.persons[int(self.offsets[client]) : int(self.offsets[client + 1])]
+        chosen = torch.zeros(int(self.unit_sizes[client]), dtype=torch.bool)
+        chosen[units] = True
+        order = numbers.argsort(stable=True)
+        order = order[chosen[numbers[order]]]
+        return self.indices(client)[order], numbers.bincount()[units]
 
     def indices(self, client: int) -> Tensor:
         """The indices of this client's samples in the pool."""
@@ -194,6 +225,9 @@ class Task:
         test_overlap: held-out samples that a client owns are `refused`; `coincidental` if different units may have
             equal samples, as in a table with few columns; `intended` if they are the clients' own, which the guarantee
             then lists as not covered. Only `refused` compares the samples.
+        patient: which samples are one person's, so that methods which protect records protect persons: the column of
+            person ids, if clients are frames or dictionaries of columns, or one vector of ids per client. It becomes
+            part of the population.
         target: the column to predict, if clients are frames or dictionaries.
         output: which part of the model's output is the prediction, if it returns a tuple (a number), a dictionary or
             record (a name), or anything else (a function of it).
@@ -218,6 +252,7 @@ class Task:
     name: str = "custom"
     preprocessing: Preprocessing = Preprocessing()
     test_overlap: TestOverlap = "refused"
+    patient: Any = None
     target: str | None = None
     output: Output | None = None
     inputs: InputFields | None = None
@@ -254,8 +289,9 @@ class Task:
             **options: `drop` and `categories`, columns to leave out and columns of numbers that are categories;
                 `encoding`, a TOML file that declares minima, maxima and categories, or `public` (None: those of the
                 clients' rows, which no guarantee covers); `split`, which holds out `rows` of each client or whole
-                `clients`; `kind` of the target, `classes` or `number`; `classes`, its values, where they are
-                declared to be public; `name` and `seed`.
+                `clients`; `patient`, the column that says which rows are one person's, of which all or none are held
+                out; `kind` of the target, `classes` or `number`; `classes`, its values, where they are declared to be
+                public; `name` and `seed`.
 
         Example:
             >>> rows = {"hospital": ["A", "B"] * 10, "age": range(20), "sex": ["f", "m"] * 10, "died": [0, 1] * 10}
@@ -272,7 +308,12 @@ class Task:
     def __post_init__(self) -> None:
         set_field = partial(object.__setattr__, self)
         _check_model(self.model)
-        population, inputs = _read_clients(self.clients, self.target, self.inputs)
+        clients, persons = self.clients, self.patient
+        if isinstance(persons, str) and not isinstance(clients, Population):
+            clients, persons = take_person_column(clients, persons)
+        population, inputs = _read_clients(clients, self.target, self.inputs)
+        population = _with_persons(population, persons)
+        set_field("patient", None)
         held = {name: _read_held(getattr(self, name), name, self.target, inputs) for name in ("test", "public")}
         loss = _loss_for(self.loss, population.y)
         set_field("loss", loss)
@@ -454,6 +495,14 @@ def _read_clients(
     parts = torch.split(torch.arange(len(x)), [each.count for each in rows])
     named = tuple(str(name) for name in clients) if isinstance(clients, Mapping) else ()
     return Population.split(x, y, parts, named), fields
+
+
+def _with_persons(population: Population, ids: object) -> Population:
+    """The population, in which these ids say which samples are one person's; None: as it is."""
+    if ids is None:
+        return population
+    names = [population.label(client) for client in range(len(population))]
+    return replace(population, persons=number_persons(ids, names, population.sizes.tolist()))
 
 
 def _read_held(data: object, name: str, target: str | None, inputs: InputFields | None) -> Samples | None:

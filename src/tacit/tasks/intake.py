@@ -134,6 +134,7 @@ def task_from_table(
     split: Literal["rows", "clients"] = "rows",
     kind: Kind = "auto",
     classes: Sequence[str] = (),
+    patient: str | None = None,
     name: str = "",
     seed: int = 0,
 ) -> Task:
@@ -141,15 +142,16 @@ def task_from_table(
     table = read_table(source)
     client = _client_column(table, client)
     given = {name: find_column(table.columns, name, table.name, "drop") for name in drop}
-    for column, role in ((target, "target"), (client, "client")):
+    for column, role in ((target, "target"), (client, "client"), *(((patient, "patient"),) if patient else ())):
         find_column(table.columns, column, table.name, role)
         _check_known(table, column, role)
-    inputs = [each for each in table.columns if each not in (client, target) and each not in given]
+    inputs = [each for each in table.columns if each not in (client, target, patient) and each not in given]
     if not inputs:
         raise DataError(f"Expected {table.name} to have columns beside {client!r} and {target!r}, got none.")
     names, parts = _clients(table, client)
     key = Key.from_seed(seed, "table")
-    rows = _split_rows(parts, test, split, key) if isinstance(test, int | float) else _whole(parts)
+    persons = np.array(_as_texts(table.columns[patient])) if patient else None
+    rows = _split_rows(parts, test, split, key, persons) if isinstance(test, int | float) else _whole(parts)
     public_table = None if public is None else read_table(public, "the public table")
     values = _target(table if public_table is None else public_table, target, kind, tuple(map(str, classes)))
     encoder, found = _encoder(table, target, inputs, categories, values, rows.training, public_table, encoding)
@@ -175,6 +177,7 @@ def task_from_table(
         name=name or Path(table.name).name.split(".")[0],
         preprocessing=preprocessing,
         test_overlap=overlap,
+        patient=None if persons is None else [persons[part.numpy()] for part in rows.clients],
         encoder=encoder,
         notes=tuple(_notes(table, encoder, rows, x, random_public=public_table is None)),
     )
@@ -192,6 +195,7 @@ def table(
     split: Literal["rows", "clients"] = "rows",
     kind: Literal["auto", "classes", "number"] = "auto",
     classes: str = "",
+    patient: str | None = None,
     hidden: int = HIDDEN,
     seed: int = 0,
 ) -> Task:
@@ -211,6 +215,7 @@ def table(
         kind: whether the target is one of several `classes` or a `number`; `auto`: by its values.
         classes: the values of a target with classes, separated by commas; empty: those in the rows, which no guarantee
             covers.
+        patient: the column that says which rows are one person's; none: every row is a person of its own.
         hidden: units of the hidden layer of the model; 0: a linear model.
         seed: seed of the split.
     """
@@ -234,6 +239,7 @@ def table(
         split=split,
         kind=kind,
         classes=_names(classes),
+        patient=patient,
         name="table",
         seed=seed,
     )
@@ -285,7 +291,10 @@ def _clients(table: Table, column: str) -> tuple[list[str], list[Tensor]]:
     return [str(name) for name in np.unique(texts)], by_key(texts)
 
 
-def _split_rows(parts: list[Tensor], test: float, split: str, key: Key) -> _Split:
+def _split_rows(
+    parts: list[Tensor], test: float, split: str, key: Key, persons: NDArray[np.str_] | None = None
+) -> _Split:
+    """The rows of every client, without those of some; with `persons`, all rows of a person are held out or none."""
     expect(0 <= test < 1, f"test={test} to be a fraction in [0, 1)", "For a table of its own, give a file or a frame.")
     expect(split in ("rows", "clients"), f"split={split!r} to be 'rows' or 'clients'")
     if test == 0:
@@ -298,15 +307,27 @@ def _split_rows(parts: list[Tensor], test: float, split: str, key: Key) -> _Spli
         held, kept = sorted(order[:count]), sorted(order[count:])
         owners = torch.arange(count).repeat_interleave(torch.tensor([len(parts[each]) for each in held]))
         return _Split([parts[each] for each in kept], kept, torch.cat([parts[each] for each in held]), owners)
-    shuffled = [part[torch.randperm(len(part), generator=generator)] for part in parts]
-    counts = [min(round(test * len(part)), len(part) - 1) for part in parts]
-    rest = [part[count:].sort().values for part, count in zip(shuffled, counts, strict=True)]
-    held_out = torch.cat([part[:count] for part, count in zip(shuffled, counts, strict=True)])
+    divided = [_divided(part, test, None if persons is None else persons[part.numpy()], generator) for part in parts]
+    rest, held = [each for each, _ in divided], [each for _, each in divided]
+    held_out, counts = torch.cat(held), torch.tensor([len(each) for each in held])
     if len(held_out) == 0:
         return _whole(rest)
-    return _Split(
-        rest, list(range(len(parts))), held_out, torch.arange(len(parts)).repeat_interleave(torch.tensor(counts))
+    return _Split(rest, list(range(len(parts))), held_out, torch.arange(len(parts)).repeat_interleave(counts))
+
+
+def _divided(
+    part: Tensor, test: float, persons: NDArray[np.str_] | None, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """The rows of a client that train, and those that are held out."""
+    numbers = (
+        torch.arange(len(part)) if persons is None else torch.from_numpy(np.unique(persons, return_inverse=True)[1])
     )
+    order = torch.randperm(int(numbers.max()) + 1, generator=generator)
+    count = min(round(test * len(order)), len(order) - 1)
+    if persons is None:
+        return part[order[count:]].sort().values, part[order[:count]]
+    held = torch.isin(numbers, order[:count])
+    return part[~held], part[held]
 
 
 def _held_out(
