@@ -8,7 +8,7 @@ References: Yeom, Giacomelli, Fredrikson, Jha 2018 (threshold on the loss); Carl
 2022 (likelihood ratio, LiRA; here with one variance for members and non-members, shrunk towards a common variance).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from tacit.core.keys import Key
 from tacit.core.losses import auroc
-from tacit.core.persons import number_persons
 from tacit.core.task import Population
 from tacit.errors import expect
 
@@ -91,9 +90,7 @@ def members_only(population: Population, unit: Unit, members: Tensor) -> Populat
     if population.persons is None:
         return found
     numbers = torch.split(population.persons, population.sizes.tolist())
-    labels = [population.label(client) for client, _ in chosen]
-    ids = [numbers[client][which] for client, which in chosen]
-    return replace(found, persons=number_persons(ids, labels, found.sizes.tolist()))
+    return found.with_persons([numbers[client][which] for client, which in chosen])
 
 
 def unit_losses(population: Population, unit: Unit, losses: Tensor) -> Tensor:

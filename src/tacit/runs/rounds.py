@@ -96,8 +96,14 @@ def rounds(
     """Train a task's model with a method, round by round, charged and stopped exactly as by `train`.
 
     Args:
-        method, task, seed, workers, device, evaluate_every, noise: as for `train`.
+        method: as for `train`, like all that follow but the ledger.
+        task: the model and the data.
+        seed: decides what may be public.
+        workers: worker processes.
+        device: where to compute.
+        evaluate_every: evaluate every `n` rounds.
         ledger: a privacy ledger that several runs on the same data charge; None: none.
+        noise: `secret` or `seeded`.
 
     Yields:
         The state after each round, and the round's report with the ε or the leakage of all rounds so far. A method

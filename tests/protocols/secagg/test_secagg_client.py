@@ -323,22 +323,6 @@ def test_variants_of_the_attacks_are_refused(honest: RecordedFederation) -> None
         answer(state, request(state.session, Phase.UPLOAD, state.binding, without))
 
 
-def test_a_session_that_was_used_before_is_refused() -> None:
-    """A server could otherwise put announcements whose keys it has recovered into a new roster."""
-    policy = SecaggPolicy(min_corrupt=Fraction(0))
-
-    def join(s: SecaggSession, earlier: SecaggClientState | None) -> SecaggClientState:
-        return join_round(s, 1, policy, identity=IDENTITIES[1], directory=DIRECTORY, earlier=earlier)
-
-    one, two = session(parameters(5), index=1), session(parameters(5), index=2)
-    second = SecaggClientState.from_bytes(join(two, join(one, None)).to_bytes())
-    for used in (one, two):
-        with pytest.raises(ProtocolError, match="This session was used before"):
-            join(used, second)
-    assert join(session(parameters(5), index=2, config=b"d" * 32), second).used == (one.context, two.context)
-    assert recorded().after[1, Phase.OPEN].used == ()
-
-
 def test_an_honest_server_rejects_an_announced_point_of_low_order() -> None:
     """Otherwise one bad client would make all its neighbours leave the round."""
 

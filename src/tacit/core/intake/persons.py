@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.core.data_frames import columns_of, find_column, is_frame
+from tacit.core.intake.data_frames import columns_of, find_column, is_frame
 from tacit.errors import DataError
 
 ADVICE = "Give one vector of person ids per client: patient=[ids0, ids1, ...]."

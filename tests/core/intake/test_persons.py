@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tacit.core import Population, Task
-from tacit.core.persons import number_persons
+from tacit.core.intake.persons import number_persons
 from tacit.core.prices import Unit
 from tacit.errors import DataError
 
