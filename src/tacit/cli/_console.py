@@ -66,6 +66,7 @@ def add_table(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--data", metavar="FILE", help="a CSV or Parquet file, or a folder with one file per client")
     group.add_argument("--client", metavar="COLUMN", help="the column that names the client; not for a folder")
     group.add_argument("--target", metavar="COLUMN", help="the column to predict")
+    group.add_argument("--patient", metavar="COLUMN", help="the column that says which rows are one person's")
     group.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns to leave out, such as names")
     group.add_argument("--public", metavar="FILE", help="public rows, for methods that choose something from them")
 
@@ -74,7 +75,7 @@ def table_args(args: argparse.Namespace) -> dict[str, str]:
     """The arguments of the task `table` that these options give; empty: there is no table."""
     from tacit.errors import UserError
 
-    given = {name: getattr(args, name) for name in ("data", "client", "target", "public")}
+    given = {name: getattr(args, name) for name in ("data", "client", "target", "patient", "public")}
     found = {name: value for name, value in given.items() if value is not None}
     found |= {"drop": ",".join(args.drop)} if args.drop else {}
     if found and args.data is None:

@@ -268,10 +268,9 @@ def _warn(run: "Run") -> None:
         if weak:
             print(f"Warning: {weak}", file=sys.stderr)
     if run.record_charges is not None:
-        from tacit.core.prices import Unit
         from tacit.privacy.guarantee import delta_warning
 
-        weak = delta_warning(run.record_charges.delta, sum(run.record_charges.sizes), Unit.RECORD)
+        weak = delta_warning(run.record_charges.delta, sum(run.record_charges.sizes), run.record_charges.unit)
         if weak:
             print(f"Warning: {weak}", file=sys.stderr)
 

@@ -118,6 +118,10 @@ class StackedClients:
         return self.population.sizes[self.clients]
 
     @property
+    def units(self) -> Tensor:
+        return self.population.unit_sizes[self.clients]
+
+    @property
     def shapes(self) -> Shapes:
         return self.learner.layout.shapes
 
@@ -130,8 +134,9 @@ class StackedClients:
     ) -> list[ClippedSum]:
         found, population = [], self.population
         for row, (client, batch) in enumerate(zip(self.clients.tolist(), batches, strict=True)):
-            index, own = population.indices(client)[batch], weights if weights.dim() == 1 else weights[row]
-            found.append(self.learner.records.clipped_sum(own, population.x[index], population.y[index], clip, mask))
+            (index, counts), own = population.samples_of(client, batch), weights if weights.dim() == 1 else weights[row]
+            x, y = population.x[index], population.y[index]
+            found.append(self.learner.records.clipped_sum(own, x, y, clip, mask, counts))
         return found
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
