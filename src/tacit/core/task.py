@@ -305,6 +305,13 @@ class Task:
     def population(self) -> Population:
         return Population.of(self.clients)
 
+    def without_code(self) -> "Task":
+        """The same data and loss, without the functions that make the model and encode rows."""
+        bare = copy.copy(self)
+        object.__setattr__(bare, "model", nn.Identity())
+        object.__setattr__(bare, "encoder", None)
+        return bare
+
     def make_model(self, key: Key) -> nn.Module:
         """The module with its initial weights, as the engine calls it: one tensor in, one tensor out."""
         if isinstance(self.model, nn.Module):
