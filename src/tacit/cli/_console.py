@@ -90,6 +90,23 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust", action="store_true", help="run the Python file that a manifest or TOML file names")
 
 
+def add_workers(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Declare `--workers`."""
+    spellings = "N; ray, ray:N: actors of a Ray cluster that is started here; ray://HOST:PORT: of a running one"
+    parser.add_argument("--workers", type=_workers, metavar="N", help=f"{meaning} ({spellings})")
+
+
+def _workers(text: str) -> int | str:
+    from tacit.core.worker_choice import read_workers
+    from tacit.errors import UserError
+
+    try:
+        read_workers(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return int(text) if text.isdigit() else text
+
+
 def to_dict(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The pairs as a dictionary; of equal keys the last one counts."""
     return dict(pairs)

@@ -42,7 +42,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_options, add_table, add_trust, table_args, to_dict
+from tacit.cli._console import add_options, add_table, add_trust, add_workers, table_args, to_dict
 from tacit.cli._logs import add_logs, find_logs
 from tacit.cli._results import show
 
@@ -73,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=("secret", "seeded"),
         help="secret: a fresh key for every run (default); seeded: cohorts and noise follow from the seed",
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="worker processes; they do not change the result")
+    add_workers(parser, "worker processes; they do not change the result")
     parser.add_argument("--device", help="the PyTorch device (default: cpu)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
     parser.add_argument("--evaluate-every", type=int, metavar="N", help="evaluate every N rounds (default: 1)")

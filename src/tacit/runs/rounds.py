@@ -16,6 +16,7 @@ import torch
 
 from tacit.core import Budget, KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Task, Turnout
 from tacit.core.keys import Ratchet, RunKeys
+from tacit.core.worker_choice import Workers
 from tacit.engine.simulation import draw
 from tacit.errors import BudgetError, TooFewClientsError, TrainingError, UserError
 from tacit.runs.manifest import Manifest
@@ -60,11 +61,11 @@ class Simulated:
 
     Attributes:
         plan: what is run.
-        workers: worker processes; None: one per processor.
+        workers: worker processes; None: one per processor; `ray`, `ray:4`, `ray://host:port`: actors of a Ray cluster.
     """
 
     plan: Plan
-    workers: int | None = None
+    workers: Workers = None
     checkpoints_every_round: ClassVar[bool] = False
 
     def keys(self, ratchet: Ratchet | None) -> KeySource:
@@ -87,7 +88,7 @@ def rounds(
     task: Task,
     *,
     seed: int = 0,
-    workers: int | None = None,
+    workers: Workers = None,
     device: str = "cpu",
     evaluate_every: int = 1,
     ledger: Path | str | None = None,

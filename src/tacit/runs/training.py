@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core import Method, Noise, Report, State, Task, files
+from tacit.core.worker_choice import Workers
 from tacit.errors import RunError, StorageError, UserError
 from tacit.runs.directory import TABLE, RunDirectory
 from tacit.runs.records import Plan, Run
@@ -32,7 +33,7 @@ def train(
     task: Task,
     *,
     seed: int = 0,
-    workers: int | None = None,
+    workers: Workers = None,
     device: str = "cpu",
     evaluate_every: int = 1,
     out: Path | str | None = None,
@@ -48,7 +49,7 @@ def train(
         method: what clients and server do, and for how many rounds; noise that is not given is sized from its budget.
         task: the model and the data.
         seed: decides what may be public: initial weights, masks, what is learnt from public data.
-        workers: worker processes; None: one per processor.
+        workers: worker processes; None: one per processor; `ray`, `ray:4`, `ray://host:port`: actors of a Ray cluster.
         device: where to compute, `cpu` or an accelerator's name.
         evaluate_every: evaluate on held-out data every `n` rounds; the last round is always evaluated.
         out: the run's directory, for its manifest, rounds, checkpoint and model; None: no files.
@@ -96,7 +97,7 @@ def _until(steps: Generator[Run], on_round: Callable[[State, Report], object]) -
 def follow(
     plan: Plan,
     *,
-    workers: int | None = None,
+    workers: Workers = None,
     out: Path | None = None,
     resume: bool = False,
     ledger: Path | None = None,
@@ -108,7 +109,7 @@ def follow(
 
     Args:
         plan: what is run.
-        workers: worker processes of a simulation; None: one per processor.
+        workers: who works in a simulation, as in `train`.
         out: the run's directory; None: no files.
         resume: continue the run in that directory.
         ledger: a privacy ledger that several runs charge; None: a ledger of the run's own.
