@@ -12,7 +12,9 @@ import zoo
 from tacit import methods
 from tacit.core import Method, Task
 from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
+from tacit.engine import initial_state
 from tacit.errors import CompositionError, UserError
+from tacit.pieces.codecs.sensing import THRESHOLD
 from tacit.pieces.mechanisms.arithmetic import DISTANCE
 from tacit.privacy.charging import release_of
 from tacit.privacy.cohorts import failure
@@ -166,6 +168,20 @@ def test_a_private_run_uses_its_budget_in_all_its_rounds(name: str) -> None:
     )
     assert run.privacy.server_epsilon is not None
     assert run.privacy.server_epsilon > run.privacy.epsilon
+
+
+def threshold(method: Method) -> float:
+    return float(initial_state(method, task()).memory[THRESHOLD])
+
+
+def test_the_threshold_of_fl_cs_is_chosen_under_the_noise_that_is_added() -> None:
+    """It was chosen without noise, and so removed none."""
+    args = {"cohort": 12, "ratio": 0.3}
+    without = threshold(methods.make("fl-cs", args))
+    noisy = [threshold(methods.make("fl-cs-dp", {**args, "noise": noise})) for noise in (1.0, 10.0)]
+    assert without < noisy[0] <= noisy[1]
+    unsized = methods.make("fl-cs-dp", {**args, "epsilon": 1.0})
+    assert THRESHOLD not in initial_state(unsized, task()).memory  # as much noise as the budget requires: not known yet
 
 
 def test_the_noise_of_the_mean_is_the_paper_s() -> None:

@@ -25,6 +25,7 @@ from tacit.core import (
     View,
     Wave,
 )
+from tacit.core.prices import AggregateNoise
 from tacit.core.rows import ClippedSum
 from tacit.core.wave import Shapes
 from tacit.errors import TrainingError, UserError
@@ -234,14 +235,60 @@ def test_the_threshold_is_tuned_on_public_data() -> None:
     codec = Sense(size=Size(ratio=0.3), chunks=2, lowest=0.0, lr=0.5, steps=3, batch_size=7)
     state = State(0, torch.zeros(2000, dtype=torch.float64))
     peaks = sparse(20, 2000, "public")[0]
-    tuned = codec.prepare(state, Public(peaks), NOW)
+    tuned = codec.calibrate(state, Public(peaks), AggregateNoise(), NOW)
     assert 0 < float(tuned.memory[THRESHOLD]) < 0.1
     coded = encode(codec, peaks[None])[0]
     errors = [torch.dist(codec.decode(coded, replace(state, memory=m), NOW)[0], peaks) for m in ({}, tuned.memory)]
     assert errors[1] <= errors[0]
     smooth = Sense(size=Size(ratio=0.3), chunks=2, lr=0.5, steps=3, batch_size=7)
     span, _ = smooth.decode(normal(600), replace(state, memory={THRESHOLD: torch.tensor(0.0)}), NOW)
-    assert float(smooth.prepare(state, Public(span), NOW).memory[THRESHOLD]) == 0
+    assert float(smooth.calibrate(state, Public(span), AggregateNoise(), NOW).memory[THRESHOLD]) == 0
+
+
+def squared_error(codec: Sense, update: Tensor, deviation: float, threshold: float, draws: int = 6) -> float:
+    """Of the reconstruction from noisy coefficients; other noise than that of the calibration."""
+    state = State(0, torch.zeros_like(update), {THRESHOLD: torch.tensor(threshold, dtype=torch.float64)})
+    coded = encode(codec, update[None])[0]
+    noisy = (coded + deviation * normal(len(coded), name=f"other noise {draw}") for draw in range(draws))
+    return sum(float((codec.decode(y, state, NOW)[0] - update).square().sum()) for y in noisy)
+
+
+@pytest.mark.parametrize("lowest", LOWEST)
+@pytest.mark.parametrize("sparsity", [20, 2000])
+def test_under_noise_the_threshold_is_positive_and_the_error_smaller_than_with_none(
+    lowest: float, sparsity: int
+) -> None:
+    """Also for a dense update, for which no threshold is best without noise."""
+    codec = Sense(size=Size(ratio=0.3), chunks=2, lowest=lowest, lr=0.5, steps=3, batch_size=7)
+    state, update = State(0, torch.zeros(2000, dtype=torch.float64)), sparse(sparsity, 2000, "public")[0]
+    deviation = 2 * float(encode(codec, update[None]).norm()) / math.sqrt(600)  # twice the signal
+    tuned = codec.calibrate(state, Public(update), AggregateNoise(deviation=deviation), NOW)
+    threshold = float(tuned.memory[THRESHOLD])
+    assert threshold > 0
+    assert squared_error(codec, update, deviation, threshold) < 0.7 * squared_error(codec, update, deviation, 0.0)
+    errors = {t: squared_error(codec, update, deviation, t) for t in codec.thresholds}
+    assert errors[threshold] < 1.1 * min(errors.values())
+
+
+def test_more_noise_never_lowers_the_threshold() -> None:
+    codec = Sense(size=Size(ratio=0.3), chunks=2, lr=0.5, steps=3, batch_size=7)
+    state, public = State(0, torch.zeros(2000, dtype=torch.float64)), Public(sparse(100, 2000, "public")[0])
+    noises = [AggregateNoise(deviation=deviation) for deviation in (0.0, 0.01, 0.1, 1.0, 10.0)]
+    found = [float(codec.calibrate(state, public, noise, NOW).memory[THRESHOLD]) for noise in noises]
+    assert found == sorted(found)
+    assert found[-1] > found[0]
+
+
+def test_the_update_is_clipped_as_a_client_s_before_the_threshold_is_chosen() -> None:
+    """A bound of a tenth leaves a tenth of the signal: the same as ten times the noise without a bound."""
+    codec = Sense(size=Size(ratio=0.3), chunks=2, lr=0.5, steps=3, batch_size=7)
+    state, update = State(0, torch.zeros(2000, dtype=torch.float64)), sparse(100, 2000, "public")[0]
+    norm = float(encode(codec, update[None]).norm())
+
+    def threshold(bound: float, deviation: float) -> float:
+        return float(codec.calibrate(state, Public(update), AggregateNoise(bound, deviation), NOW).memory[THRESHOLD])
+
+    assert threshold(norm / 10, 0.03) == threshold(2 * norm, 0.3) > threshold(2 * norm, 0.03)
 
 
 def test_without_public_data_the_given_threshold_is_used() -> None:
@@ -257,7 +304,7 @@ def test_without_public_data_the_given_threshold_is_used() -> None:
 def test_public_training_that_diverges_is_refused() -> None:
     codec = Sense(size=Size(ratio=0.5), chunks=2, lr=0.5, steps=3, batch_size=7)
     with pytest.raises(TrainingError, match="diverged"):
-        codec.prepare(State(0, torch.zeros(10)), Public(torch.full((10,), torch.nan)), NOW)
+        codec.calibrate(State(0, torch.zeros(10)), Public(torch.full((10,), torch.nan)), AggregateNoise(), NOW)
 
 
 def test_the_whole_model_is_broadcast_and_the_state_does_not_change() -> None:

@@ -6,7 +6,8 @@ coefficients as they do to weights. From the aggregate the server solves, chunk 
 
     min ½‖Ax − y‖² + λ‖x‖₁,    λ = threshold · max|Aᵀy|,
 
-by FISTA with step 1. If y is noisy, the ℓ1 term removes small values; with a threshold of 0 the result is Aᵀy.
+by FISTA with step 1. If y is noisy, the ℓ1 term removes small values; with a threshold of 0 the result is Aᵀy. The more
+noise, the larger the best threshold: it is chosen under the noise that the mechanism declares (`calibrate`).
 
 Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
 EuroS&P 2021 (FL-CS), as summarised by the same authors' UAI 2021 paper; chunks, P, in its Appendix, Table 3. Beck,
@@ -26,11 +27,13 @@ from torch import Tensor
 
 from tacit.core import Broadcast, ClientKeys, ClientMemory, DenseRows, Descent, Identity, Round, Rows, State, View, Wave
 from tacit.core.interfaces import Coordinates
+from tacit.core.prices import AggregateNoise
 from tacit.errors import TrainingError, expect
 from tacit.pieces.codecs.select import Size
 from tacit.wire.frames import Parts
 
 THRESHOLD = "codec/threshold"
+NOISE_DRAWS = 4  # of the noise under which thresholds are compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +47,9 @@ class Sense:
         lowest: of the coefficients that a chunk sends, the share with the lowest frequencies, at least one. The others
             are redrawn from the shared key in every round, the same for all clients and chunks. Low frequencies carry
             what neighbouring weights have in common; with these alone, all other frequencies are never sent.
-        threshold: λ over max|Aᵀy| of a chunk, if there are no public data to tune it on.
-        thresholds: the candidates to tune on public data; see `prepare`.
+        threshold: λ over max|Aᵀy| of a chunk, if there are no public data to tune it on, or the mechanism does not
+            declare its noise.
+        thresholds: the candidates to tune on public data; see `calibrate`.
         iterations: FISTA iterations, at most.
         tolerance: relative change of the solution at which FISTA stops.
         lr: learning rate of the training on public data.
@@ -54,14 +58,14 @@ class Sense:
 
     Formal guarantees: a row's coefficients have no larger L2 norm than the row, so a bound on rows of coefficients
     bounds what a client contributes to the sum. Reconstruction is post-processing, and the threshold is tuned on public
-    data: neither costs privacy. The people in the public data are not protected.
+    data and the declared noise: neither costs privacy. The people in the public data are not protected.
     """
 
     size: Size
     chunks: int = 200
     lowest: float = 0.5
     threshold: float = 0.01
-    thresholds: tuple[float, ...] = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+    thresholds: tuple[float, ...] = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
     iterations: int = 40
     tolerance: float = 1e-3
     lr: float = 0.215
@@ -87,15 +91,21 @@ class Sense:
         return self.lowest == 1
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        """The threshold with the smallest reconstruction error for the update of a client with the public data."""
-        if public is None:
-            return state
+        return state
+
+    def calibrate(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
+        """The threshold with the smallest reconstruction error for the update of a client with the public data.
+
+        The update is clipped as a client's, and its coefficients get noise as those of an aggregate.
+        """
         update, frame = self._public_update(state.weights, public, now), self._frame(state.dim)
         kept = self._kept(frame, now)
         coded = frame.encode(update, kept)
+        clipped = min(1.0, noise.bound / max(float(coded.norm()), torch.finfo(coded.dtype).tiny))
+        update, noisy = update * clipped, _noisy(coded * clipped, noise.deviation, now)
 
         def error(threshold: float) -> float:
-            return float(torch.dist(self._decode(coded, frame, kept, threshold), update))
+            return sum(float((self._decode(y, frame, kept, threshold) - update).square().sum()) for y in noisy)
 
         best = torch.tensor(min(self.thresholds, key=error), dtype=torch.float64)
         return replace(state, memory=state.memory_with(THRESHOLD, best))
@@ -143,6 +153,15 @@ class Sense:
         if not bool(torch.isfinite(update).all()):
             raise TrainingError("Training on the public data diverged, so no threshold can be tuned on it. Lower lr.")
         return update
+
+
+def _noisy(coded: Tensor, deviation: float, now: Round) -> list[Tensor]:
+    """The coefficients with several draws of such noise, which anybody may know; without noise, once as they are."""
+    if deviation == 0:
+        return [coded]
+    generator = now.shared.child("calibration noise").public_generator()
+    drawn = torch.randn(NOISE_DRAWS, len(coded), generator=generator, dtype=coded.dtype)
+    return [*(coded + deviation * drawn.to(coded.device))]
 
 
 @dataclass(frozen=True)
