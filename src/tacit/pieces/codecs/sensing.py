@@ -6,13 +6,18 @@ coefficients as they do to weights. From the aggregate the server solves, chunk 
 
     min ½‖Ax − y‖² + λ‖x‖₁,    λ = threshold · max|Aᵀy|,
 
-by FISTA with step 1. If y is noisy, the ℓ1 term removes small values; with a threshold of 0 the result is Aᵀy. The more
-noise, the larger the best threshold: it is chosen under the noise that the mechanism declares (`calibrate`).
+by FISTA with step 1. With a threshold of 0 the result is Aᵀy.
+
+If y is noisy, coefficients of which little but noise is to be expected are removed first: each is moved towards zero by
+`floor`, and at most to zero (soft thresholding: it solves min ½‖c − y‖² + floor·‖c‖₁). Floor and threshold are chosen
+on public data, under the noise that the mechanism declares (`calibrate`). An ℓ1 term on x alone does not remove noise
+from few coefficients: the sparse x that fits them is longer than Aᵀy.
 
 Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
 EuroS&P 2021 (FL-CS), as summarised by the same authors' UAI 2021 paper; chunks, P, in its Appendix, Table 3. Beck,
 Teboulle. A Fast Iterative Shrinkage-Thresholding Algorithm. SIAM J. Imaging Sciences 2(1), 2009. Hale, Yin, Zhang.
-Fixed-Point Continuation for ℓ1-Minimization. SIAM J. Optimization 19(3), 2008.
+Fixed-Point Continuation for ℓ1-Minimization. SIAM J. Optimization 19(3), 2008. Donoho. De-noising by
+Soft-Thresholding. IEEE Trans. Information Theory 41(3), 1995.
 """
 
 import math
@@ -32,8 +37,10 @@ from tacit.errors import TrainingError, expect
 from tacit.pieces.codecs.select import Size
 from tacit.wire.frames import Parts
 
-THRESHOLD = "codec/threshold"
-NOISE_DRAWS = 4  # of the noise under which thresholds are compared
+THRESHOLD, FLOOR = "codec/threshold", "codec/floor"
+FLOORS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)  # candidates, in standard deviations of the noise
+DRAWN = 20_000  # numbers of noise, at least, under which candidates are compared
+MOST_DRAWS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +72,7 @@ class Sense:
     chunks: int = 200
     lowest: float = 0.5
     threshold: float = 0.01
-    thresholds: tuple[float, ...] = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+    thresholds: tuple[float, ...] = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
     iterations: int = 40
     tolerance: float = 1e-3
     lr: float = 0.215
@@ -94,21 +101,27 @@ class Sense:
         return state
 
     def calibrate(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
-        """The threshold with the smallest reconstruction error for the update of a client with the public data.
+        """The floor, and then the threshold, with the smallest error for the update of a client with the public data.
 
-        The update is clipped as a client's, and its coefficients get noise as those of an aggregate.
+        The update is clipped as a client's, and its coefficients get noise as those of an aggregate. The error is that
+        of the best multiple of the reconstruction, because the server's rate scales it in any case: otherwise, under
+        much noise, zero would be best.
         """
         update, frame = self._public_update(state.weights, public, now), self._frame(state.dim)
         kept = self._kept(frame, now)
         coded = frame.encode(update, kept)
         clipped = min(1.0, noise.bound / max(float(coded.norm()), torch.finfo(coded.dtype).tiny))
-        update, noisy = update * clipped, _noisy(coded * clipped, noise.deviation, now)
+        noisy = _noisy(coded * clipped, noise.deviation, now)
 
-        def error(threshold: float) -> float:
-            return sum(float((self._decode(y, frame, kept, threshold) - update).square().sum()) for y in noisy)
+        def error(floor: float, threshold: float) -> float:
+            return sum(angular_error(self._decode(_shrunk(y, floor), frame, kept, threshold), update) for y in noisy)
 
-        best = torch.tensor(min(self.thresholds, key=error), dtype=torch.float64)
-        return replace(state, memory=state.memory_with(THRESHOLD, best))
+        floors = [noise.deviation * floor for floor in FLOORS] if noise.deviation else [0.0]
+        floor = min(floors, key=lambda floor: error(floor, 0.0))
+        threshold = min(self.thresholds, key=lambda threshold: error(floor, threshold))
+        known = {FLOOR: floor, THRESHOLD: threshold}
+        found = {name: torch.tensor(value, dtype=torch.float64) for name, value in known.items()}
+        return replace(state, memory={**state.memory, **found})
 
     def broadcast(self, state: State, now: Round) -> Broadcast:
         return Identity().broadcast(state, now)
@@ -126,7 +139,8 @@ class Sense:
     def decode(self, total: Tensor, state: State, now: Round) -> tuple[Tensor, State]:
         """The sparse vector that approximately has these coefficients."""
         threshold, frame = float(state.memory.get(THRESHOLD, self.threshold)), self._frame(state.dim)
-        return self._decode(total, frame, self._kept(frame, now), threshold), state
+        shrunk = _shrunk(total, float(state.memory.get(FLOOR, 0.0)))
+        return self._decode(shrunk, frame, self._kept(frame, now), threshold), state
 
     def _frame(self, dim: int) -> "_Frame":
         count = self.size.count(dim)
@@ -160,8 +174,26 @@ def _noisy(coded: Tensor, deviation: float, now: Round) -> list[Tensor]:
     if deviation == 0:
         return [coded]
     generator = now.shared.child("calibration noise").public_generator()
-    drawn = torch.randn(NOISE_DRAWS, len(coded), generator=generator, dtype=coded.dtype)
+    draws = min(MOST_DRAWS, -(-DRAWN // len(coded)))
+    drawn = torch.randn(draws, len(coded), generator=generator, dtype=coded.dtype)
     return [*(coded + deviation * drawn.to(coded.device))]
+
+
+def _shrunk(coefficients: Tensor, floor: float) -> Tensor:
+    """Every coefficient moved towards zero by the floor, and at most to zero."""
+    return coefficients - coefficients.clamp(-floor, floor) if floor else coefficients
+
+
+def angular_error(found: Tensor, wanted: Tensor) -> float:
+    """The squared error of the best multiple of `found`, relative to ‖wanted‖²: 1 − cos² of their angle.
+
+    Example:
+        >>> wanted = torch.tensor([3.0, 4.0])
+        >>> angular_error(2 * wanted, wanted), angular_error(torch.zeros(2), wanted)
+        (0.0, 1.0)
+    """
+    lengths = float(found.double().square().sum() * wanted.double().square().sum())
+    return 1 - max(float(found.double() @ wanted.double()), 0.0) ** 2 / lengths if lengths else 1.0
 
 
 @dataclass(frozen=True)
