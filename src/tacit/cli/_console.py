@@ -5,7 +5,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LINES = 5.0
 T = TypeVar("T")
+Declare = Callable[[argparse.ArgumentParser], None]
+
+
+def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, tuple[str, Declare]]) -> None:
+    """Declare the commands of a command: each one's help, and what declares its arguments and, as `do`, its action."""
+    added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, (summary, declare) in commands.items():
+        declare(added.add_parser(name, help=summary))
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Execute the one of these commands that was chosen."""
+    return int(args.do(args))
 
 
 def add_options(parser: argparse.ArgumentParser, flag: str, owner: str) -> None:

@@ -101,6 +101,15 @@ class RecordAccounting:
         worst = self.worst(delta)
         return 0.0 if worst is None else worst.epsilon
 
+    def costs_more(self, other: Self, delta: float) -> bool:
+        """Whether the ε at this δ of some client's records is larger than in another accounting.
+
+        The largest ε may be the same: it can be that of a client about which both know the same.
+        """
+        theirs = {client: _key(other.released.get(client, Counter())) for client in self.released}
+        pairs = {(_key(releases), theirs[client]) for client, releases in self.released.items()}
+        return any(_epsilon(mine, "fast", delta) > _epsilon(its, "fast", delta) for mine, its in pairs if mine != its)
+
     def of_client(self, client: int) -> Accounting:
         """The accounting of one client's records."""
         key = _key(self.released.get(client, Counter()))

@@ -96,16 +96,14 @@ def rounds(
     """Train a task's model with a method, round by round, charged and stopped exactly as by `train`.
 
     Args:
-        method: what clients and server do, and for how many rounds; noise that is not given is sized from its budget.
+        method: as for `train`, like all that follow but the ledger.
         task: the model and the data.
-        seed: decides what may be public: initial weights, masks, what is learnt from public data.
-        workers: worker processes; None: one per processor.
-        device: where to compute, `cpu` or an accelerator's name.
-        evaluate_every: evaluate on held-out data every `n` rounds; the last round is always evaluated.
+        seed: decides what may be public.
+        workers: worker processes.
+        device: where to compute.
+        evaluate_every: evaluate every `n` rounds.
         ledger: a privacy ledger that several runs on the same data charge; None: none.
-        noise: `secret`: cohorts, batches and noise come from a fresh key of the operating system; `seeded`: they derive
-            from the seed, and equal seeds give bitwise equal results, for any number of workers. Whoever knows the seed
-            can then subtract the noise, and the guarantee says so.
+        noise: `secret` or `seeded`.
 
     Yields:
         The state after each round, and the round's report with the ε or the leakage of all rounds so far. A method

@@ -143,7 +143,7 @@ def test_secrets_of_noise_are_forgotten_when_they_are_not_needed() -> None:
 @pytest.mark.parametrize("wrong", [{"surplus": 5}, {"surplus": -1}, {"surplus": 1, "dropout": Fraction(2, 5)}])
 def test_surplus_that_does_not_fit_the_losses_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(UserError, match="surplus"):
-        parameters(5, **wrong)  # type: ignore[arg-type]
+        parameters(5, **wrong)
 
 
 def test_a_client_needs_a_seed_exactly_if_there_is_surplus_noise() -> None:
