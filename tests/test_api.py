@@ -6,7 +6,7 @@ import pytest
 import tacit
 
 PUBLIC = """
-train rounds Run State Report
+train rounds Run State Report MlflowLog TensorBoardLog
 Task Population Preprocessing tasks
 CrossEntropy BinaryCrossEntropy SequenceCrossEntropy MeanSquared RootMeanSquared RootBrier
 Method Budget methods pieces card Card check

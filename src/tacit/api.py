@@ -20,6 +20,8 @@ from tacit.core import (
 )
 from tacit.errors import CompositionError, DataError, ModelError, TacitError, TrainingError, UserError
 from tacit.report.cards import Card, card
+from tacit.report.mlflow_log import MlflowLog
+from tacit.report.tensorboard_log import TensorBoardLog
 from tacit.runs.checking import check
 from tacit.runs.records import Run
 from tacit.runs.rounds import rounds
@@ -32,6 +34,8 @@ __all__ = [  # noqa: RUF022 (by what they are for)
     "Run",
     "State",
     "Report",
+    "MlflowLog",
+    "TensorBoardLog",
     # tasks and losses
     "Task",
     "Population",
