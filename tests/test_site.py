@@ -4,6 +4,7 @@ TACIT_PICTURES=FOLDER keeps pictures of its pages.
 """
 
 import fcntl
+import importlib.util
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -18,7 +20,7 @@ import pytest
 import tacit
 from report.browser import Browser, browser, chromium
 from report.test_in_browser import keep, violations
-from tacit import pieces
+from tacit import methods, pieces
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -110,13 +112,26 @@ def path_of(name: str) -> str:
     return f"{value.__module__}.{name}"
 
 
-def test_pictures_are_those_that_the_script_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(DOCS / "site")
-    import pictures  # type: ignore[import-not-found]
+def script(name: str) -> ModuleType:
+    """A script of docs/site."""
+    found = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / "site" / f"{name}.py")
+    assert found
+    assert found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
-    assert {path.stem: path.read_text() for path in (DOCS / "pictures").glob("*.svg")} == {
-        name: draw() for name, draw in pictures.PICTURES.items()
-    }
+
+def test_pictures_are_those_that_the_script_draws() -> None:
+    drawn = {name: draw() for name, draw in script("pictures").PICTURES.items()}
+    assert {path.stem: path.read_text() for path in (DOCS / "pictures").glob("*.svg")} == drawn
+
+
+def test_who_learns_what_follows_from_the_catalogue() -> None:
+    parties = script("parties")
+    _, shown, _ = parties.split(parties.PAGE.read_text())
+    assert shown == parties.table()
+    assert {name for name in methods.catalog() if f"`{name}`" in shown} == set(methods.catalog())
 
 
 @pytest.mark.parametrize("name", MAIN)
