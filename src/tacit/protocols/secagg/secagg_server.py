@@ -33,7 +33,7 @@ from tacit.protocols.kit import Exchange, Outcome, ReplyStatus, ServerSide, Tran
 from tacit.protocols.secagg import dealing, graph, pads, secagg_messages, shamir
 from tacit.protocols.secagg.dealing import SECRET, SHARE, Dealing
 from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle, ThreatModel
-from tacit.protocols.secagg.pads import Vector
+from tacit.protocols.secagg.pads import RemovePads, Vector
 from tacit.protocols.secagg.parameters import Parameters, SecaggSession
 from tacit.protocols.secagg.secagg_messages import (
     KEYS,
@@ -82,6 +82,7 @@ def converse(
     directory: Mapping[int, bytes] | None = None,
     *,
     entropy: Entropy = crypto.system_entropy,
+    remove: RemovePads | None = None,
 ) -> ServerSide[SecaggOutcome]:
     """One round of secure aggregation with the invited clients.
 
@@ -90,6 +91,7 @@ def converse(
         clients: numbers of the cohort.
         directory: their identities; required against an active server.
         entropy: source of the challenge, which clients must not know when they share their secrets.
+        remove: removes pads from the sum; None: here. `tacit.protocols.pad_processes` does it in several processes.
 
     Raises:
         TooFewClientsError: fewer than `session.parameters.min_survivors` remain, or a secret cannot be recovered.
@@ -97,7 +99,7 @@ def converse(
     cohort = sorted(set(clients))
     expect(len(cohort) == session.parameters.cohort, f"{session.parameters.cohort} clients, got {len(cohort)}")
     session.parameters.graph(len(cohort))  # raises before the first request if no threshold is possible
-    return _Server(session, dict(directory or {}), entropy(KEY)).run(cohort)
+    return _Server(session, dict(directory or {}), entropy(KEY), remove or pads.remove_pads).run(cohort)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,7 @@ class _Server:
     session: SecaggSession
     directory: Mapping[int, bytes]
     challenge: bytes
+    remove: RemovePads
     transcript: Transcript[Phase] = field(default_factory=Transcript)
 
     @property
@@ -125,7 +128,7 @@ class _Server:
         agreed = (yield from self._agree(around, sharers, frozenset(uploads))) if self._active else {}
         revealed = yield from self._open(around, sharers, uploads, agreed)
         end = Reconstruction(self._p, around, dealings, lies, uploads, revealed)
-        pads.remove_pads(total, *end.pads(sharers))
+        self.remove(total, *end.pads(sharers))
         seeds = end.noise_seeds()
         survived = tuple(sorted(uploads))
         return SecaggOutcome(pads.reduce(total, self._p.bits), survived, self.transcript, seeds, end.lies)
