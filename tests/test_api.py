@@ -6,12 +6,13 @@ import tacit
 PUBLIC = """
 AccuracySensitivity Add AdmmPrune Bandwidth BestOf BinaryCrossEntropy Budget ByImportance Card CentralGaussian Check
 ClientTrace Compact CompositionError CrossEntropy Csr DataError DistributedGaussian DpSgd EllipsoidClip Enclave
-Everyone Experiment FixedClip FixedRandom FixedSize Graded Grid Growing IdealSum Identity InputFeatures KMeans Keep
-Key Loss MagnitudePrune Masked Mean MeanSquared MedianClip Method MetricLaplace ModelError Momentum NbaflGaussian
+Everyone Experiment FixedClip FixedRandom FixedSize Graded Grid Growing IdealSum Identity InputFeatures KMeans Keep Key
+Loss MagnitudePrune Masked Mean MeanSquared MedianClip Method MetricLaplace MlflowLog ModelError Momentum NbaflGaussian
 NoNoise Plain Poisson Population Preprocessing PublicClip PublicMovement QuantileClip RandomK Reals RecordClip
 RecordGradient ReleasedMovement Replace Report RootBrier RootMeanSquared Run RunError Schedule SecureSum Select Sense
-SequenceCrossEntropy Sgd SingleWeights Size State StorageError TacitError Task TopK TrainingError TwoLevel UserError
-Vote WeightVariance WeightedMean WireError WorkerError card check client_traces methods rounds tasks train
+SequenceCrossEntropy Sgd SingleWeights Size State StorageError TacitError Task TensorBoardLog TopK TrainingError
+TwoLevel UserError Vote WeightVariance WeightedMean WireError WorkerError card check client_traces methods rounds tasks
+train
 """
 
 

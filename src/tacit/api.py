@@ -65,6 +65,8 @@ from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Add, Momentum, Replace
 from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Schedule, Sgd
 from tacit.report.cards import Card, card
+from tacit.report.mlflow_log import MlflowLog
+from tacit.report.tensorboard_log import TensorBoardLog
 from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.checking import Check, check
 from tacit.runs.experiment import Experiment
@@ -117,6 +119,7 @@ __all__ = [
     "MedianClip",
     "Method",
     "MetricLaplace",
+    "MlflowLog",
     "ModelError",
     "Momentum",
     "NbaflGaussian",
@@ -151,6 +154,7 @@ __all__ = [
     "StorageError",
     "TacitError",
     "Task",
+    "TensorBoardLog",
     "TopK",
     "TrainingError",
     "TwoLevel",

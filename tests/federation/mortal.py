@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import acme
+from tacit.federation.accepted_plan import seeded_secrets
 from tacit.federation.site_files import read_site
-from tacit.federation.site_service import Site, seeded_secrets
+from tacit.federation.site_service import Site
 from tacit.federation.transport import Handler
 
 DEATH = "death"  # holds `VERB NUMBER before` or `VERB NUMBER after`: at which request, before or after its handling

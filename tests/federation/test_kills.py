@@ -14,10 +14,11 @@ import torch
 from federation.consortium import Consortium
 from federation.mortal import DEATH, SEED, deadly
 from federation.processes import Processes, processes
+from tacit.federation.accepted_plan import seeded_secrets
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import read_journal
 from tacit.federation.server import FederationServer
-from tacit.federation.site_service import Site, seeded_secrets
+from tacit.federation.site_service import Site
 from tacit.federation.transport import Handler, InProcess
 from tacit.runs.records import Run
 from tacit.runs.training import follow

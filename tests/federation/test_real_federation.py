@@ -97,7 +97,7 @@ def test_the_model_is_that_of_the_simulation(started, kind):
     plan = started.plans[kind]
     server = started.server(plan)
     *_, run = follow(server.run_plan, source=server)
-    assert not server.problems
+    assert not server.sites.problems
     assert torch.equal(run.state.weights, simulated(plan))
 
 

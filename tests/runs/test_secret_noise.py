@@ -158,7 +158,7 @@ def test_a_finished_run_holds_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Ratchet, "fresh", lambda: start)
     tacit.train(private(), task(), workers=1, out=tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        MANIFEST, "rounds.jsonl", CHECKPOINT, MODEL, LEDGER, f"{LEDGER}.head", GUARANTEE,
+        MANIFEST, "rounds.jsonl", CHECKPOINT, MODEL, LEDGER, f"{LEDGER}.head", GUARANTEE, "rounds.csv",
     }  # fmt: skip
     written = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
     for index in range(ROUNDS + 1):

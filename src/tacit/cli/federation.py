@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import print_json
+from tacit.cli._console import Declare, add_commands, print_json, run_command
 from tacit.cli._plan_check import configure_check
 from tacit.cli._serving import check_installed
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    configure_check(commands.add_parser("check", help="explain a plan: what is trained, who learns what, ε and bytes"))
-    _configure_init(commands.add_parser("init", help="make certificates and start-up kits"))
-    _configure_serve(commands.add_parser("serve", help="keep the server running"))
-    _configure_run(commands.add_parser("run", help="train with the sites that have accepted a plan"))
-    _configure_status(commands.add_parser("status", help="list the sites and whether they are connected"))
-    _configure_demo(commands.add_parser("demo", help="a server and eight sites as real processes on this machine"))
+    commands: dict[str, tuple[str, Declare]] = {
+        "check": ("explain a plan: what is trained, who learns what, ε and bytes", configure_check),
+        "init": ("make certificates and start-up kits", _configure_init),
+        "serve": ("keep the server running", _configure_serve),
+        "run": ("train with the sites that have accepted a plan", _configure_run),
+        "status": ("list the sites and whether they are connected", _configure_status),
+        "demo": ("a server and eight sites as real processes on this machine", _configure_demo),
+    }
+    add_commands(parser, commands)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Execute the chosen command."""
-    return int(args.do(args))
+run = run_command
 
 
 def _configure_init(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +136,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from tacit.cli.run import show
+    from tacit.cli._results import show
     from tacit.errors import expect
     from tacit.federation.federation_plan import read_plan
 
@@ -203,7 +203,7 @@ MIN_SITES, MIN_ROUNDS = 5, 6
 
 
 def _demo_in(folder: Path, args: argparse.Namespace) -> int:
-    from tacit.cli.run import show
+    from tacit.cli._results import show
     from tacit.federation.demonstration import demonstration, talk
 
     demo = demonstration(folder, args.sites, args.rounds)

@@ -14,7 +14,7 @@ anything of it has another plan, which no site has accepted.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,15 +94,15 @@ class FederationPlan:
     method_name: str
     model: str
     directory: Directory
-    args: Mapping[str, object] = field(default_factory=dict)
-    loss: str = "CrossEntropy()"
-    public: str = ""
-    seed: int = 0
-    evaluate_every: int = 10
-    least_cohort: int = 3
-    retries: int = 10
-    records: int = 0
-    patience: Patience = Patience()
+    args: Mapping[str, object]
+    loss: str
+    public: str
+    seed: int
+    evaluate_every: int
+    least_cohort: int
+    retries: int
+    records: int
+    patience: Patience
 
     def __post_init__(self) -> None:
         methods.check(self.method_name, self.args)

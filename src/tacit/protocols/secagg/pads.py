@@ -72,16 +72,19 @@ def reduce(total: Vector, bits: int) -> Vector:
 def pack_vector(vector: Vector, bits: int) -> bytes:
     """Values below 2^bits, with `bits` bits each, least significant first."""
     if bits in _WHOLE:
-        return vector.astype(_WHOLE[bits]).tobytes()
+        return vector.astype(_WHOLE[bits], copy=False).tobytes()
     return b"".join(_pack_block(vector[start : start + _BLOCK], bits) for start in range(0, vector.size, _BLOCK))
 
 
 def unpack_vector(data: bytes | memoryview, dim: int, bits: int) -> Vector:
-    """The inverse of `pack_vector`; a wrong length, or bits beyond the last value, are rejected."""
+    """The inverse of `pack_vector`; a wrong length, or bits beyond the last value, are rejected.
+
+    The vector may be a read-only view of the data.
+    """
     if len(data) != packed_size(dim, bits):
         raise ProtocolError(f"Expected a vector of {packed_size(dim, bits)} bytes, got {len(data)}.")
     if bits in _WHOLE:
-        return np.frombuffer(data, _WHOLE[bits]).astype(np.uint32)
+        return np.frombuffer(data, _WHOLE[bits]).astype(np.uint32, copy=False)
     if dim * bits % 8 and data[-1] >> dim * bits % 8:
         raise ProtocolError("A vector has bits beyond its last value.")
     vector = np.empty(dim, np.uint32)

@@ -142,7 +142,7 @@ def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState
         signature = crypto.sign(state.identity, sharers_statement(state.binding, state.members, sharers))
     escrowed = [_escrowed(state, j) for j in near]
     spares = [_spare(state, j) for j in sorted(disputed)]
-    body = b"".join((signature, padded_vector(state, near), *escrowed, *spares))
+    body = b"".join((signature, *escrowed, *spares, padded_vector(state, near)))
     after = replace(
         state,
         phase=Phase.AGREE if state.active_server else Phase.OPEN,
@@ -201,7 +201,7 @@ _STEPS: dict[Phase, Callable[[SecaggClientState, Reader], tuple[SecaggClientStat
 def padded_vector(state: SecaggClientState, neighbours: list[int]) -> bytes:
     """The vector with its own pad and those of its neighbours (Bonawitz et al., Figure 4, round 2)."""
     p = state.session.parameters
-    total = unpack_vector(state.vector, p.dim, p.bits)
+    total = unpack_vector(state.vector, p.dim, p.bits).copy()
     own = own_pad_key(_seed(state, state.binding), state.binding, state.client)
     keys = {j: pair_pad_key(state.pads[j], state.binding, state.client, j) for j in neighbours}
     added = [own, *(keys[j] for j in neighbours if j < state.client)]

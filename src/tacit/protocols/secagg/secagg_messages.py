@@ -67,7 +67,7 @@ class SecaggFrame(ProtocolFrame[Phase]):
 def pack(phase: Phase, direction: Direction, index: int, client: int, binding: bytes, body: bytes) -> bytes:
     """One frame as bytes."""
     kind = phase | _REPLY_BIT if direction is Direction.REPLY else phase
-    return kit.pack_frame(ProtocolId.SECAGG, kind, _ADDRESS.pack(index, client, binding) + body)
+    return kit.pack_frame(ProtocolId.SECAGG, kind, _ADDRESS.pack(index, client, binding), body)
 
 
 def unpack(data: bytes, limit: int) -> SecaggFrame:

@@ -57,7 +57,7 @@ from tacit.protocols.secagg.unmasking import (
     lies_in_answers,
     read_revealed,
 )
-from tacit.wire.packing import Reader, pack_subset, packed_size
+from tacit.wire.packing import Reader, pack_subset
 
 T = TypeVar("T")
 
@@ -236,11 +236,9 @@ class _Server:
             signature = reader.take(SIGNATURE * signs)
             if signs:
                 crypto.verify(self.directory[client], signature, padded)
-            vector = pads.unpack_vector(reader.take(packed_size(self._p.dim, self._p.bits)), self._p.dim, self._p.bits)
             escrowed = {j: reader.take(SECRET) for j in sorted(around.neighbours[client] & sharers)}
             spares = {j: self._read_spare(around, client, reader) for j in disputed[client]}
-            reader.expect_end()
-            np.add(total, vector, out=total)
+            np.add(total, pads.unpack_vector(reader.rest(), self._p.dim, self._p.bits), out=total)
             return Upload(signature, escrowed, spares)
 
         subset = pack_subset(sharers, around.members)
