@@ -50,10 +50,10 @@ from tacit.protocols.secagg.shamir import Field
 from tacit.protocols.secagg.unmasking import (
     Announced,
     Lies,
-    Reconstruction,
+    PaddedUpload,
     Revealed,
     RosterGraph,
-    Upload,
+    SecretRecovery,
     lies_in_answers,
     read_revealed,
 )
@@ -127,7 +127,7 @@ class _Server:
         total, uploads = yield from self._upload(around, sharers, lies)
         agreed = (yield from self._agree(around, sharers, frozenset(uploads))) if self._active else {}
         revealed = yield from self._open(around, sharers, uploads, agreed)
-        end = Reconstruction(self._p, around, dealings, lies, uploads, revealed)
+        end = SecretRecovery(self._p, around, dealings, lies, uploads, revealed)
         self.remove(total, *end.pads(sharers))
         seeds = end.noise_seeds()
         survived = tuple(sorted(uploads))
@@ -226,20 +226,20 @@ class _Server:
 
     def _upload(
         self, around: RosterGraph, sharers: frozenset[int], lies: Lies
-    ) -> ServerSide[tuple[Vector, dict[int, Upload]]]:
+    ) -> ServerSide[tuple[Vector, dict[int, PaddedUpload]]]:
         total = np.zeros(self._p.dim, np.uint32)
         padded = sharers_statement(around.binding, around.members, sharers)
         signs = self._active and self._p.draws
         disputed = {j: sorted(i for i, holder in lies.disputed if holder == j and i in sharers) for j in sharers}
 
-        def read(client: int, reader: Reader) -> Upload:
+        def read(client: int, reader: Reader) -> PaddedUpload:
             signature = reader.take(SIGNATURE * signs)
             if signs:
                 crypto.verify(self.directory[client], signature, padded)
             escrowed = {j: reader.take(SECRET) for j in sorted(around.neighbours[client] & sharers)}
             spares = {j: self._read_spare(around, client, reader) for j in disputed[client]}
             np.add(total, pads.unpack_vector(reader.rest(), self._p.dim, self._p.bits), out=total)
-            return Upload(signature, escrowed, spares)
+            return PaddedUpload(signature, escrowed, spares)
 
         subset = pack_subset(sharers, around.members)
         bodies = {j: subset + secagg_messages.pack_disputed(disputed[j]) for j in sorted(sharers)}
@@ -271,7 +271,11 @@ class _Server:
         return (yield from self._request(Phase.AGREE, (around.binding, around.binding), bodies, read))
 
     def _open(
-        self, around: RosterGraph, sharers: frozenset[int], uploads: Mapping[int, Upload], agreed: Mapping[int, bytes]
+        self,
+        around: RosterGraph,
+        sharers: frozenset[int],
+        uploads: Mapping[int, PaddedUpload],
+        agreed: Mapping[int, bytes],
     ) -> ServerSide[dict[int, Revealed]]:
         survivors = frozenset(uploads)
         asked, consent = self._consent(around, survivors, agreed)
