@@ -18,6 +18,7 @@ import pytest
 import tacit
 from report.browser import Browser, browser, chromium
 from report.test_in_browser import keep, violations
+from tacit import api
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -97,7 +98,7 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
     reference = text_of(site / "reference" / "index.html") + text_of(site / "reference" / "errors.html")
     modules = {"methods", "pieces", "tasks"}
-    assert [n for n in tacit.__all__ if n not in modules and f'id="{path_of(n)}"' not in reference] == []
+    assert [n for n in api.__all__ if n not in modules and f'id="{path_of(n)}"' not in reference] == []
     pieces = text_of(site / "reference" / "pieces.html")
     assert [name for name in tacit.pieces.__all__ if not re.search(rf'id="tacit\.[\w.]+\.{name}"', pieces)] == []
 
