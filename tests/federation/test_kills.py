@@ -118,13 +118,20 @@ def check_charges(consortium: Consortium, plan: FederationPlan, out: Path, log: 
     assert set(released) == set(range(1, ROUNDS + 1))
     assert not Counter(int(str(each["round"])) for each in sums) - attempts
     for name in NAMES:
-        with Ledger.open(consortium.home(name) / "state" / "ledger.db") as ledger:
-            charged = {(entry.run, entry.round) for entry in ledger.entries}
+        charged = charges(consortium.home(name) / "state" / "ledger.db")
         seen = {(f"{plan.digest.hex()[:16]} {run_of(log, each)}", each["round"]) for each in sums if names(each, name)}
         assert seen <= charged
         events = [(each["event"], each.get("round"), each.get("attempt")) for each in entries(consortium, name, plan)]
         for number, (event, *attempt) in enumerate(events):
             assert event != "trained" or ("charged", *attempt) in events[:number]
+
+
+def charges(path: Path) -> set[tuple[str, int]]:
+    """What a site has charged: the plan and run of the server, and the round; nothing if it was never asked."""
+    if not path.exists():
+        return set()
+    with Ledger.open(path) as ledger:
+        return {(entry.run, entry.round) for entry in ledger.entries}
 
 
 def names(entry: Entry, name: str) -> bool:
