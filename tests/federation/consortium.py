@@ -7,11 +7,12 @@ from typing import Any
 
 import acme
 from tacit.federation import entry_points
+from tacit.federation.accepted_plan import Secrets, fresh_secrets, seeded_secrets
 from tacit.federation.federation_plan import FederationPlan, read_plan
 from tacit.federation.server import FederationServer
 from tacit.federation.site_directory import Directory, new_identity, read_identity, write_directory
 from tacit.federation.site_files import read_site
-from tacit.federation.site_service import Secrets, Site, fresh_secrets, seeded_secrets
+from tacit.federation.site_service import Site
 from tacit.federation.transport import InProcess, Transport
 
 MODEL = "acme:net"

@@ -6,7 +6,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import acme
-from tacit.federation.site_service import Site, seeded_secrets
+from tacit.federation.accepted_plan import seeded_secrets
+from tacit.federation.site_service import Site
 
 
 def main(path: Path, number: int) -> None:

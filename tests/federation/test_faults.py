@@ -1,4 +1,4 @@
-"""Faults and strangers, in one process: each is refused or survived, by name, and the others go on."""
+"""Faults, in one process: each is refused or survived, by name, and the others go on."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,81 +9,18 @@ import msgspec
 import pytest
 import torch
 
-from federation.consortium import MODEL, Consortium, server, transport
-from tacit.core import Report, State
+from federation.consortium import Consortium, server, transport
+from federation.faulty import DP, Faulty, Tamper, at, final, refusal, secure
 from tacit.errors import TooFewClientsError
 from tacit.federation import messages as wire
-from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import AuditLog, read_journal
-from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, Answer, Refusal, SiteRequest
-from tacit.federation.server import FederationServer
-from tacit.federation.site_directory import Directory, new_identity, write_directory
-from tacit.federation.site_service import Site
+from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, Answer, Refusal
 from tacit.federation.transport import Failure, Handler, InProcess
 from tacit.privacy.ledger import Ledger
 from tacit.runs import checkpoint
 from tacit.runs.training import follow
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind, Part
-
-DP = {"noise": 4.0, "epsilon": "none"}
-Tamper = Callable[[str, str, bytes], "bytes | Failure | None"]
-
-
-def unchanged(name: str, verb: str, data: bytes) -> bytes:
-    return data
-
-
-class Faulty:
-    """A transport on which something happens to what sites send, and to what they are sent."""
-
-    def __init__(self, sites: Mapping[str, Site]) -> None:
-        self.inner = transport(sites)
-        self.before: Tamper = unchanged
-        self.after: Tamper = unchanged
-        self.seen: list[tuple[str, str, bytes, bytes]] = []
-
-    def sites(self) -> tuple[str, ...]:
-        return self.inner.sites()
-
-    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
-        return {name: self._one(name, verb, data, patience) for name, data in requests.items()}
-
-    def _one(self, name: str, verb: str, data: bytes, patience: float) -> bytes | Failure:
-        sent = self.before(name, verb, data)
-        if not isinstance(sent, bytes):
-            return sent or Failure("late")
-        reply = self.inner.ask(verb, {name: sent}, patience)[name]
-        if isinstance(reply, Failure):
-            return reply
-        self.seen.append((name, verb, sent, reply))
-        return self.after(name, verb, reply) or Failure("late")
-
-
-def at(tmp_path: Path, method: str = "fl-std", count: int = 5, **changes: Any) -> tuple[Consortium, FederationPlan]:
-    policy = changes.pop("policy", {})
-    consortium = Consortium.at(tmp_path, count, **policy)
-    args = {"cohort": count, **changes.pop("args", {})}
-    plan = consortium.plan(method, args=args, **changes)
-    consortium.accept(plan)
-    return consortium, plan
-
-
-def secure(tmp_path: Path, count: int = 5, **changes: Any) -> tuple[Consortium, FederationPlan]:
-    args = {"channel": "SecureSum()", **changes.pop("args", {})}
-    return at(tmp_path, "fl-std", count, args=args, **changes)
-
-
-def final(here: FederationServer) -> tuple[State, tuple[Report, ...]]:
-    *_, run = follow(here.run_plan, source=here)
-    return run.state, run.history
-
-
-def refusal(reply: bytes) -> Refusal:
-    found = msgspec.msgpack.decode(reply, type=Answer | Refusal)
-    assert isinstance(found, Refusal), "expected a refusal"
-    return found
-
 
 # Sites that fail
 
@@ -97,8 +34,8 @@ def test_a_round_ends_with_those_who_deliver(tmp_path: Path, verb: str, reason: 
     here = server(plan, way, seeded=True)
     state, history = final(here)
     assert [report.rejected for report in history] == [(2,), (2,)]
-    assert here.struck == {"site-2"}
-    assert reason in here.problems["site-2"]
+    assert here.sites.struck == {"site-2"}
+    assert reason in here.sites.problems["site-2"]
     others = [number for number in range(5) if number != 2]
     assert torch.equal(state.weights, without(tmp_path / "other", 2, others))
 
@@ -145,7 +82,7 @@ def test_two_failures_in_a_row_strike_a_site_out_until_it_connects_again(tmp_pat
     steps = follow(here.run_plan, source=here)
     runs = [next(steps) for _ in range(4)]
     assert [report.clients for report in runs[-1].history] == [(0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (0, 1, 2, 3)]
-    assert here.struck == {"site-4"}
+    assert here.sites.struck == {"site-4"}
     del handlers["site-4"]
     assert next(steps).history[-1].clients == (0, 1, 2, 3)
     handlers["site-4"] = sites["site-4"].handle
@@ -264,7 +201,7 @@ def test_replies_swapped_between_two_sites_count_for_neither(tmp_path: Path) -> 
     here = server(plan, Swapping())
     _, history = final(here)
     assert history[0].rejected == (0, 1)
-    assert "Expected a reply of site 0, got one of site 1" in here.problems["site-0"]
+    assert "Expected a reply of site 0, got one of site 1" in here.sites.problems["site-0"]
 
 
 def first(data: bytes) -> bytes:
@@ -313,7 +250,7 @@ def test_late_answers_of_an_earlier_round_are_dropped_by_their_session(tmp_path:
     here = server(plan, way)
     _, history = final(here)
     assert [report.rejected for report in history] == [(0,), (0,)]
-    assert "belongs to another conversation" in here.problems["site-0"]
+    assert "belongs to another conversation" in here.sites.problems["site-0"]
 
 
 def test_a_repeated_request_is_refused_and_harms_nothing(tmp_path: Path) -> None:
@@ -376,205 +313,6 @@ def changed(
     row = change(frame.parts[Part.ROW].clone())
     body = frames.pack(FrameKind.MESSAGE, frame.round, {Part.ROW: row}, frame.cohort)
     return wire.pack(wire.signed_answer(verb, answer.session, 1, body, consortium.identity(name)))
-
-
-# Strangers: what a server may not do
-
-
-def asked(plan: FederationPlan, /, **changes: Any) -> SiteRequest:
-    """A request as an honest server sends it in the first round, before anything is changed."""
-    recorded: list[bytes] = []
-
-    class Recording:
-        def sites(self) -> tuple[str, ...]:
-            return plan.directory.names
-
-        def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
-            raise AssertionError
-
-    here = server(plan, Recording())
-    here._welcome.update(plan.directory.names)
-
-    def ask(verb: str, session: bytes, requests: Mapping[int, bytes], *_: object) -> dict[int, bytes]:
-        recorded.extend(requests.values())
-        raise TooFewClientsError("recorded")
-
-    here._ask = ask  # type: ignore[method-assign,assignment]
-    with pytest.raises(TooFewClientsError, match="recorded"):
-        next(here.rounds(here.run_plan.simulation.initial_state, 1, here.keys(None)))
-    return msgspec.structs.replace(wire.read_request(recorded[0], SiteRequest), **changes)
-
-
-def refused(site: Site, request: SiteRequest, verb: str = TRAIN) -> Refusal:
-    return refusal(site.handle(verb, wire.pack(request)))
-
-
-def test_a_server_that_changes_the_plan_between_sites_is_refused(tmp_path: Path) -> None:
-    consortium, plan = at(tmp_path)
-    other = consortium.plan("fl-std", "other.toml", args={"cohort": 5, "descent.lr": 5.0})
-    assert other.digest != plan.digest
-    found = refused(consortium.site("site-0"), asked(other))
-    assert found.code == "plan"
-    assert "has not accepted" in found.text
-    here = server(other, transport(consortium.sites()))
-    with pytest.raises(TooFewClientsError, match="has not accepted the plan"):
-        final(here)
-
-
-def test_another_broadcast_for_one_site_gives_no_sum(tmp_path: Path) -> None:
-    """A server that sends one site another model gets pads that do not cancel, and no agreement."""
-    consortium, plan = secure(tmp_path, 3, args={"rounds": 1}, retries=0)
-    way = Faulty(consortium.sites())
-
-    def other(name: str, verb: str, data: bytes) -> bytes:
-        if (name, verb) != ("site-0", TRAIN):
-            return data
-        request = wire.read_request(data, SiteRequest)
-        return wire.pack(msgspec.structs.replace(request, attempt=request.attempt + 1))
-
-    way.before = other
-    with pytest.raises(TooFewClientsError):
-        final(server(plan, way))
-
-
-def test_a_replayed_session_is_refused(tmp_path: Path) -> None:
-    consortium, plan = at(tmp_path)
-    way = Faulty(consortium.sites())
-    final(server(plan, way))
-    site = consortium.site("site-0")  # also after it has started again
-    for name, verb, request, _ in way.seen:
-        if name == "site-0" and verb == TRAIN:
-            assert refusal(site.handle(verb, request)).code == "replay"
-
-
-def test_one_round_too_many_is_refused(tmp_path: Path) -> None:
-    consortium, plan = at(tmp_path, retries=1)
-    request = asked(plan)
-    frame = frames.unpack(request.frame, FrameKind.VIEW)
-    later = frames.pack(FrameKind.VIEW, plan.method.rounds, frame.parts, frame.cohort)
-    found = refused(consortium.site("site-0"), asked(plan, round=plan.method.rounds, frame=later))
-    assert "The plan has 2 rounds, got round 3" in found.text
-    site = consortium.site("site-1")
-    for attempt in range(1, plan.max_answers + 1):
-        reply = site.handle(TRAIN, wire.pack(msgspec.structs.replace(request, attempt=attempt)))
-        assert isinstance(msgspec.msgpack.decode(reply, type=Answer | Refusal), Answer)
-    found = refused(site, msgspec.structs.replace(request, attempt=plan.max_answers + 1))
-    assert "answered 3 times under this plan" in found.text
-    found = refused(site, asked(plan, run=bytes(16)))  # nor in a new run
-    assert found.code == "policy"
-
-
-def test_the_site_s_own_budget_ends_a_plan_whatever_the_server_says(tmp_path: Path) -> None:
-    consortium, plan = at(
-        tmp_path, "fl-std-dp", args={**DP, "rounds": 3}, policy={"epsilon": 2.0}, public="acme:public"
-    )
-    request, site = asked(plan), consortium.site("site-0")
-    answers = []
-    for attempt in range(1, 8):
-        reply = site.handle(TRAIN, wire.pack(msgspec.structs.replace(request, attempt=attempt)))
-        answers.append(msgspec.msgpack.decode(reply, type=Answer | Refusal))
-    over = [answer for answer in answers if isinstance(answer, Refusal) and answer.code == "budget"]
-    assert len(over) >= 2
-    assert answers[-len(over) :] == over
-    with Ledger.open(consortium.home("site-0") / "state" / "ledger.db") as ledger:
-        assert ledger.accounting.rounds == len(answers) - len(over)
-        assert ledger.accounting.epsilon(1e-5) <= 2.0
-
-
-def test_another_directory_is_refused(tmp_path: Path) -> None:
-    consortium, plan = at(tmp_path, count=3)
-    stranger = new_identity(tmp_path / "stranger.key")
-    others = {**consortium.plan("fl-std").directory.identities, "site-2": stranger}
-    write_directory(tmp_path / "other.toml", Directory(others))
-    other = consortium.plan("fl-std", "other-plan.toml", args={"cohort": 3}, sites="other.toml")
-    site = consortium.site("site-0")
-    assert "not those of this site's pinned directory" in " ".join(site.files.review(other).objections)
-    assert refused(site, asked(other)).code == "plan"
-    assert plan.digest != other.digest
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"cohort": (0, 1)}, "policy"),
-        ({"cohort": (1, 2, 3, 4)}, "malformed"),
-        ({"cohort": (0, 0, 1, 2, 3)}, "malformed"),
-        ({"cohort": (4, 3, 2, 1, 0)}, "malformed"),
-        ({"cohort": (0, 1, 2, 3, 99)}, "malformed"),
-        ({"cohort": (0, 1, 2, 3)}, "malformed"),
-        ({"round": 1}, "malformed"),
-        ({"talk": b"anything"}, "malformed"),
-        ({"first": b"anything"}, "malformed"),
-        ({"first_digest": bytes(32)}, "protocol"),
-        ({"plan": bytes(32)}, "plan"),
-        ({"frame": b""}, "malformed"),
-    ],
-)
-def test_a_request_that_no_honest_server_sends_is_refused_before_anything_is_charged(
-    tmp_path: Path, changes: dict[str, Any], code: str
-) -> None:
-    consortium, plan = at(tmp_path)
-    site = consortium.site("site-0")
-    assert refused(site, asked(plan, **changes)).code == code
-    assert site._plans == {} or not site._plans[plan.digest].progress.answers
-
-
-def test_what_is_sent_once_cannot_replace_one_site_s_model(tmp_path: Path) -> None:
-    """Its digest is the same for all sites, but only some are sent it again: it must hold nothing of the broadcast."""
-    consortium, plan = at(tmp_path)
-    other = frames.pack(FrameKind.VIEW, 0, {Part.WEIGHTS: torch.zeros(131)})
-    found = refused(consortium.site("site-0"), asked(plan, first=other, first_digest=wire.digest_of(other)))
-    assert "must not replace what is sent in every round" in found.text
-
-
-def test_a_site_that_accepts_a_plan_later_takes_part_from_then_on(tmp_path: Path) -> None:
-    consortium = Consortium.at(tmp_path)
-    plan = consortium.plan(args={"cohort": 5, "rounds": 3})
-    consortium.accept(plan, *consortium.names[:4])
-    here = server(plan, transport(consortium.sites()))
-    steps = follow(here.run_plan, source=here)
-    assert [next(steps).state.round for _ in range(2)] == [0, 1]
-    consortium.accept(plan, "site-4")
-    *_, run = steps
-    assert [report.clients for report in run.history] == [(0, 1, 2, 3), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4)]
-
-
-def test_unexpected_errors_stay_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    consortium, plan = at(tmp_path)
-    site = consortium.site("site-0")
-
-    def broken(*_: object) -> None:
-        raise RuntimeError("a patient's name")
-
-    monkeypatch.setattr(site, "_charge", broken)
-    found = refused(site, asked(plan))
-    assert (found.code, found.text) == ("error", "RuntimeError")
-    state = consortium.home("site-0") / "state"
-    assert "a patient's name" not in (state / "log.jsonl").read_text()
-    assert "a patient's name" in (state / "last-error.txt").read_text()
-    assert (state / "last-error.txt").stat().st_mode & 0o777 == 0o600
-
-
-def test_noise_that_the_server_draws_is_refused_without_trust(tmp_path: Path) -> None:
-    consortium = Consortium.at(tmp_path, 5, trust_server=False)
-    plan = consortium.plan("geyer", args={"cohort": 5})
-    found = consortium.site("site-0").files.review(plan)
-    assert "the server sees this site's messages without noise" in " ".join(found.objections)
-
-
-def test_a_changed_model_is_refused(tmp_path: Path) -> None:
-    consortium = Consortium.at(tmp_path, 3, models={MODEL: "sha256:" + "0" * 64})
-    plan = consortium.plan("fl-std", args={"cohort": 3})
-    assert "The installed code of" in " ".join(consortium.site("site-0").files.review(plan).objections)
-
-
-def test_the_verdict_of_another_is_not_a_verdict(tmp_path: Path) -> None:
-    consortium, plan = at(tmp_path, count=3)
-    (review,) = (consortium.home("site-0") / "state" / "reviews").iterdir()
-    forged = consortium.home("site-1") / "state" / "reviews" / review.name
-    forged.write_bytes(review.read_bytes())
-    reply = refusal(consortium.site("site-1").handle(HELLO, wire.pack(wire.Hello(plan.digest, bytes(16)))))
-    assert reply.code == "error"
 
 
 # What is recorded

@@ -76,7 +76,7 @@ def simulated(plan: FederationPlan, sites: int = SITES) -> Tensor:
 def played(plan: FederationPlan, way: Transport) -> Run:
     here = server(plan, way, seeded=True)
     *_, run = follow(here.run_plan, source=here)
-    assert not here.problems
+    assert not here.sites.problems
     return run
 
 

@@ -50,7 +50,8 @@ from tacit.papers.comparison import Comparison
 from tacit.papers.study import read_study
 from tacit.pieces.channels import SecureSum
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
-from tacit.privacy.ledger import Ledger, canonical, from_json, to_json
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.release_json import canonical, from_json, to_json
 from tacit.protocols.attestation import AttestationPolicy, verify_quote
 from tacit.protocols.attestation.evidence import Evidence, QuoteKind
 from tacit.protocols.crypto import public_identity

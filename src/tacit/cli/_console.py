@@ -5,7 +5,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LINES = 5.0
 T = TypeVar("T")
+Declare = Callable[[argparse.ArgumentParser], None]
+
+
+def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, tuple[str, Declare]]) -> None:
+    """Declare the commands of a command: each one's help, and what declares its arguments and, as `do`, its action."""
+    added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, (summary, declare) in commands.items():
+        declare(added.add_parser(name, help=summary))
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Execute the one of these commands that was chosen."""
+    return int(args.do(args))
 
 
 def add_options(parser: argparse.ArgumentParser, flag: str, owner: str) -> None:
@@ -53,6 +66,7 @@ def add_table(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--data", metavar="FILE", help="a CSV or Parquet file, or a folder with one file per client")
     group.add_argument("--client", metavar="COLUMN", help="the column that names the client; not for a folder")
     group.add_argument("--target", metavar="COLUMN", help="the column to predict")
+    group.add_argument("--patient", metavar="COLUMN", help="the column that says which rows are one person's")
     group.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns to leave out, such as names")
     group.add_argument("--public", metavar="FILE", help="public rows, for methods that choose something from them")
 
@@ -61,7 +75,7 @@ def table_args(args: argparse.Namespace) -> dict[str, str]:
     """The arguments of the task `table` that these options give; empty: there is no table."""
     from tacit.errors import UserError
 
-    given = {name: getattr(args, name) for name in ("data", "client", "target", "public")}
+    given = {name: getattr(args, name) for name in ("data", "client", "target", "patient", "public")}
     found = {name: value for name, value in given.items() if value is not None}
     found |= {"drop": ",".join(args.drop)} if args.drop else {}
     if found and args.data is None:
@@ -74,6 +88,23 @@ def table_args(args: argparse.Namespace) -> dict[str, str]:
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Declare the flag without which Python code that only a file names is not run."""
     parser.add_argument("--trust", action="store_true", help="run the Python file that a manifest or TOML file names")
+
+
+def add_workers(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Declare `--workers`."""
+    spellings = "N; ray, ray:N: actors of a Ray cluster that is started here; ray://HOST:PORT: of a running one"
+    parser.add_argument("--workers", type=_workers, metavar="N", help=f"{meaning} ({spellings})")
+
+
+def _workers(text: str) -> int | str:
+    from tacit.core.worker_choice import read_workers
+    from tacit.errors import UserError
+
+    try:
+        read_workers(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return int(text) if text.isdigit() else text
 
 
 def to_dict(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -84,7 +84,8 @@ def _privacy(run: "Run", *, alone: bool) -> list[str]:
     method = run.plan.method
     lines = [_guarantee(each, run, alone=alone) for each in run.guarantees]
     if len(run.guarantees) > 1:
-        lines.append("The guarantees for clients and for records hold side by side. Their ε are never added.")
+        named = " and ".join(f"for {guarantee.unit}s" for guarantee in run.guarantees)
+        lines.append(f"The guarantees {named} hold side by side. Their ε are never added.")
     if run.plan.manifest.method.nominal:
         lines.append("Nominal figures (not a guarantee):")
         lines += [f"  {line}" for line in figures(run.plan.manifest.method.nominal)]

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_options, print_json, to_dict
+from tacit.cli._console import add_commands, add_options, print_json, run_command, to_dict
 from tacit.core import files
 
 if TYPE_CHECKING:
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _configure_verify(commands.add_parser("verify", help="verify a quote off line, and explain the result"))
-    _configure_configure(
-        commands.add_parser("configure", help="write an enclave's configuration, and print its digest")
+    add_commands(
+        parser,
+        {
+            "verify": ("verify a quote off line, and explain the result", _configure_verify),
+            "configure": ("write an enclave's configuration, and print its digest", _configure_configure),
+            "serve": ("run the enclave of a configuration", _configure_serve),
+            "manifest": ("write the Gramine manifest for SGX hardware", _configure_manifest),
+        },
     )
-    _configure_serve(commands.add_parser("serve", help="run the enclave of a configuration"))
-    _configure_manifest(commands.add_parser("manifest", help="write the Gramine manifest for SGX hardware"))
 
 
-def run(args: argparse.Namespace) -> int:
-    """Execute the chosen command."""
-    return int(args.do(args))
+run = run_command
 
 
 def _configure_verify(parser: argparse.ArgumentParser) -> None:

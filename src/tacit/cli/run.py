@@ -1,7 +1,7 @@
 """Train a model with one or more methods, or resume a run.
 
 A method is given by name, or in an experiment file (TOML) together with its task and seeds. Each run writes a directory
-with manifest.json, rounds.jsonl, checkpoint.safetensors and model.safetensors.
+with manifest.json, rounds.jsonl, rounds.csv, checkpoint.safetensors and model.safetensors.
 
 Examples:
   tacit run fedavg                                      the embedded digits, 100 clients
@@ -22,6 +22,7 @@ Examples:
   tacit run fl-std fl-top-dp --set ratio=0.1            compare methods; an option applies to the methods that have it
   tacit run nbafl --set epsilon=1 delta=0.01            on the task of its paper, unless --task names another
   tacit run ifca-dp --set models=2 noise=5 limit=2 --task synthetic    one model per group, d-privacy per client
+  tacit run fedavg --log tensorboard --log mlflow       needs pip install 'tacit[tensorboard,mlflow]'
 
 An experiment file:
   method = "fl-std"
@@ -41,7 +42,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_options, add_table, add_trust, table_args, to_dict
+from tacit.cli._console import add_options, add_table, add_trust, add_workers, table_args, to_dict
+from tacit.cli._logs import add_logs, find_logs
 from tacit.cli._results import show
 
 if TYPE_CHECKING:
@@ -71,11 +73,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=("secret", "seeded"),
         help="secret: a fresh key for every run (default); seeded: cohorts and noise follow from the seed",
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="worker processes; they do not change the result")
+    add_workers(parser, "worker processes; they do not change the result")
     parser.add_argument("--device", help="the PyTorch device (default: cpu)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
     parser.add_argument("--evaluate-every", type=int, metavar="N", help="evaluate every N rounds (default: 1)")
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs may share")
+    add_logs(parser)
     add_trust(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
@@ -90,6 +93,7 @@ def _start(args: argparse.Namespace) -> "list[Run]":
     experiments = _experiments(args)
     for experiment in experiments:
         experiment.check_names()  # before PyTorch is imported
+    _check_logs(args)
 
     from tacit.runs.directory import check_free
     from tacit.runs.records import Plan
@@ -156,6 +160,7 @@ def _experiments(args: argparse.Namespace) -> "list[Experiment]":
 def _resume(args: argparse.Namespace) -> "Run":
     """Continue the run in a directory, rebuilt from its manifest."""
     _check_resume_alone(args)
+    _check_logs(args)
 
     from tacit.errors import RunError
     from tacit.runs.directory import MANIFEST, read_manifest
@@ -216,14 +221,22 @@ def _check_resume_alone(args: argparse.Namespace) -> None:
         raise UserError(f"Expected --resume without {flag}: a resumed run keeps its method, task and options.")
 
 
+def _check_logs(args: argparse.Namespace) -> None:
+    """Raise `UserError` if a log cannot be written, before data are read."""
+    for log in find_logs(args.log):
+        log.check(Path())
+
+
 def _execute(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume: bool) -> "Run":
     from tacit.core.discovery import file_reference
+    from tacit.runs.round_logs import logged
     from tacit.runs.training import follow
 
     steps = follow(plan, workers=args.workers, out=directory, resume=resume, ledger=args.ledger)
+    steps = logged(steps, find_logs(args.log), directory)
     code = file_reference(plan.task.name, "task") or file_reference(plan.method.name, "method")
-    trust = " --trust" if code else ""
-    return follow_to_end(steps, plan, directory, f"tacit run --resume {directory}{trust}")
+    options = " --trust" * bool(code) + "".join(f" --log {name}" for name in args.log)
+    return follow_to_end(steps, plan, directory, f"tacit run --resume {directory}{options}")
 
 
 def follow_to_end(steps: "Generator[Run]", plan: "Plan", directory: Path, command: str) -> "Run":
@@ -268,10 +281,9 @@ def _warn(run: "Run") -> None:
         if weak:
             print(f"Warning: {weak}", file=sys.stderr)
     if run.record_charges is not None:
-        from tacit.core.prices import Unit
         from tacit.privacy.guarantee import delta_warning
 
-        weak = delta_warning(run.record_charges.delta, sum(run.record_charges.sizes), Unit.RECORD)
+        weak = delta_warning(run.record_charges.delta, sum(run.record_charges.sizes), run.record_charges.unit)
         if weak:
             print(f"Warning: {weak}", file=sys.stderr)
 

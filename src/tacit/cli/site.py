@@ -12,21 +12,24 @@ Examples:
 
 import argparse
 
+from tacit.cli._console import add_commands, run_command
 from tacit.cli._serving import configure_site_serve
 from tacit.cli._site_files import configure_init, configure_ledger, configure_log, configure_pin, configure_review
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    configure_init(commands.add_parser("init", help="write the site's file and identity key, and check the data"))
-    configure_pin(commands.add_parser("pin", help="print the pin of installed code"))
-    configure_review(commands.add_parser("review", help="what a plan would cost and reveal here; accept or refuse it"))
-    configure_site_serve(commands.add_parser("serve", help="keep the site connected to the server"))
-    configure_ledger(commands.add_parser("ledger", help="what has been spent on the site's data"))
-    configure_log(commands.add_parser("log", help="what the site received, answered, charged and refused"))
+    add_commands(
+        parser,
+        {
+            "init": ("write the site's file and identity key, and check the data", configure_init),
+            "pin": ("print the pin of installed code", configure_pin),
+            "review": ("what a plan would cost and reveal here; accept or refuse it", configure_review),
+            "serve": ("keep the site connected to the server", configure_site_serve),
+            "ledger": ("what has been spent on the site's data", configure_ledger),
+            "log": ("what the site received, answered, charged and refused", configure_log),
+        },
+    )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Execute the chosen command."""
-    return int(args.do(args))
+run = run_command

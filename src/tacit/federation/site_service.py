@@ -10,34 +10,25 @@ A crash anywhere leaves an attempt that can never be answered again. The server 
 charged again and draws fresh noise: of what was lost, nothing was sent.
 """
 
-import json
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from tacit.core import ClientKeys, ClientMemory, ClientRound, Key, Messages, Population, Samples, files
-from tacit.core.client_half import ClientHalf, read_broadcast
-from tacit.core.keys import RunKeys
-from tacit.core.losses import best_outputs
+from tacit.core import ClientMemory, ClientRound, Messages, Samples
+from tacit.core.client_half import read_broadcast
 from tacit.core.prices import Repeated, Unit, max_participations
 from tacit.core.server_half import reject_unusable
-from tacit.engine.layout import Layout, initial_weights, make_model
-from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.engine.worker import single_thread
 from tacit.errors import BudgetError, LedgerError, ProtocolError, StorageError, TacitError, UserError, WireError
 from tacit.federation import messages as wire
 from tacit.federation import metrics
-from tacit.federation.federation_plan import FederationPlan
+from tacit.federation.accepted_plan import AcceptedPlan, RefusedError, Secrets, SiteProgress, fresh_secrets
 from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, RefusalCode, SiteRequest
-from tacit.federation.metrics import HeldOut
 from tacit.federation.policy import charged, objections, reason_unbounded
 from tacit.federation.sessions import evaluation_parameters, session_of, training_parameters
 from tacit.federation.site_files import SiteFiles, read_site
@@ -46,123 +37,6 @@ from tacit.pieces.channels.secure_sum import THREAT_MODELS
 from tacit.protocols.secagg import Parameters, SecaggClientState, SecaggPolicy, Vector, answer, join_round, set_vector
 from tacit.wire import frames
 from tacit.wire.frames import Frame, FrameKind
-
-EVALUATED_AT_ONCE = 256
-Secrets = Callable[[], ClientKeys]  # the keys of one attempt
-
-
-def fresh_secrets() -> ClientKeys:
-    """New keys of this client from the operating system."""
-    return ClientKeys(Key.from_entropy(), single=True)
-
-
-def seeded_secrets(seed: int, client: int) -> Secrets:
-    """Keys that derive from a seed, as a simulation's: for tests only, since whoever knows it can subtract noise."""
-    return lambda: RunKeys.from_seed(seed).clients.site(client)
-
-
-class RefusedError(Exception):
-    """A request that the site does not answer; the text contains nothing private."""
-
-    def __init__(self, code: RefusalCode, text: str) -> None:
-        Exception.__init__(self, text)
-        self.code: RefusalCode = code
-
-
-@dataclass(frozen=True)
-class SiteProgress:
-    """What a site has answered under a plan.
-
-    Attributes:
-        answers: how many times it trained and evaluated.
-        begun: of every run of the server, by verb, the last round and attempt that it began.
-        first: the digest of what is sent only once, once it was received.
-    """
-
-    answers: dict[str, int] = field(default_factory=dict)
-    begun: dict[str, tuple[int, int]] = field(default_factory=dict)
-    first: bytes = b""
-
-    def begin(self, verb: str, asked: SiteRequest, limit: int) -> "SiteProgress":
-        """With one more attempt, which must be later than all others of its run; at most `limit` of them."""
-        count, run = self.answers.get(verb, 0), f"{verb} {asked.run.hex()}"
-        if (asked.round, asked.attempt) <= self.begun.get(run, (-1, 0)):
-            raise RefusedError("replay", f"Round {asked.round + 1}, attempt {asked.attempt}, was begun before.")
-        if count >= limit:
-            raise RefusedError("policy", f"This site has answered {count} times under this plan, and does no more.")
-        begun = {**self.begun, run: (asked.round, asked.attempt)}
-        return replace(self, answers={**self.answers, verb: count + 1}, begun=begun)
-
-    def to_bytes(self) -> bytes:
-        return json.dumps({"answers": self.answers, "begun": self.begun, "first": self.first.hex()}).encode()
-
-    @classmethod
-    def read(cls, path: Path) -> "SiteProgress":
-        if not path.exists():
-            return cls()
-        found = json.loads(files.read(path))
-        begun = {run: (int(last[0]), int(last[1])) for run, last in found["begun"].items()}
-        return cls(found["answers"], begun, bytes.fromhex(found["first"]))
-
-
-class _Plan:
-    """What a site holds of an accepted plan while it runs: the client's half, data and model, and its files."""
-
-    def __init__(self, site: SiteFiles, plan: FederationPlan, train: Samples, held_out: Samples | None) -> None:
-        self.plan, self.method, self.folder = plan, plan.method, site.folder_of(plan.digest)
-        self.number, self.held_out = site.number, held_out
-        self.own = Population.of([train])
-        self.task = plan.task_of(self.own)
-        self.model: nn.Module = make_model(self.task, plan.seed)
-        self.layout = Layout.of(self.model)
-        learner = AutoLearner(make_model(self.task, plan.seed), self.task.loss, like=train)
-        self.wave = StackedClients(torch.tensor([0]), self.own, learner)
-
-    @cached_property
-    def initial_weights(self) -> Tensor:
-        return initial_weights(make_model(self.task, self.plan.seed), self.task, self.plan.seed, self._models)
-
-    @property
-    def _models(self) -> int:
-        return self.method.aggregator.models
-
-    def half(self, keys: ClientKeys) -> ClientHalf:
-        """The client's half of a round with these keys."""
-        shared = Key.from_seed(self.plan.seed, "shared")
-        return ClientHalf(self.method, self.plan.population, shared, keys)
-
-    @property
-    def progress(self) -> SiteProgress:
-        return SiteProgress.read(self.folder / "progress.json")
-
-    def note(self, progress: SiteProgress) -> None:
-        files.write(self.folder / "progress.json", progress.to_bytes(), private=True)
-
-    def memory(self, *, anew: bool) -> ClientMemory:
-        """What the client keeps from round to round; `anew`: what is sent only once is sent again."""
-        path = self.folder / "memory"
-        if path.exists() and not anew:
-            return ClientMemory.read(files.read(path, limit=frames.LIMIT), self._models)
-        return self.half(fresh_secrets()).join(self.initial_weights)
-
-    def keep(self, memory: ClientMemory) -> None:
-        files.write(self.folder / "memory", memory.pack(), private=True)
-
-    def conversation(self) -> tuple[bytes, SecaggClientState] | None:
-        """The conversation that the client is in, and its state."""
-        path = self.folder / "conversation"
-        if not path.exists():
-            return None
-        content = files.read(path, limit=frames.LIMIT)
-        return content[:32], SecaggClientState.from_bytes(content[32:])
-
-    def store(self, session: bytes, state: SecaggClientState) -> None:
-        """Store a conversation's state, before the reply leaves."""
-        files.write(self.folder / "conversation", session + state.to_bytes(), private=True)
-
-    def leave(self) -> None:
-        """Leave the conversation: its state is erased, and it cannot go on."""
-        (self.folder / "conversation").unlink(missing_ok=True)
 
 
 class Site:
@@ -177,7 +51,7 @@ class Site:
         self.files, self._secrets = files, keys
         self.name, self.number = files.name, files.number
         self.journal = files.journal()
-        self._plans: dict[bytes, _Plan] = {}
+        self._plans: dict[bytes, AcceptedPlan] = {}
         self._lock = threading.Lock()  # one request at a time, however many threads a transport has
         self._answered = b""  # the last request of a conversation
         self.registration = secrets.token_bytes(16)  # new whenever the process starts
@@ -270,14 +144,14 @@ class Site:
         now = plan.half(fresh_secrets()).round(asked.round, len(asked.cohort))
         parts, memory = {**frame.parts, **_first_parts(asked)}, plan.memory(anew=bool(asked.first))
         view, _ = read_broadcast(plan.method, parts, memory, now)
-        vector = evaluate(plan.model, plan.layout, view.weights, plan.task.loss, plan.held_out).to_vector()
+        vector = plan.evaluate(view.weights, plan.held_out).to_vector()
         self.journal.append("evaluated", plan=asked.plan.hex(), round=asked.round, attempt=asked.attempt)
         if not isinstance(channel, SecureSum):
             return metrics.pack_vector(vector)
         return self._join(plan, asked, EVALUATE, evaluation_parameters(plan.plan, len(asked.cohort)), vector, b"")
 
     def _join(
-        self, plan: _Plan, asked: SiteRequest, verb: str, parameters: Parameters, vector: Vector, seed: bytes
+        self, plan: AcceptedPlan, asked: SiteRequest, verb: str, parameters: Parameters, vector: Vector, seed: bytes
     ) -> bytes:
         """Join secure aggregation with this vector, and answer its first request."""
         channel, least = plan.method.channel, self.files.allow.least_cohort
@@ -308,7 +182,7 @@ class Site:
             raise RefusedError("replay", "This request was answered before.")
         return self._step(plan, *found, talk.request)
 
-    def _step(self, plan: _Plan, session: bytes, state: SecaggClientState, request: bytes) -> bytes:
+    def _step(self, plan: AcceptedPlan, session: bytes, state: SecaggClientState, request: bytes) -> bytes:
         """One step of the conversation; a request that is not safe to answer ends it here."""
         try:
             after, reply = answer(state, request)
@@ -321,7 +195,7 @@ class Site:
 
     # What a request must satisfy
 
-    def _accepted(self, digest: bytes) -> _Plan:
+    def _accepted(self, digest: bytes) -> AcceptedPlan:
         """The plan with this digest, which the site has accepted and whose policy still allows it."""
         verdict = self.files.verdict(digest)
         if verdict is None or not verdict.accepted:
@@ -333,10 +207,10 @@ class Site:
             found = [*objections(plan, self.files.allow, reason_unbounded(plan.method))]
             if found:
                 raise RefusedError("policy", " ".join(found))
-            self._plans[digest] = _Plan(self.files, plan, *self.data)
+            self._plans[digest] = AcceptedPlan(self.files, plan, *self.data)
         return self._plans[digest]
 
-    def _check(self, plan: _Plan, asked: SiteRequest, verb: str) -> Frame:
+    def _check(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> Frame:
         """The broadcast, if the request is one that an honest server would send now."""
         cohort, least = asked.cohort, max(self.files.allow.least_cohort, plan.plan.least_cohort)
         if list(cohort) != sorted(set(cohort)) or cohort[-1] >= plan.plan.population or self.number not in cohort:
@@ -359,7 +233,7 @@ class Site:
             raise RefusedError("malformed", "Expected the first request of the plan's channel.")
         return frame
 
-    def _begin(self, plan: _Plan, asked: SiteRequest, verb: str) -> SiteProgress:
+    def _begin(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> SiteProgress:
         """Note the attempt, durably, so that it is never answered again, and leave the conversation before it."""
         limit = plan.plan.max_evaluations
         if verb == TRAIN:
@@ -370,7 +244,7 @@ class Site:
         plan.note(begun)
         return begun
 
-    def _charge(self, plan: _Plan, asked: SiteRequest, now: ClientRound) -> None:
+    def _charge(self, plan: AcceptedPlan, asked: SiteRequest, now: ClientRound) -> None:
         """Charge the attempt to the site's own ledger, before any noise is drawn."""
         budget = self.files.allow.budget
         if budget is None:
@@ -385,41 +259,25 @@ class Site:
         ((release, times),) = counts.items()
         run, label = f"{asked.plan.hex()[:16]} {asked.run.hex()}", plan.plan.method_name
         of_record = release.unit is Unit.RECORD
-        terms = () if self.files.ledger.exists() else (default_accountant(*(() if of_record else (release,))),)
+        terms = () if self.files.has_ledger else (default_accountant(*(() if of_record else (release,))),)
         with Ledger.open(self.files.ledger, budget, *terms) as ledger:
             charge = RecordCharge({0: Repeated(release, times)}) if of_record else release
             ledger.reserve(run, asked.round + 1, charge, label, now.clients.of(0).digest)
             used = (ledger.records if of_record else ledger.accounting).epsilon(budget.delta)
         self.journal.append("charged", **_round_of(asked), unit=release.unit.value, epsilon=round(used, 6))
 
-    def _keep(self, plan: _Plan, progress: SiteProgress, asked: SiteRequest, memory: ClientMemory) -> None:
+    def _keep(self, plan: AcceptedPlan, progress: SiteProgress, asked: SiteRequest, memory: ClientMemory) -> None:
         """Store what the client keeps, and what it has received that is sent only once."""
         if memory.mask is not None or asked.first:
             plan.keep(memory)
         if progress.first != asked.first_digest:
             plan.note(replace(progress, first=asked.first_digest))
 
-    def _check_finite(self, plan: _Plan, found: Messages) -> None:
+    def _check_finite(self, plan: AcceptedPlan, found: Messages) -> None:
         """Refuse to send a row that the server would reject."""
         kept, _ = reject_unusable(found, plan.method.max_norm(found.rows.dim))
         if kept.rows.count == 0:
             raise RefusedError("training", "The update is not finite, or longer than the method accepts.")
-
-
-@torch.no_grad()
-def evaluate(model: nn.Module, layout: Layout, weights: Tensor, loss: Any, held_out: Samples) -> HeldOut:
-    """The metrics of these weights on held-out samples; of several hypotheses, those of the best one."""
-    x, y = held_out
-    stack = []
-    with single_thread():
-        for each in weights.view(-1, layout.dim):
-            layout.load(model, each)
-            model.eval()
-            stack.append(torch.cat([model(part) for part in torch.split(x, EVALUATED_AT_ONCE)]))
-        outputs = best_outputs(loss, torch.stack(stack), y, None)
-        losses = float(loss.per_sample(outputs, y).double().sum())
-        accuracy = loss.metrics(outputs, y).get("accuracy")
-    return HeldOut(losses, -1 if accuracy is None else round(accuracy * len(y)), len(y))
 
 
 def _round_of(asked: SiteRequest) -> dict[str, Any]:

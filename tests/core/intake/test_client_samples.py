@@ -390,3 +390,14 @@ def test_refused_frames(kind: str, library: str) -> None:
     data = make() if library == "pandas" else polars.from_pandas(make())
     with pytest.raises(tacit.UserError, match=words):
         tacit.Task(model=nn.Linear(3, 2), clients=[data], target="died")
+
+
+@pytest.mark.parametrize("form", ["a frame", "records of NumPy"])
+def test_the_column_of_persons_is_no_input_of_held_out_data(form: str) -> None:
+    data = frame(person=np.arange(12) // 2)
+    given = data if form == "a frame" else data.to_records(index=False)
+    task = tacit.Task(
+        model=nn.Linear(3, 2), clients=[given], test=given, target="died", patient="person", test_overlap="intended"
+    )
+    assert torch.equal(task.test[0], torch.tensor(X).float())
+    assert task.population.persons is not None

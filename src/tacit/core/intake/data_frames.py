@@ -55,7 +55,7 @@ def find_column(columns: Iterable[str], name: object, who: str, role: str) -> st
     if str(name) not in names:
         raise DataError(
             f"Expected {who} to have the column {name!r}, given as {role}; it has {listed(names)}."
-            f"{suggestion(str(name), names)}"
+            f"{suggestion(str(name), names) or ' If it is the index of a frame, use frame.reset_index().'}"
         )
     return str(name)
 
@@ -74,7 +74,7 @@ def as_numbers(name: str, column: NDArray[Any], who: str) -> NDArray[Any]:
             f"Expected numbers in column {name!r} of {who}, got durations. Convert them, for example to days: "
             "column / numpy.timedelta64(1, 'D')."
         )
-    if column.dtype.kind == "O" and all(value is None or _is_number(value) for value in column):
+    if column.dtype.kind == "O" and all(value is None or is_number(value) for value in column):
         return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
     example = next((value for value in column.tolist() if value is not None), None)
     raise DataError(
@@ -83,7 +83,8 @@ def as_numbers(name: str, column: NDArray[Any], who: str) -> NDArray[Any]:
     )
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether this is a real number of any kind."""
     return isinstance(value, Number) and not isinstance(value, complex)
 
 
@@ -98,12 +99,19 @@ def _column(frame: Any, name: Any) -> Any:
 
 
 def _values(column: Any) -> NDArray[Any]:
+    if _is_arrow_array(column):
+        return missing_as_none(np.asarray(column.to_numpy(zero_copy_only=False)))
     kind = str(getattr(column, "dtype", ""))
     if kind.startswith("datetime64"):  # also with a time zone, which to_numpy would make objects of
         return np.asarray(column.to_numpy(dtype="datetime64[ns]"))
     if kind[:3] in ("Int", "UIn", "Flo", "boo") and hasattr(column, "isna") and bool(column.isna().any()):
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     return missing_as_none(np.asarray(column.to_numpy()))
+
+
+def _is_arrow_array(column: object) -> bool:
+    """Whether this is a column of a record batch, and not one in chunks."""
+    return hasattr(column, "null_count") and hasattr(column, "buffers")
 
 
 def missing_as_none(values: NDArray[Any]) -> NDArray[Any]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tacit.core.intake.data_frames import find_column
-from tacit.core.intake.table_encoder import Kind, TableEncoder, check_known, make_encoder, target_values
+from tacit.core.intake.table_encoder import Kind, TableEncoder, as_texts, check_known, make_encoder, target_values
 from tacit.core.intake.table_split import RowSplit, client_column, clients_of, held_out_samples, split_rows, whole
 from tacit.core.intake.tables import Table, as_dates, read_table
 from tacit.core.keys import Key
@@ -44,8 +45,17 @@ class TableSettings:
     split: Literal["rows", "clients"] = "rows"
     kind: Kind = "auto"
     classes: Sequence[str] = ()
+    patient: str | None = None
     name: str = ""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("target", "client", "patient"):  # frames may have numbers as names
+            if getattr(self, field) is not None:
+                object.__setattr__(self, field, str(getattr(self, field)))
+        for field in ("drop", "categories", "classes"):
+            given = getattr(self, field)
+            object.__setattr__(self, field, (given,) if isinstance(given, str) else tuple(map(str, given)))
 
 
 def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
@@ -55,9 +65,10 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
     inputs = _input_columns(table, client, settings)
     names, parts = clients_of(table, client)
     key = Key.from_seed(settings.seed, "table")
-    rows = split_rows(parts, test, settings.split, key) if isinstance(test, int | float) else whole(parts)
+    persons = np.array(as_texts(table.columns[settings.patient])) if settings.patient else None
+    rows = split_rows(parts, test, settings.split, key, persons) if isinstance(test, int | float) else whole(parts)
     public = None if settings.public is None else read_table(settings.public, "the public table")
-    classes = tuple(map(str, settings.classes))
+    classes = tuple(settings.classes)
     values = target_values(table if public is None else public, target, settings.kind, classes)
     encoder, found = make_encoder(
         table, target, inputs, settings.categories, values, rows.training, public, settings.encoding
@@ -81,6 +92,7 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
         "name": settings.name or Path(table.name).name.split(".")[0],
         "preprocessing": found if classes or public is not None else _with_target(found, target),
         "test_overlap": overlap,
+        "patient": None if persons is None else [persons[part.numpy()] for part in rows.clients],
         "encoder": encoder,
         "notes": tuple(_notes(table, encoder, rows, x, random_public=public is None)),
     }
@@ -88,11 +100,16 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
 
 def _input_columns(table: Table, client: str, settings: TableSettings) -> list[str]:
     """The columns that are inputs, after all roles were checked."""
+    if client == settings.target:
+        raise DataError(f"Expected different columns as client and target of {table.name}, got {client!r} as both.")
     dropped = [find_column(table.columns, name, table.name, "drop") for name in settings.drop]
-    for column, role in ((settings.target, "target"), (client, "client")):
+    roles = {"target": settings.target, "client": client} | ({"patient": settings.patient} if settings.patient else {})
+    for role, column in roles.items():
         find_column(table.columns, column, table.name, role)
         check_known(table, column, role)
-    inputs = [each for each in table.columns if each not in (client, settings.target, *dropped)]
+        if column in dropped:
+            raise DataError(f"Expected {column!r} of {table.name} either as {role} or in drop, got both.")
+    inputs = [each for each in table.columns if each not in (*roles.values(), *dropped)]
     if not inputs:
         raise DataError(f"Expected {table.name} to have columns beside {client!r} and {settings.target!r}, got none.")
     return inputs
@@ -150,6 +167,9 @@ def _notes(table: Table, encoder: TableEncoder, rows: RowSplit, x: Tensor, *, ra
     dates = [name for name in encoder.numbers if as_dates(table.columns[name])]
     if dates:
         yield f"Dates are numbers of days: {listed(dates)}."
+    texts = {name: len(values) for name, values in encoder.codebook.categories.items()}
+    if texts:
+        yield f"Categories: {', '.join(f'{name} ({count} values)' for name, count in texts.items())}."
     if encoder.classes == tuple(map(str, range(len(encoder.classes)))):
         pass  # the numbers themselves
     elif encoder.classes:
