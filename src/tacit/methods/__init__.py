@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from tacit.core.discovery import Definition, FileReference, Outline, file_reference, read_outline
 from tacit.core.schema import SETTINGS, SLOTS, call, changed, check_names, choose, suggestion
-from tacit.errors import UserError
+from tacit.errors import TacitError, UserError
 
 if TYPE_CHECKING:
     from tacit.core import Method
@@ -165,7 +165,16 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Metho
     known = definition(name).parameters
     given = {key: _piece(value) for key, value in expand(name, args).items()}
     own = {key: value for key, value in given.items() if key.partition(".")[0] in known}
-    made = call(find(name), label, own)
+    try:
+        made = call(find(name), label, own)
+    except TacitError:
+        raise
+    except Exception as error:  # a user's function may fail in any way
+        if file_reference(name, "method") is None:
+            raise
+        raise UserError(
+            f"{name} failed: {type(error).__name__}: {error}. Call the function in Python to see where."
+        ) from (error)
     if not hasattr(made, "trainer"):
         raise UserError(f"Expected {name} to return a tacit.Method, got {type(made).__name__}.")
     found = changed(made, {key: given[key] for key in given if key not in own}, label)
