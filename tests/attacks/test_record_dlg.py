@@ -1,4 +1,4 @@
-"""Reconstruction of single records: from clipped gradients without noise an image is recovered, with noise it is not."""
+"""Reconstruction of single records: from clipped gradients an image is recovered, and with noise it is not."""
 
 from dataclasses import replace
 
