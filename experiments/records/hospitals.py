@@ -61,7 +61,7 @@ def method_of(trial: Trial, sizes: list[int]) -> tacit.Method:
     """The method of a trial for hospitals of these sizes."""
     given = dict(trial.settings)
     if trial.way == "together":
-        gradient = tacit.RecordGradient(rate=RATE, clip=1.0)
+        gradient = tacit.pieces.RecordGradient(rate=RATE, clip=1.0)
         return tacit.methods.dp_fedsgd(
             rounds=int(given["rounds"]),
             gradient=gradient,
@@ -72,7 +72,9 @@ def method_of(trial: Trial, sizes: list[int]) -> tacit.Method:
         )
     batch = max(round(RATE * sizes[0]), 8)
     if trial.way == "alone":
-        descent = tacit.DpSgd(lr=given["lr"], epochs=int(given["epochs"]), batch_size=batch, clip=1.0, momentum=0.9)
+        descent = tacit.pieces.DpSgd(
+            lr=given["lr"], epochs=int(given["epochs"]), batch_size=batch, clip=1.0, momentum=0.9
+        )
         return tacit.methods.dp_sgd(rounds=1, descent=descent, epsilon=trial.epsilon, delta=DELTA)
     return tacit.methods.fedavg(rounds=int(given["rounds"]), cohort=len(sizes), lr=given["lr"], batch_size=32)
 

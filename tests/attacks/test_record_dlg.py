@@ -9,7 +9,8 @@ from tacit.attacks.scenario import AttackConfig, observe_victims, reconstruction
 from tacit.attacks.views import RecordSteps, local_training
 from tacit.core import Key, Method, Round
 from tacit.engine import initial_state
-from tacit.methods import dp_fedsgd, dp_sgd
+from tacit.methods.dp_fedsgd import dp_fedsgd
+from tacit.methods.dp_sgd import dp_sgd
 from tacit.pieces.channels import IdealSum
 from tacit.pieces.mechanisms import DistributedGaussian, RecordClip
 from tacit.pieces.samplers import Everyone

@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli._console import aligned, print_json
+from tacit.cli._console import add_adjacency, aligned, print_json
 
 if TYPE_CHECKING:
     from tacit.core.interfaces import Sampler
@@ -73,11 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     records.add_argument("--epochs", type=_number, metavar="E", help="passes over the records, in all rounds together")
     records.add_argument("--steps", type=int, metavar="S", help="local steps in all rounds together, instead of epochs")
     parser.add_argument("--accountant", choices=("rdp-classic", "rdp", "pld"), help="default: pld where it applies")
-    parser.add_argument(
-        "--adjacency",
-        choices=("add-or-remove", "zero-out", "replace-one"),
-        help="default: add-or-remove; zero-out with --dropouts",
-    )
+    add_adjacency(parser, "default: add-or-remove; zero-out with --dropouts")
     parser.add_argument(
         "--dropouts",
         action="store_true",

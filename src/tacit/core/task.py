@@ -1,5 +1,6 @@
 """A learning task: data partitioned over clients, a model and a loss."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -172,6 +173,13 @@ class Task:
     @property
     def population(self) -> Population:
         return Population.of(self.clients)
+
+    def without_code(self) -> "Task":
+        """The same data and loss, without the functions that make the model and encode rows."""
+        bare = copy.copy(self)
+        object.__setattr__(bare, "model", nn.Identity())
+        object.__setattr__(bare, "encoder", None)
+        return bare
 
     def make_model(self, key: Key) -> nn.Module:
         """The module with its initial weights, as the engine calls it: one tensor in, one tensor out."""

@@ -8,12 +8,12 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from tacit.core import ClientKeys, Descent, Key, Loss, Perturbation, Population, Rows, Samples
+from tacit.core import ClientKeys, Descent, Key, Loss, Perturbation, Population, Rows, Samples, Task
 from tacit.core.rows import ClippedSum
 from tacit.core.wave import Shapes
 from tacit.engine.batches import Batches, plan_batches
@@ -74,6 +74,11 @@ class AutoLearner:
         self.scorer = HypothesisScorer(model, loss)
         if self.kernels is None:
             _ = self.fallback  # chosen here, before worker processes start
+
+    @classmethod
+    def of(cls, model: nn.Module, task: Task) -> Self:
+        """How clients of this task are trained; tested on public samples where the clients' are elsewhere."""
+        return cls(model, task.loss, like=task.public if task.population.is_elsewhere else task.population[0])
 
     @cached_property
     def fallback(self) -> FunctionalLearner | ReferenceLearner:

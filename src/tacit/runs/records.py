@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import nn
 
-from tacit.core import Method, Noise, Report, Samples, State, Task
+from tacit.core import Method, Noise, Report, Samples, State, Task, files
 from tacit.core.adapted import own_module
 from tacit.core.keys import NOISES
 from tacit.core.prices import Unit, Unproved, Unsized, nominal_figures, reason_unproved
@@ -174,6 +174,24 @@ class Run:
         """The trained hypotheses as the engine calls them."""
         weights = final_weights(self.state).view(-1, self.state.dim)
         return tuple(self.plan.simulation.module(hypothesis) for hypothesis in weights)
+
+    def export(self, path: Path | str, model: int | None = None) -> Path:
+        """Write the trained model to a file for other programs; its ending decides the format.
+
+        Args:
+            path: `.safetensors`, `.pt` (a `state_dict`), `.onnx` (needs `tacit[onnx]`), or `.pt2` (`torch.export`).
+            model: which one, from 0, if the run trained several.
+
+        Returns:
+            The file. It is written whole or not at all.
+        """
+        from tacit.runs.model_export import ExportedModel, choose_model, form_of
+
+        path = Path(path)
+        write, number = form_of(path), choose_model(len(self._adapted), model, "model=")
+        caveat = self.plan.method.channel.caveat
+        files.write(path, write(ExportedModel(self._adapted[number], self.plan.task, caveat)), parents=True)
+        return path
 
     @torch.no_grad()
     def model_for(self, samples: Samples) -> nn.Module:
