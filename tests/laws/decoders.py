@@ -35,6 +35,7 @@ from laws.mutations import Chance, change_bytes, change_tokens, nest
 from tacit import methods
 from tacit.core import Budget, ClientMemory, DenseRows, Key, Messages, Round, State
 from tacit.core.client_half import read_broadcast
+from tacit.core.intake.tables import parse_table
 from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.core.serialization import read_toml
 from tacit.core.server_half import broadcast, pack_broadcast
@@ -49,7 +50,8 @@ from tacit.papers.comparison import Comparison
 from tacit.papers.study import read_study
 from tacit.pieces.channels import SecureSum
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
-from tacit.privacy.ledger import Ledger, canonical, from_json, to_json
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.release_json import canonical, from_json, to_json
 from tacit.protocols.attestation import AttestationPolicy, verify_quote
 from tacit.protocols.attestation.evidence import Evidence, QuoteKind
 from tacit.protocols.crypto import public_identity
@@ -60,7 +62,6 @@ from tacit.runs.directory import _parse_lines
 from tacit.runs.expressions import build
 from tacit.runs.manifest import Manifest, versions
 from tacit.tasks.formats import image_records, parse_csv, parse_idx, unpack
-from tacit.tasks.tables import parse_table
 from tacit.tasks.writers import read_leaf
 from tacit.wire import frames, indices
 from tacit.wire.frames import FrameKind, Part

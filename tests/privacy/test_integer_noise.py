@@ -17,9 +17,9 @@ from tacit.errors import UserError
 from tacit.pieces.mechanisms.arithmetic import DISTANCE, NOISES, Grid, Reals
 from tacit.privacy import renyi
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, Rdp, default_accountant
-from tacit.privacy.ledger import from_json, to_json
 from tacit.privacy.noise.discrete import SMOOTHING, DiscreteGaussian, IntegerBound, IntegerNoise, Skellam
 from tacit.privacy.noise.lattice import Lattice
+from tacit.privacy.release_json import from_json, to_json
 
 Array = npt.NDArray[np.float64]
 Z, RATE, ROUNDS, DELTA = 1.54, 1 / 60, 200, 1e-5  # FL-TOP-DP

@@ -19,7 +19,9 @@ from tacit.core import Budget
 from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, Zcdp
 from tacit.errors import BudgetError, LedgerError, StorageError, UserError
 from tacit.privacy.accountants import FAST_PLD, Accounting, Pld, Rdp
-from tacit.privacy.ledger import Ledger, canonical, from_json, to_json
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger_file import LedgerFile
+from tacit.privacy.release_json import canonical, from_json, to_json
 
 BUDGET = Budget(2.0, 1e-5)
 RELEASE = Release(Gaussian(2.0), sampling=Sampling("poisson", 0.1))
@@ -290,8 +292,8 @@ def test_paths_that_cannot_be_written(tmp_path):
 def test_a_read_only_ledger_is_refused_before_anything_is_released(tmp_path):
     file = fill(tmp_path)
     connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True, isolation_level=None)
-    ledger = Ledger(file, connection)
-    with ledger._sqlite_errors():
+    ledger = Ledger(LedgerFile(file, connection))
+    with ledger._file.errors():
         ledger._load(None, None)
     with ledger, pytest.raises(StorageError, match="readonly"):
         ledger.reserve("run", 5, RELEASE)
@@ -376,13 +378,13 @@ def test_a_copy_in_the_middle_of_a_transaction_is_rolled_back(tmp_path):
     crashed = tmp_path / "crashed"
     crashed.mkdir()
     with open_ledger(tmp_path) as ledger:
-        ledger._connection.execute("PRAGMA cache_size = 1")
-        ledger._connection.execute("BEGIN IMMEDIATE")
-        ledger._connection.execute("UPDATE rows SET body = body || 'x'")
-        ledger._connection.execute("PRAGMA cache_spill = 1")
+        ledger._file._connection.execute("PRAGMA cache_size = 1")
+        ledger._file._connection.execute("BEGIN IMMEDIATE")
+        ledger._file._connection.execute("UPDATE rows SET body = body || 'x'")
+        ledger._file._connection.execute("PRAGMA cache_spill = 1")
         for file in tmp_path.glob("ledger.db*"):
             shutil.copy(file, crashed / file.name)
-        ledger._connection.execute("ROLLBACK")
+        ledger._file._connection.execute("ROLLBACK")
     with open_ledger(crashed) as ledger:
         assert ledger.accounting.rounds == 4
 

@@ -9,8 +9,9 @@ from tacit.core import Budget
 from tacit.core.prices import Gaussian, Release, Repeated, Sampling, Unit, Zcdp
 from tacit.errors import BudgetError, LedgerError, UserError
 from tacit.privacy.accountants import FAST_PLD, Accounting, Rdp
-from tacit.privacy.ledger import Ledger, charge_from_json, to_json
+from tacit.privacy.ledger import Ledger
 from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
+from tacit.privacy.release_json import charge_from_json, to_json
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "record_epsilons.json").read_text())
 
@@ -103,6 +104,20 @@ def test_a_ledger_never_adds_clients_and_records(tmp_path: Path) -> None:
         assert ledger.records.released[1] == Counter({Repeated(step(), 1).release: 40})
         assert f"ε = {clients:.4g} of 3 at δ = 1e-05 for every client and ε = {records:.4g} of 3" in str(ledger.use)
         assert ledger.use.to_json()["records"] == {"client": 0, "epsilon": pytest.approx(records), "steps": 80}
+
+
+def test_a_costlier_round_is_charged_to_its_clients_also_where_others_are_exposed_more(tmp_path: Path) -> None:
+    path, costlier = tmp_path / "ledger.db", RecordCharge({1: Repeated(step(noise=0.95), 20)})
+    with Ledger.open(path, Budget(3.0, 1e-5)) as ledger:
+        ledger.reserve("run", 1, charge(c0=90), key="key 1")
+        entry = ledger.reserve("run", 2, charge(c1=20), key="key 2")
+        exposed = ledger.records.worst(1e-5)
+        ledger.increase(entry, charge(c1=10))  # no refunds
+        assert ledger.records.released[1] == Counter({Repeated(step(), 1).release: 20})
+        ledger.increase(entry, costlier)
+    with Ledger.open(path) as ledger:
+        assert ledger.records.worst(1e-5) == exposed
+        assert ledger.records.released[1] == Counter({costlier.clients[1].release: 20})
 
 
 def test_the_budget_of_a_ledger_holds_for_each_unit(tmp_path: Path) -> None:

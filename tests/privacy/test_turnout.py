@@ -25,7 +25,7 @@ from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.privacy.accountants import FAST_PLD, Accounting, Pld, Rdp, default_accountant
 from tacit.privacy.charging import Charges, accountant_for, calibrate, release_of
 from tacit.privacy.cohorts import check_cohorts, failure, smallest_cohort
-from tacit.privacy.ledger import from_json, to_json
+from tacit.privacy.release_json import from_json, to_json
 
 Array = npt.NDArray[np.float64]
 DELTA = 1e-5

@@ -18,7 +18,8 @@ from tacit.core import Budget
 from tacit.core.prices import Gaussian, Release
 from tacit.errors import BudgetError, RunError
 from tacit.privacy.accountants import Accounting, Rdp
-from tacit.privacy.ledger import Ledger, from_json
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.release_json import from_json
 from tacit.runs.directory import LEDGER, MANIFEST, RunDirectory, read_manifest, read_rounds
 from tacit.runs.manifest import versions
 

@@ -7,11 +7,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from tacit.core.intake import codebook
+from tacit.core.intake.codebook import Codebook, Column, EncodedTable, encode
 from tacit.core.keys import Key
 from tacit.core.task import Task
 from tacit.errors import DataError, UserError
 from tacit.tasks import medical
-from tacit.tasks.medical import ClientSplit, Column, EncodedTable, PatientTable, encode
+from tacit.tasks.medical import ClientSplit, PatientTable
 
 
 def counts(task: Task) -> tuple[int, int, int, int]:
@@ -75,7 +77,7 @@ def test_natural_clients_must_be_known():
 
 
 def test_ranges_and_categories_come_from_the_training_rows(monkeypatch):
-    monkeypatch.setattr(medical, "RARE", 2)
+    monkeypatch.setattr(codebook, "RARE", 2)
     table: dict[str, Column] = {
         "age": ["20", "60", "?", "100"],
         "kind": ["a", "b", "a", "b"],
@@ -90,7 +92,7 @@ def test_ranges_and_categories_come_from_the_training_rows(monkeypatch):
 
 
 def test_a_category_with_one_value_is_no_feature(monkeypatch):
-    monkeypatch.setattr(medical, "RARE", 1)
+    monkeypatch.setattr(codebook, "RARE", 1)
     encoded = encode({"x": ["1", "2"], "same": ["a", "a"]}, ["x"], ["same"], np.array([0, 1]))
     assert encoded.names == ("x",)
 
@@ -230,7 +232,7 @@ def test_declared_ranges_and_categories(tmp_path: Path) -> None:
     file = tmp_path / "codebook.toml"
     file.write_text(CODEBOOK)
     table = table_with_gaps()
-    found = medical.Codebook.declared(file, table).encode(table.table)
+    found = Codebook.declared(file, table).encode(table.table)
     assert found.names == ("age", "age missing", "sex=f", "sex=m", "sex=x")
     assert found.x[0].tolist() == pytest.approx([int(table.table["age"][0]) / 100, 0, 0, 1, 0])
     task = medical._make_task(table, replace(split(), encoding=str(file)))
@@ -253,4 +255,4 @@ def test_wrong_codebooks_are_refused(tmp_path: Path, content: str, message: str)
     file = tmp_path / "codebook.toml"
     file.write_text(content)
     with pytest.raises(UserError, match=message):
-        medical.Codebook.declared(file, table_with_gaps())
+        Codebook.declared(file, table_with_gaps())

@@ -137,7 +137,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from tacit.cli.run import show
+    from tacit.cli._results import show
     from tacit.errors import expect
     from tacit.federation.federation_plan import read_plan
 
@@ -220,7 +220,7 @@ MIN_SITES, MIN_ROUNDS = 5, 6
 
 
 def _demo_in(folder: Path, args: argparse.Namespace) -> int:
-    from tacit.cli.run import show
+    from tacit.cli._results import show
     from tacit.federation.demonstration import demonstration, talk
 
     demo = demonstration(folder, args.sites, args.rounds)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     )
     from tacit.core.method import Method
     from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
+    from tacit.core.population import Population, Samples
+    from tacit.core.preprocessing import Preprocessing
     from tacit.core.prices import Budget
     from tacit.core.rows import DenseRows, MaskedRows, Rows
     from tacit.core.state import (
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
         View,
         WaveReport,
     )
-    from tacit.core.task import Population, Preprocessing, Samples, Task
+    from tacit.core.task import Task
     from tacit.core.wave import Descent, Perturbation, ProximalTerm, Wave
     from tacit.wire.sparse import Compact, Csr
 

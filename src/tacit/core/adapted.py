@@ -4,8 +4,11 @@ Modules with several inputs, or that return tuples or dictionaries, are wrapped.
 per sample, so that a population remains one pool.
 """
 
+import copy
+import inspect
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Self
 
@@ -16,6 +19,7 @@ from tacit.core.schema import listed
 from tacit.errors import DataError, ModelError
 
 Output = int | str | Callable[[Any], Tensor]
+HALF = (torch.float16, torch.bfloat16)
 EXACT = 1 << 24  # up to which float32 holds every whole number
 
 
@@ -101,6 +105,94 @@ class AdaptedModel(nn.Module):
             return self.module(x if self.floats is None else x.to(self.floats))
         parts, names = self.inputs.unpack(x), self.inputs.names
         return self.module(**dict(zip(names, parts, strict=True))) if names else self.module(*parts)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a module is called with: positional or keyword arguments."""
+
+    args: tuple[Tensor, ...] = ()
+    kwargs: dict[str, Tensor] = field(default_factory=dict)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Arguments":
+        """The same arguments, each changed."""
+        return Arguments(tuple(map(change, self.args)), {name: change(each) for name, each in self.kwargs.items()})
+
+
+def own_arguments(model: nn.Module, x: Tensor) -> Arguments:
+    """What the user's own module is called with for packed samples."""
+    while isinstance(model, AdaptedModel):
+        if model.inputs is not None:
+            parts, names = model.inputs.unpack(x), model.inputs.names
+            return Arguments(kwargs=dict(zip(names, parts, strict=True))) if names else Arguments(parts)
+        x = x if model.floats is None else x.to(model.floats)
+        model = model.module
+    return Arguments((x,))
+
+
+def adapted(model: nn.Module, x: Tensor, inputs: InputFields | None, output: Output | None) -> nn.Module:
+    """The module, wrapped if its inputs or its output are not a single tensor, or if it does not take whole numbers."""
+    if inputs is not None or output is not None:
+        model = AdaptedModel(model, inputs, output)
+    if inputs is None and not x.is_floating_point() and not accepts(model, x[:2]):
+        floats = AdaptedModel(model, floats=floats_of(model))
+        return floats if accepts(floats, x[:2]) else model
+    return model
+
+
+def full_precision(model: nn.Module) -> nn.Module:
+    """The module with float32 instead of half-precision parameters, with a warning if there were any."""
+    half = {parameter.dtype for parameter in model.parameters()} & {*HALF}
+    if not half:
+        return model
+    warnings.warn(
+        f"The model has {', '.join(sorted(map(str, half)))} parameters. They are trained, clipped and sent as "
+        "torch.float32: updates are too small for half precision. Convert the trained model back if you need to.",
+        stacklevel=2,
+    )
+    return copy.deepcopy(model).float()
+
+
+def accepts(model: nn.Module, x: Tensor) -> bool:
+    """Whether the model computes something from these samples."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            model(x)
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            return False
+    return True
+
+
+def floats_of(model: nn.Module) -> torch.dtype:
+    """The type in which the model computes."""
+    found = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    return torch.float32 if found in HALF else found
+
+
+def built(model: Callable[[], nn.Module]) -> nn.Module | None:
+    """What a function that makes a model returns; None if it fails."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            found = model()
+        except Exception:  # a user's function may fail in any way, and will do so again where it is reported
+            return None
+    return found if isinstance(found, nn.Module) else None
+
+
+def check_task_model(model: object) -> None:
+    """Raise `ModelError` unless this is a module or a function without arguments."""
+    wanted = "Expected the task's model to be a torch.nn.Module or a function without arguments that returns one"
+    if isinstance(model, nn.Module):
+        return
+    if not callable(model):
+        raise ModelError(f"{wanted}, got {type(model).__name__}. Write model=lambda: ..., with the module's arguments.")
+    try:
+        inspect.signature(model).bind()
+    except TypeError as error:
+        name = getattr(model, "__name__", type(model).__name__)
+        raise ModelError(f"{wanted}, but {name} needs arguments: {error}. Write model=lambda: {name}(...).") from error
+    except ValueError:
+        return  # no signature to look at
 
 
 def own_module(model: nn.Module) -> nn.Module:

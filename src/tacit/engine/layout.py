@@ -17,7 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from tacit.core import BinaryCrossEntropy, DenseRows, Key, MaskedRows, MeanSquared, RootMeanSquared, Task
 from tacit.core.adapted import AdaptedModel, check_output
-from tacit.core.sample_intake import capitalized
+from tacit.core.intake.client_samples import capitalized
 from tacit.errors import DataError, ModelError, UserError
 
 REAL = (MeanSquared, RootMeanSquared, BinaryCrossEntropy)  # losses whose outputs have one column per target

@@ -284,6 +284,10 @@ class Accounting:
         remaining = delta - self.noise_error(delta) - self.failure
         return self.composition.epsilon(remaining) if remaining >= delta / 2 else math.inf
 
+    def costs_more(self, other: Self, delta: float) -> bool:
+        """Whether its ε at this δ is larger than that of another accounting."""
+        return self.epsilon(delta) > other.epsilon(delta)
+
     def delta(self, epsilon: float) -> float:
         """The δ at this ε."""
         expect(epsilon > 0, f"epsilon={epsilon:g} > 0")

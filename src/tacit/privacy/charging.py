@@ -5,24 +5,24 @@ known beforehand; a ledger that other runs charge too may end the run earlier. I
 `dp_accounting`, which takes a second: runs without noise avoid it.
 """
 
-import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from itertools import islice
 from typing import Self
 
-from tacit.core import Method, Report, State, Turnout
-from tacit.core.prices import Gaussian, Release, Sampling, Unproved, Zcdp, accounted
+from tacit.core import Method, Report, Turnout
+from tacit.core.prices import Gaussian, Release, Sampling, Unit, Unproved, Zcdp, accounted
 from tacit.core.provenance import declaration
 from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
 from tacit.privacy.cohorts import check_cohorts, failure
-from tacit.privacy.guarantee import Guarantee, delta_warning, public_population
+from tacit.privacy.guarantee import Guarantee, delta_warning, public_population, trusted_sum
 from tacit.privacy.ledger import Ledger, LedgerEntry
 from tacit.privacy.planning import CohortSampling
+from tacit.privacy.round_charges import RoundCharges
 
 DROPOUTS = (
     "Whether a client drops out is assumed to depend neither on its data nor on who else takes part; that a round ends "
@@ -30,46 +30,17 @@ DROPOUTS = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Reservation:
-    """A round that is charged, and neither released nor failed yet.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Charges(RoundCharges[Accounting, Release]):
+    """What a run was charged so far for its clients.
 
     Attributes:
-        earlier: the accounting of everything before it.
-        failed: how many attempts at the same round it includes.
-        entry: the round in the ledger, if there is one.
-    """
-
-    earlier: Accounting
-    failed: int
-    entry: LedgerEntry | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Charges:
-    """What a run was charged so far.
-
-    Attributes:
-        method: the method that is run.
         population: the number of clients.
-        accounting: the accounting of the run's rounds, and of all attempts at them.
-        rounds_allowed: the number of rounds that the method and its budget allow.
-        ledger: the ledger to which they are charged, if any.
-        run: the run's name in the ledger, from which its noise is derived.
-        retries: how many charged attempts beside one for each round the accounting includes.
-        failed: how many of these were attempts at the next round.
-        reserved: the round that was reserved last, until it failed or another one is reserved.
     """
 
-    method: Method
+    unit = Unit.CLIENT
+
     population: int
-    accounting: Accounting
-    rounds_allowed: int
-    ledger: Ledger | None = None
-    run: str = ""
-    retries: int = 0
-    failed: int = 0
-    reserved: Reservation | None = None
 
     @classmethod
     def begin(
@@ -82,27 +53,25 @@ class Charges:
     ) -> Self:
         """The charges of a method with noise after rounds with these turnouts."""
         check_cohorts(method, population)
-        if ledger is not None:
-            ledger.check_charged(run, len(turnouts))
+        failed = cls.repeated(ledger, run, len(turnouts))
         releases = [_release(method, population, index, turnout) for index, turnout in enumerate(turnouts)]
-        failed = [each for number in range(1, len(turnouts) + 1) for each in _attempts(ledger, run, number)[:-1]]
-        accounting = _compose_all(Accounting.of(accountant_for(method, population), releases), failed)
-        return cls(method, population, accounting, rounds_allowed(method, population), ledger, run, len(failed))
+        accounting = Accounting.of(accountant_for(method, population), releases)
+        return cls(
+            method=method,
+            population=population,
+            accounting=cls.compose_entries(accounting, failed),
+            rounds_allowed=rounds_allowed(method, population),
+            ledger=ledger,
+            run=run,
+            retries=len(failed),
+        )
 
-    @property
-    def rounds(self) -> int:
-        """The rounds that were charged, each counted once, however many attempts it took."""
-        return self.accounting.rounds - self.retries
-
-    @property
-    def delta(self) -> float:
-        """The δ at which ε is reported."""
-        return self.method.delta
-
-    @cached_property
-    def epsilon(self) -> float:
-        """The ε of all rounds so far, at that δ."""
-        return self.accounting.epsilon(self.delta)
+    @staticmethod
+    def compose_entries(accounting: Accounting, entries: Sequence[LedgerEntry]) -> Accounting:
+        """The accounting with these entries of the ledger, each as a round."""
+        for entry in entries:
+            accounting = accounting.compose_all(entry.releases, 1)
+        return accounting
 
     @property
     def delta_at_budget(self) -> float | None:
@@ -117,25 +86,7 @@ class Charges:
         Raises:
             BudgetError: the round would exceed the run's budget or the ledger's. Nothing was charged.
         """
-        others = [each for each in _attempts(self.ledger, self.run, self.rounds + 1) if each.key != key]
-        unknown = others[self.failed :]
-        earlier, retries = _compose_all(self.accounting, unknown), self.retries + len(unknown)
-        release = _release(self.method, self.population, self.rounds)
-        reserved = Reservation(earlier, self.failed + len(unknown))
-        charged = replace(self, accounting=earlier.compose(release), retries=retries, failed=0, reserved=reserved)
-        charged._check_budget()  # earlier rounds may have cost more than planned
-        if self.ledger is None:
-            return charged
-        entry = self.ledger.reserve(self.run, charged.rounds, release, self.method.name, key)
-        return replace(charged, reserved=replace(reserved, entry=entry))
-
-    def fail(self) -> Self:
-        """The charges after an attempt at the reserved round that released nothing, so that the round can be repeated.
-
-        The attempt remains charged: what clients sent is not taken back. The next one needs a new key.
-        """
-        assert self.reserved is not None  # only a reserved round can fail
-        return replace(self, retries=self.retries + 1, failed=self.reserved.failed + 1, reserved=None)
+        return self._reserve(_release(self.method, self.population, self.rounds), key)
 
     def settle(self, turnout: Turnout) -> Self:
         """The charges with the reserved round at its real turnout, before anything is released.
@@ -146,31 +97,10 @@ class Charges:
         Raises:
             BudgetError: the round would exceed a budget. Nothing may be released; the reservation remains charged.
         """
-        assert self.reserved is not None  # only a reserved round is settled
-        index = self.rounds - 1
-        planned, actual = (_release(self.method, self.population, index, known) for known in (None, turnout))
-        if actual == planned:
-            return self
-        self._check_proved(actual)
-        settled = replace(self, accounting=self.reserved.earlier.compose(actual))
-        if settled.epsilon > self.epsilon:
-            settled._check_budget("because too few clients delivered their noise")
-            if self.ledger is not None and self.reserved.entry is not None:
-                self.ledger.increase(self.reserved.entry, actual)
-        return settled
-
-    def release(self, state: State) -> None:
-        """Mark the round as released, with a digest of the resulting model."""
-        if self.ledger is None or self.reserved is None or self.reserved.entry is None:
-            return
-        weights = state.weights.detach().cpu().contiguous().numpy()
-        self.ledger.release(self.reserved.entry, hashlib.sha256(weights.data).hexdigest())
-
-    def _check_budget(self, why: str = "") -> None:
-        budget = self.method.budget
-        if budget is not None and self.epsilon > budget.epsilon:
-            reason = f", {why}" if why else ""
-            raise BudgetError(f"Round {self.rounds} would exceed the budget of {budget}{reason}. Nothing was released.")
+        actual = _release(self.method, self.population, self.rounds - 1, turnout)
+        if self.reserved is not None and actual != self.reserved.planned:
+            self._check_proved(actual)
+        return self._settle(actual)
 
     def _check_proved(self, release: Release) -> None:
         """Raise `BudgetError` if nothing is proved of this release for the adjacency of the run, or of its ledger."""
@@ -204,7 +134,7 @@ class Charges:
 
     def _against_server(self, proved: Guarantee, releases: Sequence[Release], history: Sequence[Report]) -> Guarantee:
         """The guarantee of noise that clients add, with the ε against a server, which knows who took part."""
-        sums = "Secure aggregation is assumed: a trusted party adds up real numbers." if self._trusts_sum else ""
+        sums = trusted_sum(self.method.channel.messages_seen_by) if self._trusts_sum else ""
         found = proved.excluding("Clients are assumed to add their shares of the noise.", DROPOUTS, sums)
         worst = _most_exposed(releases, history)
         if self.retries:  # nobody recorded who took part in them
@@ -220,18 +150,6 @@ class Charges:
     @property
     def _trusts_sum(self) -> bool:
         return self.method.channel.message_format.bits is None
-
-
-def _attempts(ledger: Ledger | None, run: str, number: int) -> tuple[LedgerEntry, ...]:
-    """The attempts at a round that the ledger knows."""
-    return () if ledger is None else ledger.attempts(run, number)
-
-
-def _compose_all(accounting: Accounting, entries: Sequence[LedgerEntry]) -> Accounting:
-    """The accounting with these entries, each as a round."""
-    for entry in entries:
-        accounting = accounting.compose_all(entry.releases, 1)
-    return accounting
 
 
 def _most_exposed(releases: Sequence[Release], history: Sequence[Report]) -> Counter[Release]:

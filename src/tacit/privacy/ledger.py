@@ -14,7 +14,8 @@ hold a ledger; the operating system releases the lock when that process ends, ho
                      it is another attempt, which is charged like any round
 
 Rounds are charged by unit: what is released about clients and what is released about records have accountings of their
-own, each within the ledger's budget, and are never added.
+own, each within the ledger's budget, and are never added. Batches draw records or persons: a ledger has charges for one
+of the two, because either account would miss what runs for the other released.
 
 The ledger knows the digest of every key that noise was drawn from, and refuses a key under any other round or run:
 noise that is added twice cancels out of the difference.
@@ -23,41 +24,29 @@ The hash chain detects accidents and careless changes. An older copy of the file
 can write the file can compute a new one. `Ledger.head` is therefore noted outside of the file: beside it after every
 row, where `Ledger.open` checks it, and in the manifest of every run, which is checked when that run is resumed or a new
 one starts beside it. Only someone who changes all of these goes unnoticed.
-
-Releases are written as JSON with a fixed schema: nothing is unpickled, and files name no classes.
 """
 
-import hashlib
 import json
-import math
-import os
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import count, takewhile
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from tacit.core import Budget, files
-from tacit.core.prices import Gaussian, Release, Repeated, Sampling, Unit, Zcdp
-from tacit.errors import BudgetError, LedgerError, StorageError, TacitError, UserError
+from tacit.core import Budget
+from tacit.core.prices import Release, Unit
+from tacit.errors import BudgetError, LedgerError, TacitError, UserError
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, accountant_by_name
-from tacit.privacy.ledger_head import LedgerHead, LedgerUse, head_file, read_head, write_head
+from tacit.privacy.ledger_file import LedgerFile
+from tacit.privacy.ledger_head import LedgerHead, LedgerUse, head_file, read_head
 from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
+from tacit.privacy.release_json import canonical, charge_from_json, from_json, to_json
 
 FORMAT = 1
-LIMIT = 1 << 26  # bytes of a ledger
-MAX_ROW = 1 << 20  # bytes of a row
-GENESIS = "0" * 64
-_CHANGED = "{path} was changed or damaged after it was written: {what}. Restore a copy of it. Nothing was released."
-_SCHEMA = (
-    "CREATE TABLE rows (number INTEGER PRIMARY KEY, body TEXT NOT NULL, hash TEXT NOT NULL)",
-    "CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL, hash TEXT NOT NULL)",
-)
 
 
 @dataclass(frozen=True)
@@ -141,12 +130,11 @@ class Ledger:
     accounting: Accounting
     records: RecordAccounting
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path, self._connection, self._process = path, connection, os.getpid()
+    def __init__(self, file: LedgerFile) -> None:
+        self.path, self._file = file.path, file
         self._entries: dict[Number, LedgerEntry] = {}
         self._first_events: dict[Number, str] = {}  # the event with which an attempt was first reserved
         self._keys: dict[str, tuple[str, int]] = {}  # of which run and round each key is
-        self._hashes: list[str] = []  # of the rows, in order
 
     @classmethod
     def open(cls, path: Path, budget: Budget | None = None, accountant: Accountant | None = None) -> Self:
@@ -161,21 +149,19 @@ class Ledger:
             LedgerError: another process holds it, it was tampered with, or it has another budget.
             StorageError: it cannot be written.
         """
-        path = Path(path)
-        connection = _connect(path)
+        file = LedgerFile.open(Path(path))
         try:
-            ledger = cls(path, connection)
-            with ledger._sqlite_errors():
+            ledger = cls(file)
+            with file.errors():
                 ledger._load(budget, accountant)
             return ledger
         except BaseException:
-            connection.close()
+            file.close()
             raise
 
     def close(self) -> None:
         """Release the file. A forked process holds no lock, so that this does nothing there."""
-        if os.getpid() == self._process:
-            self._connection.close()
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -191,7 +177,7 @@ class Ledger:
     @property
     def head(self) -> LedgerHead:
         """The last row, which whoever stores it can use to notice that the ledger was rolled back."""
-        return LedgerHead(self._hashes[0], len(self._hashes) - 1, self._hashes[-1])
+        return self._file.head
 
     @property
     def use(self) -> LedgerUse:
@@ -205,11 +191,12 @@ class Ledger:
             len(rounds),
             len(runs),
             self.records.worst(delta),
+            next((entry.unit for entry in self.entries if entry.unit is not Unit.CLIENT), Unit.RECORD),
         )
 
     def check_continues(self, head: LedgerHead, noted: str) -> None:
         """Raise `LedgerError` unless this ledger still has all rows up to a head that was noted earlier."""
-        head.check_precedes(self._hashes, self.path, noted)
+        head.check_precedes(self._file.hashes, self.path, noted)
 
     def remaining_rounds(self, release: Release) -> int:
         """How many more rounds with this release the budget allows."""
@@ -244,6 +231,7 @@ class Ledger:
             StorageError: the charge could not be written. Nothing may be released.
         """
         unit = _unit(release)
+        self._check_within(unit)
         earlier = self.attempts(run, round, unit)
         known = next((each for each in earlier if each.key == key), None)
         attempt = known.attempt if known else len(earlier) + 1
@@ -277,13 +265,14 @@ class Ledger:
         if known.digest is not None:
             self._check_same(known, increased)
         entries = {**self._entries, entry.number: increased}.values()
-        before: Accounting | RecordAccounting = self.accounting
         after: Accounting | RecordAccounting
         if entry.unit is Unit.CLIENT:
             after = self._account(entries)
+            costs_more = after.costs_more(self.accounting, self.budget.delta)
         else:
-            before, after = self.records, _account_records(entries)
-        if after.epsilon(self.budget.delta) <= before.epsilon(self.budget.delta):
+            after = _account_records(entries)
+            costs_more = after.costs_more(self.records, self.budget.delta)
+        if not costs_more:
             return known
         return self._charge(increased, after)
 
@@ -291,7 +280,7 @@ class Ledger:
         """Write an entry; `after` is the accounting that includes it."""
         if not after.epsilon(self.budget.delta) <= self.budget.epsilon:
             raise BudgetError(self._refusal(entry))
-        self._append({"kind": "reserve", **entry.to_json()})
+        self._file.append({"kind": "reserve", **entry.to_json()})
         self._add(entry)
         if isinstance(after, RecordAccounting):
             self.records = after
@@ -316,22 +305,17 @@ class Ledger:
         if known.digest is None:
             row = {"run": entry.run, "round": entry.round, "attempt": entry.attempt, "digest": digest}
             unit = {} if entry.unit is Unit.CLIENT else {"unit": entry.unit.value}
-            self._append({"kind": "release", **row, **unit})
+            self._file.append({"kind": "release", **row, **unit})
             self._entries[entry.number] = marked
         return marked
 
     def _load(self, budget: Budget | None, accountant: Accountant | None) -> None:
         """Read all rows; write the first one if the file is new."""
-        tables, noted = (
-            self._connection.execute("SELECT sql FROM sqlite_master LIMIT 9").fetchall(),
-            read_head(self.path),
-        )
-        if not tables:
+        new, noted = self._file.is_new, read_head(self.path)
+        if new:
             self._check_noted(noted)  # a ledger that was deleted is not begun anew
             self._create(budget, accountant or FAST_PLD)
-        elif not set(tables) <= {(statement,) for statement in _SCHEMA}:  # a view or trigger would run its own queries
-            raise self._tampered("it has other tables than a ledger")
-        rows = self._verified_rows()
+        rows = self._file.rows()
         try:
             self.budget, self._accountant = _parse_terms(next(rows))
             self._check_terms(budget, accountant)
@@ -342,14 +326,14 @@ class Ledger:
         except (TacitError, sqlite3.Error, UnicodeDecodeError):
             raise
         except Exception as error:  # whatever the content of a row leads to
-            raise self._tampered("a row has invalid content") from error
+            raise self._file.tampered("a row has invalid content") from error
 
     def _check_noted(self, noted: LedgerHead | None) -> None:
         if noted is not None:
             self.check_continues(noted, str(head_file(self.path)))
 
     def _create(self, budget: Budget | None, accountant: Accountant) -> None:
-        """Write the tables and the first row in one transaction."""
+        """Write the first row of a new ledger: its terms."""
         if budget is None:
             raise LedgerError(f"{self.path} is not a ledger yet. Give its budget, epsilon and delta, to create it.")
         terms = {
@@ -360,27 +344,7 @@ class Ledger:
             "epsilon": float(budget.epsilon),
             "delta": float(budget.delta),
         }
-        self._append({"kind": "budget", **terms}, before=_SCHEMA)
-        self._hashes.clear()  # the row is read back, as for any ledger
-
-    def _verified_rows(self) -> Iterator[dict[str, object]]:
-        """All rows in order, each verified against its predecessor, and the last one against the head."""
-        if self._connection.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
-            raise self._tampered("the file is damaged")
-        for number, body, digest in self._connection.execute("SELECT number, body, hash FROM rows ORDER BY number"):
-            if number != len(self._hashes):
-                raise self._tampered(f"row {len(self._hashes)} is missing")
-            if digest != _hash(self._last_hash, number, body):
-                raise self._tampered(f"row {number} was changed")
-            self._hashes.append(digest)
-            yield json.loads(body)
-        last = len(self._hashes) - 1
-        if self._connection.execute("SELECT number, hash FROM head").fetchall() != [(last, self._last_hash)]:
-            raise self._tampered(f"rows after {last} are missing")
-
-    @property
-    def _last_hash(self) -> str:
-        return self._hashes[-1] if self._hashes else GENESIS
+        self._file.create({"kind": "budget", **terms})
 
     def _add(self, entry: LedgerEntry) -> None:
         self._entries[entry.number] = entry
@@ -396,32 +360,6 @@ class Ledger:
         else:
             number = str(row["run"]), int(str(row["round"])), int(str(row.get("attempt", 1))), unit
             self._entries[number] = replace(self._entries[number], digest=str(row["digest"]))
-
-    def _append(self, body: dict[str, object], before: tuple[str, ...] = ()) -> None:
-        """Write one row in a transaction that is on the disk when this returns, and note it beside the ledger."""
-        if os.getpid() != self._process:
-            raise LedgerError(f"{self.path} belongs to the process that opened it, not to those forked from it.")
-        text, number = canonical(body), len(self._hashes)
-        digest = _hash(self._last_hash, number, text)
-        with self._sqlite_errors():
-            for statement in ("BEGIN IMMEDIATE", *before):
-                self._connection.execute(statement)
-            self._connection.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, text, digest))
-            self._connection.execute("INSERT OR REPLACE INTO head VALUES (1, ?, ?)", (number, digest))
-            self._connection.execute("COMMIT")
-        self._hashes.append(digest)
-        write_head(self.path, self.head)  # after the row: a head that is behind is continued by the ledger
-
-    @contextmanager
-    def _sqlite_errors(self) -> Iterator[None]:
-        """Roll back an unfinished transaction, and translate SQLite's errors."""
-        try:
-            yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            with suppress(sqlite3.Error):
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-            raise _translate(error, self.path) from error
 
     def _check_same(self, known: LedgerEntry, requested: LedgerEntry) -> None:
         first = self._first_events[requested.number]
@@ -439,6 +377,17 @@ class Ledger:
                 f"{self.path} knows the key of round {entry.round} of {entry.run}: it is that of round {number} of "
                 f"{run}. The difference of two releases with the same noise has none. Use secret noise, or with seeded "
                 "noise another seed. Nothing was released."
+            )
+
+    def _check_within(self, unit: Unit) -> None:
+        """Raise `LedgerError` if records are to be charged where persons were, or persons where records were."""
+        known = {entry.unit for entry in self.entries} - {Unit.CLIENT, unit}
+        if unit is not Unit.CLIENT and known:
+            (other,) = known
+            raise LedgerError(
+                f"{self.path} has charges for {other}s, and this run would charge {unit}s: each account would miss "
+                f"what the other released. Use a ledger of runs that protect {unit}s, or give all runs the same "
+                "patient=. Nothing was released."
             )
 
     def _check_terms(self, budget: Budget | None, accountant: Accountant | None) -> None:
@@ -464,53 +413,14 @@ class Ledger:
             f"already used, by {rounds} rounds. Nothing was released."
         )
 
-    def _tampered(self, what: str) -> LedgerError:
-        return LedgerError(_CHANGED.format(path=self.path, what=what))
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """A connection with an exclusive lock, which ends with this process and is not inherited."""
-    connection: sqlite3.Connection | None = None
-    with suppress(OSError):  # of which SQLite reports better
-        files.touch_private(path)
-        if path.stat().st_size > LIMIT:
-            raise LedgerError(f"Expected {path} to have at most {LIMIT} bytes, got more. It is not a ledger.")
-    try:
-        connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW)
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("PRAGMA synchronous = EXTRA")
-        connection.execute("BEGIN EXCLUSIVE")
-        connection.execute("COMMIT")
-        return connection
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        if connection is not None:
-            connection.close()
-        raise _translate(error, path) from error
-
-
-def _translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> TacitError:
-    """The error of this module; SQLite's messages quote the file, and so may not even be text."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return LedgerError(f"{path} is held by another process. Wait until it ends, or use another ledger.")
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
-        return LedgerError(_CHANGED.format(path=path, what=error))
-    return StorageError(f"Could not write {path} ({error}). Nothing was released.")
-
-
-def _hash(previous: str, number: int, body: str) -> str:
-    return hashlib.sha256(canonical([previous, number, body]).encode()).hexdigest()
-
 
 def _account_records(entries: Iterable[LedgerEntry]) -> RecordAccounting:
-    return RecordAccounting.of(entry.record_charge for entry in entries if entry.unit is Unit.RECORD)
+    return RecordAccounting.of(entry.record_charge for entry in entries if entry.unit is not Unit.CLIENT)
 
 
 def _unit(release: Release | RecordCharge) -> Unit:
     if isinstance(release, RecordCharge):
-        return Unit.RECORD
+        return release.unit
     if release.unit is not Unit.CLIENT:
         raise UserError("Expected a RecordCharge: what is released about a record is never added to that of clients.")
     return Unit.CLIENT
@@ -537,150 +447,3 @@ def _parse_terms(row: dict[str, object]) -> tuple[Budget, Accountant]:
                 accountant = replace(accountant, interval=FAST_PLD.interval)
             return Budget(epsilon, delta), accountant
     raise ValueError(row)
-
-
-def to_json(release: Release | RecordCharge) -> dict[str, object]:
-    """A release as plain values; `from_json` is the inverse. Values that most releases have are left out.
-
-    A charge for records lists its clients by what is released about each of their records; `charge_from_json` is the
-    inverse.
-    """
-    if isinstance(release, RecordCharge):
-        return _charge_to_json(release)
-    unusual = {name: getattr(release, name) for name, usual in _USUAL.items() if getattr(release, name) != usual}
-    return {
-        **unusual,
-        "kind": "release",
-        "loss": _loss_to_json(release.loss),
-        "distance": float(release.distance),
-        "sampling": {"kind": release.sampling.kind, "rate": float(release.sampling.rate)},
-    }
-
-
-_USUAL = {"constant": True, "failure": 0.0}
-
-
-def _charge_to_json(charge: RecordCharge) -> dict[str, object]:
-    groups: dict[Repeated, list[int]] = {}
-    for client, repeated in sorted(charge.clients.items()):
-        groups.setdefault(repeated, []).append(client)
-    return {
-        "kind": "records",
-        "groups": [
-            {"clients": clients, "count": repeated.times, "event": to_json(repeated.release)}
-            for repeated, clients in groups.items()
-        ],
-    }
-
-
-def charge_from_json(data: Any) -> RecordCharge:
-    """The charge for records that `to_json` described; raises `UserError` for anything else."""
-    try:
-        if data["kind"] != "records":
-            raise ValueError(data)
-        return RecordCharge(
-            {client: repeated for group in data["groups"] for client, repeated in _read_group(group).items()}
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"Expected the description of a charge for records, got {str(data)[:200]}.") from error
-
-
-def _read_group(group: Any) -> dict[int, Repeated]:
-    (release,) = _read(group["event"])
-    repeated = Repeated(release, _positive_int(group["count"]))
-    clients = group["clients"]
-    if any(type(client) is not int or client < 0 for client in clients):
-        raise ValueError(clients)
-    return dict.fromkeys(clients, repeated)
-
-
-def _loss_to_json(loss: Gaussian | Zcdp) -> dict[str, object]:
-    match loss:
-        case Gaussian(noise):
-            return {"kind": "gaussian", "noise": float(noise)}
-        case Zcdp(rho, xi):
-            return {"kind": "zcdp", "rho": float(rho), "xi": float(xi)}
-
-
-def from_json(data: object) -> Counter[Release]:
-    """The releases of one round that `to_json` or an earlier version described; raises `UserError` for anything else.
-
-    Earlier versions wrote nested events: a sum (`gaussian`, `zcdp`), `near` it, of a cohort (`poisson`, `fixed`),
-    several times (`repeated`) or with others (`all`).
-    """
-    try:
-        return _read(data)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"Expected the description of a release, got {str(data)[:200]}.") from error
-
-
-def canonical(value: object) -> str:
-    """Canonical JSON text of a plain value: sorted keys, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
-
-
-def _read(data: Any) -> Counter[Release]:
-    kind = data["kind"]
-    if kind == "release":
-        sampling = Sampling(data["sampling"]["kind"], float(data["sampling"]["rate"]))
-        release = Release(
-            _loss(data["loss"]),
-            float(data["distance"]),
-            sampling,
-            constant=_flag(data, "constant"),
-            failure=float(data.get("failure", 0.0)),
-        )
-        return Counter([release])
-    if kind == "repeated":
-        times = _positive_int(data["count"])
-        return Counter({release: count * times for release, count in _read(data["event"]).items()})
-    if kind == "all":
-        return sum((_read(part) for part in data["events"]), Counter())
-    return Counter([_read_event(data)])
-
-
-def _read_event(data: Any) -> Release:
-    """A sum over a cohort, as earlier versions wrote it."""
-    if data["kind"] == "poisson":
-        return _unsampled(data["event"]).sampled(Sampling.at(float(data["rate"]), "poisson"))
-    if data["kind"] == "fixed":
-        rate = _positive_int(data["size"]) / _positive_int(data["population"])
-        return _unsampled(data["event"]).sampled(Sampling.at(rate, "fixed"))
-    return _unsampled(data)
-
-
-def _unsampled(data: Any) -> Release:
-    if data["kind"] == "near":
-        return Release(_loss(data["event"]), float(data["distance"]))
-    return Release(_loss(data))
-
-
-def _loss(data: Any) -> Gaussian | Zcdp:
-    if data["kind"] == "zcdp":
-        return Zcdp(float(data["rho"]), float(data["xi"]))
-    return Gaussian(_noise_multiplier(data))
-
-
-def _noise_multiplier(data: Mapping[str, Any]) -> float:
-    """Gaussian sums over the same cohort are one Gaussian sum: their precisions add up."""
-    if data["kind"] == "repeated":
-        return _noise_multiplier(data["event"]) / math.sqrt(_positive_int(data["count"]))
-    if data["kind"] == "all":
-        parts = [_noise_multiplier(part) for part in data["events"]]
-        return 0.0 if min(parts) == 0 else sum(part**-2 for part in parts) ** -0.5
-    if data["kind"] != "gaussian":
-        raise ValueError(data)
-    return Gaussian(float(data["noise"])).noise_multiplier
-
-
-def _flag(data: Mapping[str, Any], name: str) -> bool:
-    value = data.get(name, True)
-    if not isinstance(value, bool):
-        raise TypeError(value)
-    return value
-
-
-def _positive_int(value: object) -> int:
-    if type(value) is not int or value < 1:  # True is not a count
-        raise ValueError(value)
-    return value

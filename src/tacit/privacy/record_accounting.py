@@ -21,9 +21,18 @@ MANY_STEPS = 1000
 
 @dataclass(frozen=True)
 class RecordCharge:
-    """What a round releases about a record of each client that takes part in it, by the client's number."""
+    """What a round releases about a record of each client that takes part in it, by the client's number.
+
+    Attributes:
+        clients: what is released, and how often.
+        unit: what batches draw: records, or persons with all of their records.
+    """
 
     clients: Mapping[int, Repeated]
+    unit: Unit = Unit.RECORD
+
+    def __post_init__(self) -> None:
+        expect(self.unit is not Unit.CLIENT, "a charge for records or persons, got one for clients")
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,15 @@ class RecordAccounting:
         """The ε at this δ of every record of every client; infinite if nothing is proved."""
         worst = self.worst(delta)
         return 0.0 if worst is None else worst.epsilon
+
+    def costs_more(self, other: Self, delta: float) -> bool:
+        """Whether the ε at this δ of some client's records is larger than in another accounting.
+
+        The largest ε may be the same: it can be that of a client about which both know the same.
+        """
+        theirs = {client: _key(other.released.get(client, Counter())) for client in self.released}
+        pairs = {(_key(releases), theirs[client]) for client, releases in self.released.items()}
+        return any(_epsilon(mine, "fast", delta) > _epsilon(its, "fast", delta) for mine, its in pairs if mine != its)
 
     def of_client(self, client: int) -> Accounting:
         """The accounting of one client's records."""

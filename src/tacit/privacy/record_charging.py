@@ -5,81 +5,52 @@ included. Who takes part in a round is no secret: sampling of clients amplifies 
 for the rounds in which it takes part. Importing this module imports `dp_accounting`, which takes a second.
 """
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from typing import Self
+from functools import cache
+from typing import ClassVar, Self
 
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from tacit.core import Budget, Method, Report, State, Turnout
+from tacit.core import Budget, Method, Report, Turnout
 from tacit.core.prices import Adjacency, Release, Repeated, Unit
 from tacit.core.provenance import declaration
 from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accounting, Rdp, max_rounds
 from tacit.privacy.charging import DROPOUTS
 from tacit.privacy.guarantee import (
+    AT_SEVERAL,
     IN_COMMON,
     PERSONS,
     Guarantee,
     delta_warning,
     public_population,
     record_adversary,
+    trusted_sum,
 )
 from tacit.privacy.ledger import Ledger, LedgerEntry
 from tacit.privacy.planning import bracket
 from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
+from tacit.privacy.round_charges import RoundCharges
 
 UNLIKELY = 0.01  # with which some client takes part more often than its noise is sized for
-SIZES = "The number of records of every client is public: it decides at which rate its batches are drawn."
+SIZES = "The number of {unit}s of every client is public: it decides at which rate its batches are drawn."
 
 
-@dataclass(frozen=True, eq=False)
-class RecordReservation:
-    """A round that is charged for the records of its cohort, and neither released nor failed yet.
-
-    Attributes:
-        earlier: the accounting of everything before it.
-        cohort: the clients that take part.
-        failed: how many attempts at the same round it includes.
-        entry: the round in the ledger, if there is one.
-    """
-
-    earlier: RecordAccounting
-    cohort: tuple[int, ...]
-    failed: int
-    entry: LedgerEntry | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class RecordCharges:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
     """What the records of a run's clients were charged so far.
 
     Attributes:
-        method: the method that is run.
         sizes: the number of records of every client; public.
-        accounting: what was released about the records of each client.
-        rounds_allowed: the number of rounds that the method and its budget allow, if all clients take part in each.
-        ledger: the ledger to which they are charged, if any.
-        run: the run's name in the ledger.
-        retries: how many charged attempts beside one for each round the accounting includes.
-        failed: how many of these were attempts at the next round.
-        reserved: the round that was reserved last, until it failed or another one is reserved.
     """
 
-    method: Method
+    unit: ClassVar[Unit] = Unit.RECORD
+
     sizes: tuple[int, ...]
-    accounting: RecordAccounting
-    rounds_allowed: int
-    ledger: Ledger | None = None
-    run: str = ""
-    retries: int = 0
-    failed: int = 0
-    reserved: RecordReservation | None = None
 
     @classmethod
     def begin(
@@ -91,30 +62,25 @@ class RecordCharges:
         run: str = "",
     ) -> Self:
         """The charges of a method that protects records, after these rounds."""
-        if ledger is not None:
-            ledger.check_charged(run, len(history), Unit.RECORD)
         known = tuple(sizes)
-        charges = [_charge(method, known, report.clients, report.turnout) for report in history]
-        failed = [
-            each.record_charge for number in range(1, len(history) + 1) for each in _attempts(ledger, run, number)[:-1]
-        ]
-        accounting = RecordAccounting.of([*charges, *failed])
-        return cls(method, known, accounting, rounds_allowed(method, known), ledger, run, len(failed))
+        failed = cls.repeated(ledger, run, len(history))
+        charges = [_charge(method, known, report.clients, report.turnout, cls.unit) for report in history]
+        return cls(
+            method=method,
+            sizes=known,
+            accounting=cls.compose_entries(RecordAccounting.of(charges), failed),
+            rounds_allowed=rounds_allowed(method, known),
+            ledger=ledger,
+            run=run,
+            retries=len(failed),
+        )
 
-    @property
-    def rounds(self) -> int:
-        """The rounds that were charged, each counted once, however many attempts it took."""
-        return self.accounting.rounds - self.retries
-
-    @property
-    def delta(self) -> float:
-        """The δ at which ε is reported."""
-        return self.method.delta
-
-    @cached_property
-    def epsilon(self) -> float:
-        """The ε of every record of every client, over all rounds so far, at that δ."""
-        return self.accounting.epsilon(self.delta)
+    @staticmethod
+    def compose_entries(accounting: RecordAccounting, entries: Sequence[LedgerEntry]) -> RecordAccounting:
+        """The accounting with these entries of the ledger, each as a round."""
+        for entry in entries:
+            accounting = accounting.compose(entry.record_charge)
+        return accounting
 
     def reserve(self, cohort: Sequence[int], key: str = "") -> Self:
         """The charges with one more round of these clients, before any of its noise is drawn.
@@ -125,27 +91,7 @@ class RecordCharges:
             BudgetError: the round would exceed the run's budget, or the ledger's, for a record of one of them. Nothing
                 was charged.
         """
-        charge = _charge(self.method, self.sizes, cohort)
-        others = [each for each in _attempts(self.ledger, self.run, self.rounds + 1) if each.key != key]
-        unknown = others[self.failed :]
-        earlier, retries = self.accounting, self.retries + len(unknown)
-        for each in unknown:
-            earlier = earlier.compose(each.record_charge)
-        reserved = RecordReservation(earlier, tuple(cohort), self.failed + len(unknown))
-        charged = replace(self, accounting=earlier.compose(charge), retries=retries, failed=0, reserved=reserved)
-        charged._check_budget()
-        if self.ledger is None:
-            return charged
-        entry = self.ledger.reserve(self.run, charged.rounds, charge, self.method.name, key)
-        return replace(charged, reserved=replace(reserved, entry=entry))
-
-    def fail(self) -> Self:
-        """The charges after an attempt at the reserved round that released nothing, so that the round can be repeated.
-
-        The attempt remains charged: what clients sent is not taken back. The next one needs a new key.
-        """
-        assert self.reserved is not None  # only a reserved round can fail
-        return replace(self, retries=self.retries + 1, failed=self.reserved.failed + 1, reserved=None)
+        return self._reserve(_charge(self.method, self.sizes, cohort, unit=self.unit), key)
 
     def settle(self, turnout: Turnout) -> Self:
         """The charges with the reserved round at its real turnout: with noise in shares, too few make it cost more.
@@ -154,29 +100,14 @@ class RecordCharges:
             BudgetError: the round would exceed a budget. Nothing may be released; the reservation remains charged.
         """
         assert self.reserved is not None  # only a reserved round is settled
-        cohort = self.reserved.cohort
-        planned, actual = (_charge(self.method, self.sizes, cohort, known) for known in (None, turnout))
-        if actual == planned:
-            return self
-        settled = replace(self, accounting=self.reserved.earlier.compose(actual))
-        settled._check_budget("because too few clients delivered their noise")
-        if self.ledger is not None and self.reserved.entry is not None:
-            self.ledger.increase(self.reserved.entry, actual)
-        return settled
-
-    def release(self, state: State) -> None:
-        """Mark the round as released, with a digest of the resulting model."""
-        if self.ledger is None or self.reserved is None or self.reserved.entry is None:
-            return
-        weights = state.weights.detach().cpu().contiguous().numpy()
-        self.ledger.release(self.reserved.entry, hashlib.sha256(weights.data).hexdigest())
+        return self._settle(_charge(self.method, self.sizes, tuple(self.reserved.planned.clients), turnout, self.unit))
 
     def guarantee(self) -> Guarantee:
         """What is proved about every record so far, and what is not."""
         rounds, worst = self.rounds, self.accounting.worst(self.delta, fine=True)
         if worst is None or math.isinf(worst.epsilon):
             why = "nothing was released yet" if worst is None else f"no finite ε holds at δ = {self.delta:g}"
-            return record_none(why, rounds)
+            return record_none(why, rounds, self.unit)
         of_worst = self.accounting.of_client(worst.client)
         releases = list(self.accounting.released[worst.client])
         return Guarantee(
@@ -185,7 +116,7 @@ class RecordCharges:
             noise_error=of_worst.noise_error(self.delta),
             rounds=rounds,
             retries=self.retries,
-            unit=Unit.RECORD,
+            unit=self.unit,
             worst_client=worst.client,
             steps=worst.steps,
             adjacency=Adjacency.ADD_OR_REMOVE.value,
@@ -200,9 +131,9 @@ class RecordCharges:
         rates = {release.sampling.rate for released in self.accounting.released.values() for release in released}
         low, high = min(rates), max(rates)
         if low == 1:
-            return "every batch contains every record"
+            return f"every batch contains every {self.unit}"
         probability = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, by the size of the client"
-        return f"Poisson batches, each record with probability {probability}"
+        return f"Poisson batches, each {self.unit} with probability {probability}"
 
     def _not_covered(self, release: Release) -> tuple[str, ...]:
         across = self.method.record_bound is not None
@@ -210,38 +141,40 @@ class RecordCharges:
         return (
             "Hyperparameters that were tuned on the same data are not accounted for.",
             public_population(len(self.sizes)),
-            "" if across else SIZES,
-            PERSONS,
+            "" if across else SIZES.format(unit=self.unit),
+            PERSONS if self.unit is Unit.RECORD else AT_SEVERAL,
             IN_COMMON,
             "Clients are assumed to add their shares of the noise." if across else "",
             DROPOUTS if across else "",
-            "Secure aggregation is assumed: a trusted party adds up real numbers." if real else "",
+            trusted_sum(self.method.channel.messages_seen_by) if real else "",
             release.caveat,
-            delta_warning(self.delta, sum(self.sizes), Unit.RECORD) or "",
+            delta_warning(self.delta, sum(self.sizes), self.unit) or "",
             declaration(self.method.own_parts),
         )
 
-    def _check_budget(self, why: str = "") -> None:
-        budget = self.method.budget
-        if budget is None or self.epsilon <= budget.epsilon:
-            return
+    @property
+    def _whose(self) -> str:
         worst = self.accounting.worst(self.delta)
-        assert worst is not None
-        reason = f", {why}" if why else ""
-        raise BudgetError(
-            f"Round {self.rounds} would exceed the budget of {budget} for the records of client "
-            f"{worst.client}{reason}. Nothing was released."
-        )
+        return "" if worst is None else f" for the {self.unit}s of client {worst.client}"
 
 
-def _attempts(ledger: Ledger | None, run: str, number: int) -> tuple[LedgerEntry, ...]:
-    """The attempts at a round that the ledger knows."""
-    return () if ledger is None else ledger.attempts(run, number, Unit.RECORD)
+class PersonCharges(RecordCharges):
+    """What the persons of a run's clients were charged so far, where batches draw persons and not records.
+
+    A person is all of its records at one client, and `sizes` are numbers of persons.
+    """
+
+    unit: ClassVar[Unit] = Unit.PERSON
 
 
-def record_none(reason: str, rounds: int = 0) -> Guarantee:
-    """Nothing is proved about records."""
-    return replace(Guarantee.none(reason, rounds=rounds), unit=Unit.RECORD)
+def charges_for(unit: Unit) -> type[RecordCharges]:
+    """How the units within a client are charged: records or persons."""
+    return PersonCharges if unit is Unit.PERSON else RecordCharges
+
+
+def record_none(reason: str, rounds: int = 0, unit: Unit = Unit.RECORD) -> Guarantee:
+    """Nothing is proved about records, or persons."""
+    return replace(Guarantee.none(reason, rounds=rounds), unit=unit)
 
 
 def rounds_allowed(method: Method, sizes: tuple[int, ...]) -> int:
@@ -322,11 +255,15 @@ def _after(method: Method, sizes: tuple[int, ...], rounds: int) -> RecordAccount
 
 
 def _charge(
-    method: Method, sizes: Sequence[int], cohort: Sequence[int], turnout: Turnout | None = None
+    method: Method,
+    sizes: Sequence[int],
+    cohort: Sequence[int],
+    turnout: Turnout | None = None,
+    unit: Unit = Unit.RECORD,
 ) -> RecordCharge:
-    """What a round of these clients releases about their records."""
+    """What a round of these clients releases about their records, or persons."""
     prices = {size: _repeated(method, size, turnout) for size in {sizes[client] for client in cohort}}
-    return RecordCharge({client: prices[sizes[client]] for client in cohort})
+    return RecordCharge({client: prices[sizes[client]] for client in cohort}, unit)
 
 
 def _repeated(method: Method, size: int, turnout: Turnout | None) -> Repeated:

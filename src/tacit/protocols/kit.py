@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import reduce
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tacit.errors import ProtocolError, expect
@@ -56,10 +57,10 @@ class ProtocolFrame(Generic[Kind]):
 AnyFrame = TypeVar("AnyFrame", bound=ProtocolFrame[Any])
 
 
-def pack_frame(protocol: ProtocolId, kind: int, body: bytes = b"") -> bytes:
-    """One frame as bytes."""
-    head = (MAGIC, VERSION, kind, protocol, 0, HEADER + len(body))
-    return _HEADER.pack(*head, _checksum(head, body)) + body
+def pack_frame(protocol: ProtocolId, kind: int, *body: bytes) -> bytes:
+    """One frame as bytes; its body is given in one or several parts."""
+    head = (MAGIC, VERSION, kind, protocol, 0, HEADER + sum(map(len, body)))
+    return b"".join((_HEADER.pack(*head, _checksum(head, *body)), *body))
 
 
 def unpack_frame(protocol: ProtocolId, data: bytes, limit: int) -> ProtocolFrame[int]:
@@ -86,8 +87,8 @@ def frame_length(protocol: ProtocolId, header: bytes, limit: int) -> int:
     return int(length)
 
 
-def _checksum(head: tuple[object, ...], body: bytes | memoryview) -> int:
-    return zlib.crc32(body, zlib.crc32(_HEADER.pack(*head, 0)))
+def _checksum(head: tuple[object, ...], *body: bytes | memoryview) -> int:
+    return reduce(lambda checksum, part: zlib.crc32(part, checksum), (_HEADER.pack(*head, 0), *body), 0)
 
 
 # Sessions

@@ -4,6 +4,7 @@
 
     manifest.json            what was run: versions, seed, method, task; and its status
     rounds.jsonl             one line per round
+    rounds.csv               the figures of every round as a table, without who took part, once the run is finished
     checkpoint.safetensors   the server's state to resume from, with a checksum
     model.safetensors        the named tensors of the trained model, once the run is finished; of several models, each
                              name is prefixed with the model's number
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
-LEDGER, LEAKAGE, KEY, GUARANTEE = "ledger.db", "leakage.json", "noise.key", "guarantee.json"
+LEDGER, LEAKAGE, KEY, GUARANTEE, TABLE = "ledger.db", "leakage.json", "noise.key", "guarantee.json", "rounds.csv"
 MAX_LINE = 1 << 24  # bytes of one round in rounds.jsonl
 MAX_HISTORY = 1 << 30  # bytes of all of them
 SECONDS_BETWEEN_CHECKPOINTS = 5.0

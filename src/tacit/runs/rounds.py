@@ -16,6 +16,7 @@ import torch
 
 from tacit.core import Budget, KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Task, Turnout
 from tacit.core.keys import Ratchet, RunKeys
+from tacit.core.worker_choice import Workers
 from tacit.engine.simulation import draw
 from tacit.errors import BudgetError, TooFewClientsError, TrainingError, UserError
 from tacit.runs.manifest import Manifest
@@ -63,11 +64,11 @@ class Simulated:
 
     Attributes:
         plan: what is run.
-        workers: worker processes; None: one per processor.
+        workers: worker processes; None: one per processor; `ray`, `ray:4`, `ray://host:port`: actors of a Ray cluster.
     """
 
     plan: Plan
-    workers: int | None = None
+    workers: Workers = None
     checkpoints_every_round: ClassVar[bool] = False
 
     def keys(self, ratchet: Ratchet | None) -> KeySource:
@@ -90,7 +91,7 @@ def rounds(
     task: Task,
     *,
     seed: int = 0,
-    workers: int | None = None,
+    workers: Workers = None,
     device: str = "cpu",
     evaluate_every: int = 1,
     ledger: Path | str | None = None,
@@ -99,16 +100,14 @@ def rounds(
     """Train a task's model with a method, round by round, charged and stopped exactly as by `train`.
 
     Args:
-        method: what clients and server do, and for how many rounds; noise that is not given is sized from its budget.
+        method: as for `train`, like all that follow but the ledger.
         task: the model and the data.
-        seed: decides what may be public: initial weights, masks, what is learnt from public data.
-        workers: worker processes; None: one per processor.
-        device: where to compute, `cpu` or an accelerator's name.
-        evaluate_every: evaluate on held-out data every `n` rounds; the last round is always evaluated.
+        seed: decides what may be public.
+        workers: worker processes.
+        device: where to compute.
+        evaluate_every: evaluate every `n` rounds.
         ledger: a privacy ledger that several runs on the same data charge; None: none.
-        noise: `secret`: cohorts, batches and noise come from a fresh key of the operating system; `seeded`: they derive
-            from the seed, and equal seeds give bitwise equal results, for any number of workers. Whoever knows the seed
-            can then subtract the noise, and the guarantee says so.
+        noise: `secret` or `seeded`.
 
     Yields:
         The state after each round, and the round's report with the ε or the leakage of all rounds so far. A method
@@ -332,14 +331,14 @@ def open_charges(
 def _begin(plan: Plan, done: Sequence[Report], ledger: "Ledger | None" = None, name: str = "") -> Charged:
     """The charges after these rounds, for every unit that is accounted for."""
     from tacit.privacy.charging import Charges
-    from tacit.privacy.record_charging import RecordCharges
+    from tacit.privacy.record_charging import charges_for
 
     method, population = plan.method, plan.task.population
     clients, records = None, None
     if method.accounted:
         clients = Charges.begin(method, len(population), [report.turnout for report in done], ledger, name)
     if method.accounts_records:
-        records = RecordCharges.begin(method, population.sizes.tolist(), done, ledger, name)
+        records = charges_for(population.unit).begin(method, population.unit_sizes.tolist(), done, ledger, name)
     return Charged(clients, records)
 
 

@@ -79,7 +79,7 @@ TASKS: dict[str, CatalogEntry] = {
     entry.name: entry
     for entry in (
         CatalogEntry("digits", "images", "digits"),
-        CatalogEntry("table", "intake", "table", natural_clients="a column", preprocessing="private"),
+        CatalogEntry("table", "own_table", "table", natural_clients="a column", preprocessing="private"),
         CatalogEntry("synthetic", "regression", "synthetic"),
         CatalogEntry("mnist", "images", "mnist", (sources.MNIST,)),
         CatalogEntry(

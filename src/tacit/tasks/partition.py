@@ -5,14 +5,15 @@ Label shards follow McMahan et al. 2017 and, where clients need more samples tha
 Dirichlet label skew follows Hsu et al. 2019.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from tacit.core.keys import Key
+from tacit.core.population import by_key
 from tacit.errors import DataError, expect
+
+__all__ = ["Parts", "by_key", "dirichlet", "iid", "label_shards"]
 
 Parts = list[Tensor]
 
@@ -97,22 +98,6 @@ def dirichlet(labels: Tensor, clients: int, key: Key, *, alpha: float) -> Parts:
         for own, piece in zip(assigned, members.tensor_split(torch.from_numpy(boundaries)), strict=True):
             own.append(piece)
     return _fill_empty([torch.cat(pieces) for pieces in assigned])
-
-
-def by_key(keys: Tensor | np.ndarray | Sequence[str]) -> Parts:
-    """One client per distinct value of a natural key (writer, hospital), in the order of the values.
-
-    Example:
-        >>> [part.tolist() for part in by_key(["b", "a", "b"])]
-        [[1], [0, 2]]
-    """
-    values = np.asarray(keys)
-    expect(values.ndim == 1, f"one key per sample, got an array of shape {values.shape}")
-    if len(values) == 0:
-        raise DataError("Expected at least one sample to split by key, got none.")
-    _, owner, counts = np.unique(values, return_inverse=True, return_counts=True)
-    order = torch.from_numpy(np.argsort(owner, kind="stable").astype(np.int64))
-    return list(torch.split(order, counts.tolist()))
 
 
 def _by_class(labels: Tensor, repeats: int, key: Key) -> Tensor:

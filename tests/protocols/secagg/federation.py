@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from tacit.protocols.secagg.secagg_messages import HEADER, Direction
 
 COHORT = (1, 2, 3, 4, 5)
 VICTIM = 3
+NONE = bytes(4)  # an empty table: no disputes in a request to upload, no spares in one to open
 Answers = dict[tuple[bytes, bytes], tuple[SecaggClientState, bytes]]
 
 
@@ -179,27 +181,9 @@ def body_of(frame: bytes) -> bytes:
     return frame[HEADER:]
 
 
-def parameters(
-    count: int,
-    dim: int = 5,
-    *,
-    bits: int = 32,
-    threat_model: ThreatModel = ThreatModel.ACTIVE_SERVER,
-    corrupt: Fraction = Fraction(0),
-    dropout: Fraction = Fraction(1, 3),
-    min_uploads: int = 0,
-    surplus: int = 0,
-) -> Parameters:
-    return Parameters(
-        cohort=count,
-        dim=dim,
-        bits=bits,
-        threat_model=threat_model,
-        corrupt=corrupt,
-        dropout=dropout,
-        min_uploads=min_uploads,
-        surplus=surplus,
-    )
+def parameters(count: int, dim: int = 5, **changes: Any) -> Parameters:
+    """Parameters of a third lost and nobody corrupt, with these changes."""
+    return replace(Parameters(cohort=count, dim=dim, corrupt=Fraction(0), dropout=Fraction(1, 3)), **changes)
 
 
 def exact_sum(vectors: Mapping[int, Vector], clients: tuple[int, ...], bits: int = 32) -> Vector:

@@ -15,9 +15,11 @@ from tacit.protocols.secagg.graph import GraphParameters, ThreatModel
 from tacit.protocols.secagg.in_process import run_locally
 from tacit.protocols.secagg.pads import Vector, pack_vector, unpack_vector
 from tacit.protocols.secagg.parameters import MIN_COHORT, Parameters, SecaggPolicy, SecaggSession
-from tacit.protocols.secagg.secagg_client import SecaggClientState, answer, join_round, set_vector
+from tacit.protocols.secagg.secagg_client import answer
+from tacit.protocols.secagg.secagg_client_state import SecaggClientState, join_round, set_vector
 from tacit.protocols.secagg.secagg_messages import Phase, phase_bytes
-from tacit.protocols.secagg.secagg_server import Lies, SecaggOutcome, converse
+from tacit.protocols.secagg.secagg_server import SecaggOutcome, converse
+from tacit.protocols.secagg.unmasking import Lies
 
 __all__ = [
     "MIN_COHORT",

@@ -7,9 +7,9 @@ from tacit.protocols.kit import LocalClients, play
 from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.pads import Vector
 from tacit.protocols.secagg.parameters import SecaggPolicy, SecaggSession
-from tacit.protocols.secagg.secagg_client import (
+from tacit.protocols.secagg.secagg_client import answer
+from tacit.protocols.secagg.secagg_client_state import (
     SecaggClientState,
-    answer,
     join_round,
     new_identity,
     new_seed,

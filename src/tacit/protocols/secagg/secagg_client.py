@@ -12,18 +12,25 @@ leaves the round. Store the new state before the reply is sent: an old state mus
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
-from tacit.errors import ProtocolError, UserError, expect
+from tacit.errors import ProtocolError
 from tacit.protocols import crypto
-from tacit.protocols.crypto import KEY, SIGNATURE, Entropy
-from tacit.protocols.kit import ProtocolId, pack_state, read_optional_key, read_state
+from tacit.protocols.crypto import KEY, SIGNATURE, PrivateKey
 from tacit.protocols.secagg import dealing, graph, pads, secagg_messages, shamir
-from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle, ThreatModel
-from tacit.protocols.secagg.pads import Vector, own_pad_key, pack_vector, pair_pad_key, reduce, unpack_vector
-from tacit.protocols.secagg.parameters import SecaggPolicy, SecaggSession
+from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle
+from tacit.protocols.secagg.pads import (
+    own_pad_key,
+    pack_vector,
+    pad_private_key,
+    pair_pad_key,
+    pair_secret,
+    reduce,
+    unpack_vector,
+)
+from tacit.protocols.secagg.secagg_client_state import SecaggClientState
 from tacit.protocols.secagg.secagg_messages import (
     KEYS,
     Direction,
@@ -31,184 +38,12 @@ from tacit.protocols.secagg.secagg_messages import (
     Roster,
     agreement_statement,
     announcement_statement,
+    read_disputed,
     read_signatures,
+    read_spares,
     sharers_statement,
 )
-from tacit.wire.packing import (
-    CLIENT_LIMIT,
-    Reader,
-    Table,
-    pack_chunk,
-    pack_number,
-    pack_subset,
-    pack_table,
-    packed_size,
-)
-
-
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class SecaggClientState:
-    """What a client keeps between two messages. It contains secrets: store its bytes as securely as the client's data.
-
-    Data that is no longer needed is removed from the next state.
-
-    Attributes:
-        session: the round, as this client sees it.
-        client: its number.
-        min_announced: clients that must announce, by its policy.
-        phase: the only request that it will answer next.
-        binding: what the next request must carry: the context, then the digest of roster, order and challenge.
-        root: from which its secrets derive.
-        identity: its Ed25519 secret; empty where identities are not used.
-        directory: the identities known in advance, by client.
-        vector: its contribution to the sum, packed; empty until it is set.
-        draws: orders that it has helped to draw.
-        roster: the digest of the roster for which it has opened a nonce.
-        members: the roster, once it is known.
-        order: the seed of the clients' order.
-        challenge: the server's commitment to its challenge.
-        pads: the keys of its pads with its neighbours.
-        holds: the keys of its shares of others' secrets, and of its own.
-        sharers: with whom it has padded.
-        survivors: who uploaded, once this client has signed it.
-        noise_seed: of its surplus noise; empty without such noise, and once it is shared.
-    """
-
-    session: SecaggSession
-    client: int
-    min_announced: int
-    phase: Phase = Phase.ANNOUNCE
-    binding: bytes
-    root: bytes
-    identity: bytes = b""
-    directory: Table = field(default_factory=dict)
-    vector: bytes = b""
-    draws: int = 0
-    roster: bytes = b""
-    members: tuple[int, ...] = ()
-    order: bytes = b""
-    challenge: bytes = b""
-    pads: Table = field(default_factory=dict)
-    holds: Table = field(default_factory=dict)
-    sharers: frozenset[int] = frozenset()
-    survivors: frozenset[int] = frozenset()
-    noise_seed: bytes = b""
-
-    def __repr__(self) -> str:  # no secrets in logs
-        return f"SecaggClientState(client={self.client}, round={self.session.round}, phase={self.phase.name})"
-
-    @property
-    def active_server(self) -> bool:
-        """Whether the server may send anything, so that messages are signed."""
-        return self.session.parameters.threat_model is ThreatModel.ACTIVE_SERVER
-
-    @property
-    def circle(self) -> Circle:
-        """The clients in their order, once the roster is known."""
-        return Circle(self.members, self.session.parameters.graph(len(self.members)), self.order)
-
-    def to_bytes(self) -> bytes:
-        """For storage between two messages."""
-        numbers = map(pack_number, (self.client, self.min_announced, self.phase, self.draws))
-        keys = (self.root, self.identity, self.noise_seed, self.roster, self.order, self.challenge)
-        tables = [pack_table(table, KEY) for table in (self.directory, self.pads, self.holds)]
-        roster = pack_table(dict.fromkeys(self.members, b""), 0)
-        roster += pack_subset(self.sharers, self.members) + pack_subset(self.survivors, self.members)
-        fields = (*numbers, self.binding, *map(pack_chunk, (*keys, self.vector)), *tables)
-        return pack_state(ProtocolId.SECAGG, self.session.pack(), roster, *fields)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "SecaggClientState":
-        """The inverse of `to_bytes`; raises `ProtocolError` for other bytes."""
-        return read_state(ProtocolId.SECAGG, data, cls._read)
-
-    @classmethod
-    def _read(cls, reader: Reader) -> "SecaggClientState":
-        session, members = SecaggSession.read(reader), tuple(reader.table(0, CLIENT_LIMIT))
-        return cls(
-            session=session,
-            members=members,
-            sharers=reader.subset(members),
-            survivors=reader.subset(members),
-            client=reader.number(),
-            min_announced=reader.number(),
-            phase=Phase(reader.number()),
-            draws=reader.number(),
-            binding=reader.take(KEY),
-            root=read_optional_key(reader),
-            identity=read_optional_key(reader),
-            noise_seed=read_optional_key(reader),
-            roster=read_optional_key(reader),
-            order=read_optional_key(reader),
-            challenge=read_optional_key(reader),
-            vector=reader.chunk(packed_size(session.parameters.dim, session.parameters.bits)),
-            directory=reader.table(KEY, CLIENT_LIMIT),
-            pads=reader.table(KEY, CLIENT_LIMIT),
-            holds=reader.table(KEY, CLIENT_LIMIT),
-        )
-
-
-def new_identity(entropy: Entropy = crypto.system_entropy) -> bytes:
-    """The secret of a fresh Ed25519 identity, which a client creates once and keeps."""
-    return entropy(KEY)
-
-
-def new_seed(entropy: Entropy = crypto.system_entropy) -> bytes:
-    """A fresh seed of surplus noise, for a client whose vector has none: a simulation draws all noise at once."""
-    return entropy(KEY)
-
-
-def join_round(
-    session: SecaggSession,
-    client: int,
-    policy: SecaggPolicy,
-    *,
-    identity: bytes = b"",
-    directory: Mapping[int, bytes] | None = None,
-    noise_seed: bytes = b"",
-    entropy: Entropy = crypto.system_entropy,
-) -> SecaggClientState:
-    """The state of a client that was invited to a round.
-
-    Args:
-        session: built from what this client received itself. It must be a new one: in a second conversation with the
-            same context, a server could use announcements of the first, whose keys it has recovered. Whoever calls
-            this notes its sessions durably before, as a site of a federation notes its attempts.
-        client: its number.
-        policy: the minimum security it requires; weaker parameters raise `ProtocolError`.
-        identity: its Ed25519 secret; required against an active server.
-        directory: Ed25519 public keys of all who may take part, known in advance; required against an active server.
-        noise_seed: the seed of the surplus noise in its vector; required if the parameters have such noise.
-        entropy: source of its secrets: the operating system's everywhere but in tests.
-    """
-    policy.check(session.parameters)
-    wanted = KEY if session.parameters.surplus else 0
-    expect(len(noise_seed) == wanted, f"a noise seed of {wanted} bytes, got {len(noise_seed)}")
-    expect(0 <= client < CLIENT_LIMIT, f"0 <= client={client} < 2^32")
-    known = dict(directory or {})
-    if session.parameters.threat_model is ThreatModel.ACTIVE_SERVER and (
-        not identity or known.get(client) != crypto.public_identity(identity)
-    ):
-        raise UserError("Expected an identity listed in the directory: against an active server, keys are signed.")
-    return SecaggClientState(
-        session=session,
-        client=client,
-        min_announced=max(policy.min_cohort, session.parameters.min_survivors),
-        binding=session.context,
-        root=entropy(KEY),
-        identity=identity,
-        directory=known,
-        noise_seed=noise_seed,
-    )
-
-
-def set_vector(state: SecaggClientState, vector: Vector) -> SecaggClientState:
-    """The state with the client's contribution to the sum: uint32, each value below 2^bits."""
-    p = state.session.parameters
-    expect(vector.dtype == np.uint32 and vector.shape == (p.dim,), f"a uint32 vector of {p.dim} values")
-    expect(int(vector.max()) >> p.bits == 0, f"values below 2^{p.bits}")
-    expect(state.phase <= Phase.UPLOAD, "a vector before the upload")
-    return replace(state, vector=pack_vector(vector, p.bits))
+from tacit.wire.packing import Reader, Table
 
 
 def answer(state: SecaggClientState, request: bytes) -> tuple[SecaggClientState, bytes]:
@@ -259,10 +94,11 @@ def _draw(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, 
 def _share(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     roster = Roster.read(reader, state.session.parameters)
     circle, binding = _check_roster(state, roster)
-    pad, channel = (crypto.load_key(secret) for secret in _secrets(state))
+    pad, channel = _private_keys(state)
     near = sorted(roster.entries.keys() - {state.client})
     shared = {j: crypto.agree(channel, roster.entries[j][KEY:KEYS]) for j in near}
     shared[state.client] = crypto.derive(state.root, "own share", binding)
+    deals = {j: dealing.holder_key(shared[j], binding, state.client, j) for j in shared}
     signers = {*near, *circle.committee()} if state.active_server else set()
     after = replace(
         state,
@@ -271,12 +107,13 @@ def _share(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
         members=circle.members,
         order=circle.order,
         challenge=roster.challenge,
-        pads={j: pair_pad_key(pad, roster.entries[j][:KEY], binding, state.client, j) for j in near},
+        pads={j: pair_secret(pad, roster.entries[j][:KEY], binding, state.client, j) for j in near},
+        deals=deals,
         holds={j: dealing.holder_key(shared[j], binding, j, state.client) for j in shared},
         directory={j: state.directory[j] for j in signers},
         noise_seed=b"",
     )
-    return after, _deal(state, circle.parameters.threshold, binding, shared)
+    return after, _deal(state, circle.parameters.threshold, binding, deals)
 
 
 def _check(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
@@ -292,15 +129,20 @@ def _check(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
 
 
 def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
-    sharers = reader.subset(state.members)
+    sharers, disputed = reader.subset(state.members), read_disputed(reader, state.session.parameters)
     reader.expect_end()
     if not state.vector:
         raise ProtocolError("This client has no vector yet: it cannot upload.")
     _check_present(state, sharers, "has shared its secrets")
+    near = sorted(state.pads.keys() & sharers)
+    if not disputed <= set(near):
+        raise ProtocolError("Expected disputes with neighbours that have shared their secrets, got other clients.")
     signature = b""
     if state.active_server and state.session.parameters.draws:
         signature = crypto.sign(state.identity, sharers_statement(state.binding, state.members, sharers))
-    body = signature + padded_vector(state, sorted(state.pads.keys() & sharers))
+    escrowed = [_escrowed(state, j) for j in near]
+    spares = [_spare(state, j) for j in sorted(disputed)]
+    body = b"".join((signature, *escrowed, *spares, padded_vector(state, near)))
     after = replace(
         state,
         phase=Phase.AGREE if state.active_server else Phase.OPEN,
@@ -308,6 +150,7 @@ def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState
         vector=b"",
         sharers=sharers,
         pads=_only(state.pads, sharers),
+        deals={},
         holds=_only(state.holds, sharers),
     )
     return after, body
@@ -323,10 +166,15 @@ def _agree(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
 
 def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     survivors = _read_survivors(state, reader)
+    spares = read_spares(reader, state.session.parameters)
     if state.active_server:
         _check_agreement(state, survivors, reader)
     reader.expect_end()
+    if not all(j in state.holds.keys() & survivors and lost in state.sharers - survivors for j, lost in spares):
+        raise ProtocolError("Expected spare shares of survivors' secrets with dropouts, got a request for others.")
     body = b"".join(_revealed(state, j, survivors) for j in sorted(state.holds))
+    opened = [dealing.spare_elements(state.holds[j], state.binding, lost) for j, lost in spares]
+    body += b"".join(map(shamir.to_bytes, opened))
     closed = SecaggClientState(
         session=state.session,
         client=state.client,
@@ -334,6 +182,7 @@ def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, 
         phase=Phase.CLOSED,
         binding=state.binding,
         root=b"",
+        used=state.used,
     )
     return closed, body
 
@@ -352,11 +201,30 @@ _STEPS: dict[Phase, Callable[[SecaggClientState, Reader], tuple[SecaggClientStat
 def padded_vector(state: SecaggClientState, neighbours: list[int]) -> bytes:
     """The vector with its own pad and those of its neighbours (Bonawitz et al., Figure 4, round 2)."""
     p = state.session.parameters
-    total = unpack_vector(state.vector, p.dim, p.bits)
+    total = unpack_vector(state.vector, p.dim, p.bits).copy()
     own = own_pad_key(_seed(state, state.binding), state.binding, state.client)
-    added = [own, *(state.pads[j] for j in neighbours if j < state.client)]
-    pads.add_pads(total, added, [state.pads[j] for j in neighbours if j > state.client])
+    keys = {j: pair_pad_key(state.pads[j], state.binding, state.client, j) for j in neighbours}
+    added = [own, *(keys[j] for j in neighbours if j < state.client)]
+    pads.add_pads(total, added, [keys[j] for j in neighbours if j > state.client])
     return pack_vector(reduce(total, p.bits), p.bits)
+
+
+def _escrowed(state: SecaggClientState, neighbour: int) -> bytes:
+    """The secret of a pad, which can be read if the neighbour drops out, whatever key it has shared.
+
+    Then this client may be gone, too.
+    """
+    row = dealing.elements(state.holds[neighbour], state.session.parameters)
+    part = dealing.secret_part(row, dealing.PAD)
+    return dealing.escrow(state.pads[neighbour], part, state.binding, neighbour, state.client)
+
+
+def _spare(state: SecaggClientState, neighbour: int) -> bytes:
+    """The same secret, shared among all holders: for a neighbour whose share at this client is disputed."""
+    keys = [state.deals[j] for j in sorted(state.deals)]
+    held = [dealing.spare_elements(key, state.binding, neighbour) for key in keys]
+    none = np.zeros(0, np.uint64)
+    return dealing.corrections([state.pads[neighbour]], none, held, state.circle.parameters.threshold)
 
 
 def _only(table: Table, clients: Iterable[int]) -> dict[int, bytes]:
@@ -366,32 +234,36 @@ def _only(table: Table, clients: Iterable[int]) -> dict[int, bytes]:
 # Secrets, all derived from the root
 
 
-def _secrets(state: SecaggClientState) -> tuple[bytes, bytes]:
+def _private_keys(state: SecaggClientState) -> tuple[PrivateKey, PrivateKey]:
     """The private halves of the pad key and the channel key; fresh in every session."""
     context = state.session.context
-    return crypto.derive(state.root, "pad key", context), crypto.derive(state.root, "channel key", context)
+    pad = pad_private_key(_pad_secret(state), context, state.client)
+    return pad, crypto.load_key(crypto.derive(state.root, "channel key", context))
+
+
+def _pad_secret(state: SecaggClientState) -> bytes:
+    return crypto.derive(state.root, "pad secret", state.session.context, length=dealing.SECRET)
 
 
 def _seed(state: SecaggClientState, binding: bytes) -> bytes:
-    return crypto.derive(state.root, "seed", binding)
+    return crypto.derive(state.root, "seed", binding, length=dealing.SECRET)
 
 
 def _public_keys(state: SecaggClientState) -> bytes:
-    return b"".join(crypto.public_key(crypto.load_key(secret)) for secret in _secrets(state))
+    return b"".join(map(crypto.public_key, _private_keys(state)))
 
 
 def _nonces(state: SecaggClientState) -> list[bytes]:
     return graph.chain(crypto.derive(state.root, "nonces", state.session.context))
 
 
-def _deal(state: SecaggClientState, threshold: int, binding: bytes, shared: Mapping[int, bytes]) -> bytes:
+def _deal(state: SecaggClientState, threshold: int, binding: bytes, deals: Table) -> bytes:
     """What this client publishes about its secrets."""
     p = state.session.parameters
     generator = crypto.keystream(crypto.derive(state.root, "masks", binding))
     masks = shamir.uniform(dealing.MASKS, lambda count: generator.update(bytes(count)))
-    keys = [dealing.holder_key(shared[j], binding, state.client, j) for j in sorted(shared)]
-    secrets = [_seed(state, binding), _secrets(state)[0], *dealing.noise_chain(state.noise_seed, p)]
-    return dealing.corrections(secrets, masks, [dealing.elements(key, p) for key in keys], threshold)
+    secrets = [_seed(state, binding), _pad_secret(state), *dealing.noise_chain(state.noise_seed, p)]
+    return dealing.corrections(secrets, masks, [dealing.elements(deals[j], p) for j in sorted(deals)], threshold)
 
 
 # What a client requires before it answers
@@ -489,15 +361,14 @@ def _check_agreement(state: SecaggClientState, survivors: frozenset[int], reader
 
 
 def _revealed(state: SecaggClientState, client: int, survivors: frozenset[int]) -> bytes:
-    """What may be revealed about a client: a share of its seed if it uploaded, of its pad key if it dropped out.
+    """What may be revealed about a client: a share of its seed if it uploaded, of its pads' secret if it dropped out.
 
-    With the latter the key of the pad with it, in case it has shared a wrong one. With surplus noise, a share of a
-    survivor's noise seed, at the level that follows from the number of survivors.
+    With surplus noise, also a share of a survivor's noise seed, at the level that follows from the number of survivors.
     """
     p = state.session.parameters
     row = dealing.elements(state.holds[client], p)
     if client not in survivors:
-        return shamir.to_bytes(dealing.secret_part(row, dealing.PAD_KEY)) + state.pads[client]
+        return shamir.to_bytes(dealing.secret_part(row, dealing.PAD))
     level = dealing.level_of(p, len(survivors))
     noise = shamir.to_bytes(dealing.secret_part(row, dealing.NOISE + level - 1)) if level else b""
     return shamir.to_bytes(dealing.secret_part(row, dealing.SEED)) + noise

@@ -13,13 +13,12 @@ Clients may lie. Up to the declared fraction of them the sum is exact, and nobod
   corrupt has lied, and is named.
 - A holder that reveals another share than the one about which it has answered has lied, and is named.
 - A client whose shares are consistent, but not of the key that it has announced, has lied, and is named. If it has
-  uploaded, that is without consequence. If it dropped out, its neighbours' own keys remove the pads with it.
-
-Not covered: if a client shares a wrong key, drops out before its upload, and a neighbour that has uploaded drops out
-too, there is no sum.
+  uploaded, that is without consequence. If it dropped out, its pads are removed by what its neighbours have escrowed
+  with their uploads: the secret of each pad, encrypted with their shares of this client's secret. All these shares can
+  be computed once the client's secret is recovered, also those of neighbours that have dropped out since. A neighbour
+  that is in dispute with the client has no such share; it shares the secret among its own holders instead.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -32,11 +31,10 @@ from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, SIGNATURE, Entropy, PrivateKey
 from tacit.protocols.kit import Exchange, Outcome, ReplyStatus, ServerSide, Transcript
 from tacit.protocols.secagg import dealing, graph, pads, secagg_messages, shamir
-from tacit.protocols.secagg.dealing import Dealing
-from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle, GraphParameters, ThreatModel
-from tacit.protocols.secagg.pads import Vector
+from tacit.protocols.secagg.dealing import SECRET, SHARE, Dealing
+from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle, ThreatModel
+from tacit.protocols.secagg.pads import RemovePads, Vector
 from tacit.protocols.secagg.parameters import Parameters, SecaggSession
-from tacit.protocols.secagg.secagg_client import roster_binding
 from tacit.protocols.secagg.secagg_messages import (
     KEYS,
     Direction,
@@ -48,30 +46,20 @@ from tacit.protocols.secagg.secagg_messages import (
     pack_signatures,
     sharers_statement,
 )
-from tacit.protocols.secagg.shamir import SHARE, Field
+from tacit.protocols.secagg.shamir import Field
+from tacit.protocols.secagg.unmasking import (
+    Announced,
+    Lies,
+    PaddedUpload,
+    Revealed,
+    RosterGraph,
+    SecretRecovery,
+    lies_in_answers,
+    read_revealed,
+)
 from tacit.wire.packing import Reader, pack_subset
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Lies:
-    """Who has lied, as far as it is certain if at most the declared fraction of clients did.
-
-    Attributes:
-        dealers: clients that shared inconsistent secrets, or a key other than the announced one.
-        holders: clients that revealed wrong shares of others' secrets.
-        disputed: (client, holder) of whom one lies; it cannot be said which.
-    """
-
-    dealers: frozenset[int] = frozenset()
-    holders: frozenset[int] = frozenset()
-    disputed: frozenset[tuple[int, int]] = frozenset()
-
-    @property
-    def named(self) -> frozenset[int]:
-        """All clients that have certainly lied."""
-        return self.dealers | self.holders
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,71 +76,13 @@ class SecaggOutcome(Outcome[Vector, Phase]):
     lies: Lies = field(default_factory=Lies)
 
 
-@dataclass(frozen=True)
-class _Announced:
-    """What a client announced, and its nonce once it is drawn."""
-
-    keys: bytes
-    committed: bytes
-    signature: bytes
-    nonce: bytes = b""
-
-    @property
-    def entry(self) -> bytes:
-        return self.keys + self.nonce + self.signature
-
-    @property
-    def digest(self) -> bytes:
-        return graph.keys_digest(self.keys) + self.nonce
-
-
-@dataclass(frozen=True, eq=False)
-class _Graph:
-    """What the server knows once the roster is fixed: clients, their neighbours, and what binds all that follows."""
-
-    circle: Circle
-    roster: bytes
-    challenge: bytes
-    announced: Mapping[int, _Announced]
-    neighbours: Mapping[int, frozenset[int]]
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        return self.circle.members
-
-    @property
-    def parameters(self) -> GraphParameters:
-        return self.circle.parameters
-
-    @property
-    def committed_challenge(self) -> bytes:
-        return crypto.digest("challenge", self.challenge)
-
-    @property
-    def binding(self) -> bytes:
-        return roster_binding(self.roster, self.circle.order, self.committed_challenge)
-
-    def holders(self, client: int, present: Iterable[int]) -> frozenset[int]:
-        """Who of those present holds shares of this client's secrets: its neighbours and itself."""
-        return (self.neighbours[client] | {client}).intersection(present)
-
-
-@dataclass(frozen=True)
-class _Revealed:
-    """What a client revealed: shares of seeds, of pad keys and of noise seeds, and keys of its pads with dropouts."""
-
-    seeds: Mapping[int, Field]
-    keys: Mapping[int, Field]
-    noise: Mapping[int, Field]
-    pads: Mapping[int, bytes]
-
-
 def converse(
     session: SecaggSession,
     clients: Iterable[int],
     directory: Mapping[int, bytes] | None = None,
     *,
     entropy: Entropy = crypto.system_entropy,
+    remove: RemovePads | None = None,
 ) -> ServerSide[SecaggOutcome]:
     """One round of secure aggregation with the invited clients.
 
@@ -161,6 +91,7 @@ def converse(
         clients: numbers of the cohort.
         directory: their identities; required against an active server.
         entropy: source of the challenge, which clients must not know when they share their secrets.
+        remove: removes pads from the sum; None: here. `tacit.protocols.pad_processes` does it in several processes.
 
     Raises:
         TooFewClientsError: fewer than `session.parameters.min_survivors` remain, or a secret cannot be recovered.
@@ -168,7 +99,7 @@ def converse(
     cohort = sorted(set(clients))
     expect(len(cohort) == session.parameters.cohort, f"{session.parameters.cohort} clients, got {len(cohort)}")
     session.parameters.graph(len(cohort))  # raises before the first request if no threshold is possible
-    return _Server(session, dict(directory or {}), entropy(KEY)).run(cohort)
+    return _Server(session, dict(directory or {}), entropy(KEY), remove or pads.remove_pads).run(cohort)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +109,7 @@ class _Server:
     session: SecaggSession
     directory: Mapping[int, bytes]
     challenge: bytes
+    remove: RemovePads
     transcript: Transcript[Phase] = field(default_factory=Transcript)
 
     @property
@@ -192,20 +124,19 @@ class _Server:
         around = yield from self._draw((yield from self._announce(cohort)))
         dealings = yield from self._share(around)
         lies, sharers = yield from self._check_dealings(around, dealings)
-        total, signed = yield from self._upload(around, sharers)
-        survivors = frozenset(signed)
-        agreed = (yield from self._agree(around, sharers, survivors)) if self._active else {}
-        revealed = yield from self._open(around, sharers, signed, agreed)
-        end = _Reconstruction(self._p, around, dealings, lies, survivors, revealed)
-        pads.remove_pads(total, *end.pads(sharers))
+        total, uploads = yield from self._upload(around, sharers, lies)
+        agreed = (yield from self._agree(around, sharers, frozenset(uploads))) if self._active else {}
+        revealed = yield from self._open(around, sharers, uploads, agreed)
+        end = SecretRecovery(self._p, around, dealings, lies, uploads, revealed)
+        self.remove(total, *end.pads(sharers))
         seeds = end.noise_seeds()
-        survived = tuple(sorted(survivors))
+        survived = tuple(sorted(uploads))
         return SecaggOutcome(pads.reduce(total, self._p.bits), survived, self.transcript, seeds, end.lies)
 
-    def _announce(self, cohort: list[int]) -> ServerSide[dict[int, _Announced]]:
+    def _announce(self, cohort: list[int]) -> ServerSide[dict[int, Announced]]:
         context, seen = self.session.context, set[bytes]()
 
-        def read(client: int, reader: Reader) -> _Announced:
+        def read(client: int, reader: Reader) -> Announced:
             keys, committed = reader.take(KEYS), reader.take(KEY * self._p.draws)
             signature = reader.take(SIGNATURE * self._active)
             reader.expect_end()
@@ -213,11 +144,11 @@ class _Server:
                 statement = announcement_statement(context, client, keys, committed)
                 crypto.verify(self.directory[client], signature, statement)
             _check_keys(keys[:KEY], keys[KEY:], seen)
-            return _Announced(keys, committed, signature)
+            return Announced(keys, committed, signature)
 
         return (yield from self._request(Phase.ANNOUNCE, (context, context), dict.fromkeys(cohort, b""), read))
 
-    def _draw(self, announced: Mapping[int, _Announced]) -> ServerSide[_Graph]:
+    def _draw(self, announced: Mapping[int, Announced]) -> ServerSide[RosterGraph]:
         """Draw an order among all who announced; whoever does not open its nonce is lost, and the others draw again."""
         for draw in range(1, MAX_DRAWS + 1):
             self._check_enough(announced)
@@ -231,7 +162,7 @@ class _Server:
             announced = {j: announced[j] for j in nonces}
         raise TooFewClientsError(f"Clients were lost in each of {MAX_DRAWS} draws of an order: there is no sum.")
 
-    def _nonces(self, draw: int, roster: bytes, announced: Mapping[int, _Announced]) -> ServerSide[dict[int, bytes]]:
+    def _nonces(self, draw: int, roster: bytes, announced: Mapping[int, Announced]) -> ServerSide[dict[int, bytes]]:
         def read(client: int, reader: Reader) -> bytes:
             nonce = reader.take(NONCE)
             reader.expect_end()
@@ -242,16 +173,15 @@ class _Server:
         bindings = (self.session.context, self.session.context)
         return (yield from self._request(Phase.DRAW, bindings, dict.fromkeys(sorted(announced), roster), read))
 
-    def _graph(self, roster: bytes, announced: Mapping[int, _Announced], nonces: dict[int, bytes]) -> _Graph:
+    def _graph(self, roster: bytes, announced: Mapping[int, Announced], nonces: dict[int, bytes]) -> RosterGraph:
         members = tuple(sorted(announced))
         circle = Circle(members, self._p.graph(len(members)), graph.draw_order(roster, nonces))
         drawn = {
-            j: _Announced(each.keys, each.committed, each.signature, nonces.get(j, b""))
-            for j, each in announced.items()
+            j: Announced(each.keys, each.committed, each.signature, nonces.get(j, b"")) for j, each in announced.items()
         }
-        return _Graph(circle, roster, self.challenge, drawn, circle.neighbourhoods())
+        return RosterGraph(self.session.context, circle, roster, self.challenge, drawn, circle.neighbourhoods())
 
-    def _share(self, around: _Graph) -> ServerSide[dict[int, Dealing]]:
+    def _share(self, around: RosterGraph) -> ServerSide[dict[int, Dealing]]:
         def body(client: int) -> bytes:
             near = around.holders(client, around.members)
             entries = {j: around.announced[j].entry for j in near}
@@ -268,7 +198,7 @@ class _Server:
         return shared
 
     def _check_dealings(
-        self, around: _Graph, dealings: Mapping[int, Dealing]
+        self, around: RosterGraph, dealings: Mapping[int, Dealing]
     ) -> ServerSide[tuple[Lies, frozenset[int]]]:
         """The lies that holders' answers show, and the clients with whom others may pad."""
         dealers = frozenset(dealings)
@@ -281,10 +211,10 @@ class _Server:
         body = self.challenge + pack_subset(dealers, around.members)
         bodies = dict.fromkeys(sorted(dealers), body)
         given = yield from self._request(Phase.CHECK, (around.binding, around.binding), bodies, read)
-        lies, excluded = _lies_in_answers(self._p, around, dealings, given)
+        lies, excluded = lies_in_answers(self._p, around, dealings, given)
         return lies, self._recoverable(around, frozenset(given) - excluded)
 
-    def _recoverable(self, around: _Graph, sharers: frozenset[int]) -> frozenset[int]:
+    def _recoverable(self, around: RosterGraph, sharers: frozenset[int]) -> frozenset[int]:
         """Clients of which enough neighbours remain; the rest count as dropouts before they pad anything."""
         while True:
             self._check_enough(sharers)
@@ -294,29 +224,40 @@ class _Server:
                 return kept
             sharers = kept
 
-    def _upload(self, around: _Graph, sharers: frozenset[int]) -> ServerSide[tuple[Vector, dict[int, bytes]]]:
+    def _upload(
+        self, around: RosterGraph, sharers: frozenset[int], lies: Lies
+    ) -> ServerSide[tuple[Vector, dict[int, PaddedUpload]]]:
         total = np.zeros(self._p.dim, np.uint32)
         padded = sharers_statement(around.binding, around.members, sharers)
         signs = self._active and self._p.draws
+        disputed = {j: sorted(i for i, holder in lies.disputed if holder == j and i in sharers) for j in sharers}
 
-        def read(client: int, reader: Reader) -> bytes:
+        def read(client: int, reader: Reader) -> PaddedUpload:
             signature = reader.take(SIGNATURE * signs)
             if signs:
                 crypto.verify(self.directory[client], signature, padded)
+            escrowed = {j: reader.take(SECRET) for j in sorted(around.neighbours[client] & sharers)}
+            spares = {j: self._read_spare(around, client, reader) for j in disputed[client]}
             np.add(total, pads.unpack_vector(reader.rest(), self._p.dim, self._p.bits), out=total)
-            return signature
+            return PaddedUpload(signature, escrowed, spares)
 
-        bodies = dict.fromkeys(sorted(sharers), pack_subset(sharers, around.members))
-        signed = yield from self._request(Phase.UPLOAD, (around.binding, around.binding), bodies, read)
-        survivors = frozenset(signed)
+        subset = pack_subset(sharers, around.members)
+        bodies = {j: subset + secagg_messages.pack_disputed(disputed[j]) for j in sorted(sharers)}
+        uploads = yield from self._request(Phase.UPLOAD, (around.binding, around.binding), bodies, read)
+        survivors = frozenset(uploads)
         self._check_enough(survivors)
         remaining = around.circle.remaining(survivors)
         if any(remaining[j] < around.parameters.floor for j in survivors):
             raise TooFewClientsError("A survivor has too few neighbours left: there is no sum.")
-        return total, signed
+        return total, uploads
+
+    def _read_spare(self, around: RosterGraph, client: int, reader: Reader) -> Dealing:
+        holders, threshold = tuple(sorted(around.holders(client, around.members))), around.parameters.threshold
+        size = SHARE * (len(holders) - threshold + 1)
+        return Dealing.read(reader.take(size), holders, threshold, dealing.LIMBS)
 
     def _agree(
-        self, around: _Graph, sharers: frozenset[int], survivors: frozenset[int]
+        self, around: RosterGraph, sharers: frozenset[int], survivors: frozenset[int]
     ) -> ServerSide[dict[int, bytes]]:
         statement = agreement_statement(around.binding, around.members, sharers, survivors)
 
@@ -330,17 +271,25 @@ class _Server:
         return (yield from self._request(Phase.AGREE, (around.binding, around.binding), bodies, read))
 
     def _open(
-        self, around: _Graph, sharers: frozenset[int], signed: Mapping[int, bytes], agreed: Mapping[int, bytes]
-    ) -> ServerSide[dict[int, _Revealed]]:
-        survivors = frozenset(signed)
+        self,
+        around: RosterGraph,
+        sharers: frozenset[int],
+        uploads: Mapping[int, PaddedUpload],
+        agreed: Mapping[int, bytes],
+    ) -> ServerSide[dict[int, Revealed]]:
+        survivors = frozenset(uploads)
         asked, consent = self._consent(around, survivors, agreed)
+        spared = [(j, lost) for j in sorted(survivors) for lost in sorted(uploads[j].spares.keys() - survivors)]
+        spares = {m: [pair for pair in spared if pair[0] in around.holders(m, survivors)] for m in asked}
 
         def body(client: int) -> bytes:
-            near = sorted(around.neighbours[client] & survivors)
-            return pack_subset(survivors, around.members) + consent + b"".join(signed[j] for j in near)
+            signed = [uploads[j].signature for j in sorted(around.neighbours[client] & survivors)]
+            pairs = secagg_messages.pack_spares(spares[client])
+            return b"".join((pack_subset(survivors, around.members), pairs, consent, *signed))
 
-        def read(client: int, reader: Reader) -> _Revealed:
-            revealed = _read_revealed(self._p, reader, sorted(around.holders(client, sharers)), survivors)
+        def read(client: int, reader: Reader) -> Revealed:
+            about = sorted(around.holders(client, sharers))
+            revealed = read_revealed(self._p, reader, about, survivors, spares[client])
             reader.expect_end()
             return revealed
 
@@ -348,7 +297,7 @@ class _Server:
         return (yield from self._request(Phase.OPEN, bindings, {j: body(j) for j in asked}, read))
 
     def _consent(
-        self, around: _Graph, survivors: frozenset[int], agreed: Mapping[int, bytes]
+        self, around: RosterGraph, survivors: frozenset[int], agreed: Mapping[int, bytes]
     ) -> tuple[list[int], bytes]:
         """Whom to ask to open, and the signatures without which they would not; none against a semi-honest server."""
         if not self._active:
@@ -398,118 +347,3 @@ def _check_keys(pad: bytes, channel: bytes, seen: set[bytes]) -> None:
         if key in seen:
             raise ProtocolError("Two clients announced the same key.")
         seen.add(key)
-
-
-def _read_revealed(p: Parameters, reader: Reader, about: list[int], survivors: frozenset[int]) -> _Revealed:
-    """What a client revealed about these clients."""
-    level, seeds, keys, noise = (
-        dealing.level_of(p, len(survivors)),
-        dict[int, Field](),
-        dict[int, Field](),
-        dict[int, Field](),
-    )
-    pad_keys: dict[int, bytes] = {}
-    for j in about:
-        share = shamir.from_bytes(reader.take(SHARE))
-        if j in survivors:
-            seeds[j] = share
-        else:
-            keys[j], pad_keys[j] = share, reader.take(KEY)
-        if j in survivors and level:
-            noise[j] = shamir.from_bytes(reader.take(SHARE))
-    return _Revealed(seeds, keys, noise, pad_keys)
-
-
-def _lies_in_answers(
-    p: Parameters, around: _Graph, dealings: Mapping[int, Dealing], given: Mapping[int, Mapping[int, Field]]
-) -> tuple[Lies, frozenset[int]]:
-    """What holders' answers show: lies, and the clients that cannot take part because their shares do not fit."""
-    excluded, named, disputes, suspects = set[int](), set[int](), set[tuple[int, int]](), Counter[int]()
-    for client, each in dealings.items():
-        answered = {j: given[j][client] for j in each.holders if j in given}
-        corrections = dealing.answers(each.corrections, around.challenge, around.binding)
-        wrong = each.liars(answered, corrections, around.parameters.liars, frozenset(suspects))
-        if wrong is None:
-            excluded.add(client)
-            if len(answered) >= each.threshold + 2 * around.parameters.liars:
-                named.add(client)
-            continue
-        suspects.update(wrong)
-        disputes |= {(client, holder) for holder in wrong}
-    holders = frozenset(holder for holder, count in suspects.items() if count > p.colluding)
-    disputed = frozenset(pair for pair in disputes if pair[1] not in holders)
-    return Lies(frozenset(named), holders, disputed), frozenset(excluded)
-
-
-class _Reconstruction:
-    """Recovers the secrets that clients have opened, and who has lied about them."""
-
-    def __init__(
-        self,
-        p: Parameters,
-        around: _Graph,
-        dealings: Mapping[int, Dealing],
-        lies: Lies,
-        survivors: frozenset[int],
-        revealed: Mapping[int, _Revealed],
-    ) -> None:
-        self._p, self._around, self._dealings, self._survivors = p, around, dealings, survivors
-        self._revealed, self.lies = revealed, lies
-        self._suspects: frozenset[int] = lies.holders
-
-    def pads(self, sharers: frozenset[int]) -> tuple[list[bytes], list[bytes]]:
-        """The keys of the pads that remain in the sum: of those added, and of those subtracted."""
-        binding = self._around.binding
-        seeds = self._recover({i: each.seeds for i, each in self._revealed.items()}, self._survivors, dealing.SEED)
-        added = [pads.own_pad_key(dealing.seed_of(seeds[j]), binding, j) for j in sorted(self._survivors)]
-        subtracted: list[bytes] = []
-        lost = sharers - self._survivors
-        keys = self._recover({i: each.keys for i, each in self._revealed.items()}, lost, dealing.PAD_KEY)
-        for dropout in sorted(lost):
-            for j, key in sorted(self._pads_with(dropout, dealing.seed_of(keys[dropout])).items()):
-                (added if j > dropout else subtracted).append(key)  # the larger of a pair has added it
-        return added, subtracted
-
-    def _pads_with(self, dropout: int, secret: bytes) -> dict[int, bytes]:
-        """The keys of a dropout's pads with survivors: by its own key, or if it has shared a wrong one, by theirs."""
-        around, private = self._around, crypto.load_key(secret)
-        near = around.neighbours[dropout] & self._survivors
-        if crypto.public_key(private) == around.announced[dropout].keys[:KEY]:
-            keys = {j: around.announced[j].keys[:KEY] for j in near}
-            return {j: pads.pair_pad_key(private, key, around.binding, dropout, j) for j, key in keys.items()}
-        self.lies = Lies(self.lies.dealers | {dropout}, self.lies.holders, self.lies.disputed)
-        if not near <= self._revealed.keys():
-            raise TooFewClientsError(
-                f"Client {dropout} shared a wrong key and dropped out, and so did a neighbour: there is no sum."
-            )
-        return {j: self._revealed[j].pads[dropout] for j in near}
-
-    def noise_seeds(self) -> dict[int, bytes]:
-        """The seed of every survivor at the level that is opened; empty if none is."""
-        level = dealing.level_of(self._p, len(self._survivors))
-        if not level:
-            return {}
-        given = {i: each.noise for i, each in self._revealed.items()}
-        limbs = self._recover(given, self._survivors, dealing.NOISE + level - 1)
-        return {j: dealing.seed_of(limbs[j]) for j in sorted(self._survivors)}
-
-    def _recover(
-        self, given: Mapping[int, Mapping[int, Field]], clients: frozenset[int], place: int
-    ) -> dict[int, list[int]]:
-        """The limbs of each client's secret, from what holders gave; holders whose shares are wrong are named."""
-        found = {}
-        for client in sorted(clients):
-            each = self._dealings[client]
-            corrections = dealing.secret_part(each.corrections, place)
-            usable = {
-                j: given[j][client]
-                for j in each.holders
-                if j in given and client in given[j] and (client, j) not in self.lies.disputed
-            }
-            wrong = each.liars(usable, corrections, self._around.parameters.degree, self._suspects)
-            if wrong is None:
-                raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")
-            self._suspects |= wrong
-            self.lies = Lies(self.lies.dealers, self.lies.holders | wrong, self.lies.disputed)
-            found[client] = each.recover({j: share for j, share in usable.items() if j not in wrong}, corrections)
-        return found

@@ -3,21 +3,18 @@
 Every refusal names the client, what came, what was expected, and the line that would fix it.
 """
 
-import tempfile
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from tacit.core.adapted import InputFields
-from tacit.core.data_frames import as_numbers, columns_of, is_frame, take_target
+from tacit.core.intake.data_frames import as_numbers, columns_of, is_frame, take_target
+from tacit.core.intake.tensors import joined, to_tensor
 from tacit.core.schema import listed
 from tacit.errors import DataError
 
@@ -80,25 +77,7 @@ def pool(rows: Sequence[ClientSamples], names: Sequence[str], fields: InputField
     ys = [each.y for each in rows]
     _check_alike(xs, names, "inputs")
     _check_alike(ys, names, "targets")
-    return _joined(xs), _joined(ys)
-
-
-def to_tensor(values: Any, who: str) -> Tensor:
-    """Numbers as a tensor; arrays share their memory. `who` names them in error messages."""
-    if isinstance(values, Tensor):
-        return _plain_tensor(values, who)
-    if hasattr(values, "toarray") and hasattr(values, "nnz"):
-        raise DataError(f"Expected {who} as a dense array, got a sparse matrix. Convert it with .toarray().")
-    array = _to_array(values, who)
-    if array.dtype.kind in "US":
-        raise DataError(_strings(who, str(array.flat[0]) if array.size else ""))
-    if array.dtype.kind in "Mm":
-        raise DataError(f"Expected numbers for {who}, got dates. Convert them, for example to days since the first.")
-    if array.dtype.kind == "O":
-        raise DataError(_objects(who, array))
-    if array.dtype.kind == "c":
-        raise DataError(f"Expected real numbers for {who}, got {array.dtype}. Give real and imaginary parts.")
-    return _share(array)
+    return joined(xs), joined(ys)
 
 
 def _inputs_and_targets(data: Any, who: str, target: object) -> tuple[Any, Any]:
@@ -281,134 +260,6 @@ def _check_alike(parts: Sequence[Tensor], names: Sequence[str], what: str) -> No
 
 def _kind(part: Tensor) -> str:
     return f"{part.dtype}, shape {tuple(part.shape[1:])} per sample"
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """One tensor of all rows: the memory itself where the parts follow each other in it, otherwise a copy."""
-    if len(parts) == 1:
-        return parts[0]
-    wide = reduce(torch.promote_types, (part.dtype for part in parts))
-    parts = [part if part.dtype == wide else part.to(wide) for part in parts]
-    if all(part.is_contiguous() for part in parts):
-        ends = (part.data_ptr() + part.numel() * part.element_size() for part in parts)
-        follows = all(end == after.data_ptr() for end, after in zip(ends, parts[1:], strict=False))
-        if follows and all(map(is_mapped, parts)):
-            return _spanned([getattr(part, MAPPED) for part in parts])
-    return _pooled_on_disk(parts) if any(hasattr(part, MAPPED) for part in parts) else torch.cat(list(parts))
-
-
-MAPPED = "_tacit_mapped"  # the memory-mapped array that a tensor shows
-
-
-def _spanned(arrays: Sequence[NDArray[Any]]) -> Tensor:
-    """Arrays that follow each other in one file, as one tensor without a copy."""
-    root, first = arrays[0], arrays[0]
-    while isinstance(root.base, np.ndarray):
-        root = root.base
-    begin = (first.__array_interface__["data"][0] - root.__array_interface__["data"][0]) // first.itemsize
-    count = sum(array.size for array in arrays)
-    return _share(root.reshape(-1).view(first.dtype)[begin : begin + count].reshape(-1, *first.shape[1:]))
-
-
-def _pooled_on_disk(parts: Sequence[Tensor]) -> Tensor:
-    """A copy in a temporary file, which disappears with the process: the parts may be larger than memory."""
-    count, shape = sum(map(len, parts)), tuple(parts[0].shape[1:])
-    kind = torch.empty(0, dtype=parts[0].dtype).numpy().dtype
-    with tempfile.TemporaryFile() as file:
-        pooled: NDArray[Any] = np.memmap(file, dtype=kind, mode="w+", shape=(count, *shape))
-    begin = 0
-    for part in parts:
-        pooled[begin : begin + len(part)] = part.numpy()
-        begin += len(part)
-    return _share(pooled)
-
-
-def _plain_tensor(values: Tensor, who: str) -> Tensor:
-    if values.is_sparse or values.layout != torch.strided:
-        raise DataError(f"Expected {who} as a dense tensor, got a sparse one. Convert it with .to_dense().")
-    if values.is_complex():
-        raise DataError(f"Expected real numbers for {who}, got {values.dtype}. Use torch.view_as_real(x).")
-    if values.is_quantized:
-        raise DataError(f"Expected plain numbers for {who}, got {values.dtype}. Convert them with .dequantize().")
-    return _ordinary(values.detach().cpu() if values.requires_grad or values.device.type != "cpu" else values)
-
-
-def _ordinary(values: Tensor) -> Tensor:
-    """Numbers of a type that kernels and NumPy have; half precision becomes float32."""
-    if values.dtype in (torch.float16, torch.bfloat16):
-        return values.float()
-    return values
-
-
-def _to_array(values: Any, who: str) -> NDArray[Any]:
-    if isinstance(values, np.ndarray):
-        return values
-    if hasattr(values, "__array__"):  # a column of pandas or Polars, an image of PIL
-        return np.asarray(values)
-    if isinstance(values, list | tuple) and any(isinstance(each, Tensor) for each in values):
-        return _list_of_tensors(values, who)
-    try:
-        return np.array(values)
-    except ValueError as error:  # ragged
-        raise DataError(
-            f"Expected samples of one shape for {who}, got lists of different lengths. Pad them to one length."
-        ) from error
-
-
-def _list_of_tensors(values: Sequence[Any], who: str) -> NDArray[Any]:
-    shapes = {tuple(torch.as_tensor(each).shape) for each in values}
-    if len(shapes) > 1:
-        found = ", ".join(map(str, sorted(shapes)[:3]))
-        raise DataError(
-            f"Expected samples of one shape for {who}, got {found}. Pad them to one length, for example with "
-            "torch.nn.utils.rnn.pad_sequence."
-        )
-    return _plain_tensor(torch.stack([torch.as_tensor(each) for each in values]), who).numpy()
-
-
-def _share(array: NDArray[Any]) -> Tensor:
-    """A tensor that shares the array's memory where PyTorch can; whole numbers get a type that it computes with."""
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)
-    if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
-        array = array.astype(np.float32 if array.dtype.itemsize == 2 else np.float64)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if any(stride < 0 for stride in array.strides):
-        array = array.copy()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")  # nobody writes to samples
-        tensor = torch.from_numpy(np.asarray(array))
-    if _is_mapped(array):
-        setattr(tensor, MAPPED, array)
-    return tensor
-
-
-def is_mapped(tensor: Tensor) -> bool:
-    """Whether these numbers are in a file that is mapped into memory."""
-    return hasattr(tensor, MAPPED)
-
-
-def _is_mapped(array: NDArray[Any]) -> bool:
-    return isinstance(array, np.memmap) or (isinstance(array.base, np.ndarray) and _is_mapped(array.base))
-
-
-def _strings(who: str, example: str) -> str:
-    return (
-        f"Expected numbers for {who}, got strings such as {example!r}. Number the classes: "
-        "names, y = numpy.unique(y, return_inverse=True); for a table with categories use tacit.Task.from_table."
-    )
-
-
-def _objects(who: str, array: NDArray[Any]) -> str:
-    example = next((value for value in array.flat if value is not None), None)
-    if isinstance(example, str):
-        return _strings(who, example)
-    if any(value is None for value in array.flat):
-        return f"Expected numbers for {who}, got missing values (None). Fill or remove them."
-    if isinstance(example, list | tuple | np.ndarray):
-        return f"Expected samples of one shape for {who}, got {type(example).__name__}s as objects. Use np.stack(x)."
-    return f"Expected numbers for {who}, got an array of {type(example).__name__}. Convert it with x.astype(float)."
 
 
 def capitalized(who: str) -> str:

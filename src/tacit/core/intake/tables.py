@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.core.data_frames import Columns, columns_of, is_columns, is_frame, missing_as_none
+from tacit.core.intake.data_frames import Columns, columns_of, is_columns, is_frame, missing_as_none
 from tacit.core.schema import listed
 from tacit.errors import DataError
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.tasks.intake import read_table
+from tacit.core.intake.tables import read_table
 
 ROWS = 60
 RANDOM = np.random.default_rng(0)

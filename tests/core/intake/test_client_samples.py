@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import tacit
-from tacit.core.sample_intake import is_mapped
+from tacit.core.intake.tensors import is_mapped
 
 X = np.random.default_rng(0).normal(size=(12, 3))
 Y = np.arange(12) % 2

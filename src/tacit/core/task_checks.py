@@ -1,0 +1,95 @@
+"""The checks that a task's data must pass: finite, of one form, and held-out samples that no client owns."""
+
+import torch
+from torch import Tensor
+
+from tacit.core.overlap import find_overlap
+from tacit.core.population import Population, Samples
+from tacit.errors import DataError
+
+CHECKED_AT_ONCE = 1 << 24  # numbers
+
+
+def check_population(population: Population) -> None:
+    """Raise `DataError` unless every client has samples, and all numbers are finite."""
+    if population.is_elsewhere:
+        return
+    sizes = population.sizes
+    if int(sizes.min()) == 0:
+        empty = (sizes == 0).nonzero().flatten().tolist()
+        raise DataError(
+            f"Expected every client to have data, but {population.label(empty[0])} has none "
+            f"({len(empty)} of {len(sizes)} are empty). Remove empty clients."
+        )
+    if len(population.x) != len(population.y):
+        raise DataError(f"Expected one target per sample, got {len(population.x)} and {len(population.y)}.")
+    if int(population.sample_indices.min()) < 0 or int(population.sample_indices.max()) >= len(population.x):
+        raise DataError(f"Expected the clients' sample indices in [0, {len(population.x)}), the size of the pool.")
+    if not _finite(population.x):
+        raise DataError(
+            f"Expected finite data, but {_non_finite_client(population)} has NaN or infinite values. Remove or fill "
+            "them, for example with torch.nan_to_num(x)."
+        )
+
+
+def _finite(x: Tensor) -> bool:
+    """Whether all numbers are finite; a part at a time, because they may be on disk."""
+    if not x.is_floating_point():
+        return True
+    rows = max(1, CHECKED_AT_ONCE // max(1, x[:1].numel()))
+    return all(bool(torch.isfinite(part).all()) for part in torch.split(x, rows))
+
+
+def _non_finite_client(population: Population) -> str:
+    non_finite = ~torch.isfinite(population.x).flatten(1).all(1)
+    where = non_finite[population.sample_indices].nonzero().flatten()
+    if len(where) == 0:
+        return "a sample that no client owns"
+    client = int(torch.searchsorted(population.offsets, where[0], right=True)) - 1
+    return f"{population.label(client)} (its sample {int(where[0] - population.offsets[client])})"
+
+
+def check_owners(owners: Tensor | None, test: Samples | None) -> None:
+    """Raise `DataError` unless every held-out sample has an owner."""
+    if owners is None:
+        return
+    count = 0 if test is None else len(test[1])
+    if owners.dtype != torch.int64 or owners.shape != (count,) or int(owners.min()) < 0:
+        raise DataError(
+            f"Expected owners as one int64 >= 0 for each of {count} held-out samples, got {owners.dtype} of shape "
+            f"{tuple(owners.shape)}."
+        )
+
+
+def check_overlap(test: Samples, population: Population) -> None:
+    """Raise `DataError` if a client owns held-out samples."""
+    if test[1].dtype != population.y.dtype or test[1].shape[1:] != population.y.shape[1:]:
+        return  # no target is equal, and the loss checks them
+    owned = torch.unique(population.sample_indices)
+    found = find_overlap(test, (population.x, population.y), owned)
+    if found is None:
+        return
+    where = int((population.sample_indices == found.owned).nonzero()[0])
+    client = int(torch.searchsorted(population.offsets, where, right=True)) - 1
+    example = f"held-out sample {found.held_out} is sample {where - int(population.offsets[client])} of client {client}"
+    raise DataError(
+        f"Expected held-out samples that no client owns, but {found.shared} of {len(test[1])} are owned by clients "
+        f"({example}). "
+        "Remove them from the held-out data or from the clients. If different people may have equal samples, give the "
+        "task test_overlap='coincidental'; if it is on purpose, test_overlap='intended'."
+    )
+
+
+def check_samples(name: str, samples: Samples, population: Population) -> None:
+    """Raise `DataError` unless held-out or public data have the form of the clients'."""
+    x, y = samples
+    if len(x) != len(y) or len(x) == 0:
+        raise DataError(f"Expected the {name} data as non-empty (x, y) of equal length, got {len(x)} and {len(y)}.")
+    expected = population.x
+    if x.shape[1:] != expected.shape[1:] or x.dtype != expected.dtype:
+        raise DataError(
+            f"Expected the {name} data like the clients' ({expected.dtype}, shape {tuple(expected.shape[1:])}), "
+            f"got {x.dtype}, shape {tuple(x.shape[1:])}."
+        )
+    if not _finite(x):
+        raise DataError(f"Expected finite {name} data, got NaN or infinite values. Remove or fill them.")

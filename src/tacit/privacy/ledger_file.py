@@ -1,0 +1,154 @@
+"""The file of a ledger: rows that are only ever appended, each with the hash of the one before it, under one lock."""
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from tacit.core import files
+from tacit.errors import LedgerError, StorageError, TacitError
+from tacit.privacy.ledger_head import LedgerHead, write_head
+from tacit.privacy.release_json import canonical
+
+LIMIT = 1 << 26  # bytes of a ledger
+MAX_ROW = 1 << 20  # bytes of a row
+GENESIS = "0" * 64
+_CHANGED = "{path} was changed or damaged after it was written: {what}. Restore a copy of it. Nothing was released."
+_SCHEMA = (
+    "CREATE TABLE rows (number INTEGER PRIMARY KEY, body TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL, hash TEXT NOT NULL)",
+)
+
+
+class LedgerFile:
+    """An open, locked file. The lock ends with the process that opened it, however that ends, and is not inherited.
+
+    Attributes:
+        path: the file.
+        hashes: those of the rows that were read or written, in order.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self.hashes = path, list[str]()
+        self._connection, self._process = connection, os.getpid()
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open or create the file, and lock it."""
+        return cls(path, _connect(path))
+
+    def close(self) -> None:
+        """Release the file. A forked process holds no lock, so that this does nothing there."""
+        if os.getpid() == self._process:
+            self._connection.close()
+
+    @property
+    def head(self) -> LedgerHead:
+        """The last row."""
+        return LedgerHead(self.hashes[0], len(self.hashes) - 1, self.hashes[-1])
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever written to it.
+
+        Raises:
+            LedgerError: it has other tables than a ledger.
+        """
+        tables = self._connection.execute("SELECT sql FROM sqlite_master LIMIT 9").fetchall()
+        if not set(tables) <= {(statement,) for statement in _SCHEMA}:  # a view or trigger would run its own queries
+            raise self.tampered("it has other tables than a ledger")
+        return not tables
+
+    def create(self, body: dict[str, object]) -> None:
+        """Write the tables and the first row in one transaction. The row is read back, as that of any ledger."""
+        self.append(body, _SCHEMA)
+        self.hashes.clear()
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """All rows in order, each verified against its predecessor, and the last one against the head."""
+        if self._connection.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
+            raise self.tampered("the file is damaged")
+        for number, body, digest in self._connection.execute("SELECT number, body, hash FROM rows ORDER BY number"):
+            if number != len(self.hashes):
+                raise self.tampered(f"row {len(self.hashes)} is missing")
+            if digest != _hash(self._last_hash, number, body):
+                raise self.tampered(f"row {number} was changed")
+            self.hashes.append(digest)
+            yield json.loads(body)
+        last = len(self.hashes) - 1
+        if self._connection.execute("SELECT number, hash FROM head").fetchall() != [(last, self._last_hash)]:
+            raise self.tampered(f"rows after {last} are missing")
+
+    def append(self, body: dict[str, object], before: Sequence[str] = ()) -> None:
+        """Write one row in a transaction that is on the disk when this returns, and note it beside the ledger."""
+        if os.getpid() != self._process:
+            raise LedgerError(f"{self.path} belongs to the process that opened it, not to those forked from it.")
+        text, number = canonical(body), len(self.hashes)
+        digest = _hash(self._last_hash, number, text)
+        with self.errors():
+            for statement in ("BEGIN IMMEDIATE", *before):
+                self._connection.execute(statement)
+            self._connection.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, text, digest))
+            self._connection.execute("INSERT OR REPLACE INTO head VALUES (1, ?, ?)", (number, digest))
+            self._connection.execute("COMMIT")
+        self.hashes.append(digest)
+        write_head(self.path, self.head)  # after the row: a head that is behind is continued by the ledger
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Roll back an unfinished transaction, and translate SQLite's errors."""
+        try:
+            yield
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            with suppress(sqlite3.Error):
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+            raise _translate(error, self.path) from error
+
+    def tampered(self, what: str) -> LedgerError:
+        """What to raise for a file that was changed."""
+        return LedgerError(_CHANGED.format(path=self.path, what=what))
+
+    @property
+    def _last_hash(self) -> str:
+        return self.hashes[-1] if self.hashes else GENESIS
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """A connection with an exclusive lock, which ends with this process and is not inherited."""
+    connection: sqlite3.Connection | None = None
+    with suppress(OSError):  # of which SQLite reports better
+        files.touch_private(path)
+        if path.stat().st_size > LIMIT:
+            raise LedgerError(f"Expected {path} to have at most {LIMIT} bytes, got more. It is not a ledger.")
+    try:
+        connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("COMMIT")
+        return connection
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        if connection is not None:
+            connection.close()
+        raise _translate(error, path) from error
+
+
+def _translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> TacitError:
+    """The error of this module; SQLite's messages quote the file, and so may not even be text."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return LedgerError(f"{path} is held by another process. Wait until it ends, or use another ledger.")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+        return LedgerError(_CHANGED.format(path=path, what=error))
+    return StorageError(f"Could not write {path} ({error}). Nothing was released.")
+
+
+def _hash(previous: str, number: int, body: str) -> str:
+    return hashlib.sha256(canonical([previous, number, body]).encode()).hexdigest()
