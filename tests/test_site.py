@@ -4,6 +4,7 @@ TACIT_PICTURES=FOLDER keeps pictures of its pages.
 """
 
 import fcntl
+import importlib.util
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -18,12 +20,12 @@ import pytest
 import tacit
 from report.browser import Browser, browser, chromium
 from report.test_in_browser import keep, violations
-from tacit import api
+from tacit import methods, pieces
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 MAIN = ("index", "tutorial", "concepts/federated-learning", "concepts/threat-model", "recipes", "comparison",
-        "reference/index")  # fmt: skip
+        "reference/privacy")  # fmt: skip
 LOOKS = {1280: False, 390: True}  # by width, whether the colours are dark
 
 
@@ -62,17 +64,19 @@ def text_of(page: Path) -> str:
     return page.read_text()
 
 
+@cache
+def places_on(page: Path) -> frozenset[str]:
+    return frozenset(re.findall(r'\s(?:id|name)="([^"]*)"', text_of(page)))
+
+
 def test_every_link_leads_to_a_page_and_to_a_place_on_it(site: Path) -> None:
     for page in site.rglob("*.html"):
-        for link in re.findall(r'\shref="([^"]*)"', text_of(page)):
-            parts = urlsplit(link.replace("&amp;", "&"))
-            if parts.scheme or page.name == "404.html":
-                continue
-            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
-            assert target.is_file(), f"{page.relative_to(site)}: {link}"
+        for link in set(re.findall(r'\shref="([^":]*)"', text_of(page))):
+            parts = urlsplit(link)
+            target = Path(os.path.normpath(page.parent / unquote(parts.path))) if parts.path else page
+            assert page.name == "404.html" or target.is_file(), f"{page.relative_to(site)}: {link}"
             if parts.fragment and target.suffix == ".html":
-                anchor = unquote(parts.fragment)
-                assert re.search(f'(id|name)="{re.escape(anchor)}"', text_of(target)), f"{page.name}: {link}"
+                assert unquote(parts.fragment) in places_on(target), f"{page.relative_to(site)}: {link}"
 
 
 def test_nothing_is_loaded_from_another_host(site: Path) -> None:
@@ -98,9 +102,9 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
     reference = text_of(site / "reference" / "index.html") + text_of(site / "reference" / "errors.html")
     modules = {"methods", "pieces", "tasks"}
-    assert [n for n in api.__all__ if n not in modules and f'id="{path_of(n)}"' not in reference] == []
-    pieces = text_of(site / "reference" / "pieces.html")
-    assert [name for name in tacit.pieces.__all__ if not re.search(rf'id="tacit\.[\w.]+\.{name}"', pieces)] == []
+    assert [n for n in dir(tacit) if n not in modules and f'id="{path_of(n)}"' not in reference] == []
+    shown = text_of(site / "reference" / "pieces.html")
+    assert [name for name in pieces.__all__ if not re.search(rf'id="tacit\.[\w.]+\.{name}"', shown)] == []
 
 
 def path_of(name: str) -> str:
@@ -108,13 +112,26 @@ def path_of(name: str) -> str:
     return f"{value.__module__}.{name}"
 
 
-def test_pictures_are_those_that_the_script_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(DOCS / "site")
-    import pictures  # type: ignore[import-not-found]
+def script(name: str) -> ModuleType:
+    """A script of docs/site."""
+    found = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / "site" / f"{name}.py")
+    assert found
+    assert found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
-    assert {path.stem: path.read_text() for path in (DOCS / "pictures").glob("*.svg")} == {
-        name: draw() for name, draw in pictures.PICTURES.items()
-    }
+
+def test_pictures_are_those_that_the_script_draws() -> None:
+    drawn = {name: draw() for name, draw in script("pictures").PICTURES.items()}
+    assert {path.stem: path.read_text() for path in (DOCS / "pictures").glob("*.svg")} == drawn
+
+
+def test_who_learns_what_follows_from_the_catalogue() -> None:
+    parties = script("parties")
+    _, shown, _ = parties.split(parties.PAGE.read_text())
+    assert shown == parties.table()
+    assert {name for name in methods.catalog() if f"`{name}`" in shown} == set(methods.catalog())
 
 
 @pytest.mark.parametrize("name", MAIN)

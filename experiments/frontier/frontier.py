@@ -18,6 +18,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -29,10 +30,12 @@ from tacit.privacy.charging import release_of
 from tacit.privacy.guarantee import Guarantee
 from tacit.report.run_groups import Interval
 from tacit.report.style import COLOURS, INK, plain, to_png
+from tacit.runs.records import size_noise
 
 METHODS = ("fl-std-dp", "fl-basic-dp", "fl-bas-3-dp", "fl-cs-dp", "fl-top-dp")
 EPSILONS, DELTA = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0), 1e-5
 TUNING_SEED, SEEDS = 100, (0, 1, 2)
+HEADER = "| method | ε (PLD) | ε, classic | test | seeds | kB per client | chosen |\n|---|---|---|---|---|---|---|"
 DRAWS = 25  # of random coordinates, at most, whose median is the bound
 SETTINGS: Mapping[str, tuple[float, ...]] = {
     "bound": (0.25, 0.5, 1.0),  # times the norm of an update on the public data
@@ -48,7 +51,7 @@ class Problem:
 
     task: str
     task_args: Mapping[str, object]
-    descent: tacit.Sgd
+    descent: tacit.pieces.Sgd
     metric: str
 
     def make(self) -> tacit.Task:
@@ -59,13 +62,13 @@ PROBLEMS = {
     "covid-mx": Problem(
         task="covid-mx",
         task_args={"clients": 5010, "public": 356, "balanced": True},
-        descent=tacit.Sgd(lr=0.4, steps=10),
+        descent=tacit.pieces.Sgd(lr=0.4, steps=10),
         metric="balanced_accuracy",
     ),
     "fashion-mnist": Problem(
         task="fashion-mnist",
         task_args={"clients": 6000, "samples": 10, "public": 10, "model": "mlp"},
-        descent=tacit.Sgd(lr=0.215, steps=5, batch_size=10),
+        descent=tacit.pieces.Sgd(lr=0.215, steps=5, batch_size=10),
         metric="accuracy",
     ),
 }
@@ -99,24 +102,37 @@ def tuning(method: str, epsilon: float, trials: int) -> list[Trial]:
     return [Trial(method, epsilon, settings, "validation", TUNING_SEED) for settings in drawn]
 
 
-def method_of(trial: Trial, descent: tacit.Sgd) -> tacit.Method:
+def method_of(trial: Trial, descent: tacit.pieces.Sgd) -> tacit.Method:
     """The method of a trial, through `SecureSum`, with as much noise as ε requires in all rounds."""
     given = dict(trial.settings)
     args: dict[str, object] = {"rounds": int(given["rounds"]), "descent": descent, "epsilon": trial.epsilon}
     if "ratio" in given:
         args["ratio"] = given["ratio"]
     made = tacit.methods.find(trial.method)(delta=DELTA, **args)
-    assert isinstance(made.mechanism, tacit.DistributedGaussian)
-    assert isinstance(made.mechanism.clip, tacit.PublicClip)
+    assert isinstance(made.mechanism, tacit.pieces.DistributedGaussian)
+    assert isinstance(made.mechanism.clip, tacit.pieces.PublicClip)
     clip = replace(made.mechanism.clip, factor=given["bound"], draws=min(made.mechanism.clip.draws, DRAWS))
     step = given["step"]
-    server = tacit.Momentum(rho=0.9, rate=step / 10) if trial.method == "fl-cs-dp" else tacit.Add(rate=step)
+    server = (
+        tacit.pieces.Momentum(rho=0.9, rate=step / 10) if trial.method == "fl-cs-dp" else tacit.pieces.Add(rate=step)
+    )
     return replace(made, mechanism=replace(made.mechanism, clip=clip), server=server)
+
+
+@cache
+def noise_for(epsilon: float, rounds: int, clients: int) -> float:
+    """The noise multiplier that ε requires in so many rounds, the same for all methods; it takes seconds to compute."""
+    sized = size_noise(tacit.methods.fl_std_dp(rounds=rounds, epsilon=epsilon, delta=DELTA), clients).mechanism
+    assert isinstance(sized, tacit.DistributedGaussian)
+    assert sized.noise_multiplier is not None
+    return sized.noise_multiplier
 
 
 def run(trial: Trial, problem: Problem, task: tacit.Task) -> dict[str, float]:
     """Metrics, ε by both accountants, and kilobytes per client of the population."""
-    method, began = method_of(trial, problem.descent), time.process_time()
+    began = time.process_time()
+    method = method_of(trial, problem.descent)
+    method = method.sized(noise_for(trial.epsilon, method.rounds, len(task.population)))
     done = tacit.train(method, task, seed=trial.seed, workers=1, evaluate_every=method.rounds, noise="seeded")
     clients, rounds = len(task.population), done.state.round
     releases = [release_of(done.plan.method, clients, index) for index in range(rounds)]
@@ -125,7 +141,7 @@ def run(trial: Trial, problem: Problem, task: tacit.Task) -> dict[str, float]:
     assert isinstance(proved, Guarantee)
     assert proved.epsilon is not None
     noise = done.plan.method.mechanism
-    assert isinstance(noise, tacit.DistributedGaussian)
+    assert isinstance(noise, tacit.pieces.DistributedGaussian)
     return {
         **done.metrics,
         "epsilon": proved.epsilon,
@@ -170,7 +186,7 @@ class Cell:
         settings = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
         return (
             f"| {self.method.removesuffix('-dp').upper()} | {self.epsilon:g} | {self.classic:.2f} | "
-            f"{self.metric.text()} | {self.kilobytes:,.1f} | {settings} |"
+            f"{self.metric.text()} | {self.metric.count} | {self.kilobytes:,.1f} | {settings} |"
         )
 
 
@@ -179,10 +195,9 @@ def cells(found: Found, problem: Problem, trials: int) -> list[Cell]:
     made = []
     for method, epsilon in itertools.product(METHODS, EPSILONS):
         best = chosen(found, problem, method, epsilon, trials)
-        results = [found.get(trial.key) for trial in finals(best)] if best else [None]
-        if best is None or None in results:
+        done = [found[trial.key] for trial in finals(best) if trial.key in found] if best else []
+        if best is None or not done:
             continue
-        done = [result for result in results if result is not None]
         interval = Interval.of([result[problem.metric] for result in done])
         assert interval is not None
         kilobytes = sum(each["kilobytes_up"] + each["kilobytes_down"] for each in done) / len(done)
@@ -221,22 +236,21 @@ def main() -> None:
     parser.add_argument("problem", choices=PROBLEMS)
     parser.add_argument("--trials", type=int, default=4, help="settings per method and ε (default: 4)")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="run only these")
+    parser.add_argument("--epsilons", nargs="+", type=float, choices=EPSILONS, default=EPSILONS, help="run only these")
     parser.add_argument("--show", action="store_true", help="run nothing")
     args = parser.parse_args()
     file, problem = Path(__file__).parent / f"{args.problem}.json", PROBLEMS[args.problem]
     found: Found = json.loads(file.read_text()) if file.exists() else {}
     if not args.show:
-        complete(found, problem, args.trials, file, args.methods)
+        complete(found, problem, args.trials, file, [*itertools.product(args.methods, args.epsilons)])
     made = cells(found, problem, args.trials)
-    print(
-        "| method | ε (PLD) | ε by the classic accountant | test | kB per client | chosen |\n|---|---|---|---|---|---|"
-    )
+    print(HEADER)
     print(*(cell.line for cell in made), sep="\n")
     title = f"{args.problem}: equally tuned, {args.trials} trials each"
     file.with_suffix(".png").write_bytes(draw(made, problem, title))
 
 
-def complete(found: Found, problem: Problem, trials: int, file: Path, methods: Sequence[str]) -> None:
+def complete(found: Found, problem: Problem, trials: int, file: Path, pairs: Sequence[tuple[str, float]]) -> None:
     """Make all trials that are missing: first those of tuning, number by number, then the chosen ones."""
     validation, test = divided(problem.make(), 0.5)
 
@@ -248,10 +262,10 @@ def complete(found: Found, problem: Problem, trials: int, file: Path, methods: S
         print(f"{len(found)}: {trial.key} {found[trial.key]}", flush=True)
 
     for number in range(trials):
-        for method, epsilon in itertools.product(methods, EPSILONS):
+        for method, epsilon in pairs:
             measure(tuning(method, epsilon, trials)[number])
     for seed in range(len(SEEDS)):
-        for method, epsilon in itertools.product(methods, EPSILONS):
+        for method, epsilon in pairs:
             best = chosen(found, problem, method, epsilon, trials)
             assert best is not None  # all of its trials have been made
             measure(finals(best)[seed])

@@ -71,7 +71,7 @@ def test_rates_are_over_persons() -> None:
     assert run.record_charges.sizes == (20, 10, 30)
 
 
-DESCENT = tacit.DpSgd(lr=0.1, epochs=1, batch_size=32, clip=1.0)
+DESCENT = tacit.pieces.DpSgd(lr=0.1, epochs=1, batch_size=32, clip=1.0)
 
 
 def test_noise_is_sized_for_as_many_persons_as_for_records() -> None:
@@ -98,7 +98,7 @@ def test_all_records_of_a_person_move_a_row_by_no_more_than_the_bound(scale: flo
 
     def row(x: Tensor, y: Tensor, ids: Tensor) -> Tensor:
         task = tacit.Task(model=lambda: nn.Linear(4, 2), clients=[(x, y)], patient=[ids])
-        wave, trainer = waves(task, 0)(torch.arange(1)), tacit.RecordGradient(rate=1.0, clip=clip)
+        wave, trainer = waves(task, 0)(torch.arange(1)), tacit.pieces.RecordGradient(rate=1.0, clip=clip)
         now = SimulatedRound.of(0, 1, 1.0, 1, Key.from_seed(0), Key.from_seed(1))
         weights = torch.linspace(-1, 1, 10)
         return trainer.train(View(weights), wave, now).dense()[0]
@@ -110,7 +110,7 @@ def test_all_records_of_a_person_move_a_row_by_no_more_than_the_bound(scale: flo
 
 
 def test_a_trainer_that_draws_records_is_refused() -> None:
-    method = tacit.Method(name="mine", rounds=1, sampler=tacit.Everyone(), trainer=record_trainers.NoisySteps())
+    method = tacit.Method(name="mine", rounds=1, sampler=tacit.pieces.Everyone(), trainer=record_trainers.NoisySteps())
     with pytest.raises(CompositionError, match="NoisySteps draws and clips single records, so that nothing is proved"):
         tacit.train(method, hospitals(), workers=1)
 

@@ -55,5 +55,5 @@ def _lines(card: "Card") -> Iterator[str]:
         yield from ("", "Assumptions, and what is not covered", *(f"  {sentence}" for sentence in card.uncovered))
     yield from ("", "Rounds", f"  {card.rounds}")
     yield from ("", "Run it", f"  {card.run}")
-    yield from ("", "In Python, with the names of the package tacit", f"  {card.repr}")
+    yield from ("", "In Python, with the names of tacit and tacit.pieces", f"  {card.repr}")
     yield from ("", "Cite", f"  {card.reference}")

@@ -50,7 +50,7 @@ class Card:
         uncovered: assumptions of the guarantee, and what it does not cover.
         reference: the paper.
         run: the command that runs it.
-        repr: a Python expression that builds the method from public names.
+        repr: a Python expression that builds the method, from the names of `tacit` and `tacit.pieces`.
     """
 
     name: str
@@ -296,5 +296,5 @@ def _uncovered(method: Method) -> tuple[str, ...]:
         *((PERSONS, IN_COMMON) if method.protects_records else ()),
         "Hyperparameters, clipping bounds among them, that were chosen by results on the same data are not covered.",
         "What was computed from the clients' rows before a run, such as ranges, is not covered; a run lists it.",
-        "A simulation derives its noise from the seed: it protects only against those who do not know the seed.",
+        "With `--noise seeded`, noise protects only against those who do not know the seed.",
     )

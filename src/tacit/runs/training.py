@@ -18,6 +18,7 @@ from tacit.runs.directory import TABLE, RunDirectory
 from tacit.runs.records import Plan, Run
 from tacit.runs.round_logs import RoundLog, logged, rounds_csv
 from tacit.runs.rounds import (
+    NO_LIMIT,
     RoundSource,
     Simulated,
     charged_rounds,
@@ -145,8 +146,9 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
     """The same, with every round recorded in the directory."""
     run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
     try:
-        where, name = ledger or directory.ledger_for(plan.method), directory.manifest.run
-        with open_charges(plan, run.history, where, name, directory.noted_heads()) as charged:
+        own = directory.ledger_for(plan.method, repeats=source.checkpoints_every_round)
+        name, limit = directory.manifest.run, NO_LIMIT if ledger is None else None
+        with open_charges(plan, run.history, ledger or own, name, directory.noted_heads(), limit) as charged:
             run = charged.of(run)
             directory.note(charged.ledger)
             directory.every_round = source.checkpoints_every_round
