@@ -1,24 +1,30 @@
 import subprocess
 import sys
 
+import pytest
+
 import tacit
 
 PUBLIC = """
-AccuracySensitivity Add AdmmPrune Bandwidth BestOf BinaryCrossEntropy Budget ByImportance Card CentralGaussian Check
-ClientTrace Compact CompositionError CrossEntropy Csr DataError DistributedGaussian DpSgd EllipsoidClip Enclave
-Everyone Experiment FixedClip FixedRandom FixedSize Graded Grid Growing IdealSum Identity InputFeatures KMeans Keep Key
-Loss MagnitudePrune Masked Mean MeanSquared MedianClip Method MetricLaplace MlflowLog ModelError Momentum NbaflGaussian
-NoNoise Plain Poisson Population Preprocessing PublicClip PublicMovement QuantileClip RandomK Reals RecordClip
-RecordGradient ReleasedMovement Replace Report RootBrier RootMeanSquared Run RunError Schedule SecureSum Select Sense
-SequenceCrossEntropy Sgd SingleWeights Size State StorageError TacitError Task TensorBoardLog TopK TrainingError
-TwoLevel UserError Vote WeightVariance WeightedMean WireError WorkerError card check client_traces methods rounds tasks
-train
+train rounds Run State Report MlflowLog TensorBoardLog
+Task Population Preprocessing tasks
+CrossEntropy BinaryCrossEntropy SequenceCrossEntropy MeanSquared RootMeanSquared RootBrier
+Method Budget methods pieces card Card check
+TacitError UserError CompositionError DataError ModelError TrainingError
+"""
+PIECES = """
+AccuracySensitivity Add AdmmPrune BestOf ByImportance CentralGaussian Compact Csr DistributedGaussian DpSgd
+EllipsoidClip Enclave Everyone FixedClip FixedRandom FixedSize Graded Grid Growing IdealSum Identity InputFeatures
+KMeans Keep MagnitudePrune Masked Mean MedianClip MetricLaplace Momentum NbaflGaussian NoNoise Plain Poisson
+PublicClip PublicMovement QuantileClip RandomK Reals RecordClip RecordGradient ReleasedMovement Replace Schedule
+SecureSum Select Sense Sgd SingleWeights Size TopK TwoLevel Vote WeightVariance WeightedMean
 """
 
 
 def test_the_public_names_are_pinned():
     assert tacit.__all__ == PUBLIC.split()
-    assert dir(tacit) == tacit.__all__
+    assert dir(tacit) == sorted(tacit.__all__)
+    assert tacit.pieces.__all__ == PIECES.split()
     assert all(getattr(tacit, name) is not None for name in tacit.__all__)
 
 
@@ -27,6 +33,11 @@ def test_star_import_and_submodules():
     exec("from tacit import *", names)
     assert names["train"] is tacit.train
     assert tacit.runs.directory.MANIFEST == "manifest.json"
+
+
+def test_a_piece_is_found_where_the_error_says():
+    with pytest.raises(AttributeError, match=r"Use tacit\.pieces\.SecureSum\."):
+        _ = tacit.SecureSum
 
 
 def test_unknown_names_are_attribute_errors():

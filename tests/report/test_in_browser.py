@@ -49,8 +49,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def violations(window: Browser) -> list[Any]:
     window.run(f"{gzip.decompress(AXE.read_bytes()).decode()};0")
-    found = "axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html + n.failureSummary)]))"
-    return list(window.run(found))
+    found = "r.violations.map(v => [v.id, v.nodes.map(n => n.html + n.failureSummary)])"
+    return list(window.run(f"axe.run({{preload: false}}).then(r => {found})"))
 
 
 def keep(window: Browser, name: str) -> None:

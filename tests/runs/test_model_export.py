@@ -190,6 +190,6 @@ def test_a_full_disk_leaves_no_half_file(monkeypatch: pytest.MonkeyPatch, tmp_pa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "flush", full)
-    with pytest.raises(tacit.StorageError, match="Free some space"):
+    with pytest.raises(tacit.errors.StorageError, match="Free some space"):
         run.export(tmp_path / "m.pt")
     assert list(tmp_path.iterdir()) == []

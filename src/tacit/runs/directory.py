@@ -156,9 +156,14 @@ class RunDirectory:
         self._erase_key()
         self._write_status("finished")
 
-    def ledger_for(self, method: Method) -> Path | None:
-        """The run's own ledger, which is used unless a shared one is given; None without a budget."""
-        return None if method.budget is None else self.path / LEDGER
+    def ledger_for(self, method: Method, *, repeats: bool = False) -> Path | None:
+        """The run's own ledger, which is used unless a shared one is given; None: it needs none.
+
+        It needs one for its budget and, if a repeated round is another release (`repeats`), to remember attempts that
+        a crash has ended.
+        """
+        charged = method.accounted or method.accounts_records
+        return self.path / LEDGER if method.budget is not None or (repeats and charged) else None
 
     def note(self, ledger: "Ledger | None") -> None:
         """Note the head of the run's ledger in the manifest, now and with every checkpoint.

@@ -71,7 +71,7 @@ class Plan:
         check_declared(self.method)
         check_records(self.method, self.task)
         _check_budget(self.method)
-        sizes = tuple(self.task.population.sizes.tolist())
+        sizes = tuple(self.task.population.unit_sizes.tolist())
         object.__setattr__(self, "method", size_noise(fit_defaults(self.method, self.task), len(sizes), sizes))
 
     @cached_property
@@ -231,14 +231,15 @@ class Run:
         if Unit.CLIENT in method.units:
             found.append(guarantee_of(method, self.history, self.charges, self.leakage, not_covered))
         if Unit.RECORD in method.units:
-            found.append(record_guarantee_of(method, self.history, self.record_charges, not_covered))
+            unit = self.plan.task.population.unit
+            found.append(record_guarantee_of(method, self.history, self.record_charges, not_covered, unit))
         seeded = self.plan.noise == "seeded" and (method.changes_rows or method.protects_records)
         return tuple(each.excluding(SEEDED) for each in found) if seeded else tuple(found)
 
     @property
     def epsilons(self) -> dict[Unit, float]:
         """The ε of each unit so far, at the method's δ; empty if none is accounted for."""
-        charged = {Unit.CLIENT: self.charges, Unit.RECORD: self.record_charges}
+        charged = {Unit.CLIENT: self.charges, self.plan.task.population.unit: self.record_charges}
         return {unit: charges.epsilon for unit, charges in charged.items() if charges is not None}
 
     @property
@@ -295,7 +296,7 @@ class Run:
 def size_noise(method: Method, population: int, sizes: tuple[int, ...] = ()) -> Method:
     """The method for a population: noise that depends on the budget gets its noise multiplier.
 
-    `sizes` are the numbers of the clients' records, on which noise for records depends.
+    `sizes` are the numbers of the clients' records, or persons, on which noise for these depends.
     """
     if not method.unsized:
         return method
@@ -315,6 +316,12 @@ def check_records(method: Method, task: Task) -> None:
     """Raise `CompositionError` if the gradient of a record's loss depends on the other records of its batch."""
     if not method.protects_records and method.record_sum is None:
         return
+    if task.population.unit is Unit.PERSON and not getattr(method.trainer, "draws_persons", False):
+        raise CompositionError(
+            f"{method.name}: the task says which records are one person's (patient), but "
+            f"{type(method.trainer).__name__} draws and clips single records, so that nothing is proved about a person "
+            "with several. Use DpSgd or RecordGradient, or a trainer that declares draws_persons."
+        )
     mean = torch.tensor([0.25, 4.0])
     if not torch.equal(task.loss.from_mean(mean), mean):
         raise CompositionError(
@@ -325,15 +332,19 @@ def check_records(method: Method, task: Task) -> None:
 
 
 def record_guarantee_of(
-    method: Method, history: Sequence[Report], charges: "RecordCharges | None", not_covered: Sequence[str] = ()
+    method: Method,
+    history: Sequence[Report],
+    charges: "RecordCharges | None",
+    not_covered: Sequence[str] = (),
+    unit: Unit = Unit.RECORD,
 ) -> Guarantee:
-    """What is proved about every record after these rounds; `not_covered` is what the task adds to what is not."""
+    """What is proved about every record, or person, after these rounds; `not_covered`: what the task adds to it."""
     caveat = method.channel.caveat
     if charges is None:
         price = method.record_price(1)
         reason = price.reason if isinstance(price, Unproved) else "nothing was charged"
         none = Guarantee.none(reason, rounds=len(history))
-        return replace(none, unit=Unit.RECORD).excluding(caveat)
+        return replace(none, unit=unit).excluding(caveat)
     return charges.guarantee().excluding(*not_covered, caveat)
 
 

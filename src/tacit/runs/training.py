@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core import Method, Noise, Report, State, Task, files
+from tacit.core.worker_choice import Workers
 from tacit.errors import RunError, StorageError, UserError
 from tacit.runs.directory import TABLE, RunDirectory
 from tacit.runs.records import Plan, Run
 from tacit.runs.round_logs import RoundLog, logged, rounds_csv
 from tacit.runs.rounds import (
+    NO_LIMIT,
     RoundSource,
     Simulated,
     charged_rounds,
@@ -32,7 +34,7 @@ def train(
     task: Task,
     *,
     seed: int = 0,
-    workers: int | None = None,
+    workers: Workers = None,
     device: str = "cpu",
     evaluate_every: int = 1,
     out: Path | str | None = None,
@@ -48,7 +50,7 @@ def train(
         method: what clients and server do, and for how many rounds; noise that is not given is sized from its budget.
         task: the model and the data.
         seed: decides what may be public: initial weights, masks, what is learnt from public data.
-        workers: worker processes; None: one per processor.
+        workers: worker processes; None: one per processor; `ray`, `ray:4`, `ray://host:port`: actors of a Ray cluster.
         device: where to compute: `cpu`, or an accelerator's name, which is passed to PyTorch and has not been tested.
         evaluate_every: evaluate on held-out data every `n` rounds; the last round is always evaluated.
         out: the run's directory, for its manifest, rounds, checkpoint and model; None: no files.
@@ -96,7 +98,7 @@ def _until(steps: Generator[Run], on_round: Callable[[State, Report], object]) -
 def follow(
     plan: Plan,
     *,
-    workers: int | None = None,
+    workers: Workers = None,
     out: Path | None = None,
     resume: bool = False,
     ledger: Path | None = None,
@@ -108,7 +110,7 @@ def follow(
 
     Args:
         plan: what is run.
-        workers: worker processes of a simulation; None: one per processor.
+        workers: who works in a simulation, as in `train`.
         out: the run's directory; None: no files.
         resume: continue the run in that directory.
         ledger: a privacy ledger that several runs charge; None: a ledger of the run's own.
@@ -144,8 +146,9 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
     """The same, with every round recorded in the directory."""
     run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
     try:
-        where, name = ledger or directory.ledger_for(plan.method), directory.manifest.run
-        with open_charges(plan, run.history, where, name, directory.noted_heads()) as charged:
+        own = directory.ledger_for(plan.method, repeats=source.checkpoints_every_round)
+        name, limit = directory.manifest.run, NO_LIMIT if ledger is None else None
+        with open_charges(plan, run.history, ledger or own, name, directory.noted_heads(), limit) as charged:
             run = charged.of(run)
             directory.note(charged.ledger)
             directory.every_round = source.checkpoints_every_round

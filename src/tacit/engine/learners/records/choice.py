@@ -22,8 +22,14 @@ AGREEMENT = 1e-3  # relative, of a way with the reference on two records; the tw
 class RecordLearner(Protocol):
     """Computes sums of gradients that are clipped record by record."""
 
-    def clipped_sum(self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None) -> ClippedSum:
-        """The sum over these records of their gradients, each clipped, at all weights or those under the mask."""
+    def clipped_sum(
+        self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None, counts: Tensor | None = None
+    ) -> ClippedSum:
+        """The sum over these records of their gradients, each clipped, at all weights or those under the mask.
+
+        With `counts`, the records are those of persons, one person after the other, so many of each: the mean gradient
+        of every person is clipped.
+        """
         ...
 
 
@@ -42,13 +48,15 @@ class AutoRecords:
         self.reference = ReferenceRecords(model, loss)
         self._chosen: RecordLearner | None = None
 
-    def clipped_sum(self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None) -> ClippedSum:
+    def clipped_sum(
+        self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None, counts: Tensor | None = None
+    ) -> ClippedSum:
         """The sum over all weights, or those under the mask, by the way that this model allows."""
         if len(x) == 0:
             return self.reference.clipped_sum(weights, x, y, clip, mask)
         if self._chosen is None:
             self._chosen = self.choose(x[:1], y[:1])
-        return self._chosen.clipped_sum(weights, x, y, clip, mask)
+        return self._chosen.clipped_sum(weights, x, y, clip, mask, counts)
 
     def choose(self, x: Tensor, y: Tensor) -> RecordLearner:
         """The way for this model, tried on one record and the same record reversed."""
