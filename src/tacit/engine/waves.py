@@ -20,7 +20,7 @@ from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout, has_batch_statistics, has_dropout, is_slow_under_vmap
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
-from tacit.engine.learners.records import AutoRecords, RecordLearner
+from tacit.engine.learners.records import CANNOT_MAP, AutoRecords, RecordLearner
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.scoring import HypothesisScorer
 
@@ -191,6 +191,6 @@ def _can_map(functional: FunctionalLearner, like: Samples) -> bool:
         warnings.simplefilter("error")
         try:
             functional.descend(weights, batches, _ONE_STEP, numbers)
-        except (RuntimeError, ValueError, TypeError, NotImplementedError, Warning):
+        except CANNOT_MAP:
             return False
     return True
