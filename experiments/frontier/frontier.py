@@ -51,7 +51,7 @@ class Problem:
 
     task: str
     task_args: Mapping[str, object]
-    descent: tacit.Sgd
+    descent: tacit.pieces.Sgd
     metric: str
 
     def make(self) -> tacit.Task:
@@ -62,13 +62,13 @@ PROBLEMS = {
     "covid-mx": Problem(
         task="covid-mx",
         task_args={"clients": 5010, "public": 356, "balanced": True},
-        descent=tacit.Sgd(lr=0.4, steps=10),
+        descent=tacit.pieces.Sgd(lr=0.4, steps=10),
         metric="balanced_accuracy",
     ),
     "fashion-mnist": Problem(
         task="fashion-mnist",
         task_args={"clients": 6000, "samples": 10, "public": 10, "model": "mlp"},
-        descent=tacit.Sgd(lr=0.215, steps=5, batch_size=10),
+        descent=tacit.pieces.Sgd(lr=0.215, steps=5, batch_size=10),
         metric="accuracy",
     ),
 }
@@ -102,18 +102,20 @@ def tuning(method: str, epsilon: float, trials: int) -> list[Trial]:
     return [Trial(method, epsilon, settings, "validation", TUNING_SEED) for settings in drawn]
 
 
-def method_of(trial: Trial, descent: tacit.Sgd) -> tacit.Method:
+def method_of(trial: Trial, descent: tacit.pieces.Sgd) -> tacit.Method:
     """The method of a trial, through `SecureSum`, with as much noise as ε requires in all rounds."""
     given = dict(trial.settings)
     args: dict[str, object] = {"rounds": int(given["rounds"]), "descent": descent, "epsilon": trial.epsilon}
     if "ratio" in given:
         args["ratio"] = given["ratio"]
     made = tacit.methods.find(trial.method)(delta=DELTA, **args)
-    assert isinstance(made.mechanism, tacit.DistributedGaussian)
-    assert isinstance(made.mechanism.clip, tacit.PublicClip)
+    assert isinstance(made.mechanism, tacit.pieces.DistributedGaussian)
+    assert isinstance(made.mechanism.clip, tacit.pieces.PublicClip)
     clip = replace(made.mechanism.clip, factor=given["bound"], draws=min(made.mechanism.clip.draws, DRAWS))
     step = given["step"]
-    server = tacit.Momentum(rho=0.9, rate=step / 10) if trial.method == "fl-cs-dp" else tacit.Add(rate=step)
+    server = (
+        tacit.pieces.Momentum(rho=0.9, rate=step / 10) if trial.method == "fl-cs-dp" else tacit.pieces.Add(rate=step)
+    )
     return replace(made, mechanism=replace(made.mechanism, clip=clip), server=server)
 
 
@@ -139,7 +141,7 @@ def run(trial: Trial, problem: Problem, task: tacit.Task) -> dict[str, float]:
     assert isinstance(proved, Guarantee)
     assert proved.epsilon is not None
     noise = done.plan.method.mechanism
-    assert isinstance(noise, tacit.DistributedGaussian)
+    assert isinstance(noise, tacit.pieces.DistributedGaussian)
     return {
         **done.metrics,
         "epsilon": proved.epsilon,

@@ -27,12 +27,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_trust, aligned, print_json, track, track_run
+from tacit.cli._console import add_trust, add_workers, aligned, print_json, track, track_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tacit.core import Task
+    from tacit.core.worker_choice import Workers
     from tacit.papers.comparison import Comparison
     from tacit.papers.jobs import Job
     from tacit.papers.study import Study
@@ -47,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", nargs="+", default=[], metavar="NAME", help="only these rows")
     parser.add_argument("--fast", action="store_true", help="the short version: only shows that the study runs")
     parser.add_argument("--seeds", type=_seeds, default=(), metavar="N,N", help="other seeds, for example 0,1")
-    parser.add_argument("--workers", type=int, metavar="N", help="worker processes; results do not depend on them")
+    add_workers(parser, "worker processes; results do not depend on them")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/reproduce)")
     parser.add_argument(
         "--save",
@@ -149,7 +150,7 @@ def _with_tasks(jobs: "Iterable[Job]") -> "Iterator[tuple[Job, Task]]":
         yield from ((job, task) for job in (first, *same))
 
 
-def _watch(job: "Job", task: "Task", workers: int | None) -> None:
+def _watch(job: "Job", task: "Task", workers: "Workers") -> None:
     latest: Run | None = None
     try:
         with closing(job.steps(task, workers)) as steps:

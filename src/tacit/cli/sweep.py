@@ -29,11 +29,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_trust, aligned, print_json, track, track_run
+from tacit.cli._console import add_trust, add_workers, aligned, print_json, track, track_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tacit.core.worker_choice import Workers
     from tacit.papers.jobs import Job
     from tacit.papers.sweeps import Sweep, SweepResult
 
@@ -45,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE.toml", help="an experiment file with a table [sweep]")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/sweep/NAME)")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
-    parser.add_argument("--workers", type=int, metavar="N", help="worker processes of a run, if there is one at a time")
+    add_workers(parser, "worker processes of a run, if there is one at a time")
     add_trust(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _one_by_one(jobs: "Sequence[Job]", sweep: "Sweep", workers: int | None) -> None:
+def _one_by_one(jobs: "Sequence[Job]", sweep: "Sweep", workers: "Workers") -> None:
     from tacit.papers.sweeps import parts_for
 
     for number, job in enumerate(jobs, start=1):

@@ -20,6 +20,8 @@ from typing import Any
 from tacit.core.schema import choose
 from tacit.errors import UserError
 
+FILE_MODULE = "tacit_file_"  # how names of modules of users' files begin, and no package's do
+
 
 @dataclass(frozen=True)
 class Definition:
@@ -109,7 +111,7 @@ def file_reference(name: str, role: str) -> FileReference | None:
 
 def run_file(path: Path) -> ModuleType:
     """The module of a Python file, which is executed."""
-    name = f"tacit_file_{path.stem}"  # no module of a package has such a name
+    name = f"{FILE_MODULE}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "the file is there, and ends in .py"
     assert spec.loader is not None

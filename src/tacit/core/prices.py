@@ -21,6 +21,7 @@ class Unit(StrEnum):
 
     CLIENT = "client"
     RECORD = "record"
+    PERSON = "person"  # all records of one person at one client
 
 
 class Adjacency(StrEnum):

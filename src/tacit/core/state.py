@@ -102,6 +102,10 @@ class SimulatedRound(ClientRound, ServerRound):
         keys = secret.child("server"), ClientKeys(secret.child("clients"))
         return cls(index, population, expected_cohort, cohort, shared, *keys)
 
+    def of_clients(self) -> ClientRound:
+        """The round as the clients know it, without the server's key."""
+        return ClientRound(self.index, self.population, self.expected_cohort, self.cohort, self.shared, self.clients)
+
 
 @dataclass(frozen=True, eq=False)
 class Broadcast:

@@ -11,21 +11,30 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkContext
 from typing import Any, Protocol
 
 import torch
 
+from tacit.core.worker_choice import RayChoice, Workers, read_workers
 from tacit.engine.worker import Job, Worker
 from tacit.errors import TacitError, WorkerError, expect
 
 MAX_DEATHS = 3  # on one job, before the run fails
+SLOTS = 2  # results that are held for each worker
 
 
 class Pool(Protocol):
-    """Where jobs run: in this process, or in several."""
+    """Where jobs run: in this process, in several, or on several machines.
+
+    Attributes:
+        worker: this process's own, with the weights that jobs use and the slots that results are written to.
+    """
+
+    worker: Worker
 
     def run(self, jobs: Sequence[Job], ahead: int) -> Iterator[Any]:
         """The jobs' results in order; at most `ahead` jobs are started before the first result is taken."""
@@ -36,20 +45,60 @@ class Pool(Protocol):
         ...
 
 
-def make_pool(worker: Worker, workers: int) -> Pool:
-    """A pool of this many processes; one worker is this process itself."""
+MakeWorker = Callable[[int], Worker]  # with so many slots
+
+
+def open_pool(workers: int | RayChoice, make_worker: MakeWorker) -> Pool:
+    """A pool of so many processes, of which a single one is this process itself, or of a Ray cluster's actors."""
+    if isinstance(workers, RayChoice):
+        from tacit.engine.ray_pool import open_ray_pool  # Ray is optional, and takes a second to import
+
+        return open_ray_pool(workers, make_worker)
+    worker = make_worker(SLOTS * workers)
     return InProcessPool(worker) if workers == 1 else ProcessPool(worker, workers)
 
 
-def count_workers(asked: int | None, device: str) -> int:
-    """How many workers to start: one per core unless another number is given, and one on an accelerator."""
-    if asked is not None:
-        expect(asked >= 1, f"workers={asked} >= 1")
-    if torch.device(device).type != "cpu":
+def choose_workers(asked: Workers, device: str) -> int | RayChoice:
+    """Who works: one process per core unless something else is asked for, and one process on an accelerator."""
+    choice, accelerated = read_workers(asked), torch.device(device).type != "cpu"
+    if isinstance(choice, RayChoice):
+        expect(not accelerated, f"device='cpu' with workers={asked!r}, got {device!r}", "Leave out one of them.")
+        return choice
+    if accelerated or not sys.platform.startswith("linux"):  # elsewhere a forked PyTorch is not safe
         return 1
-    if not sys.platform.startswith("linux"):  # elsewhere a forked PyTorch is not safe
-        return 1
-    return asked or len(os.sched_getaffinity(0))
+    return choice or len(os.sched_getaffinity(0))
+
+
+def run_in_order(
+    count: int, ahead: int, assign: Callable[[deque[int], int], None], collect: Callable[[], list[tuple[int, Any]]]
+) -> Iterator[Any]:
+    """The results of so many jobs in their order, whoever finished first.
+
+    Args:
+        count: of jobs.
+        ahead: how many jobs are started at most before the first result is taken.
+        assign: gives idle workers the first of these jobs, as far as their numbers are below a limit.
+        collect: waits for results; None as the result of a job whose worker died, which another one repeats.
+    """
+    waiting, done = deque(range(count)), dict[int, Any]()
+    for following in range(count):
+        while following not in done:
+            assign(waiting, following + ahead)
+            for number, result in collect():
+                if result is None:
+                    waiting.appendleft(number)
+                else:
+                    done[number] = result
+        yield done.pop(following)
+
+
+def check_deaths(deaths: int, detail: str) -> None:
+    """Raise `WorkerError` if workers died too often on one job."""
+    if deaths >= MAX_DEATHS:
+        raise WorkerError(
+            f"Worker processes died {deaths} times on the same clients ({detail}). "
+            "The most common cause is too little memory: use fewer workers, a smaller model or smaller batches."
+        )
 
 
 class InProcessPool:
@@ -76,18 +125,8 @@ class ProcessPool:
             self.workers.append(self._start())
 
     def run(self, jobs: Sequence[Job], ahead: int) -> Iterator[Any]:
-        waiting = deque(range(len(jobs)))
-        done: dict[int, Any] = {}
-        deaths = dict.fromkeys(waiting, 0)
-        for following in range(len(jobs)):
-            while following not in done:
-                self._assign(jobs, waiting, following + ahead)
-                for number, result in self._collect(deaths):
-                    if result is None:
-                        waiting.appendleft(number)  # its worker died: another one repeats it
-                    else:
-                        done[number] = result
-            yield done.pop(following)
+        collect = partial(self._collect, dict.fromkeys(range(len(jobs)), 0))
+        return run_in_order(len(jobs), ahead, partial(self._assign, jobs), collect)
 
     def close(self) -> None:
         for worker in self.workers:
@@ -121,11 +160,7 @@ class ProcessPool:
     def _replace(self, place: int, deaths: int) -> None:
         worker = self.workers.pop(place)
         worker.end()
-        if deaths >= MAX_DEATHS:
-            raise WorkerError(
-                f"Worker processes died {deaths} times on the same clients (exit code {worker.process.exitcode}). "
-                "The most common cause is too little memory: use fewer workers, a smaller model or smaller batches."
-            )
+        check_deaths(deaths, f"exit code {worker.process.exitcode}")
         self.workers.insert(place, self._start())
 
 
@@ -173,16 +208,16 @@ def _work(worker: Worker, pipe: "Connection[Any, Any]", unused: "list[Connection
     for other in unused:
         other.close()
     torch.set_num_threads(1)
-    _keep_memory()
+    keep_memory()
     while True:
         try:
             job = pipe.recv()
         except (EOFError, OSError):
             return
-        pipe.send(_answer(worker, job))
+        pipe.send(answer(worker, job))
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Tell the C library to keep freed memory: the same large tensors are allocated again and again."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -190,7 +225,8 @@ def _keep_memory() -> None:
         mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
-def _answer(worker: Worker, job: Job) -> tuple[bool, Any]:
+def answer(worker: Worker, job: Job) -> tuple[bool, Any]:
+    """Whether the job succeeded, and its result or the error."""
     try:
         return True, worker.do(job)
     except TacitError as error:

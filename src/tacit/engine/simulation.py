@@ -27,7 +27,6 @@ from tacit.core import (
     Report,
     Round,
     RunKeys,
-    Samples,
     SimulatedRound,
     State,
     Sum,
@@ -42,9 +41,10 @@ from tacit.core.prices import Unproved, max_participations
 from tacit.core.server_half import aggregate_messages, download_size, finish_round, no_messages, prepare
 from tacit.core.state import SERVER, out_of_patience, track_best
 from tacit.core.surplus import added
+from tacit.core.worker_choice import Workers
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.learners.records import check_records
-from tacit.engine.pool import Pool, count_workers, make_pool
+from tacit.engine.pool import Pool, choose_workers, open_pool
 from tacit.engine.waves import FEWEST_MASKED, AutoLearner, StackedClients, divide
 from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker, single_thread
 from tacit.errors import TrainingError, expect
@@ -60,7 +60,7 @@ def rounds(
     task: Task,
     *,
     seed: int = 0,
-    workers: int | None = None,
+    workers: Workers = None,
     device: str = "cpu",
     state: State | None = None,
     evaluate_every: int = 1,
@@ -75,6 +75,7 @@ def rounds(
         task: data and model.
         seed: decides what may be public: initial weights, masks, what is learnt from public data.
         workers: worker processes; None: one per core. With 1, or on an accelerator, everything runs in this process.
+            `ray`, `ray:4`, `ray://host:port`: actors of a Ray cluster.
         device: where tensors live.
         state: the state to continue from; None: start anew.
         evaluate_every: evaluate on held-out data every `n` rounds, and after the last.
@@ -139,12 +140,7 @@ class Simulation:
     @cached_property
     def learner(self) -> AutoLearner:
         """How clients of this model are trained."""
-        return AutoLearner(self.model, self.task.loss, like=self._like)
-
-    @property
-    def _like(self) -> Samples | None:
-        """A few samples; of the public data where the clients' are elsewhere, None where there are none."""
-        return self.task.public if self.task.population.is_elsewhere else self.task.population[0]
+        return AutoLearner.of(self.model, self.task)
 
     @cached_property
     def initial_state(self) -> State:
@@ -163,29 +159,29 @@ class Simulation:
         self,
         state: State | None = None,
         *,
-        workers: int | None = None,
+        workers: Workers = None,
         evaluate_every: int = 1,
         last: int | None = None,
         keys: KeySource,
     ) -> Generator[tuple[State, Report]]:
         """The rounds from this state on, up to number `last` (by default all of the method's), with these keys."""
         expect(evaluate_every >= 1, f"evaluate_every={evaluate_every} >= 1")
-        processes = count_workers(workers, self.device)
+        chosen = choose_workers(workers, self.device)
         state = self._with_layers(self.initial_state if state is None else state)
         before = RunKeys.before(self.seed).shared
-        worker = Worker(self.method, self.task, self.model, self.learner, 2 * processes, state, before)
+        make_worker = partial(Worker, self.method, self.task, self.model, self.learner, state, before)
         last = self.method.rounds if last is None else last
-        return self._play(worker, processes, state, evaluate_every, last, keys)
+        return self._play(partial(open_pool, chosen, make_worker), state, evaluate_every, last, keys)
 
     def _play(
-        self, worker: Worker, processes: int, state: State, evaluate_every: int, last: int, keys: KeySource
+        self, open_workers: Callable[[], Pool], state: State, evaluate_every: int, last: int, keys: KeySource
     ) -> Generator[tuple[State, Report]]:
         population, patience = len(self.task.population), self.method.patience
         with (
-            closing(make_pool(worker, processes)) as pool,
+            closing(open_workers()) as pool,
             self.method.channel.open(self.method, population, self.seed) as conversation,
         ):
-            runner = RoundRunner(worker, pool, conversation, keys)
+            runner = RoundRunner(pool, conversation, keys)
             while state.round < last and not out_of_patience(patience, state):
                 began = time.perf_counter()
                 state, report = runner.round(state)
@@ -207,10 +203,10 @@ class Simulation:
 class RoundRunner:
     """Plays the rounds of one run: hands waves to the workers, folds their sums, and closes the round."""
 
-    def __init__(self, worker: Worker, pool: Pool, conversation: Conversation, keys: KeySource) -> None:
-        self.worker, self.task, self.pool, self.keys = worker, worker.task, pool, keys
-        self.method, self.conversation = worker.method, conversation
-        self.slots = len(worker.slots)
+    def __init__(self, pool: Pool, conversation: Conversation, keys: KeySource) -> None:
+        self.pool, self.worker, self.conversation, self.keys = pool, pool.worker, conversation, keys
+        self.method, self.task = self.worker.method, self.worker.task
+        self.slots = len(self.worker.slots)
         self.evaluations = 0  # workers recognise loaded weights by this number
 
     def round(self, state: State) -> tuple[State, Report]:
@@ -334,7 +330,8 @@ class RoundRunner:
         known = self.worker.initial_memory
         changed = {name: value for name, value in state.memory.items() if known.get(name) is not value}
         memory = {name: value.cpu().numpy() for name, value in changed.items() if not name.startswith(SERVER)}
-        return [TrainJob(now, memory, wave.numpy(), i % self.slots) for i, wave in enumerate(waves)]
+        here = now.of_clients()
+        return [TrainJob(here, memory, wave.numpy(), i % self.slots) for i, wave in enumerate(waves)]
 
     def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum | None, list[Trained]]:
         """The round's sum, folded wave by wave in their order, and the waves' results; None: the cohort is empty."""

@@ -11,6 +11,7 @@ import torch
 
 from tacit.core import Messages, Method, SeededKeys, SimulatedRound, Task, View
 from tacit.core.server_half import broadcast, client_view
+from tacit.core.worker_choice import Workers
 from tacit.engine.layout import make_model
 from tacit.engine.simulation import draw, initial_state, rounds
 from tacit.engine.waves import AutoLearner, StackedClients
@@ -36,7 +37,7 @@ class ClientTrace:
 
 
 def client_traces(
-    method: Method, task: Task, *, client: int, at: Sequence[int], seed: int = 0, workers: int | None = None
+    method: Method, task: Task, *, client: int, at: Sequence[int], seed: int = 0, workers: Workers = None
 ) -> Iterator[ClientTrace]:
     """Yield one client's trace in each of these rounds, whether or not it is sampled in them.
 

@@ -8,19 +8,19 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from tacit.core import ClientKeys, Descent, Key, Loss, Perturbation, Population, Rows, Samples
+from tacit.core import ClientKeys, Descent, Key, Loss, Perturbation, Population, Rows, Samples, Task
 from tacit.core.rows import ClippedSum
 from tacit.core.wave import Shapes
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout, has_batch_statistics, has_dropout, is_slow_under_vmap
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
-from tacit.engine.learners.records import AutoRecords, RecordLearner
+from tacit.engine.learners.records import CANNOT_MAP, AutoRecords, RecordLearner
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.scoring import HypothesisScorer
 
@@ -75,6 +75,11 @@ class AutoLearner:
         if self.kernels is None:
             _ = self.fallback  # chosen here, before worker processes start
 
+    @classmethod
+    def of(cls, model: nn.Module, task: Task) -> Self:
+        """How clients of this task are trained; tested on public samples where the clients' are elsewhere."""
+        return cls(model, task.loss, like=task.public if task.population.is_elsewhere else task.population[0])
+
     @cached_property
     def fallback(self) -> FunctionalLearner | ReferenceLearner:
         """For what the kernels do not support; chosen at its first use, since `torch.func` takes seconds to import."""
@@ -118,6 +123,10 @@ class StackedClients:
         return self.population.sizes[self.clients]
 
     @property
+    def units(self) -> Tensor:
+        return self.population.unit_sizes[self.clients]
+
+    @property
     def shapes(self) -> Shapes:
         return self.learner.layout.shapes
 
@@ -130,8 +139,9 @@ class StackedClients:
     ) -> list[ClippedSum]:
         found, population = [], self.population
         for row, (client, batch) in enumerate(zip(self.clients.tolist(), batches, strict=True)):
-            index, own = population.indices(client)[batch], weights if weights.dim() == 1 else weights[row]
-            found.append(self.learner.records.clipped_sum(own, population.x[index], population.y[index], clip, mask))
+            (index, counts), own = population.samples_of(client, batch), weights if weights.dim() == 1 else weights[row]
+            x, y = population.x[index], population.y[index]
+            found.append(self.learner.records.clipped_sum(own, x, y, clip, mask, counts))
         return found
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
@@ -181,6 +191,6 @@ def _can_map(functional: FunctionalLearner, like: Samples) -> bool:
         warnings.simplefilter("error")
         try:
             functional.descend(weights, batches, _ONE_STEP, numbers)
-        except (RuntimeError, ValueError, TypeError, NotImplementedError, Warning):
+        except CANNOT_MAP:
             return False
     return True

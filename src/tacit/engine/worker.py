@@ -4,9 +4,10 @@ The same object works in the parent process (one worker) and, inherited by fork,
 """
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,9 +62,10 @@ class Worker:
     """Everything a job needs; large tensors are in memory shared with the worker processes."""
 
     def __init__(
-        self, method: Method, task: Task, model: nn.Module, learner: AutoLearner, slots: int, state: State, before: Key
+        self, method: Method, task: Task, model: nn.Module, learner: AutoLearner, state: State, before: Key, slots: int
     ) -> None:
         self.method, self.task, self.model, self.learner = method, task, model, learner
+        self._origin = state, before
         self.initial_memory = dict(state.memory)  # known to every worker process when it starts
         self.layout, self.forward = Layout.of(model), evaluation_module(model)
         self.weights = shared(state.weights.numel(), state.weights).view(state.weights.shape)
@@ -90,6 +92,15 @@ class Worker:
         """What a wave wrote to its slot: its sum, or its rows."""
         like = result.part.total
         return replace(result.part, total=self.slots[slot].view(like.dtype)[: like.numel()].view(like.shape))
+
+    def fill_slot(self, slot: int, numbers: NDArray[np.generic]) -> None:
+        """Write to a slot what another machine's worker has in one of its own."""
+        flat = torch.from_numpy(np.empty(0, numbers.dtype)).dtype
+        self.slots[slot].view(flat)[: numbers.size].numpy()[:] = numbers.reshape(-1)
+
+    def __reduce__(self) -> "tuple[Callable[..., Worker], tuple[Any, ...]]":
+        """A copy in another process is made anew, with one slot: it shares nothing with this one."""
+        return _made_anew, (self.method, self.task.without_code(), self.model, *self._origin)
 
     def _train(self, job: TrainJob) -> Trained:
         method, now = self.method, job.now
@@ -133,6 +144,10 @@ class Worker:
             self._loaded = wanted
         outputs: Tensor = self.forward(self.task.test[0][job.begin : job.end])
         return outputs.cpu().numpy()
+
+
+def _made_anew(method: Method, task: Task, model: nn.Module, state: State, before: Key) -> Worker:
+    return Worker(method, task, model, AutoLearner.of(model, task), state, before, 1)
 
 
 def max_rows(task: Task) -> int:

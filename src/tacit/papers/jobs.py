@@ -18,6 +18,7 @@ from tacit.attacks.scenario import AttackConfig, observe_victims, reconstruction
 from tacit.core import Method, Task, files
 from tacit.core.schema import choose
 from tacit.core.serialization import Source, read_json
+from tacit.core.worker_choice import Workers
 from tacit.errors import RunError, UserError
 from tacit.papers.comparison import RENAMED, RowTrial, Values
 from tacit.papers.figure_specs import HistogramPlot
@@ -60,7 +61,7 @@ class Job:
         self._check(manifest)
         return manifest.status == "finished"
 
-    def steps(self, task: Task, workers: int | None) -> Generator[Run]:
+    def steps(self, task: Task, workers: Workers) -> Generator[Run]:
         """Run or resume it; yields the run as it starts and after every round."""
         begun = (self.directory / MANIFEST).exists()
         if not begun:

@@ -16,6 +16,7 @@ import torch
 
 from tacit.core import Budget, KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Task, Turnout
 from tacit.core.keys import Ratchet, RunKeys
+from tacit.core.worker_choice import Workers
 from tacit.engine.simulation import draw
 from tacit.errors import BudgetError, TooFewClientsError, TrainingError, UserError
 from tacit.runs.manifest import Manifest
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
     from tacit.privacy.ledger_head import LedgerHead
     from tacit.privacy.record_charging import RecordCharges
+
+
+NO_LIMIT = 1e9  # the ε of a ledger that only remembers
 
 
 class RoundSource(Protocol):
@@ -60,11 +64,11 @@ class Simulated:
 
     Attributes:
         plan: what is run.
-        workers: worker processes; None: one per processor.
+        workers: worker processes; None: one per processor; `ray`, `ray:4`, `ray://host:port`: actors of a Ray cluster.
     """
 
     plan: Plan
-    workers: int | None = None
+    workers: Workers = None
     checkpoints_every_round: ClassVar[bool] = False
 
     def keys(self, ratchet: Ratchet | None) -> KeySource:
@@ -87,7 +91,7 @@ def rounds(
     task: Task,
     *,
     seed: int = 0,
-    workers: int | None = None,
+    workers: Workers = None,
     device: str = "cpu",
     evaluate_every: int = 1,
     ledger: Path | str | None = None,
@@ -294,6 +298,7 @@ def open_charges(
     ledger: Path | None,
     name: str,
     noted: "Iterable[tuple[str, LedgerHead]]" = (),
+    limit: float | None = None,
 ) -> Iterator[Charged]:
     """A run's privacy charges, with its ledger held open; empty for a method without (ε, δ) accounting.
 
@@ -303,6 +308,7 @@ def open_charges(
         ledger: the file of the ledger; None: nothing outlives the run.
         name: the run's name in the ledger.
         noted: heads of ledgers that were noted earlier, and where: the ledger must continue those that are its own.
+        limit: the ε of a new ledger where the method has no budget; None: it must have one.
     """
     method = plan.method
     if not (method.accounted or method.accounts_records):
@@ -315,7 +321,7 @@ def open_charges(
         return
     from tacit.privacy.ledger import Ledger
 
-    with Ledger.open(ledger, *(() if ledger.exists() else _terms(plan))) as opened:
+    with Ledger.open(ledger, *(() if ledger.exists() else _terms(plan, limit))) as opened:
         for where, head in noted:
             if head.ledger == opened.head.ledger:
                 opened.check_continues(head, where)
@@ -325,23 +331,24 @@ def open_charges(
 def _begin(plan: Plan, done: Sequence[Report], ledger: "Ledger | None" = None, name: str = "") -> Charged:
     """The charges after these rounds, for every unit that is accounted for."""
     from tacit.privacy.charging import Charges
-    from tacit.privacy.record_charging import RecordCharges
+    from tacit.privacy.record_charging import charges_for
 
     method, population = plan.method, plan.task.population
     clients, records = None, None
     if method.accounted:
         clients = Charges.begin(method, len(population), [report.turnout for report in done], ledger, name)
     if method.accounts_records:
-        records = RecordCharges.begin(method, population.sizes.tolist(), done, ledger, name)
+        records = charges_for(population.unit).begin(method, population.unit_sizes.tolist(), done, ledger, name)
     return Charged(clients, records)
 
 
-def _terms(plan: Plan) -> "tuple[Budget | None, Accountant | None]":
+def _terms(plan: Plan, limit: float | None) -> "tuple[Budget | None, Accountant | None]":
     """Budget and accountant of a new ledger."""
     from tacit.privacy.charging import accountant_for
 
     method = plan.method
-    return method.budget, accountant_for(method, len(plan.task.population)) if method.accounted else None
+    budget = method.budget if method.budget is not None or limit is None else Budget(limit, method.delta)
+    return budget, accountant_for(method, len(plan.task.population)) if method.accounted else None
 
 
 def new_ratchet(plan: Plan) -> Ratchet | None:

@@ -9,6 +9,7 @@ Not covered: physical access to the machine. A memory interposer for less than 1
 of current SGX, TDX and SEV-SNP processors (WireTap, Battering RAM, TEE.fail, 2025); vendors consider it out of scope.
 """
 
+from tacit.core.code_digest import code_measurement
 from tacit.protocols.attestation.evidence import (
     GENESIS,
     NO_CHANNEL,
@@ -19,7 +20,7 @@ from tacit.protocols.attestation.evidence import (
     extend_head,
 )
 from tacit.protocols.attestation.gramine import GramineAttestor, render_manifest
-from tacit.protocols.attestation.simulated_quotes import SIMULATED, SimulatedAttestor, code_measurement
+from tacit.protocols.attestation.simulated_quotes import SIMULATED, SimulatedAttestor
 from tacit.protocols.attestation.verification import (
     AttestationPolicy,
     AttestationResult,

@@ -5,10 +5,7 @@ followed. It shows nothing about the machine, whose operator can read and change
 it contains `simulation = true`.
 """
 
-import hashlib
-from functools import cache
-from pathlib import Path
-
+from tacit.core.code_digest import code_measurement
 from tacit.errors import ProtocolError, expect
 from tacit.protocols import crypto
 from tacit.protocols.attestation.evidence import REPORT_DATA, Claims, QuoteKind
@@ -64,14 +61,3 @@ class SimulatedVerifier:
 def is_simulated(quote: bytes) -> bool:
     """Whether a quote declares itself simulated."""
     return quote.startswith(_LABEL)
-
-
-@cache
-def code_measurement() -> str:
-    """SHA-256 over the source files of Tacit, in hex: the measurement of a simulated enclave."""
-    root = Path(__file__).parents[2]
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
-    return digest.hexdigest()
