@@ -344,7 +344,7 @@ class RoundRunner:
                 continue
             total = replace(part, total=part.total.clone()) if total is None else total + part
         if isinstance(self.method.mechanism.price(state.round), Unproved):  # else a round must not end by private data
-            _check_delivered(state, results)
+            _check_delivered(state, results, self.task.population.x)
         if not self.method.streams:
             total = self._sum_of_all(rows, results, state, now)
         return total, results
@@ -413,12 +413,17 @@ def _check_cohort(method: Method, population: int, index: int) -> None:
     )
 
 
-def _check_delivered(state: State, results: list[Trained]) -> None:
+def _check_delivered(state: State, results: list[Trained], x: Tensor) -> None:
     if results and not any(result.wave_report.delivered for result in results):
+        largest = float(x[:1000].abs().max()) if len(x) else 0.0
+        scale = f"The inputs reach {largest:g}: scale them, for example x / {largest:g}. " if largest > LARGE else ""
         raise TrainingError(
             f"No client sent a finite update that the method accepts in round {state.round + 1}: training diverged. "
-            "Lower the learning rate, take fewer local steps, clip, or set a larger reach."
+            f"{scale}Lower the learning rate, take fewer local steps, clip, or set a larger reach."
         )
+
+
+LARGE = 20.0  # inputs with which gradient descent tends to diverge
 
 
 def _at(model: nn.Module, weights: Tensor) -> nn.Module:
