@@ -87,6 +87,15 @@ class Population(Sequence[Samples]):
         """The number of samples of every client."""
         return self.offsets.diff()
 
+    def sizes_of(self, clients: Tensor) -> Tensor:
+        """The number of samples of each of these clients, in time that does not depend on the others."""
+        return self.offsets[clients + 1] - self.offsets[clients]
+
+    @property
+    def mean_size(self) -> float:
+        """The mean number of samples of a client."""
+        return int(self.offsets[-1] - self.offsets[0]) / len(self)
+
     def indices(self, client: int) -> Tensor:
         """The indices of this client's samples in the pool."""
         return self.sample_indices[int(self.offsets[client]) : int(self.offsets[client + 1])]

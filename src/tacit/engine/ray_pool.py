@@ -65,7 +65,7 @@ class NodeCode:
 
 
 @dataclass(frozen=True, eq=False)
-class Delivered:
+class ActorResult:
     """A job's numbers: outputs, or what a worker of this machine would have left in a slot, and the result beside."""
 
     result: Trained | None
@@ -97,8 +97,8 @@ class WaveActor:
         if not fine:
             return False, result
         if isinstance(result, Trained):
-            return True, Delivered(result, self.worker.slot_content(0, result).total.numpy())
-        return True, Delivered(None, result)
+            return True, ActorResult(result, self.worker.slot_content(0, result).total.numpy())
+        return True, ActorResult(None, result)
 
 
 @dataclass(frozen=True, eq=False)

@@ -358,7 +358,7 @@ class RoundRunner:
         clients = torch.tensor([client for result in results for client in result.wave_report.delivered])
         if len(clients) == 0:
             return None
-        samples = self.task.population.sizes[clients] if self.method.weighted else None
+        samples = self.task.population.sizes_of(clients) if self.method.weighted else None
         surplus = reduce(added, (result.part.surplus for result in results))
         messages = Messages(clients, DenseRows(rows.all()), samples, results[0].part.grid_step, surplus)
         with single_thread():

@@ -71,8 +71,9 @@ class Plan:
         check_declared(self.method)
         check_records(self.method, self.task)
         _check_budget(self.method)
-        sizes = tuple(self.task.population.sizes.tolist())
-        object.__setattr__(self, "method", size_noise(fit_defaults(self.method, self.task), len(sizes), sizes))
+        method, population = fit_defaults(self.method, self.task), self.task.population
+        sizes = tuple(population.sizes.tolist()) if method.accounts_records or method.protects_records else ()
+        object.__setattr__(self, "method", size_noise(method, len(population), sizes))
 
     @cached_property
     def simulation(self) -> Simulation:
