@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tacit
@@ -22,6 +22,7 @@ def report(up: tuple[int, ...], clients: int | None = None) -> Report:
     return Report(1, tuple(range(count)), (), up, up, None, None, None, {}, 0.0)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=30))
 def test_what_is_shortened_is_read_back(numbers: list[int]) -> None:
     whole = report(tuple(numbers))

@@ -4,8 +4,9 @@ Ten thousand clients therefore cost no more than their indices, clients may shar
 repetition), and worker processes share one copy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self, overload
 
 import numpy as np
@@ -81,6 +82,20 @@ class Population(Sequence[Samples]):
         expect(clients > 0, "at least one client, got none")
         x, y = (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64)) if like is None else (part[:0] for part in like)
         return cls(x, y, torch.zeros(0, dtype=torch.int64), samples * torch.arange(clients + 1), is_elsewhere=True)
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Population":
+        """A population on disk: the folder that `Population.write` or a `PopulationWriter` wrote."""
+        from tacit.core.population_files import open_population  # it needs this class
+
+        return open_population(folder)
+
+    @classmethod
+    def write(cls, folder: Path | str, clients: Iterable[Samples]) -> "Population":
+        """Write clients' samples to a new folder, one client after the other, and open it: they stay on disk."""
+        from tacit.core.population_files import write_population
+
+        return write_population(folder, clients)
 
     @property
     def sizes(self) -> Tensor:
