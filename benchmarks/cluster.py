@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from reporting import circumstances, exit_on_error, positive_integer
-from tacit import CentralGaussian, Everyone, FixedClip, Method, Sgd, Task
+from tacit import Method, Task
 from tacit.engine import rounds
 from tacit.engine.worker import Worker
+from tacit.pieces import CentralGaussian, Everyone, FixedClip, Sgd
 from workloads import WORKLOADS, Workload
 
 LATEST = Path(__file__).resolve().parent / "results" / "cluster.json"

@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reporting import circumstances, exit_on_error, positive_integer
-from tacit import Everyone, Masked, Method, Select, Sgd, Size, Task, TopK
+from tacit import Method, Task
 from tacit.engine import initial_state
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels import evaluation_module
 from tacit.engine.learners.kernels.conv import ConvWeights, gradient_tiles
 from tacit.engine.learners.kernels.layer_masks import ChainMask
 from tacit.engine.learners.kernels.tracing import trace_chain
+from tacit.pieces import Everyone, Masked, Select, Sgd, Size, TopK
 from tacit.pieces.codecs.select import MASK
 from workloads import WORKLOADS
 

@@ -18,7 +18,8 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 
 from report.made import PROVED, add_round, made_run  # noqa: E402
-from tacit.report.live import LiveServer, RunWatcher  # noqa: E402
+from tacit.report.live import LiveServer  # noqa: E402
+from tacit.report.watching import RunWatcher  # noqa: E402
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Writes the newest results into the tables of the project's README.
+"""Writes the newest results into the tables of docs/benchmarks.md.
 
 Each table is between two comments. A test compares it with the results, so it cannot become outdated unnoticed.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-RESULTS, README = HERE / "results", HERE.parent / "README.md"
+RESULTS, PAGE = HERE / "results", HERE.parent / "docs" / "benchmarks.md"
 NAMES = {
     "tacit": "Tacit",
     "flower": "Flower 1.41 (Ray)",
@@ -94,12 +94,12 @@ def split(name: str, text: str) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    """Replace the tables in the README."""
-    text = README.read_text()
+    """Replace the tables of the page."""
+    text = PAGE.read_text()
     for name in TABLES:
         before, _, after = split(name, text)
         text = before + table(name) + after
-    README.write_text(text)
+    PAGE.write_text(text)
 
 
 if __name__ == "__main__":

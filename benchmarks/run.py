@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from reporting import positive_integer, record, save, table
-from runner import FRAMEWORKS, Framework, FrameworkError, Result, Settings, another_tree, measure, running
+from runner import FRAMEWORKS, PATIENCE, Framework, FrameworkError, Result, Settings, another_tree, measure, running
 from workloads import DEFAULT, WORKLOADS
 
 LATEST = Path(__file__).resolve().parent / "results" / "latest.json"
@@ -30,6 +30,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--warm-ups", type=int, default=2, help="rounds before them (default %(default)s)")
     parser.add_argument("--workers", type=positive_integer, default=2, help="training processes (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=15, help="time limit (default %(default)s)")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds for one answer (default %(default)s)")
     parser.add_argument("--out", type=Path, default=LATEST, help="file for the results, as JSON")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
     parser.add_argument("--check", action="store_true", help="compare the computed updates, measure nothing")
@@ -100,11 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         comparable = [framework for framework in frameworks if framework.comparable]
         agree = [check(name, participants(name, comparable), args.workers) for name in workloads]
         return int(not all(agree))
-    settings = Settings(rounds=args.rounds, warm_ups=args.warm_ups, workers=args.workers)
+    settings = Settings(rounds=args.rounds, warm_ups=args.warm_ups, workers=args.workers, patience=args.patience)
     results = measure_all(workloads, frameworks, settings, args.minutes)
     measured = record(results, settings)
     save(measured, args.out)
-    print(json.dumps(measured, indent=2) if args.json else "\n".join(table(results)))
+    print(json.dumps(measured, indent=2) if args.json else "\n".join(table(results, measured)))
     return int(any(result.failure for result in results))
 
 

@@ -1,11 +1,14 @@
 """Starts all frameworks of a benchmark and runs them in turn, one round at a time.
 
 Rounds are interleaved: first every framework runs round 1, then every framework round 2, each time starting with
-another one. Whatever disturbs the machine for a minute disturbs all alike.
+another one. Whatever disturbs the machine for a minute disturbs all alike. A framework that dies, or does not answer
+within a minute, is ended and reported as failed, and the others continue.
 """
 
 import json
 import os
+import queue
+import signal
 import statistics
 import subprocess
 import sys
@@ -13,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +25,8 @@ from environments import FLOWER, PFL, PROJECT, Environment, source_of
 from processes import PeakMemory, cpu_seconds, end, memory_mib
 
 SCRIPTS = Path(__file__).resolve().parent / "frameworks"
-TIMEOUT = 300.0  # seconds for one answer
+PATIENCE = 60.0  # seconds for one answer
+POLL = 0.2  # seconds between two looks at whether a silent process still lives
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def another_tree(tree: Path) -> Framework:
 
 
 class FrameworkError(Exception):
-    """A framework's script ended early; the message has the end of its standard error."""
+    """A framework's script ended early or did not answer; the message has the end of its standard error."""
 
 
 @dataclass
@@ -87,6 +91,9 @@ class FrameworkProcess:
     framework: Framework
     process: subprocess.Popen[str]
     errors: Path
+    patience: float = PATIENCE
+    lines: "queue.SimpleQueue[str]" = field(default_factory=queue.SimpleQueue)
+    listener: threading.Thread | None = None
     versions: dict[str, str] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     peak_mib: float = 0.0
@@ -94,18 +101,39 @@ class FrameworkProcess:
     measured_since: tuple[float, float] = (0.0, 0.0)  # wall clock and processor time
     failure: str | None = None
 
-    def receive(self) -> dict[str, Any]:
-        """The script's next line of JSON."""
+    def listen(self) -> None:
+        """Read the script's lines in a thread: descendants that outlive it may keep its output open for ever."""
+        self.listener = threading.Thread(target=self._read, daemon=True)
+        self.listener.start()
+
+    def _read(self) -> None:
         assert self.process.stdout is not None
-        watchdog = threading.Timer(TIMEOUT, end, [self.process.pid])
-        watchdog.start()
-        try:
+        with self.process.stdout:
             for line in self.process.stdout:
-                if line.startswith("{"):
-                    return json.loads(line)
-        finally:
-            watchdog.cancel()
-        raise FrameworkError(f"{self.framework.name} ended early:\n{self.errors.read_text()[-2000:]}")
+                self.lines.put(line)
+
+    def receive(self, when: str = "in a round") -> dict[str, Any]:
+        """The script's next line of JSON."""
+        until = time.monotonic() + self.patience
+        while True:
+            ended = self.process.poll() is not None  # before looking, because it may have answered before it ended
+            try:
+                line = self.lines.get(timeout=POLL)
+            except queue.Empty:
+                if ended:
+                    raise self._failed(f"ended {when}, with exit status {self.process.returncode}") from None
+                if time.monotonic() > until:
+                    raise self._failed(f"did not answer within {self.patience:g} s {when}, and was ended") from None
+                continue
+            if line.startswith("{"):
+                return json.loads(line)
+
+    def _failed(self, what: str) -> FrameworkError:
+        """End what is left of the framework; the error says what happened."""
+        end(self.process.pid)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # descendants of a process that has ended
+        return FrameworkError(f"{self.framework.name} {what}:\n{self.errors.read_text()[-2000:]}")
 
     def request_round(self) -> dict[str, Any]:
         """Run one round; returns the script's measurements."""
@@ -114,7 +142,7 @@ class FrameworkProcess:
             self.process.stdin.write("round\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            self.receive()
+            pass  # it has ended: `receive` says how
         return self.receive()
 
     def run_round(self) -> float:
@@ -147,11 +175,16 @@ class FrameworkProcess:
             self.process.wait(timeout=20)
         except (OSError, subprocess.TimeoutExpired):
             end(self.process.pid)
+            self.process.wait()
+        if self.listener is not None:
+            self.listener.join(timeout=5)
 
 
 @contextmanager
-def running(framework: Framework, workload: str, workers: int, *options: str) -> Iterator[FrameworkProcess]:
-    """A framework that is ready to run rounds, and is stopped afterwards."""
+def running(
+    framework: Framework, workload: str, workers: int, *options: str, patience: float = PATIENCE
+) -> Iterator[FrameworkProcess]:
+    """A framework that is ready to run rounds, and is stopped afterwards; `patience`: seconds for one answer."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     if framework.source is not None:
         environment["PYTHONPATH"] = str(framework.source)
@@ -161,15 +194,15 @@ def running(framework: Framework, workload: str, workers: int, *options: str) ->
             process = subprocess.Popen(
                 [*framework.command(workload, workers), *options],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment,
+                start_new_session=True,
             )  # fmt: skip
-        started = FrameworkProcess(framework, process, errors)
+        started = FrameworkProcess(framework, process, errors, patience)
+        started.listen()
         try:
-            started.versions = started.receive()["versions"]
+            started.versions = started.receive("at start")["versions"]
             yield started
         finally:
             started.stop()
-            assert process.stdout is not None
-            process.stdout.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +251,7 @@ class Settings:
     rounds: int
     warm_ups: int = 2
     workers: int = 2
+    patience: float = PATIENCE
     deadline: float = float("inf")  # of the monotonic clock; no round starts after it
 
 
@@ -239,7 +273,9 @@ def measure(workload: str, frameworks: list[Framework], settings: Settings) -> l
         processes: list[FrameworkProcess] = []
         for framework in frameworks:
             try:
-                processes.append(stack.enter_context(running(framework, workload, settings.workers)))
+                processes.append(
+                    stack.enter_context(running(framework, workload, settings.workers, patience=settings.patience))
+                )
             except FrameworkError as error:
                 print(error, file=sys.stderr)
                 results.append(Result.failed(workload, framework.name, str(error)))

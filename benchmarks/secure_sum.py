@@ -15,6 +15,8 @@ from reporting import circumstances, positive_integer, save
 from runner import Framework, running
 from sum_cases import CASES, DEFAULT, SIGMAS
 
+PATIENCE = 300.0  # seconds for one answer: Flower's largest sums take longer than a minute
+
 LATEST = Path(__file__).resolve().parent / "results" / "secure-sum.json"
 TACIT = "tacit"
 SUMS = (Framework(TACIT, PROJECT, "tacit_secure_sum.py"), Framework("flower", FLOWER, "flower_secure_sum.py"))
@@ -63,7 +65,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def measure(case: str, frameworks: list[Framework], rounds: int, deadline: float) -> list[SumResult]:
     """Measure one case: start all frameworks, run rounds in turn, each time starting with another one."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(running(framework, case, 1)) for framework in frameworks]
+        processes = [stack.enter_context(running(framework, case, 1, patience=PATIENCE)) for framework in frameworks]
         results = [SumResult(case, process.framework.name, process.versions, []) for process in processes]
         for number in range(rounds):
             if number and time.monotonic() > deadline:

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from tacit.protocols.secagg import Parameters, phase_bytes
 
-COHORTS = (10, 50, 100, 300, 1000, 3000)
+COHORTS = (10, 50, 100, 300, 1000, 3000, 5000)
 HEADER = (
     "| cohort | neighbours | threshold | wrong shares corrected | signatures | failure "
     "| up | down | up / payload | all / payload |"

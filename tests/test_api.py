@@ -1,23 +1,30 @@
 import subprocess
 import sys
 
+import pytest
+
 import tacit
 
 PUBLIC = """
-AccuracySensitivity Add AdmmPrune Bandwidth BestOf BinaryCrossEntropy Budget ByImportance Card CentralGaussian Check
-ClientTrace Compact CompositionError CrossEntropy Csr DataError DistributedGaussian DpSgd EllipsoidClip Enclave
-Everyone Experiment FixedClip FixedRandom FixedSize Graded Grid Growing IdealSum Identity InputFeatures KMeans Keep
-Key Loss MagnitudePrune Masked Mean MeanSquared MedianClip Method MetricLaplace ModelError Momentum NbaflGaussian
-NoNoise Plain Poisson Population Preprocessing PublicClip PublicMovement QuantileClip RandomK Reals RecordClip
-RecordGradient ReleasedMovement Replace Report RootBrier RootMeanSquared Run RunError Schedule SecureSum Select Sense
-SequenceCrossEntropy Sgd SingleWeights Size State StorageError TacitError Task TopK TrainingError TwoLevel UserError
-Vote WeightVariance WeightedMean WireError WorkerError card check client_traces methods rounds tasks train
+train rounds Run State Report MlflowLog TensorBoardLog
+Task Population Preprocessing tasks
+CrossEntropy BinaryCrossEntropy SequenceCrossEntropy MeanSquared RootMeanSquared RootBrier
+Method Budget methods pieces card Card check
+TacitError UserError CompositionError DataError ModelError TrainingError
+"""
+PIECES = """
+AccuracySensitivity Add AdmmPrune BestOf ByImportance CentralGaussian Compact Csr DistributedGaussian DpSgd
+EllipsoidClip Enclave Everyone FixedClip FixedRandom FixedSize Graded Grid Growing IdealSum Identity InputFeatures
+KMeans Keep MagnitudePrune Masked Mean MedianClip MetricLaplace Momentum NbaflGaussian NoNoise Plain Poisson
+PublicClip PublicMovement QuantileClip RandomK Reals RecordClip RecordGradient ReleasedMovement Replace Schedule
+SecureSum Select Sense Sgd SingleWeights Size TopK TwoLevel Vote WeightVariance WeightedMean
 """
 
 
 def test_the_public_names_are_pinned():
     assert tacit.__all__ == PUBLIC.split()
-    assert dir(tacit) == tacit.__all__
+    assert dir(tacit) == sorted(tacit.__all__)
+    assert tacit.pieces.__all__ == PIECES.split()
     assert all(getattr(tacit, name) is not None for name in tacit.__all__)
 
 
@@ -28,6 +35,11 @@ def test_star_import_and_submodules():
     assert tacit.runs.directory.MANIFEST == "manifest.json"
 
 
+def test_a_piece_is_found_where_the_error_says():
+    with pytest.raises(AttributeError, match=r"Use tacit\.pieces\.SecureSum\."):
+        _ = tacit.SecureSum
+
+
 def test_unknown_names_are_attribute_errors():
     for name in ("tarin", "_private", "__wrapped__"):
         assert not hasattr(tacit, name)
@@ -36,3 +48,23 @@ def test_unknown_names_are_attribute_errors():
 def test_importing_tacit_loads_no_torch():
     code = "import sys, tacit, tacit.cli; tacit.cli.make_parser('run'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def imported(code: str, *names: str) -> list[str]:
+    """Which of these packages a new interpreter has imported after this code."""
+    code += f"; import sys; print(*[name for name in {names!r} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    return found.splitlines()[-1].split()
+
+
+HEAVY = ("scipy", "dp_accounting", "matplotlib", "pandas", "polars", "pyarrow", "sklearn", "rich", "nvflare", "mlflow",
+         "tensorboard", "onnx", "onnxruntime", "torch.onnx", "torch._dynamo", "torch.utils.tensorboard")  # fmt: skip
+
+
+def test_commands_import_no_more_than_they_need(tmp_path):
+    """By counting and not by time: a run and its report need PyTorch, and none of what takes long beside it."""
+    run = f"run fedavg --rounds 1 --set cohort=2 epochs=1 --workers 1 --out {tmp_path}/run"
+    for line in (run, f"report {tmp_path}/run", f"compare {tmp_path}/run", f"export {tmp_path}/run --to state-dict"):
+        assert imported(f"from tacit.cli import main; assert main({line.split()!r}) == 0", "torch", *HEAVY) == ["torch"]
+    assert imported("import tacit", "torch", "numpy", "tacit.api", *HEAVY) == []
+    assert imported("import tacit; tacit.train, tacit.TensorBoardLog", *HEAVY) == []

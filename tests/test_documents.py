@@ -7,6 +7,7 @@ TACIT_DOCUMENTS=whole they run as they are printed, the demo through `make`.
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -40,16 +41,15 @@ COMMANDS = [
     if line.strip()
 ]
 
-SESSIONS = [  # blocks of commands that need what those before them wrote
-    pytest.param(page, block, id=f"{page.relative_to(ROOT)}-{number}")
-    for page in PAGES
-    for number, block in enumerate(re.findall(r"```sh together\n(.*?)```", page.read_text(), re.DOTALL))
+FENCE = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SESSIONS = [  # pages with commands that need what those before them wrote
+    pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if "```sh together\n" in page.read_text()
 ]
 
 
 def shortened(command: str) -> str:
     """The command with fewer rounds, images or runs."""
-    if WHOLE:
+    if WHOLE or "--resume" in command:
         return command
     for words, options in SHORT.items():
         if all(word in command.split() for word in words.split()):
@@ -91,25 +91,33 @@ def test_commands_run(
     assert printed.out.strip()
 
 
-@pytest.mark.parametrize(("page", "block"), SESSIONS)
+@pytest.mark.parametrize("page", SESSIONS)
 def test_commands_that_belong_together_run(
-    page: Path, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In one folder, in their order, with the files that the page shows."""
     monkeypatch.chdir(tmp_path)
-    for name, content in re.findall(r"```toml (\S+)\n(.*?)```", page.read_text(), re.DOTALL):
-        Path(name).write_text(content)
-    for command in block.splitlines():
-        assert cli.main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
-        assert capsys.readouterr().out.strip()
+    blocks = FENCE.findall(page.read_text())
+    for _, name, content in blocks:
+        if "." in name:
+            Path(name).write_text(content)
+    for language, name, content in blocks:
+        for line in content.splitlines() if (language, name) == ("sh", "together") else ():
+            program, *arguments = shlex.split(shortened(line))
+            if program == "python":
+                runpy.run_path(arguments[0], run_name="__main__")
+            else:
+                assert program == "tacit"
+                assert cli.main(arguments) == 0, capsys.readouterr().err
+                assert capsys.readouterr().out.strip()
 
 
 def demo() -> str:
-    """The first command of the Makefile's target `demo`."""
+    """The command of the Makefile's target `demo`, without what it prints before and after."""
     recipe = re.search(r"^demo:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe
-    first = recipe[1].replace("\\\n", " ").splitlines()[0]
-    return " ".join(first.split()).replace("$(BIN)/", "")
+    (command,) = (line for line in recipe[1].replace("\\\n", " ").splitlines() if not line.startswith("\t@"))
+    return " ".join(command.split()).replace("$(BIN)/", "")
 
 
 def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +157,7 @@ def test_every_target_of_make_is_explained() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
 
@@ -160,5 +168,5 @@ def test_the_glossary_is_linked() -> None:
 
 
 def test_the_table_of_methods_is_complete() -> None:
-    listed = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE))
+    listed = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE))
     assert listed == set(methods.catalog())

@@ -10,8 +10,9 @@ from messages import send_ready
 from torch import Tensor
 from training import Job, parse_job, serve_rounds
 
-from tacit import CentralGaussian, Everyone, FixedClip, Masked, Method, Select, Sgd, Size, Task, TopK
+from tacit import Method, Task
 from tacit.engine import rounds
+from tacit.pieces import CentralGaussian, Everyone, FixedClip, Masked, Select, Sgd, Size, TopK
 from workloads import flat
 
 

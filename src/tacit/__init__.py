@@ -17,7 +17,10 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if importlib.util.find_spec(f"{__name__}.{name}"):
         return importlib.import_module(f"{__name__}.{name}")
-    return getattr(importlib.import_module("tacit.api"), name)
+    api = importlib.import_module("tacit.api")
+    if not hasattr(api, name) and name in api.pieces.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}. Use tacit.pieces.{name}.")
+    return getattr(api, name)
 
 
 def __dir__() -> list[str]:

@@ -1,18 +1,14 @@
-"""The public API: `tacit.X` is `tacit.api.X`."""
+"""The public API: `tacit.X` is `tacit.api.X`. Pieces are in `tacit.pieces`; everything else is in its own package."""
 
 import tacit.methods as methods
+import tacit.pieces as pieces
 import tacit.tasks as tasks
 from tacit.core import (
     BinaryCrossEntropy,
     Budget,
     CrossEntropy,
-    Identity,
-    Key,
-    Loss,
     MeanSquared,
     Method,
-    NoNoise,
-    Plain,
     Population,
     Preprocessing,
     Report,
@@ -22,149 +18,48 @@ from tacit.core import (
     State,
     Task,
 )
-from tacit.engine import ClientTrace, client_traces
-from tacit.errors import (
-    CompositionError,
-    DataError,
-    ModelError,
-    RunError,
-    StorageError,
-    TacitError,
-    TrainingError,
-    UserError,
-    WireError,
-    WorkerError,
-)
-from tacit.pieces.aggregators import KMeans, Mean, WeightedMean
-from tacit.pieces.channels import Enclave, IdealSum, SecureSum
-from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
-from tacit.pieces.mechanisms import (
-    AccuracySensitivity,
-    ByImportance,
-    CentralGaussian,
-    DistributedGaussian,
-    EllipsoidClip,
-    FixedClip,
-    Graded,
-    Grid,
-    InputFeatures,
-    MedianClip,
-    MetricLaplace,
-    NbaflGaussian,
-    PublicClip,
-    PublicMovement,
-    QuantileClip,
-    Reals,
-    RecordClip,
-    ReleasedMovement,
-    SingleWeights,
-    TwoLevel,
-    WeightVariance,
-)
-from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
-from tacit.pieces.servers import Add, Momentum, Replace
-from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Schedule, Sgd
+from tacit.errors import CompositionError, DataError, ModelError, TacitError, TrainingError, UserError
 from tacit.report.cards import Card, card
-from tacit.runs.bandwidth import Bandwidth
-from tacit.runs.checking import Check, check
-from tacit.runs.experiment import Experiment
+from tacit.report.mlflow_log import MlflowLog
+from tacit.report.tensorboard_log import TensorBoardLog
+from tacit.runs.checking import check
 from tacit.runs.records import Run
 from tacit.runs.rounds import rounds
 from tacit.runs.training import train
-from tacit.wire.sparse import Compact, Csr
 
-__all__ = [
-    "AccuracySensitivity",
-    "Add",
-    "AdmmPrune",
-    "Bandwidth",
-    "BestOf",
-    "BinaryCrossEntropy",
-    "Budget",
-    "ByImportance",
-    "Card",
-    "CentralGaussian",
-    "Check",
-    "ClientTrace",
-    "Compact",
-    "CompositionError",
-    "CrossEntropy",
-    "Csr",
-    "DataError",
-    "DistributedGaussian",
-    "DpSgd",
-    "EllipsoidClip",
-    "Enclave",
-    "Everyone",
-    "Experiment",
-    "FixedClip",
-    "FixedRandom",
-    "FixedSize",
-    "Graded",
-    "Grid",
-    "Growing",
-    "IdealSum",
-    "Identity",
-    "InputFeatures",
-    "KMeans",
-    "Keep",
-    "Key",
-    "Loss",
-    "MagnitudePrune",
-    "Masked",
-    "Mean",
-    "MeanSquared",
-    "MedianClip",
-    "Method",
-    "MetricLaplace",
-    "ModelError",
-    "Momentum",
-    "NbaflGaussian",
-    "NoNoise",
-    "Plain",
-    "Poisson",
+__all__ = [  # noqa: RUF022 (by what they are for)
+    # training
+    "train",
+    "rounds",
+    "Run",
+    "State",
+    "Report",
+    "MlflowLog",
+    "TensorBoardLog",
+    # tasks and losses
+    "Task",
     "Population",
     "Preprocessing",
-    "PublicClip",
-    "PublicMovement",
-    "QuantileClip",
-    "RandomK",
-    "Reals",
-    "RecordClip",
-    "RecordGradient",
-    "ReleasedMovement",
-    "Replace",
-    "Report",
-    "RootBrier",
-    "RootMeanSquared",
-    "Run",
-    "RunError",
-    "Schedule",
-    "SecureSum",
-    "Select",
-    "Sense",
-    "SequenceCrossEntropy",
-    "Sgd",
-    "SingleWeights",
-    "Size",
-    "State",
-    "StorageError",
-    "TacitError",
-    "Task",
-    "TopK",
-    "TrainingError",
-    "TwoLevel",
-    "UserError",
-    "Vote",
-    "WeightVariance",
-    "WeightedMean",
-    "WireError",
-    "WorkerError",
-    "card",
-    "check",
-    "client_traces",
-    "methods",
-    "rounds",
     "tasks",
-    "train",
+    "CrossEntropy",
+    "BinaryCrossEntropy",
+    "SequenceCrossEntropy",
+    "MeanSquared",
+    "RootMeanSquared",
+    "RootBrier",
+    # methods and their pieces
+    "Method",
+    "Budget",
+    "methods",
+    "pieces",
+    "card",
+    "Card",
+    "check",
+    # errors
+    "TacitError",
+    "UserError",
+    "CompositionError",
+    "DataError",
+    "ModelError",
+    "TrainingError",
 ]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tacit.attacks.views import ADVERSARIES, Adversary, Observation, local_training, observe
-from tacit.core import Key, Method, Round, SimulatedRound, Task
+from tacit.core import Descent, Key, Method, Round, SimulatedRound, Task
 from tacit.core.client_half import make_messages
 from tacit.core.server_half import broadcast, client_view
 from tacit.engine import initial_state, waves
@@ -154,6 +154,7 @@ def test_the_coordinates_that_a_codec_reveals() -> None:
 def test_local_training_is_public() -> None:
     method = replace(PLAIN, trainer=Sgd(lr=0.3, epochs=2, batch_size=5))
     how = local_training(method, initial_state(method, TASK), now(1))
+    assert isinstance(how, Descent)
     assert (how.lr, how.epochs, how.batch_size) == (0.3, 2, 5)
 
 

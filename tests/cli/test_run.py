@@ -26,6 +26,7 @@ from tacit.runs.directory import (
     MANIFEST,
     MODEL,
     ROUNDS,
+    TABLE,
     read_manifest,
     read_rounds,
 )
@@ -68,6 +69,7 @@ def test_a_run_prints_a_table_and_its_directory(capsys):
         CHECKPOINT,
         MODEL,
         GUARANTEE,
+        TABLE,
     }
 
 

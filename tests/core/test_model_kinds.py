@@ -206,9 +206,9 @@ def test_class_weights_are_those_of_torch_for_every_learner() -> None:
     model, z = nn.Linear(4, 3), torch.randn(12, 3)
     expected = F.cross_entropy(z, Y, weight=torch.tensor(weight), reduction="none")
     assert torch.allclose(tacit.CrossEntropy(weight=weight).per_sample(z, Y), expected)
-    method = replace(tacit.methods.fedavg(rounds=1, cohort=2, epochs=1, lr=0.1), sampler=tacit.Everyone())
+    method = replace(tacit.methods.fedavg(rounds=1, cohort=2, epochs=1, lr=0.1), sampler=tacit.pieces.Everyone())
     task = tacit.Task(model=model, clients=[(X, Y)], loss=tacit.CrossEntropy(weight=weight))
-    trained = tacit.train(replace(method, trainer=tacit.Sgd(lr=0.1, steps=1)), task, workers=1).model
+    trained = tacit.train(replace(method, trainer=tacit.pieces.Sgd(lr=0.1, steps=1)), task, workers=1).model
     loss = F.cross_entropy(model(X), Y, weight=torch.tensor(weight), reduction="none").mean()
     (gradient, _) = torch.autograd.grad(loss, list(model.parameters()))
     assert torch.allclose(trained.get_parameter("weight"), model.weight - 0.1 * gradient, atol=1e-6)

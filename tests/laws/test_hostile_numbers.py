@@ -22,7 +22,7 @@ from tacit.pieces.channels import Enclave, IdealSum
 from tacit.runs.directory import read_manifest, read_rounds
 
 HOSTILE, HUGE = 7, 3e38
-FEDAVG = Method(name="fedavg", rounds=3, sampler=tacit.Everyone(), trainer=tacit.Sgd(lr=0.1, steps=3))
+FEDAVG = Method(name="fedavg", rounds=3, sampler=tacit.pieces.Everyone(), trainer=tacit.pieces.Sgd(lr=0.1, steps=3))
 TASK = tacit.Task(model=zoo.mlp, clients=zoo.population([5] * 20), name="tiny")
 
 
@@ -45,7 +45,7 @@ def sending(value: float) -> Callable[..., Messages]:
         replace(FEDAVG, aggregator=WeightedMean()),
         replace(FEDAVG, channel=Enclave()),
         replace(FEDAVG, channel=IdealSum()),
-        replace(FEDAVG, trainer=tacit.Sgd(lr=0.1, steps=3, sends="weights"), server=tacit.Replace()),
+        replace(FEDAVG, trainer=tacit.pieces.Sgd(lr=0.1, steps=3, sends="weights"), server=tacit.pieces.Replace()),
     ],
     ids=["fedavg", "weighted", "enclave", "ideal sum", "weights"],
 )
@@ -87,13 +87,13 @@ def test_a_reach_is_positive_and_part_of_the_method():
 
 
 @dataclass(frozen=True)
-class Explodes(tacit.Add):
+class Explodes(tacit.pieces.Add):
     """A server whose model is not finite after some round."""
 
     after: int = 2
 
     def apply(self, state: State, aggregate: torch.Tensor) -> State:
-        new = tacit.Add.apply(self, state, aggregate)
+        new = tacit.pieces.Add.apply(self, state, aggregate)
         return replace(new, weights=new.weights * torch.inf) if state.round == self.after else new
 
 
@@ -111,8 +111,8 @@ def test_a_run_whose_model_is_not_finite_ends_with_the_last_finite_one(tmp_path:
 
 
 def test_the_round_that_is_not_released_is_charged():
-    mechanism = tacit.CentralGaussian(clip=tacit.FixedClip(0.5), noise_multiplier=2.0)
-    private = replace(FEDAVG, rounds=9, sampler=tacit.Poisson(10), mechanism=mechanism, server=Explodes())
+    mechanism = tacit.pieces.CentralGaussian(clip=tacit.pieces.FixedClip(0.5), noise_multiplier=2.0)
+    private = replace(FEDAVG, rounds=9, sampler=tacit.pieces.Poisson(10), mechanism=mechanism, server=Explodes())
     run = tacit.train(private, TASK, workers=1)
     assert run.diverged
     assert run.charges is not None
@@ -121,7 +121,7 @@ def test_the_round_that_is_not_released_is_charged():
 
 def test_the_command_says_why_it_stopped(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tacit.Add, "apply", _explode)
+    monkeypatch.setattr(tacit.pieces.Add, "apply", _explode)
     line = ["run", "fedavg", "--rounds", "5", "--set", "cohort=2", "epochs=1", "--workers", "1"]
     assert main(line) == 0
     assert "Stopped after 2 of 5 rounds: the next round's model was not finite" in capsys.readouterr().out

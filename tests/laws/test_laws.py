@@ -407,7 +407,7 @@ def _by_hand(method: Method, state: State) -> tuple[int, int, int]:
     dim, codec = state.dim, method.codec
     whole, selected = 12 + 4 * dim, 12 + 4 * int(RATIO * dim)
     up, down, first = whole, 12 + 4 * dim * method.aggregator.models, 0
-    if isinstance(codec, tacit.Sense):
+    if isinstance(codec, tacit.pieces.Sense):
         up = 12 + 4 * codec.encode(DenseRows(torch.zeros(1, dim)), View(state.weights, {}), now()).dim
     elif isinstance(codec, Select) and isinstance(codec.selection, Vote) and "codec/mask" not in state.memory:
         down = 0
@@ -446,7 +446,7 @@ def test_card_rebuilds_the_method(method: Method) -> None:
 
 DISTRIBUTED = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)
 SELECT = Select(FixedRandom(size=Size(number=1)))
-SENSE = tacit.Sense(size=Size(ratio=0.5))
+SENSE = tacit.pieces.Sense(size=Size(ratio=0.5))
 NBAFL = NbaflGaussian(epsilon=1.0, delta=0.01, samples=1, rounds=1, exposures=1)
 BY_IMPORTANCE = ByImportance(base=NBAFL, importance=WeightVariance(), allocation=TwoLevel(2.0))
 SENDS_WEIGHTS = Sgd(lr=0.1, steps=1, sends="weights")

@@ -20,7 +20,7 @@ each_method = pytest.mark.parametrize(("name", "factory"), CATALOG, ids=[name fo
 @each_method
 def test_repr_rebuilds_the_method(name, factory):
     made = factory()
-    public = {name: getattr(tacit, name) for name in tacit.api.__all__}
+    public = {**vars(tacit.api), **vars(tacit.pieces)}
     assert eval(repr(made), public) == made
 
 
@@ -49,7 +49,7 @@ def test_cards_show_the_method_as_it_is(name, factory):
     shown = card(name, {"rounds": 7})
     assert shown.rounds == 7
     assert tuple(shown.pieces) == SLOTS
-    public = {name: getattr(tacit, name) for name in tacit.api.__all__}
+    public = {**vars(tacit.api), **vars(tacit.pieces)}
     rebuilt = {slot: eval(text, public) for slot, text in shown.pieces.items()}
     made = tacit.Method(name=name, rounds=7, budget=factory().budget, report_delta=factory().report_delta, **rebuilt)
     assert made == factory(rounds=7) == eval(shown.repr, public)
@@ -65,20 +65,22 @@ def test_pieces_are_exchanged_by_name_and_records_by_field():
     made = methods.make(
         "fl-top", {"descent.lr": "1/4", "sampler": "Everyone()", "codec.selection.size": "Size(number=3)"}
     )
-    assert isinstance(made.trainer, tacit.Masked)
-    assert (made.trainer.sgd.lr, made.sampler) == (0.25, tacit.Everyone())
-    assert made.codec == tacit.Select(tacit.TopK(size=tacit.Size(number=3), lr=0.25, batch_size=10))
+    assert isinstance(made.trainer, tacit.pieces.Masked)
+    assert (made.trainer.sgd.lr, made.sampler) == (0.25, tacit.pieces.Everyone())
+    assert made.codec == tacit.pieces.Select(
+        tacit.pieces.TopK(size=tacit.pieces.Size(number=3), lr=0.25, batch_size=10)
+    )
 
 
 def test_fl_std_has_the_paper_s_figures():
     std = methods.fl_std()
-    assert (std.rounds, std.sampler) == (200, tacit.FixedSize(100))
-    assert std.trainer == tacit.Sgd(lr=0.215, steps=5, batch_size=10)
+    assert (std.rounds, std.sampler) == (200, tacit.pieces.FixedSize(100))
+    assert std.trainer == tacit.pieces.Sgd(lr=0.215, steps=5, batch_size=10)
 
 
 def test_fedavg_weights_clients_by_default():
-    assert methods.fedavg().aggregator == tacit.WeightedMean()
-    assert methods.fedavg(weighted=False).aggregator == tacit.Mean()
+    assert methods.fedavg().aggregator == tacit.pieces.WeightedMean()
+    assert methods.fedavg(weighted=False).aggregator == tacit.pieces.Mean()
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_short_names_are_written_out() -> None:
 
 def test_steps_are_given_instead_of_epochs() -> None:
     trainer = methods.make("geyer", {"steps": 3}).trainer
-    assert trainer == tacit.Sgd(lr=0.1, steps=3, batch_size=10)
-    assert methods.make("fl-std", {"epochs": 2}).trainer == tacit.Sgd(lr=0.215, epochs=2, batch_size=10)
+    assert trainer == tacit.pieces.Sgd(lr=0.1, steps=3, batch_size=10)
+    assert methods.make("fl-std", {"epochs": 2}).trainer == tacit.pieces.Sgd(lr=0.215, epochs=2, batch_size=10)
     with pytest.raises(tacit.UserError, match="either steps or epochs, and not both"):
         methods.make("geyer", {"steps": 3, "epochs": 2})

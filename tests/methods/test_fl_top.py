@@ -12,7 +12,9 @@ import zoo
 from tacit import methods
 from tacit.core import Method, Task
 from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
+from tacit.engine import initial_state
 from tacit.errors import CompositionError, UserError
+from tacit.pieces.codecs.sensing import FLOOR, THRESHOLD
 from tacit.pieces.mechanisms.arithmetic import DISTANCE
 from tacit.privacy.charging import release_of
 from tacit.privacy.cohorts import failure
@@ -45,18 +47,18 @@ def test_the_private_form_has_the_same_arguments_and_pieces_otherwise(name: str)
     a, b = plain(rounds=7), private(rounds=7)
     assert (b.name, b.rounds) == (f"{a.name}-dp", 7)
     assert (b.codec, b.trainer, b.aggregator, b.server) == (a.codec, a.trainer, a.aggregator, a.server)
-    assert b.sampler == tacit.Poisson(100.0)
-    assert (b.channel, distributed(b).arithmetic) == (tacit.SecureSum(), tacit.Grid())
+    assert b.sampler == tacit.pieces.Poisson(100.0)
+    assert (b.channel, distributed(b).arithmetic) == (tacit.pieces.SecureSum(), tacit.pieces.Grid())
     ideal = methods.make(f"{name}-dp", IDEAL)
-    assert (ideal.channel, distributed(ideal).arithmetic) == (tacit.IdealSum(), tacit.Reals())
+    assert (ideal.channel, distributed(ideal).arithmetic) == (tacit.pieces.IdealSum(), tacit.pieces.Reals())
     assert b.budget == tacit.Budget(1.0, 1e-5)
     assert b.unsized
     defaults = {**{key: p.default for key, p in inspect.signature(private).parameters.items()}, "noise": 1.5}
     assert private(*defaults.values()) == private(noise=1.5)  # by position too
 
 
-def distributed(method: Method) -> tacit.DistributedGaussian:
-    assert isinstance(method.mechanism, tacit.DistributedGaussian)
+def distributed(method: Method) -> tacit.pieces.DistributedGaussian:
+    assert isinstance(method.mechanism, tacit.pieces.DistributedGaussian)
     return method.mechanism
 
 
@@ -65,7 +67,7 @@ def distributed(method: Method) -> tacit.DistributedGaussian:
 def test_repr_rebuilds_the_method_and_its_card_prints(name: str, form: str) -> None:
     args = {"noise": 1.2, "mechanism.dropouts": 0.1, "clip": 0.5} if form else {}
     method = methods.make(name + form, args)
-    assert eval(repr(method), {name: getattr(tacit, name) for name in tacit.api.__all__}) == method
+    assert eval(repr(method), {**vars(tacit.api), **vars(tacit.pieces)}) == method
     shown = card(name + form, args)
     assert ("at most ε = 1 at δ = 1e-05" in shown.guarantee) == bool(form)
     assert ("only the sum" in shown.sees["the server"]) == bool(form)
@@ -83,30 +85,30 @@ def test_a_card_and_a_run_name_the_same_adjacency(args: dict[str, str], adjacenc
 @pytest.mark.parametrize(
     ("name", "selection", "masked"),
     [
-        ("fl-basic", tacit.RandomK, True),
-        ("fl-bas-2", tacit.RandomK, False),
-        ("fl-bas-3", tacit.FixedRandom, True),
-        ("fl-bas-4", tacit.FixedRandom, False),
-        ("fl-top-bis", tacit.TopK, False),
-        ("fl-top", tacit.TopK, True),
+        ("fl-basic", tacit.pieces.RandomK, True),
+        ("fl-bas-2", tacit.pieces.RandomK, False),
+        ("fl-bas-3", tacit.pieces.FixedRandom, True),
+        ("fl-bas-4", tacit.pieces.FixedRandom, False),
+        ("fl-top-bis", tacit.pieces.TopK, False),
+        ("fl-top", tacit.pieces.TopK, True),
     ],
 )
 def test_schemes_differ_in_what_is_sent_and_what_is_trained(name: str, selection: type, masked: bool) -> None:
     method = methods.make(name, {"ratio": 0.01})
-    assert isinstance(method.codec, tacit.Select)
+    assert isinstance(method.codec, tacit.pieces.Select)
     assert isinstance(method.codec.selection, selection)
-    assert method.codec.selection.size == tacit.Size(ratio=0.01)
+    assert method.codec.selection.size == tacit.pieces.Size(ratio=0.01)
     assert method.trainer.masked == masked
     other = methods.make(name, {"codec.selection.size": "Size(number=12)"}).codec
-    assert isinstance(other, tacit.Select)
-    assert other.selection.size == tacit.Size(number=12)
+    assert isinstance(other, tacit.pieces.Select)
+    assert other.selection.size == tacit.pieces.Size(number=12)
 
 
 def test_the_bound_is_a_median_only_if_coordinates_are_redrawn() -> None:
     clips = {name: distributed(methods.make(f"{name}-dp")).clip for name in SCHEMES}
-    median = {name for name, clip in clips.items() if isinstance(clip, tacit.PublicClip) and clip.draws > 1}
+    median = {name for name, clip in clips.items() if isinstance(clip, tacit.pieces.PublicClip) and clip.draws > 1}
     assert median == {"fl-basic", "fl-bas-2", "fl-cs"}
-    assert distributed(methods.fl_top_dp(clip=0.61)).clip == tacit.FixedClip(0.61)
+    assert distributed(methods.fl_top_dp(clip=0.61)).clip == tacit.pieces.FixedClip(0.61)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_bad_arguments(args: dict[str, object], error: type[Exception], message:
 
 def test_cohorts_of_fixed_size_are_accounted_as_such() -> None:
     fixed = methods.make("fl-top-dp", {"noise": 1.54, "sampler": "FixedSize(100)", **IDEAL})
-    assert fixed.sampler == tacit.FixedSize(100)
+    assert fixed.sampler == tacit.pieces.FixedSize(100)
     assert release_of(fixed, 6000, 0) == Release(Gaussian(1.54), sampling=Sampling("fixed", 100 / 6000))
     poisson = methods.make("fl-top-dp", {"noise": 1.54, **IDEAL})
     drawn = Sampling("poisson", 1 / 60)
@@ -168,6 +170,16 @@ def test_a_private_run_uses_its_budget_in_all_its_rounds(name: str) -> None:
     assert run.privacy.server_epsilon > run.privacy.epsilon
 
 
+def test_fl_cs_removes_noise_by_how_much_is_added() -> None:
+    """Its threshold was chosen without noise, and so removed none."""
+    args = {"cohort": 12, "ratio": 0.3}
+    without = initial_state(methods.make("fl-cs", args), task()).memory
+    noisy = initial_state(methods.make("fl-cs-dp", {**args, "noise": 1.0}), task()).memory
+    assert float(without[FLOOR]) == 0 < float(noisy[FLOOR])
+    unsized = initial_state(methods.make("fl-cs-dp", args), task())  # the noise is not known yet
+    assert not {FLOOR, THRESHOLD} & set(unsized.memory)
+
+
 def test_the_noise_of_the_mean_is_the_paper_s() -> None:
     """S·σ/100 per coordinate, and its norm: 0.0094 and 0.86 for TOP 0.5 %, 0.0154 and 6.3 for TOP 10 %."""
     for bound, count, deviation, norm in (
@@ -176,7 +188,7 @@ def test_the_noise_of_the_mean_is_the_paper_s() -> None:
         (2.4, 1_663_370, 0.037, 47.7),
     ):
         mechanism = methods.fl_top_dp(clip=bound, noise=1.54).mechanism
-        now = tacit.core.SimulatedRound.of(0, 6000, 100.0, 93, tacit.Key.from_seed(0), tacit.Key.from_seed(1))
+        now = tacit.core.SimulatedRound.of(0, 6000, 100.0, 93, tacit.core.Key.from_seed(0), tacit.core.Key.from_seed(1))
         zero = tacit.core.Sum(torch.zeros(count), 93.0, tacit.core.Bound((bound,)))
         noise = mechanism.after_sum(zero, now).total / 100
         assert float(noise.std()) == pytest.approx(deviation, rel=0.03)

@@ -38,7 +38,7 @@ def groups(run: tacit.Run) -> list[set[int]]:
     task = run.plan.task
     data = StackedClients(torch.arange(len(task.population)), task.population, AutoLearner(run.models[0], task.loss))
     trainer = run.plan.method.trainer
-    assert isinstance(trainer, tacit.BestOf)
+    assert isinstance(trainer, tacit.pieces.BestOf)
     choice = trainer.choose(View(final_weights(run.state), {}), data)
     return [set(choice[group::2].tolist()) for group in (0, 1)]
 
@@ -75,7 +75,9 @@ def test_one_hypothesis_ends_between_the_groups() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tacit.Run:
-    method = methods.ifca_dp(rounds=8, mechanism=tacit.MetricLaplace(noise_multiplier=5.0, radius=0.05, limit=0.8))
+    method = methods.ifca_dp(
+        rounds=8, mechanism=tacit.pieces.MetricLaplace(noise_multiplier=5.0, radius=0.05, limit=0.8)
+    )
     return tacit.train(method, TASK, seed=3, workers=1, out=tmp_path_factory.mktemp("runs") / "run", noise="seeded")
 
 

@@ -30,7 +30,7 @@ Path("executed").touch()
 
 
 @dataclass(frozen=True)
-class Loud(tacit.Mean):
+class Loud(tacit.pieces.Mean):
     """Twice the sum."""
 
     factor: ClassVar[float] = 2.0
@@ -42,15 +42,21 @@ class Loud(tacit.Mean):
         return replace(total, total=total.total.abs())
 
 
-def fedprox(rounds: int = 2, cohort: int = 3, descent: tacit.Sgd = tacit.Sgd(lr=0.1, steps=2)) -> tacit.Method:
+def fedprox(
+    rounds: int = 2, cohort: int = 3, descent: tacit.pieces.Sgd = tacit.pieces.Sgd(lr=0.1, steps=2)
+) -> tacit.Method:
     """A method of my own."""
-    return tacit.Method(name="whatever", rounds=rounds, sampler=tacit.FixedSize(cohort), trainer=descent)
+    return tacit.Method(name="whatever", rounds=rounds, sampler=tacit.pieces.FixedSize(cohort), trainer=descent)
 
 
 def loud() -> tacit.Method:
     """One that does not add up."""
     return tacit.Method(
-        name="loud", rounds=2, sampler=tacit.FixedSize(3), trainer=tacit.Sgd(lr=0.1, steps=2), aggregator=Loud()
+        name="loud",
+        rounds=2,
+        sampler=tacit.pieces.FixedSize(3),
+        trainer=tacit.pieces.Sgd(lr=0.1, steps=2),
+        aggregator=Loud(),
     )
 
 
@@ -188,14 +194,16 @@ def test_a_run_that_was_stopped_is_resumed(tmp_path: Path) -> None:
 
 def test_schedules_are_functions_of_the_round() -> None:
     halved: Any = lambda index: 0.4 / 2**index  # noqa: E731
-    rates = [tacit.Sgd(lr=halved, steps=1).rate(index) for index in range(3)]
-    assert rates == [tacit.Sgd(lr=0.4, decay=0.5, steps=1).rate(index) for index in range(3)] == [0.4, 0.2, 0.1]
-    assert repr(tacit.Sgd(lr=halved, steps=1)) == repr(tacit.Sgd(lr=tacit.Schedule(halved), steps=1))
-    assert repr(tacit.Schedule(halved)) != repr(tacit.Schedule(lambda index: 0.4 / 3**index))
+    rates = [tacit.pieces.Sgd(lr=halved, steps=1).rate(index) for index in range(3)]
+    assert rates == [tacit.pieces.Sgd(lr=0.4, decay=0.5, steps=1).rate(index) for index in range(3)] == [0.4, 0.2, 0.1]
+    assert repr(tacit.pieces.Sgd(lr=halved, steps=1)) == repr(
+        tacit.pieces.Sgd(lr=tacit.pieces.Schedule(halved), steps=1)
+    )
+    assert repr(tacit.pieces.Schedule(halved)) != repr(tacit.pieces.Schedule(lambda index: 0.4 / 3**index))
     with pytest.raises(UserError, match="a learning rate > 0 in round 1, got 0"):
-        tacit.Sgd(lr=tacit.Schedule(float), steps=1)
-    method = tacit.methods.fl_std(rounds=3, cohort=2, descent=tacit.Sgd(lr=halved, steps=1))
-    other = tacit.methods.fl_std(rounds=3, cohort=2, descent=tacit.Sgd(lr=0.4, decay=0.5, steps=1))
+        tacit.pieces.Sgd(lr=tacit.pieces.Schedule(float), steps=1)
+    method = tacit.methods.fl_std(rounds=3, cohort=2, descent=tacit.pieces.Sgd(lr=halved, steps=1))
+    other = tacit.methods.fl_std(rounds=3, cohort=2, descent=tacit.pieces.Sgd(lr=0.4, decay=0.5, steps=1))
     one, two = (tacit.train(each, task(), workers=1, noise="seeded").state.weights for each in (method, other))
     assert torch.equal(one, two)
 
@@ -205,14 +213,14 @@ def test_schedules_are_functions_of_the_round() -> None:
     [
         ({"aggregator": "median"}, r"aggregator to be a piece such as Mean\(\), .* got 'median'"),
         ({"server": None}, r"server to be a piece such as Add\(\), .* got None"),
-        ({"aggregator": tacit.Mean}, r"got the class Mean. Write aggregator=Mean\(...\)"),
+        ({"aggregator": tacit.pieces.Mean}, r"got the class Mean. Write aggregator=Mean\(...\)"),
         ({"sampler": 10}, r"sampler to be a piece such as FixedSize\(10\), .* got 10"),
-        ({"mechanism": tacit.Mean()}, "mechanism .* got Mean, which has no before_sum and no after_sum"),
+        ({"mechanism": tacit.pieces.Mean()}, "mechanism .* got Mean, which has no before_sum and no after_sum"),
         ({"trainer": torch.nn.Linear(2, 2)}, "trainer .* got Linear, which has no sends"),
     ],
 )
 def test_a_wrong_piece_gets_a_sentence(pieces: dict[str, Any], words: str) -> None:
-    good = {"sampler": tacit.FixedSize(2), "trainer": tacit.Sgd(lr=0.1, steps=1)}
+    good = {"sampler": tacit.pieces.FixedSize(2), "trainer": tacit.pieces.Sgd(lr=0.1, steps=1)}
     with pytest.raises(CompositionError, match=words):
         tacit.Method(name="wrong", rounds=1, **{**good, **pieces})
 

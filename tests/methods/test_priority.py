@@ -24,14 +24,14 @@ from tacit.runs.experiment import parse
 SMALL = ["--rounds", "2", "--set", "samples=15", "--task", "digits", "--workers", "1"]
 
 
-def by_importance(**args: Any) -> tacit.ByImportance:
+def by_importance(**args: Any) -> tacit.pieces.ByImportance:
     mechanism = methods.make("priority", args).mechanism
-    assert isinstance(mechanism, tacit.ByImportance)
+    assert isinstance(mechanism, tacit.pieces.ByImportance)
     return mechanism
 
 
-def nbafl(mechanism: Mechanism) -> tacit.NbaflGaussian:
-    assert isinstance(mechanism, tacit.NbaflGaussian)
+def nbafl(mechanism: Mechanism) -> tacit.pieces.NbaflGaussian:
+    assert isinstance(mechanism, tacit.pieces.NbaflGaussian)
     return mechanism
 
 
@@ -43,9 +43,9 @@ def epsilon_of(run: tacit.Run) -> float:
 
 def test_the_paper_s_figures_are_the_defaults():
     method = priority()
-    assert (method.rounds, method.sampler) == (25, tacit.Everyone())
-    assert method.trainer == tacit.Sgd(lr=0.02, epochs=1, batch_size=32, sends="weights")
-    assert by_importance().allocation == tacit.TwoLevel(20.0, 0.2, "least")
+    assert (method.rounds, method.sampler) == (25, tacit.pieces.Everyone())
+    assert method.trainer == tacit.pieces.Sgd(lr=0.02, epochs=1, batch_size=32, sends="weights")
+    assert by_importance().allocation == tacit.pieces.TwoLevel(20.0, 0.2, "least")
     base = nbafl(by_importance().base)
     assert (base.epsilon, base.delta, base.clip, base.samples, base.rounds) == (10.0, 0.01, 5.0, 1120, 25)
     assert base.exposures == 25
@@ -72,7 +72,7 @@ def test_the_default_task_has_the_paper_s_sizes(data_folder):
     held_out = {row.tobytes() for row in task.test[0][:500].numpy()}
     owned = {row.tobytes() for row in task.population.x[task.population.sample_indices].numpy()}
     assert len(held_out & owned) <= 2  # MNIST contains a few images twice; no client owns a held-out sample
-    assert sum(p.numel() for p in task.make_model(tacit.Key.from_seed(0)).parameters()) == 203_530
+    assert sum(p.numel() for p in task.make_model(tacit.core.Key.from_seed(0)).parameters()) == 203_530
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,16 @@ def test_the_default_task_has_the_paper_s_sizes(data_folder):
 )
 def test_what_is_clipped(clipping, gradients, weights):
     method = methods.make("nbafl", {"clipping": clipping})
-    assert isinstance(method.trainer, tacit.Sgd)
+    assert isinstance(method.trainer, tacit.pieces.Sgd)
     assert (method.trainer.clip, nbafl(method.mechanism).clips) == (gradients, weights)
 
 
 def test_variants():
-    assert by_importance(share=None).allocation == tacit.Graded(20.0, "least")
-    assert by_importance(**{"mechanism.groups": "SingleWeights()"}).groups == tacit.SingleWeights()
-    assert by_importance(method="sensitivity").importance == tacit.AccuracySensitivity(20.0)
+    assert by_importance(share=None).allocation == tacit.pieces.Graded(20.0, "least")
+    assert by_importance(**{"mechanism.groups": "SingleWeights()"}).groups == tacit.pieces.SingleWeights()
+    assert by_importance(method="sensitivity").importance == tacit.pieces.AccuracySensitivity(20.0)
     high = by_importance(method="sensitivity", **{"mechanism.importance.noise_factor": 1})
-    assert high.importance == tacit.AccuracySensitivity(1.0)
+    assert high.importance == tacit.pieces.AccuracySensitivity(1.0)
     with pytest.raises(UserError, match="epsilon_low=2 <= epsilon_high=1"):
         priority(epsilon_low=2.0, epsilon_high=1.0)
     with pytest.raises(UserError, match="clipping='both' in weights, gradients, none"):
@@ -128,12 +128,12 @@ def test_an_error_names_the_number_of_samples_to_set(capsys, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("ball", [False, True])
-@pytest.mark.parametrize("importance", [tacit.ReleasedMovement(), tacit.PublicMovement()])
+@pytest.mark.parametrize("importance", [tacit.pieces.ReleasedMovement(), tacit.pieces.PublicMovement()])
 def test_with_a_guarantee_epsilon_does_not_depend_on_the_axes(importance, ball):
     task = tacit.tasks.make_task("digits")
     epsilons = []
     for power in (0.0, 0.5, -0.5):
-        ellipsoid = tacit.EllipsoidClip(value=0.4, importance=importance, power=power, ball=ball)
+        ellipsoid = tacit.pieces.EllipsoidClip(value=0.4, importance=importance, power=power, ball=ball)
         method = methods.priority_dp(ellipsoid, epsilon=None, noise=1.0, rounds=2, cohort=20)
         run = tacit.train(method, task, workers=1, noise="seeded")
         epsilons.append(epsilon_of(run))
@@ -153,15 +153,15 @@ def test_client_traces_are_what_the_run_sends():
     """With the noise of the client's mechanism, a trace is the message of its round."""
     task = tacit.tasks.make_task("digits", clients=5)
     method = priority(rounds=3, formula=Formula(samples=300, exposures=1))
-    traces = [*tacit.client_traces(method, task, client=2, at=[3, 1], seed=4, workers=1)]
+    traces = [*tacit.engine.client_traces(method, task, client=2, at=[3, 1], seed=4, workers=1)]
     assert [trace.now.index for trace in traces] == [0, 2]
     states = {state.round: state for state, _ in tacit.rounds(method, task, seed=4, workers=1, noise="seeded")}
-    all_five = [next(tacit.client_traces(method, task, client=c, at=[3], seed=4, workers=1)) for c in range(5)]
+    all_five = [next(tacit.engine.client_traces(method, task, client=c, at=[3], seed=4, workers=1)) for c in range(5)]
     rows = [method.mechanism.at_client(t.messages, t.view, t.data, t.now).rows.dense() for t in all_five]
     messages = Messages(torch.arange(5), DenseRows(torch.cat(rows)))
     after = server_side(method, states[2], messages, traces[1].now)
     torch.testing.assert_close(states[3].weights, after.weights, rtol=1e-4, atol=1e-6)
     with pytest.raises(UserError, match=r"client=7 in \[0, 5\)"):
-        next(tacit.client_traces(method, task, client=7, at=[1]))
+        next(tacit.engine.client_traces(method, task, client=7, at=[1]))
     with pytest.raises(UserError, match="counted from 1"):
-        next(tacit.client_traces(method, task, client=0, at=[0]))
+        next(tacit.engine.client_traces(method, task, client=0, at=[0]))

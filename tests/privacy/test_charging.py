@@ -76,10 +76,10 @@ def test_the_privacy_law() -> None:
 
 
 def test_growing_cohorts_are_charged_at_their_own_rates() -> None:
-    growing = tacit.Growing(((2, tacit.Poisson(5)), (2, tacit.Poisson(15))))
+    growing = tacit.pieces.Growing(((2, tacit.pieces.Poisson(5)), (2, tacit.pieces.Poisson(15))))
     small, grown = (
         tacit.train(replace(geyer(rounds=4), sampler=sampler), task(), workers=1, noise="seeded")
-        for sampler in (tacit.Poisson(5), growing)
+        for sampler in (tacit.pieces.Poisson(5), growing)
     )
     assert small.history[1].epsilon == pytest.approx(grown.history[1].epsilon)
     assert epsilon_of(grown) > 1.5 * epsilon_of(small)
@@ -87,7 +87,7 @@ def test_growing_cohorts_are_charged_at_their_own_rates() -> None:
 
 def test_noise_for_some_rounds_of_everyone_suffices_for_all_of_them() -> None:
     """Sums over everyone are one sum: ε of rounds that are charged one by one is that of the plan."""
-    method = calibrate(replace(methods.fl_std_dp(rounds=5, epsilon=1.0), sampler=tacit.Everyone()), 20)
+    method = calibrate(replace(methods.fl_std_dp(rounds=5, epsilon=1.0), sampler=tacit.pieces.Everyone()), 20)
     charges = Charges.begin(method, 20, [])
     for number in range(5):
         charges = charges.reserve(str(number)).settle(Turnout(20, 20))
@@ -296,17 +296,17 @@ def test_a_ledger_for_add_or_remove_takes_noise_in_shares_only_if_it_is_constant
 @pytest.mark.parametrize(
     ("channel", "dropouts", "colluding", "expected"),
     [
-        (tacit.SecureSum(), 0.0, 0.0, Adjacency.ADD_OR_REMOVE),  # more losses than tolerated end the round
-        (tacit.SecureSum(), 0.1, 0.0, Adjacency.ADD_OR_REMOVE),
-        (tacit.SecureSum(), 0.1, 0.1, Adjacency.ZERO_OUT),
-        (tacit.IdealSum(), 0.0, 0.0, Adjacency.ZERO_OUT),  # the round goes on, with less noise
-        (tacit.IdealSum(), 0.1, 0.0, Adjacency.ZERO_OUT),
+        (tacit.pieces.SecureSum(), 0.0, 0.0, Adjacency.ADD_OR_REMOVE),  # more losses than tolerated end the round
+        (tacit.pieces.SecureSum(), 0.1, 0.0, Adjacency.ADD_OR_REMOVE),
+        (tacit.pieces.SecureSum(), 0.1, 0.1, Adjacency.ZERO_OUT),
+        (tacit.pieces.IdealSum(), 0.0, 0.0, Adjacency.ZERO_OUT),  # the round goes on, with less noise
+        (tacit.pieces.IdealSum(), 0.1, 0.0, Adjacency.ZERO_OUT),
     ],
 )
 def test_the_adjacency_of_a_run_covers_every_turnout_with_which_a_round_goes_on(
     channel: Channel, dropouts: float, colluding: float, expected: Adjacency
 ) -> None:
-    arithmetic = tacit.Grid() if isinstance(channel, tacit.SecureSum) else tacit.Reals()
+    arithmetic = tacit.pieces.Grid() if isinstance(channel, tacit.pieces.SecureSum) else tacit.pieces.Reals()
     fields = {"channel": channel, "mechanism.arithmetic": arithmetic}
     method = distributed_noise(dropouts=dropouts, colluding=colluding, **fields)
     assert accountant_for(method, 200).adjacency is expected
@@ -322,7 +322,7 @@ def test_the_adjacency_of_a_run_covers_every_turnout_with_which_a_round_goes_on(
 def distributed_noise(**changes: object) -> tacit.Method:
     """Distributed noise, with more than enough budget for all rounds."""
     options = {"cohort": 10, "rounds": 5, "clip": 0.5, "noise": 2.0, "epsilon": 30.0, "delta": 1e-3}
-    ideal = {"channel": tacit.IdealSum(), "mechanism.arithmetic": tacit.Reals()}
+    ideal = {"channel": tacit.pieces.IdealSum(), "mechanism.arithmetic": tacit.pieces.Reals()}
     fields = {f"mechanism.{name}" if name in ("dropouts", "colluding") else name: changes[name] for name in changes}
     return methods.make("fl-std-dp", {**options, **ideal, **fields})
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import tacit
 import zoo
-from tacit import CentralGaussian, FixedClip, Method, Poisson, Sgd
+from tacit import Method
 from tacit.core import (
     BoundedMessages,
     ClientRound,
@@ -30,6 +30,7 @@ from tacit.core.prices import Gaussian, Release, Unproved
 from tacit.core.provenance import own_parts
 from tacit.errors import CompositionError, UserError
 from tacit.methods import catalog, make
+from tacit.pieces import CentralGaussian, FixedClip, Poisson, Sgd
 from tacit.pieces.samplers import Everyone, Growing
 from tacit.runs.checking import check
 from tacit.runs.records import Plan
@@ -131,13 +132,13 @@ class Favourite(Poisson):
 
 
 @dataclass(frozen=True)
-class Averaging(tacit.Identity):
+class Averaging(tacit.pieces.Identity):
     def encode(self, rows: Rows, view: View, now: Round) -> Rows:
         return DenseRows(rows.dense() - rows.dense().mean(0))
 
 
 @dataclass(frozen=True)
-class Drifting(tacit.Add):
+class Drifting(tacit.pieces.Add):
     def apply(self, state: State, aggregate: Tensor) -> State:
         return replace(state, weights=state.weights + torch.randn(len(aggregate)))
 
@@ -216,7 +217,7 @@ def test_an_aggregator_that_is_no_sum_is_refused_under_noise_on_the_sum() -> Non
     assert str(error.value) == (
         "mine: CentralGaussian adds noise to a sum of bounded messages, but Median is not a sum. Use Mean."
     )
-    assert method(aggregator=Median(), mechanism=tacit.NoNoise()).price(0) == Unproved(
+    assert method(aggregator=Median(), mechanism=tacit.pieces.NoNoise()).price(0) == Unproved(
         "no noise is added, so updates can reveal training data", noisy=False
     )
 
@@ -232,7 +233,11 @@ def test_an_aggregator_that_is_no_sum_is_refused_under_noise_on_the_sum() -> Non
         (TenthOfTheNoise(clip=FixedClip(1.0), noise_multiplier=1.0), "mechanism", "The noise of a sum is"),
         (NoNoiseOnTheLast(clip=FixedClip(1.0), noise_multiplier=1.0), "mechanism", "The noise of a sum is 0 times"),
         (Unclipped(clip=FixedClip(1.0), noise_multiplier=1.0), "mechanism", "times as long as its bound"),
-        (CentralGaussian(clip=tacit.MedianClip(), noise_multiplier=1.0), "mechanism", "The bound depends on the rows"),
+        (
+            CentralGaussian(clip=tacit.pieces.MedianClip(), noise_multiplier=1.0),
+            "mechanism",
+            "The bound depends on the rows",
+        ),
         (Favourite(8), "sampler", "not sampled at the declared rate"),
         (Drifting(), "server", "give another model"),
     ],
@@ -261,6 +266,6 @@ def test_what_cannot_be_checked() -> None:
     with pytest.raises(
         UserError, match="Expected a sampler, trainer, codec, mechanism, aggregator or server, got Plain"
     ):
-        check(tacit.Plain())
+        check(tacit.pieces.Plain())
     assert str(check(Everyone())).startswith("sampler Everyone: 3 trials, no violation found.")
     assert "of 12 trials failed.\n  It does not add" in str(check(HiddenMedian()))

@@ -30,14 +30,14 @@ def task() -> tacit.Task:
 
 def private(rounds: int = ROUNDS, lr: float = 0.1) -> tacit.Method:
     return methods.geyer(
-        cohort=5, noise=2.0, rounds=rounds, epsilon=100.0, delta=1e-3, descent=tacit.Sgd(lr=lr, steps=1)
+        cohort=5, noise=2.0, rounds=rounds, epsilon=100.0, delta=1e-3, descent=tacit.pieces.Sgd(lr=lr, steps=1)
     )
 
 
 def everyone(lr: float) -> tacit.Method:
     """One round with everyone and much noise."""
-    mechanism = tacit.CentralGaussian(clip=tacit.FixedClip(1.0), noise_multiplier=10.0)
-    return replace(private(rounds=1, lr=lr), sampler=tacit.Everyone(), mechanism=mechanism)
+    mechanism = tacit.pieces.CentralGaussian(clip=tacit.pieces.FixedClip(1.0), noise_multiplier=10.0)
+    return replace(private(rounds=1, lr=lr), sampler=tacit.pieces.Everyone(), mechanism=mechanism)
 
 
 def timeless(history: tuple[Report, ...]) -> list[Report]:
@@ -65,7 +65,7 @@ def resume(path: Path, **changes: object) -> tacit.Run:
 def test_two_runs_with_one_seed_do_not_cancel_their_noise(tmp_path: Path) -> None:
     """Before, the difference of their models was that of the sums without noise, to 3e-6."""
     one, other = (tacit.train(everyone(lr), task(), workers=1, ledger=tmp_path / "shared.db") for lr in (0.1, 0.2))
-    quiet = [replace(everyone(lr), mechanism=tacit.NoNoise(), budget=None) for lr in (0.1, 0.2)]
+    quiet = [replace(everyone(lr), mechanism=tacit.pieces.NoNoise(), budget=None) for lr in (0.1, 0.2)]
     without_noise = distance(*(tacit.train(method, task(), workers=1) for method in quiet))
     expected = 10.0 / 20 * (2 * one.state.dim) ** 0.5  # of two independent noises on the mean of 20 clients
     assert distance(one, other) > 0.5 * expected
@@ -158,7 +158,7 @@ def test_a_finished_run_holds_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Ratchet, "fresh", lambda: start)
     tacit.train(private(), task(), workers=1, out=tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        MANIFEST, "rounds.jsonl", CHECKPOINT, MODEL, LEDGER, f"{LEDGER}.head", GUARANTEE,
+        MANIFEST, "rounds.jsonl", CHECKPOINT, MODEL, LEDGER, f"{LEDGER}.head", GUARANTEE, "rounds.csv",
     }  # fmt: skip
     written = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
     for index in range(ROUNDS + 1):

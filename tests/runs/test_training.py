@@ -21,9 +21,9 @@ ROUNDS = 6
 METHOD = tacit.Method(
     name="mine",
     rounds=ROUNDS,
-    sampler=tacit.FixedSize(3),
-    trainer=tacit.Sgd(lr=0.1, steps=2, batch_size=4),
-    server=tacit.Momentum(0.5),
+    sampler=tacit.pieces.FixedSize(3),
+    trainer=tacit.pieces.Sgd(lr=0.1, steps=2, batch_size=4),
+    server=tacit.pieces.Momentum(0.5),
 )
 
 
@@ -161,7 +161,7 @@ def test_evaluate_every_n_rounds_and_after_the_last():
 @pytest.mark.parametrize(
     ("method", "options", "error"),
     [
-        (replace(METHOD, sampler=tacit.FixedSize(6)), {}, "Expected a cohort of size=6 <= population=5"),
+        (replace(METHOD, sampler=tacit.pieces.FixedSize(6)), {}, "Expected a cohort of size=6 <= population=5"),
         (METHOD, {"evaluate_every": 0}, "evaluate_every=0 >= 1"),
         (METHOD, {"resume": True, "out": None}, "directory of the run to resume"),
     ],
@@ -175,7 +175,7 @@ def test_a_run_that_cannot_start_leaves_no_files(tmp_path, method, options, erro
 def test_a_diverged_run_keeps_its_last_good_state(tmp_path):
     x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
     task = tacit.Task(model=lambda: nn.Linear(2, 1), clients=[(x, x[:, :1])] * 3, loss=tacit.MeanSquared())
-    wild = replace(METHOD, rounds=200, trainer=tacit.Sgd(lr=1.2, steps=2))
+    wild = replace(METHOD, rounds=200, trainer=tacit.pieces.Sgd(lr=1.2, steps=2))
     with pytest.raises(tacit.TrainingError, match="diverged"):
         tacit.train(wild, task, workers=1, out=tmp_path / "run", noise="seeded")
     assert read_manifest(tmp_path / "run").status == "failed"

@@ -278,6 +278,10 @@ class GivenUpdates:
             return torch.ones(len(self.clients), dtype=torch.int64)
         return torch.where(self.canaries, max(int((~self.canaries).sum()), 1), 1)
 
+    @property
+    def units(self) -> Tensor:
+        return self.samples
+
     def descend(self, weights: Tensor, how: Descent) -> DenseRows:
         updates = self.updates.to(weights.dtype)
         if how.mask is not None:

@@ -3,7 +3,8 @@
 The adversary knows the protocol and the broadcast model. It optimises dummy samples until their update matches the
 observed one. As published, dummy labels are optimised along with the images. Later work showed that labels can be
 inferred from the last layer (iDLG), and that the angle between updates is a better distance than their difference if
-the scale carries little information (Geiping et al.), for example after clipping.
+the scale carries little information (Geiping et al.), for example after clipping. Of methods that clip records one by
+one, the adversary matches the sum of clipped gradients.
 
 Reconstructions are scored by mean squared error, peak signal-to-noise ratio and structural similarity.
 
@@ -22,7 +23,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tacit.attacks.views import ClientObservation, local_training
+from tacit.attacks.views import ClientObservation, RecordSteps, local_training
 from tacit.core import Descent, Key
 from tacit.errors import expect
 
@@ -174,7 +175,8 @@ class _Objective:
         self.model = copy.deepcopy(model).double()
         trainable = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
         self.names, self.shapes = [name for name, _ in trainable], [shape for _, shape in trainable]
-        self.descent = local_training(observed.round.method, observed.round.before, observed.round.now)
+        seen = observed.round
+        self.descent = local_training(seen.method, seen.before, seen.now, dlg.samples)
         self.steps = _local_steps(self.descent, dlg.samples)
         self.start = observed.start.double()
         self.offset = observed.predict(torch.zeros_like(self.start)).detach()  # without any update
@@ -198,6 +200,8 @@ class _Objective:
             return None
         last = self.observed.estimate_update().double()[-size:]
         rise = last.view(self.shapes[-1][0], -1).sum(1) / (self.descent.lr * self.steps)
+        if isinstance(self.descent, RecordSteps):  # a sum, and not a mean
+            rise *= self.descent.expected / self.dlg.samples
         if self.dlg.samples > 1 and last.shape == self.shapes[-1]:
             rise += self.outputs(dummy, self.start).softmax(1).mean(0)
         labels: list[int] = []
@@ -215,6 +219,8 @@ class _Objective:
     def _update(self, x: Tensor, labels: Tensor) -> Tensor:
         """A client's local training in full batches; coordinates outside the mask do not change."""
         descent, weights = self.descent, self.start.clone().requires_grad_()
+        if isinstance(descent, RecordSteps):
+            return self._update_by_records(x, labels, descent)
         for _ in range(self.steps):
             loss = F.cross_entropy(self.outputs(x, weights), labels)
             (gradient,) = torch.autograd.grad(loss, weights, create_graph=True)
@@ -223,6 +229,21 @@ class _Objective:
             step = descent.lr * (gradient + descent.weight_decay * weights)
             if descent.mask is not None:
                 step = torch.zeros_like(step).index_copy(0, descent.mask, step[descent.mask])
+            weights = weights - step
+        return weights - self.start
+
+    def _update_by_records(self, x: Tensor, labels: Tensor, descent: RecordSteps) -> Tensor:
+        """Likewise, along sums of gradients that are clipped record by record; without noise."""
+        weights = self.start.clone().requires_grad_()
+        own = slice(None) if descent.mask is None else descent.mask
+        velocity = torch.zeros_like(self.start[own])
+        for _ in range(self.steps):
+            losses = F.cross_entropy(self.outputs(x, weights), labels, reduction="none")
+            gradients = (torch.autograd.grad(loss, weights, create_graph=True)[0][own] for loss in losses)
+            total = torch.stack([each * (descent.clip / each.norm()).clamp(max=1.0) for each in gradients]).sum(0)
+            velocity = descent.momentum * velocity + total / descent.expected + descent.weight_decay * weights[own]
+            step = torch.zeros_like(weights)
+            step[own] = descent.lr * velocity
             weights = weights - step
         return weights - self.start
 
@@ -254,8 +275,10 @@ def _optimise(objective: _Objective, like: Tensor, dlg: Dlg, key: Key) -> Candid
     return Candidate(x.detach(), guessed, float(distance().detach().nan_to_num(torch.inf)))
 
 
-def _local_steps(descent: Descent, samples: int) -> int:
+def _local_steps(descent: Descent | RecordSteps, samples: int) -> int:
     """The number of local steps of a client with this many samples."""
+    if isinstance(descent, RecordSteps):
+        return descent.steps
     if descent.steps is not None:
         return descent.steps
     batch = min(descent.batch_size or samples, samples)

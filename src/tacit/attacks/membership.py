@@ -82,11 +82,15 @@ def random_halves(units: int, models: int, key: Key) -> Tensor:
 def members_only(population: Population, unit: Unit, members: Tensor) -> Population:
     """The population of the members: whole clients, or every client with those of its records that are members."""
     if unit == "client":
-        clients = members.nonzero().flatten().tolist()
-        return Population.split(population.x, population.y, [population.indices(client) for client in clients])
-    chosen = torch.split(members, population.sizes.tolist())
-    parts = [population.indices(client)[which] for client, which in enumerate(chosen) if bool(which.any())]
-    return Population.split(population.x, population.y, parts)
+        members = members.repeat_interleave(population.sizes)
+    parts = torch.split(members, population.sizes.tolist())
+    chosen = [(client, which) for client, which in enumerate(parts) if bool(which.any())]
+    kept = [population.indices(client)[which] for client, which in chosen]
+    found = Population.split(population.x, population.y, kept)
+    if population.persons is None:
+        return found
+    numbers = torch.split(population.persons, population.sizes.tolist())
+    return found.with_persons([numbers[client][which] for client, which in chosen])
 
 
 def unit_losses(population: Population, unit: Unit, losses: Tensor) -> Tensor:

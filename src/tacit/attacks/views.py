@@ -48,6 +48,7 @@ from tacit.core.server_half import (
 from tacit.core.state import SERVER
 from tacit.core.wave import Shapes
 from tacit.errors import UserError
+from tacit.pieces.trainers import DpSgd, RecordGradient
 
 Adversary = Literal["server", "network", "client", "recipient"]
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
@@ -189,14 +190,47 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
     )
 
 
-def local_training(method: Method, state: State, now: Round) -> Descent:
-    """How a client trains, which the protocol makes public; found out without any client's data."""
-    probe = _Probe(state.shapes)
+@dataclass(frozen=True)
+class RecordSteps:
+    """Steps along sums of gradients that are clipped record by record, as the protocol makes them public.
+
+    Attributes:
+        lr: learning rate.
+        expected: by which sums are divided, the expected number of records in a batch.
+        steps: how many there are.
+        clip: the largest norm of a record's gradient; one that follows a quantile is taken to stay where it begins.
+        momentum: of the divided sums.
+        weight_decay: coefficient of the L2 penalty.
+        mask: the coordinates that are trained; None: all of them.
+    """
+
+    lr: float
+    expected: float
+    steps: int
+    clip: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    mask: Tensor | None = None
+
+
+def local_training(method: Method, state: State, now: Round, samples: int = 1) -> Descent | RecordSteps:
+    """How a client with so many samples trains, which the protocol makes public; found out without any client's data.
+
+    Batches of records are taken to have all of them: of a small client they do.
+    """
+    trainer, probe = method.trainer, _Probe(state.shapes)
     view = client_view(method, method.codec.broadcast(state, now), state, now)
+    match trainer:
+        case RecordGradient():
+            return RecordSteps(1.0, 1.0, 1, trainer.clip, mask=view.mask if trainer.masked else None)
+        case DpSgd():
+            lr, expected = trainer.lr * trainer.decay**now.index, trainer.rate(samples) * samples
+            mask, steps = view.mask if trainer.masked else None, trainer.steps_of(samples)
+            return RecordSteps(lr, expected, steps, trainer.clip, trainer.momentum, trainer.weight_decay, mask)
     at_client = ClientRound(now.index, now.population, now.expected_cohort, now.cohort, now.shared, WITHHELD)
-    method.trainer.train(view, probe, at_client)
+    trainer.train(view, probe, at_client)
     if probe.how is None:
-        raise UserError(f"Expected a trainer that uses gradient descent, but {type(method.trainer).__name__} does not.")
+        raise UserError(f"Expected a trainer that uses gradient descent, but {type(trainer).__name__} does not.")
     return probe.how
 
 
@@ -205,7 +239,7 @@ class _Probe:
 
     def __init__(self, shapes: Shapes) -> None:
         self.how: Descent | None = None
-        self.clients = self.samples = torch.zeros(1, dtype=torch.int64)
+        self.clients = self.samples = self.units = torch.zeros(1, dtype=torch.int64)
         self.shapes = shapes
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:

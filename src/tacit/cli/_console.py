@@ -39,12 +39,34 @@ def add_options(parser: argparse.ArgumentParser, flag: str, owner: str) -> None:
     )
 
 
+def add_method(parser: argparse.ArgumentParser) -> None:
+    """Declare a method with its arguments; `method_args` are those, after a check."""
+    parser.add_argument("method", help="a method's name (tacit methods lists them) or FILE.py:FUNCTION")
+    add_options(parser, "--set", "method")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+
+
+def method_args(args: argparse.Namespace) -> dict[str, str]:
+    """The arguments of the method; its name and theirs are checked before PyTorch is imported."""
+    from tacit import methods
+
+    given = to_dict(args.set)
+    methods.check(args.method, given)
+    return given
+
+
+def add_adjacency(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Declare the choice of an adjacency."""
+    parser.add_argument("--adjacency", choices=("add-or-remove", "zero-out", "replace-one"), help=meaning)
+
+
 def add_table(parser: argparse.ArgumentParser) -> None:
     """Declare the options that describe a table of one's own; `table_args` are the task's arguments."""
     group = parser.add_argument_group("your own table", "More options: tacit tasks table; give them with --task-set.")
     group.add_argument("--data", metavar="FILE", help="a CSV or Parquet file, or a folder with one file per client")
     group.add_argument("--client", metavar="COLUMN", help="the column that names the client; not for a folder")
     group.add_argument("--target", metavar="COLUMN", help="the column to predict")
+    group.add_argument("--patient", metavar="COLUMN", help="the column that says which rows are one person's")
     group.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns to leave out, such as names")
     group.add_argument("--public", metavar="FILE", help="public rows, for methods that choose something from them")
 
@@ -53,7 +75,7 @@ def table_args(args: argparse.Namespace) -> dict[str, str]:
     """The arguments of the task `table` that these options give; empty: there is no table."""
     from tacit.errors import UserError
 
-    given = {name: getattr(args, name) for name in ("data", "client", "target", "public")}
+    given = {name: getattr(args, name) for name in ("data", "client", "target", "patient", "public")}
     found = {name: value for name, value in given.items() if value is not None}
     found |= {"drop": ",".join(args.drop)} if args.drop else {}
     if found and args.data is None:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_options, aligned, print_json, to_dict, track
+from tacit.cli._console import add_adjacency, add_options, aligned, print_json, to_dict, track
 
 if TYPE_CHECKING:
     from tacit.attacks.auditing import Audit
@@ -42,10 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--runs", type=int, default=1000, metavar="N", help="runs, half of them with a canary (default: 1000)"
     )
     how.add_argument("--canaries", type=int, metavar="N", help="one run with N canaries, instead of many runs")
-    parser.add_argument(
-        "--adjacency",
-        choices=("add-or-remove", "zero-out", "replace-one"),
-        help="an excluded canary is absent, or sends zeros or its negated update (default: as the method claims)",
+    add_adjacency(
+        parser, "an excluded canary is absent, or sends zeros or its negated update (default: as the method claims)"
     )
     parser.add_argument(
         "--unit",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_options, figures, print_json, to_dict
+from tacit.cli._console import add_method, figures, method_args, print_json
 
 if TYPE_CHECKING:
     from tacit.report.cards import Card
@@ -20,20 +20,16 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("method", help="a method's name (tacit methods lists them) or FILE.py:FUNCTION")
-    add_options(parser, "--set", "method")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    add_method(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the card."""
-    from tacit import methods
-
-    methods.check(args.method, to_dict(args.set))  # before PyTorch is imported
+    given = method_args(args)
 
     from tacit.report.cards import card
 
-    found = card(args.method, to_dict(args.set))
+    found = card(args.method, given)
     if args.json:
         print_json(asdict(found))
     else:
@@ -59,5 +55,5 @@ def _lines(card: "Card") -> Iterator[str]:
         yield from ("", "Assumptions, and what is not covered", *(f"  {sentence}" for sentence in card.uncovered))
     yield from ("", "Rounds", f"  {card.rounds}")
     yield from ("", "Run it", f"  {card.run}")
-    yield from ("", "In Python, with the names of the package tacit", f"  {card.repr}")
+    yield from ("", "In Python, with the names of tacit and tacit.pieces", f"  {card.repr}")
     yield from ("", "Cite", f"  {card.reference}")

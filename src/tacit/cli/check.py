@@ -12,27 +12,24 @@ Examples:
 import argparse
 from dataclasses import asdict
 
-from tacit.cli._console import add_options, print_json, to_dict
+from tacit.cli._console import add_method, method_args, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("method", help="FILE.py:FUNCTION, or a method's name")
-    add_options(parser, "--set", "method")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    add_method(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print what was tried on each piece, and what failed."""
+    given = method_args(args)
+
     from tacit import methods
-
-    methods.check(args.method, to_dict(args.set))  # before PyTorch is imported
-
     from tacit.core.provenance import is_ours
     from tacit.core.schema import SLOTS
     from tacit.runs.checking import check_method
 
-    method = methods.make(args.method, to_dict(args.set))
+    method = methods.make(args.method, given)
     found = check_method(method)
     passed = all(each.passed for each in found)
     if args.json:

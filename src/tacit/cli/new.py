@@ -23,7 +23,8 @@ METHOD = '''"""The method {name}: say here what it changes, and which paper it i
 from dataclasses import dataclass, replace
 
 import torch
-from tacit import FixedSize, Method, Sgd, State
+from tacit import Method, State
+from tacit.pieces import FixedSize, Sgd
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ noise in shares, and more drop out than it provides for or some collude, the noi
 sampling lowers nothing: use --dropouts. With SecureSum and losses within the mechanism's dropouts it is not needed.
 
 With --unit record, the plan is for one record of a client with --size records, whose batches of --batch records (on
-average) are Poisson samples: --epochs or --steps count all local training together, over all rounds.
+average) are Poisson samples: --epochs or --steps count all local training together, over all rounds. With --unit person
+batches draw persons, with all of their records, and --size and --batch are numbers of persons.
 
 Accountants: pld is tight, and should be used for claims; rdp is a fast upper bound; rdp-classic is the moments
 accountant of older papers, for comparison with their tables.
@@ -33,7 +34,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli._console import aligned, print_json
+from tacit.cli._console import add_adjacency, aligned, print_json
 
 if TYPE_CHECKING:
     from tacit.core.interfaces import Sampler
@@ -60,20 +61,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     cohorts.add_argument(
         "--schedule", type=_stages, metavar="TxM,TxM", help="T rounds with M clients each, then the next stage"
     )
-    records = parser.add_argument_group("records (--unit record)")
+    records = parser.add_argument_group("records (--unit record), or persons (--unit person)")
     records.add_argument(
-        "--unit", choices=("client", "record"), default="client", help="whose privacy is planned; default: client"
+        "--unit",
+        choices=("client", "record", "person"),
+        default="client",
+        help="whose privacy is planned; default: client",
     )
     records.add_argument("--size", type=int, metavar="N", help="number of records of the client")
     records.add_argument("--batch", type=_number, metavar="B", help="expected number of records in a batch")
     records.add_argument("--epochs", type=_number, metavar="E", help="passes over the records, in all rounds together")
     records.add_argument("--steps", type=int, metavar="S", help="local steps in all rounds together, instead of epochs")
     parser.add_argument("--accountant", choices=("rdp-classic", "rdp", "pld"), help="default: pld where it applies")
-    parser.add_argument(
-        "--adjacency",
-        choices=("add-or-remove", "zero-out", "replace-one"),
-        help="default: add-or-remove; zero-out with --dropouts",
-    )
+    add_adjacency(parser, "default: add-or-remove; zero-out with --dropouts")
     parser.add_argument(
         "--dropouts",
         action="store_true",
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     from tacit.privacy.accountants import accountant_by_name
     from tacit.privacy.planning import CohortSampling
 
-    if args.unit == "record":
+    if args.unit != "client":
         _as_batches(args)
     _check(args)
     release = Release(Gaussian(1.0), constant=not args.dropouts)
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     accountant = accountant_by_name(_accountant_name(args), args.adjacency)
     found = {**_inputs(args, accountant), **_result(args, cohorts, accountant)}
     _warn(args)
-    if args.unit == "record":
+    if args.unit != "client":
         found = _of_records(args, found)
     if args.json:
         print_json(found)
@@ -127,7 +127,7 @@ def _of_records(args: argparse.Namespace, found: dict[str, Any]) -> dict[str, An
     """The result in terms of records; ε after every single step is left out."""
     renamed = {"steps" if name == "rounds" else name: value for name, value in found.items() if name != "epsilons"}
     epochs = found["rounds"] * args.cohort / args.size
-    return {"unit": "record", "size": args.size, "rate": args.cohort / args.size, "epochs": epochs, **renamed}
+    return {"unit": args.unit, "size": args.size, "rate": args.cohort / args.size, "epochs": epochs, **renamed}
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -207,7 +207,7 @@ def _result(args: argparse.Namespace, cohorts: "CohortSampling", accountant: "Ac
     if args.noise is not None:
         check_noise(args.noise)
     if args.epsilon is None:
-        if args.unit == "record":
+        if args.unit != "client":
             epsilon = cohorts.epsilon(args.noise, args.rounds, args.delta, accountant)
             return {"noise": args.noise, "rounds": args.rounds, "epsilon": epsilon}
         epsilons = cohorts.epsilons(args.noise, args.rounds, args.delta, accountant)

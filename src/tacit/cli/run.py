@@ -1,7 +1,7 @@
 """Train a model with one or more methods, or resume a run.
 
 A method is given by name, or in an experiment file (TOML) together with its task and seeds. Each run writes a directory
-with manifest.json, rounds.jsonl, checkpoint.safetensors and model.safetensors.
+with manifest.json, rounds.jsonl, rounds.csv, checkpoint.safetensors and model.safetensors.
 
 Examples:
   tacit run fedavg                                      the embedded digits, 100 clients
@@ -22,6 +22,7 @@ Examples:
   tacit run fl-std fl-top-dp --set ratio=0.1            compare methods; an option applies to the methods that have it
   tacit run nbafl --set epsilon=1 delta=0.01            on the task of its paper, unless --task names another
   tacit run ifca-dp --set models=2 noise=5 limit=2 --task synthetic    one model per group, d-privacy per client
+  tacit run fedavg --log tensorboard --log mlflow       needs pip install 'tacit[tensorboard,mlflow]'
 
 An experiment file:
   method = "fl-std"
@@ -34,31 +35,20 @@ An experiment file:
 """
 
 import argparse
-import shlex
 import sys
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import (
-    add_options,
-    add_table,
-    add_trust,
-    add_workers,
-    aligned,
-    figures,
-    print_json,
-    table_args,
-    to_dict,
-)
-from tacit.report.labels import size, size_against
+from tacit.cli._console import add_options, add_table, add_trust, add_workers, table_args, to_dict
+from tacit.cli._logs import add_logs, find_logs
+from tacit.cli._results import show
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
     from tacit.runs.experiment import Experiment
     from tacit.runs.records import Plan, Run
 
@@ -88,6 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
     parser.add_argument("--evaluate-every", type=int, metavar="N", help="evaluate every N rounds (default: 1)")
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs may share")
+    add_logs(parser)
     add_trust(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
@@ -97,23 +88,12 @@ def run(args: argparse.Namespace) -> int:
     return show([_resume(args)] if args.resume else _start(args), as_json=args.json)
 
 
-def show(runs: "list[Run]", *, as_json: bool) -> int:
-    """Print a table of finished runs with their guarantees, or one JSON document."""
-    if as_json:
-        print_json({"runs": [_summary(done) for done in runs]})
-        return 0
-    print("\n".join(aligned(_table(runs))))
-    print(*(line for done in runs for line in _notes(done, alone=len(runs) == 1)), sep="\n")
-    print(*(f"Results: {done.directory}" for done in runs), sep="\n")
-    print(f"Next: tacit report {shlex.join(str(done.directory) for done in runs)}")
-    return 0
-
-
 def _start(args: argparse.Namespace) -> "list[Run]":
     """One run per method and seed, all on the same data."""
     experiments = _experiments(args)
     for experiment in experiments:
         experiment.check_names()  # before PyTorch is imported
+    _check_logs(args)
 
     from tacit.runs.directory import check_free
     from tacit.runs.records import Plan
@@ -180,6 +160,7 @@ def _experiments(args: argparse.Namespace) -> "list[Experiment]":
 def _resume(args: argparse.Namespace) -> "Run":
     """Continue the run in a directory, rebuilt from its manifest."""
     _check_resume_alone(args)
+    _check_logs(args)
 
     from tacit.errors import RunError
     from tacit.runs.directory import MANIFEST, read_manifest
@@ -240,14 +221,22 @@ def _check_resume_alone(args: argparse.Namespace) -> None:
         raise UserError(f"Expected --resume without {flag}: a resumed run keeps its method, task and options.")
 
 
+def _check_logs(args: argparse.Namespace) -> None:
+    """Raise `UserError` if a log cannot be written, before data are read."""
+    for log in find_logs(args.log):
+        log.check(Path())
+
+
 def _execute(plan: "Plan", directory: Path, args: argparse.Namespace, *, resume: bool) -> "Run":
     from tacit.core.discovery import file_reference
+    from tacit.runs.round_logs import logged
     from tacit.runs.training import follow
 
     steps = follow(plan, workers=args.workers, out=directory, resume=resume, ledger=args.ledger)
+    steps = logged(steps, find_logs(args.log), directory)
     code = file_reference(plan.task.name, "task") or file_reference(plan.method.name, "method")
-    trust = " --trust" if code else ""
-    return follow_to_end(steps, plan, directory, f"tacit run --resume {directory}{trust}")
+    options = " --trust" * bool(code) + "".join(f" --log {name}" for name in args.log)
+    return follow_to_end(steps, plan, directory, f"tacit run --resume {directory}{options}")
 
 
 def follow_to_end(steps: "Generator[Run]", plan: "Plan", directory: Path, command: str) -> "Run":
@@ -292,10 +281,9 @@ def _warn(run: "Run") -> None:
         if weak:
             print(f"Warning: {weak}", file=sys.stderr)
     if run.record_charges is not None:
-        from tacit.core.prices import Unit
         from tacit.privacy.guarantee import delta_warning
 
-        weak = delta_warning(run.record_charges.delta, sum(run.record_charges.sizes), Unit.RECORD)
+        weak = delta_warning(run.record_charges.delta, sum(run.record_charges.sizes), run.record_charges.unit)
         if weak:
             print(f"Warning: {weak}", file=sys.stderr)
 
@@ -309,167 +297,3 @@ def _directory(out: Path | None, experiment: "Experiment", seed: int, *, methods
     first = Path("runs") / f"{method}-{task}-{seed}"
     others = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return first if not first.exists() else next(path for path in others if not path.exists())
-
-
-def _summary(run: "Run") -> dict[str, object]:
-    return {
-        "method": run.plan.method.name,
-        "task": run.plan.task.name,
-        "seed": run.plan.seed,
-        "noise": run.plan.noise,
-        "rounds": run.state.round,
-        "metrics": run.metrics,
-        "bytes": {"up": run.bytes.up, "down": run.bytes.down, "phases": _phases(run)},
-        "savings": {"up": run.savings.up, "down": run.savings.down},
-        "sparsity": {name: asdict(layer) for name, layer in run.sparsity.items()},
-        "privacy": _privacy_summary(run),
-        "leakage": None if run.leakage is None else run.leakage.to_json(),
-        "seconds": run.seconds,
-        "parts": run.timings,
-        "directory": str(run.directory),
-        **({"caveat": run.plan.method.channel.caveat} if run.plan.method.channel.caveat else {}),
-    }
-
-
-def _privacy_summary(run: "Run") -> dict[str, object]:
-    """The guarantee and, for a run with a budget, how much of it is used."""
-    nominal = run.plan.manifest.method.nominal
-    guarantee = run.privacy.to_json() | ({"nominal": dict(nominal)} if nominal else {})
-    if len(run.guarantees) > 1:
-        guarantee["guarantees"] = [each.to_json() for each in run.guarantees]  # by unit, never added
-    charges = run.charges
-    left = {"rounds_left": run.plan.method.rounds - run.state.round}
-    ledger = {} if run.ledger is None else {"ledger": run.ledger.to_json()}
-    if charges is None:
-        return guarantee if run.record_charges is None else {**guarantee, **left, **ledger}
-    accounted = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
-    return {**guarantee, **accounted, "delta_at_budget": charges.delta_at_budget, **left, **ledger}
-
-
-def _phases(run: "Run") -> dict[str, dict[str, int]]:
-    """Overhead of the channel's protocol in bytes, by phase."""
-    return {name: {"up": traffic.up, "down": traffic.down} for name, traffic in run.bytes.phases.items()}
-
-
-def _notes(run: "Run", *, alone: bool) -> list[str]:
-    """Sentences below the table: pruning, privacy, how the run ended, overhead, timings."""
-    return [*_sparsity(run, alone=alone), *_privacy(run, alone=alone), *_ending(run), *_overhead(run), *_timings(run)]
-
-
-def _sparsity(run: "Run", *, alone: bool) -> list[str]:
-    """Each pruned layer of a pruning method."""
-    whose = "" if alone else f" of {run.plan.method.name}"
-    return [
-        f"Layer {name}{whose}: clients send {layer.sent} of {layer.weights} weights "
-        f"({100 * (1 - layer.sent / layer.weights):.2f} % zeros); the trained model has {layer.held} non-zero weights."
-        for name, layer in run.sparsity.items()
-    ]
-
-
-def _privacy(run: "Run", *, alone: bool) -> list[str]:
-    """The guarantee, nominal figures, and how much of the budget is used."""
-    method = run.plan.method
-    lines = [_guarantee(each, run, alone=alone) for each in run.guarantees]
-    if len(run.guarantees) > 1:
-        lines.append("The guarantees for clients and for records hold side by side. Their ε are never added.")
-    if run.plan.manifest.method.nominal:
-        lines.append("Nominal figures (not a guarantee):")
-        lines += [f"  {line}" for line in figures(run.plan.manifest.method.nominal)]
-    if method.budget is not None:
-        units = run.epsilons
-        for unit, epsilon in units.items():
-            whose = f" for every {unit}" * (unit != "client" or len(units) > 1)
-            limit = f"{method.budget.epsilon:g} at δ = {method.delta:g}"
-            lines.append(f"Budget used{whose}: ε = {epsilon:.2f} of {limit}.")
-    if run.ledger is not None:
-        lines.append(str(run.ledger))
-    return lines
-
-
-def _guarantee(guarantee: "Guarantee | LeakageGuarantee", run: "Run", *, alone: bool) -> str:
-    """A guarantee with a heading, which names the unit if there are several."""
-    method = "" if alone else run.plan.method.name
-    unit = f" for {guarantee.unit}s" if len(run.guarantees) > 1 else ""
-    if guarantee.proved:
-        return f"Guarantee{unit}{f' of {method}' if method else ''}: {guarantee}"
-    return f"No privacy guarantee{unit}{f' for {method}' if method else ''}: {str(guarantee).removeprefix('none: ')}"
-
-
-def _ending(run: "Run") -> list[str]:
-    """Why a run ended before its last planned round."""
-    method, leakage, lines = run.plan.method, run.leakage, []
-    if leakage is not None and leakage.limit is not None:
-        lines.append(f"Clients declined to take part {leakage.declined} times: the leakage limit is {leakage.limit:g}.")
-    if run.state.round >= method.rounds:
-        return lines
-    if run.diverged:
-        why = "the next round's model was not finite; the last finite one is kept. Lower the learning rate, or clip"
-    elif leakage is not None and leakage.exhausted:
-        why = "every client has reached its leakage limit"
-    elif method.patience is not None and run.state.round < run.rounds:
-        why = f"the loss on held-out data did not improve in {method.patience} evaluations; the best model is kept"
-    else:
-        why = "another round would exceed the privacy budget"
-    return [*lines, f"Stopped after {run.state.round} of {method.rounds} rounds: {why}."]
-
-
-def _overhead(run: "Run") -> list[str]:
-    """Bytes of the channel's protocol in addition to updates and broadcasts, and what rounding costs."""
-    traffic, method = run.bytes, run.plan.method
-    if not traffic.phases:
-        return []
-    overhead = traffic.overhead.up + traffic.overhead.down
-    share = overhead / max(traffic.up + traffic.down - overhead, 1)
-    channel = {"SecureSum": "Secure aggregation"}.get(type(method.channel).__name__, type(method.channel).__name__)
-    phases = ", ".join(f"{name} {size(phase.up + phase.down)}" for name, phase in traffic.phases.items())
-    return [
-        f"{channel} overhead: {size(overhead)} ({_percent(share)} of the payload).",
-        f"Overhead by phase: {phases}.",
-        *_rounding(run),
-    ]
-
-
-def _rounding(run: "Run") -> list[str]:
-    """What sums of integers cost in accuracy."""
-    step, bits = run.history[-1].grid_step if run.history else None, run.plan.method.channel.message_format.bits
-    if step is None:
-        return []
-    lines = [f"Values are rounded to multiples of {step.size:.2g} and summed modulo 2^{bits}."]
-    return [*lines, f"Rounding to integers costs {_percent(step.inflation)} more noise."] if step.inflation else lines
-
-
-def _timings(run: "Run") -> list[str]:
-    """Seconds by part of a round, where the channel measured them."""
-    parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in run.timings.items())
-    return [f"Time: {parts}."] if parts else []
-
-
-def _table(runs: "list[Run]") -> list[list[str]]:
-    """The finished runs, a row each, below a header."""
-    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
-    leakage = ["leakage"] * any(run.leakage is not None for run in runs)
-    rows = [["method", "task", "seed", "rounds", *names, "ε", *leakage, "up", "down", "seconds"]]
-    for run in runs:
-        head = [run.plan.method.name, run.plan.task.name, str(run.plan.seed), str(run.state.round)]
-        metrics = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
-        epsilon = _epsilons(run)
-        leaked = ["-" if run.leakage is None else f"{run.leakage.maximum:.3g}"] * bool(leakage)
-        rows.append([*head, *metrics, epsilon, *leaked, *_bytes(run), f"{run.seconds:.1f}"])
-    return rows
-
-
-def _epsilons(run: "Run") -> str:
-    """The ε of the run; with its unit if that is the record, and both if there are two."""
-    units = run.epsilons
-    return " ".join(f"{units[unit]:.3g}{'' if unit == 'client' else f' ({unit})'}" for unit in units) or "-"
-
-
-def _bytes(run: "Run") -> list[str]:
-    """Bytes up and down; compared with fl-std, which sends whole models both ways, where they are fewer."""
-    pairs = ((run.bytes.up, run.savings.up), (run.bytes.down, run.savings.down))
-    return [size_against(count, count * factor, "fl-std") if factor > 1.05 else size(count) for count, factor in pairs]
-
-
-def _percent(share: float) -> str:
-    """A share in percent, with at least two significant digits."""
-    return f"{100 * share:.{0 if share >= 0.1 else 2}f} %"

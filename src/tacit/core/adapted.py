@@ -8,7 +8,7 @@ import copy
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Self
 
@@ -105,6 +105,29 @@ class AdaptedModel(nn.Module):
             return self.module(x if self.floats is None else x.to(self.floats))
         parts, names = self.inputs.unpack(x), self.inputs.names
         return self.module(**dict(zip(names, parts, strict=True))) if names else self.module(*parts)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a module is called with: positional or keyword arguments."""
+
+    args: tuple[Tensor, ...] = ()
+    kwargs: dict[str, Tensor] = field(default_factory=dict)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Arguments":
+        """The same arguments, each changed."""
+        return Arguments(tuple(map(change, self.args)), {name: change(each) for name, each in self.kwargs.items()})
+
+
+def own_arguments(model: nn.Module, x: Tensor) -> Arguments:
+    """What the user's own module is called with for packed samples."""
+    while isinstance(model, AdaptedModel):
+        if model.inputs is not None:
+            parts, names = model.inputs.unpack(x), model.inputs.names
+            return Arguments(kwargs=dict(zip(names, parts, strict=True))) if names else Arguments(parts)
+        x = x if model.floats is None else x.to(model.floats)
+        model = model.module
+    return Arguments((x,))
 
 
 def adapted(model: nn.Module, x: Tensor, inputs: InputFields | None, output: Output | None) -> nn.Module:

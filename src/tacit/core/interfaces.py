@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 from torch import Tensor
 
 from tacit.core.keys import Key
-from tacit.core.prices import Price, RecordPrice, RecordSum, Sampling
+from tacit.core.prices import AggregateNoise, Price, RecordPrice, RecordSum, Sampling
 from tacit.core.rows import Rows
 from tacit.core.state import (
     BoundedMessages,
@@ -141,6 +141,18 @@ class Codec(Protocol):
 
     def decode(self, total: Tensor, state: State, now: Round) -> tuple[Tensor, State]:
         """An aggregate as a vector of the model, and the state with what this codec keeps of it for later rounds."""
+        ...
+
+
+@runtime_checkable
+class CalibratedCodec(Codec, Protocol):
+    """A codec whose decoding depends on the noise of aggregates, such as a threshold below which all is noise."""
+
+    def calibrate(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
+        """The state before the first round, with how aggregates of this noise are decoded, learnt from public data.
+
+        It is called after `prepare`, where there are public data and the mechanism declares its noise.
+        """
         ...
 
 
@@ -304,6 +316,18 @@ class RecordMechanism(Protocol):
     @property
     def row_bound(self) -> float | None:
         """The largest norm of a row that is a sum over records, without noise; None likewise."""
+        ...
+
+
+@runtime_checkable
+class DeclaresNoise(Protocol):
+    """A mechanism that declares, before the first round, which noise an aggregate will have."""
+
+    def aggregate_noise(self, state: State, expected_cohort: float) -> AggregateNoise | None:
+        """The bound of rows and the noise of their sum divided by the expected cohort, in the first round.
+
+        None: not known before the round, because the noise multiplier is not, or the bound depends on rows.
+        """
         ...
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from torch import Tensor
 
 from tacit.core.interfaces import AddNoise, Coordinates, DryRun, Payload, Reader, Summation, SumMessages, Visibility
-from tacit.core.prices import Price, Unproved
+from tacit.core.prices import AggregateNoise, Price, Unproved
 from tacit.core.rows import Rows
 from tacit.core.state import (
     BoundedMessages,
@@ -100,6 +100,9 @@ class NoNoise(StatelessMechanism, ClientSideMechanism):
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         return Unproved("no noise is added, so updates can reveal training data", noisy=False)
+
+    def aggregate_noise(self, state: State, expected_cohort: float) -> AggregateNoise:
+        return AggregateNoise()
 
     def sized(self, noise: float) -> Self:
         return self

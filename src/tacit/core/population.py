@@ -5,7 +5,8 @@ repetition), and worker processes share one copy.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from tacit.core.adapted import InputFields
 from tacit.core.intake import client_samples
+from tacit.core.intake.persons import number_persons
 from tacit.core.intake.tensors import to_tensor
+from tacit.core.prices import Unit
 from tacit.errors import DataError, expect
 
 Samples = tuple[Tensor, Tensor]
@@ -32,6 +35,8 @@ class Population(Sequence[Samples]):
         offsets: (clients + 1,); client i has `sample_indices[offsets[i]:offsets[i + 1]]`.
         names: what the clients are called; empty: their numbers.
         is_elsewhere: whether the clients' data are not on this machine.
+        persons: for every one of `sample_indices`, the number of the person it belongs to, from 0 within each client;
+            None: that is not known.
 
     Example:
         >>> x, y = torch.zeros(5, 2), torch.tensor([0, 1, 0, 1, 0])
@@ -46,6 +51,7 @@ class Population(Sequence[Samples]):
     offsets: Tensor
     names: tuple[str, ...] = ()
     is_elsewhere: bool = False
+    persons: Tensor | None = None
 
     @classmethod
     def split(cls, x: Any, y: Any, parts: Sequence[Any], names: Sequence[str] = ()) -> Self:
@@ -60,7 +66,7 @@ class Population(Sequence[Samples]):
     @classmethod
     def of(cls, clients: Sequence[Samples]) -> "Population":
         """A population from any sequence of `(x, y)` pairs; a population is returned as it is."""
-        return clients if isinstance(clients, Population) else read_clients(clients, None, None)[0]
+        return clients if isinstance(clients, Population) else read_clients(clients, None, None, None)[0]
 
     def label(self, client: int) -> str:
         """What error messages call a client."""
@@ -111,6 +117,37 @@ class Population(Sequence[Samples]):
         """The mean number of samples of a client."""
         return int(self.offsets[-1] - self.offsets[0]) / len(self)
 
+    @property
+    def unit(self) -> Unit:
+        """What is protected within a client: a person where it is known whose records are whose, otherwise a record."""
+        return Unit.RECORD if self.persons is None else Unit.PERSON
+
+    @cached_property
+    def unit_sizes(self) -> Tensor:
+        """The number of such units of every client."""
+        if self.persons is None:
+            return self.sizes
+        return torch.stack([numbers.max() + 1 for numbers in torch.split(self.persons, self.sizes.tolist())])
+
+    def samples_of(self, client: int, units: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The indices of the samples of these units of a client, which ascend, one unit after the other.
+
+        And how many each of them has, if they are persons; None: one.
+        """
+        if self.persons is None:
+            return self.indices(client)[units], None
+        numbers = self.persons[int(self.offsets[client]) : int(self.offsets[client + 1])]
+        chosen = torch.zeros(int(self.unit_sizes[client]), dtype=torch.bool)
+        chosen[units] = True
+        order = numbers.argsort(stable=True)
+        order = order[chosen[numbers[order]]]
+        return self.indices(client)[order], numbers.bincount()[units]
+
+    def with_persons(self, ids: object) -> "Population":
+        """The population in which these ids, one vector per client, say which samples are one person's."""
+        labels = [self.label(client) for client in range(len(self))]
+        return replace(self, persons=number_persons(ids, labels, self.sizes.tolist()))
+
     def indices(self, client: int) -> Tensor:
         """The indices of this client's samples in the pool."""
         return self.sample_indices[int(self.offsets[client]) : int(self.offsets[client + 1])]
@@ -132,11 +169,11 @@ class Population(Sequence[Samples]):
 
 
 def read_clients(
-    clients: object, target: str | None, inputs: InputFields | None
+    clients: object, persons: object, target: str | None, inputs: InputFields | None
 ) -> tuple[Population, InputFields | None]:
-    """The clients' data in one pool, and how their inputs are packed."""
+    """The clients' data in one pool, with the ids of persons if there are any, and how their inputs are packed."""
     if isinstance(clients, Population):
-        return clients, inputs
+        return clients if persons is None else clients.with_persons(persons), inputs
     names, rows = [], []
     for who, data in client_samples.each_client(clients):
         names.append(who)
@@ -147,7 +184,8 @@ def read_clients(
     x, y = client_samples.pool(rows, names, fields)
     parts = torch.split(torch.arange(len(x)), [each.count for each in rows])
     named = tuple(str(name) for name in clients) if isinstance(clients, Mapping) else ()
-    return Population.split(x, y, parts, named), fields
+    found = Population.split(x, y, parts, named)
+    return found if persons is None else found.with_persons(persons), fields
 
 
 def read_held(data: object, name: str, target: str | None, inputs: InputFields | None) -> Samples | None:

@@ -21,6 +21,7 @@ class Unit(StrEnum):
 
     CLIENT = "client"
     RECORD = "record"
+    PERSON = "person"  # all records of one person at one client
 
 
 class Adjacency(StrEnum):
@@ -212,6 +213,23 @@ class Release:
     def sampled(self, sampling: Sampling) -> Self:
         """The same sum over a cohort that is drawn so; the distance does not depend on who takes part."""
         return replace(self, sampling=sampling)
+
+
+@dataclass(frozen=True)
+class AggregateNoise:
+    """What a mechanism does to an aggregate, as far as it is public before the first round.
+
+    Attributes:
+        bound: the largest L2 norm of a row; longer ones are scaled down to it.
+        deviation: the standard deviation of the noise in every coordinate of the aggregate.
+    """
+
+    bound: float = math.inf
+    deviation: float = 0.0
+
+    def __post_init__(self) -> None:
+        expect(self.bound > 0, f"bound={self.bound} > 0")
+        expect(0 <= self.deviation < math.inf, f"deviation={self.deviation} >= 0 and finite")
 
 
 @dataclass(frozen=True)

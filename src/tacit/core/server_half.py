@@ -2,7 +2,7 @@
 
 ::
 
-    before   codec.prepare ─► mechanism.prepare ──► what pieces learn from public data
+    before   codec.prepare ─► mechanism.prepare ─► codec.calibrate ──► what pieces learn from public data
     out      codec.broadcast ─► mechanism.broadcast_parts ──► broadcast
     in       message_format.read ─► reject rows that are not finite or too long ──► messages
              conversation.aggregate: mechanism.before_sum ─► aggregator.combine ──► sum
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.client_half import read_broadcast
-from tacit.core.interfaces import Channel, Conversation
+from tacit.core.interfaces import CalibratedCodec, Channel, Conversation, DeclaresNoise
 from tacit.core.keys import ClientKeys, Key
 from tacit.core.method import Method
 from tacit.core.rows import DenseRows, Rows
@@ -67,7 +67,16 @@ def prepare(method: Method, state: State, public: Wave | None, now: SimulatedRou
             )
         return method.codec.encode(method.trainer.train(view, public, drawn), view, drawn)
 
-    return method.mechanism.prepare(state, dry_run)
+    return _calibrate(method, method.mechanism.prepare(state, dry_run), public, now)
+
+
+def _calibrate(method: Method, state: State, public: Wave, now: Round) -> State:
+    """The state with a codec that is calibrated to the noise of aggregates, if it needs that and the noise is known."""
+    codec, mechanism = method.codec, method.mechanism
+    if not isinstance(codec, CalibratedCodec) or not isinstance(mechanism, DeclaresNoise):
+        return state
+    noise = mechanism.aggregate_noise(state, now.expected_cohort)
+    return state if noise is None else codec.calibrate(state, public, noise, now)
 
 
 def broadcast(method: Method, state: State, now: Round) -> Broadcast:

@@ -20,6 +20,7 @@ from tacit.core.adapted import (
     floats_of,
     full_precision,
 )
+from tacit.core.intake.persons import take_person_column
 from tacit.core.intake.table_task import TableSettings, task_arguments
 from tacit.core.intake.tensors import is_mapped
 from tacit.core.keys import Key
@@ -67,6 +68,9 @@ class Task:
         test_overlap: held-out samples that a client owns are `refused`; `coincidental` if different units may have
             equal samples, as in a table with few columns; `intended` if they are the clients' own, which the guarantee
             then lists as not covered. Only `refused` compares the samples.
+        patient: which samples are one person's, so that methods which protect records protect persons: the column of
+            person ids, if clients are frames or dictionaries of columns, or one vector of ids per client. It becomes
+            part of the population.
         target: the column to predict, if clients are frames or dictionaries.
         output: which part of the model's output is the prediction, if it returns a tuple (a number), a dictionary or
             record (a name), or anything else (a function of it).
@@ -91,6 +95,7 @@ class Task:
     name: str = "custom"
     preprocessing: Preprocessing = Preprocessing()
     test_overlap: TestOverlap = "refused"
+    patient: Any = None
     target: str | None = None
     output: Output | None = None
     inputs: InputFields | None = None
@@ -116,8 +121,9 @@ class Task:
                 `drop` and `categories`, columns to leave out and columns of numbers that are categories;
                 `encoding`, a TOML file that declares minima, maxima and categories, or `public` (None: those of the
                 clients' rows, which no guarantee covers); `split`, which holds out `rows` of each client or whole
-                `clients`; `kind` of the target, `classes` or `number`; `classes`, its values, where they are
-                declared to be public; `name` and `seed`.
+                `clients`; `patient`, the column that says which rows are one person's, of which all or none are held
+                out; `kind` of the target, `classes` or `number`; `classes`, its values, where they are declared to be
+                public; `name` and `seed`.
 
         Example:
             >>> rows = {"hospital": ["A", "B"] * 10, "age": range(20), "sex": ["f", "m"] * 10, "died": [0, 1] * 10}
@@ -131,7 +137,11 @@ class Task:
     def __post_init__(self) -> None:
         set_field = partial(object.__setattr__, self)
         check_task_model(self.model)
-        population, inputs = read_clients(self.clients, self.target, self.inputs)
+        clients, persons = self.clients, self.patient
+        if isinstance(persons, str) and not isinstance(clients, Population):
+            clients, persons = take_person_column(clients, persons)
+        population, inputs = read_clients(clients, persons, self.target, self.inputs)
+        set_field("patient", None)
         held = {name: read_held(getattr(self, name), name, self.target, inputs) for name in ("test", "public")}
         loss = _loss_for(self.loss, population.y)
         set_field("loss", loss)

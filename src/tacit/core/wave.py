@@ -82,6 +82,10 @@ class EmptyWave:
     def samples(self) -> Tensor:
         return torch.zeros(0, dtype=torch.int64)
 
+    @property
+    def units(self) -> Tensor:
+        return self.samples
+
     def descend(self, weights: Tensor, how: Descent) -> Rows:
         return DenseRows(weights.new_zeros(0, weights.shape[-1]))
 
@@ -114,6 +118,11 @@ class Wave(Protocol):
         ...
 
     @property
+    def units(self) -> Tensor:
+        """The number of persons of every client, where it is known whose samples are whose, otherwise of samples."""
+        ...
+
+    @property
     def shapes(self) -> Shapes:
         """The shapes of the model's parameters, in the order in which they make up a row."""
         ...
@@ -128,14 +137,14 @@ class Wave(Protocol):
     def clipped_sums(
         self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
     ) -> list[ClippedSum]:
-        """The sum of the gradients of single records, each clipped, for every client.
+        """The sum of the gradients of single records, or of the mean gradients of persons, each clipped, per client.
 
         Raises `ModelError` for a model or a loss by which records change each other's gradients.
 
         Args:
             weights: where gradients are computed: one vector, or a row for every client.
-            batches: for every client, the positions of records among its samples.
-            clip: the largest L2 norm of a record's gradient.
+            batches: for every client, the numbers of records, or of persons, among its `units`, ascending.
+            clip: the largest L2 norm of a record's gradient, or of the mean of a person's.
             mask: the coordinates of the gradients, ascending; None: all of them.
         """
         ...

@@ -20,7 +20,7 @@ from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout, has_batch_statistics, has_dropout, is_slow_under_vmap
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
-from tacit.engine.learners.records import AutoRecords, RecordLearner
+from tacit.engine.learners.records import CANNOT_MAP, AutoRecords, RecordLearner
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.scoring import HypothesisScorer
 
@@ -123,6 +123,10 @@ class StackedClients:
         return self.population.sizes_of(self.clients)
 
     @property
+    def units(self) -> Tensor:
+        return self.population.unit_sizes[self.clients]
+
+    @property
     def shapes(self) -> Shapes:
         return self.learner.layout.shapes
 
@@ -135,8 +139,9 @@ class StackedClients:
     ) -> list[ClippedSum]:
         found, population = [], self.population
         for row, (client, batch) in enumerate(zip(self.clients.tolist(), batches, strict=True)):
-            index, own = population.indices(client)[batch], weights if weights.dim() == 1 else weights[row]
-            found.append(self.learner.records.clipped_sum(own, population.x[index], population.y[index], clip, mask))
+            (index, counts), own = population.samples_of(client, batch), weights if weights.dim() == 1 else weights[row]
+            x, y = population.x[index], population.y[index]
+            found.append(self.learner.records.clipped_sum(own, x, y, clip, mask, counts))
         return found
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
@@ -186,6 +191,6 @@ def _can_map(functional: FunctionalLearner, like: Samples) -> bool:
         warnings.simplefilter("error")
         try:
             functional.descend(weights, batches, _ONE_STEP, numbers)
-        except (RuntimeError, ValueError, TypeError, NotImplementedError, Warning):
+        except CANNOT_MAP:
             return False
     return True

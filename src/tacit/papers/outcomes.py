@@ -88,7 +88,8 @@ def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
         guarantees.append(guarantee_of(longest.method, longest.reports, charges, leakage, longest.not_covered))
     if Unit.RECORD in longest.method.units:
         records = _record_charges(longest)
-        guarantees.append(record_guarantee_of(longest.method, longest.reports, records, longest.not_covered))
+        told = longest.not_covered
+        guarantees.append(record_guarantee_of(longest.method, longest.reports, records, told, longest.unit))
     delta = charges.delta_at_budget if charges else None
     trials = [_trial(each.seed, run, delta, study) for each, run in zip(jobs, runs, strict=True)]
     return replace(
@@ -132,6 +133,7 @@ def _finished_run(job: Job) -> FinishedRun:
         directory=job.directory,
         not_covered=task.not_covered,
         sizes=task.sizes,
+        unit=task.unit,
     )
 
 
@@ -197,9 +199,9 @@ def _record_charges(run: FinishedRun) -> "RecordCharges | None":
     """Likewise for records."""
     if not run.method.accounts_records:
         return None
-    from tacit.privacy.record_charging import RecordCharges
+    from tacit.privacy.record_charging import charges_for
 
-    return RecordCharges.begin(run.method, run.sizes, run.reports)
+    return charges_for(run.unit).begin(run.method, run.sizes, run.reports)
 
 
 def _exhausted(charges: "Charges") -> bool:
@@ -290,7 +292,7 @@ def _maps(job: Job, plot: ImportanceMaps) -> Curves:
     """All maps of one run, which is repeated for them, with six digits."""
     task = job.experiment.build_task()
     shape = _image_shape(task, job)
-    method = size_noise(job.method, len(task.population), tuple(task.population.sizes.tolist()))
+    method = size_noise(job.method, len(task.population), tuple(task.population.unit_sizes.tolist()))
     found = {MEAN: task.population[plot.client][0].double().mean(0)}
     at = [number for number in plot.at if number <= method.rounds]
     for trace in client_traces(method, task, client=plot.client, at=at, seed=job.seed):

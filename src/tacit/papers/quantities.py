@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import Method, Report
+from tacit.core.prices import Unit
 from tacit.core.state import final_weights
 from tacit.papers.comparison import LOWER_IS_BETTER
 from tacit.pieces.mechanisms.clipping import BOUND
@@ -59,6 +60,7 @@ class FinishedRun:
         directory: the folder of its files.
         not_covered: what no guarantee covers because of the task, a sentence each.
         sizes: the number of records of every client, if a guarantee depends on it.
+        unit: whose number that is: that of records or of persons.
     """
 
     method: Method
@@ -68,6 +70,7 @@ class FinishedRun:
     directory: Path
     not_covered: Sequence[str] = ()
     sizes: Sequence[int] = ()
+    unit: Unit = Unit.RECORD
 
     def main_metric(self) -> str:
         """The metric by which rounds are compared: the first that was evaluated; empty if none was."""

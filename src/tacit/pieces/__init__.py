@@ -1,5 +1,6 @@
-"""The pieces that methods are made of, one family per slot. The neutral pieces are in `tacit.core`."""
+"""The pieces that methods are made of, one family per slot, with the neutral ones and the wire formats."""
 
+from tacit.core import Add, Compact, Csr, Identity, Mean, NoNoise, Plain
 from tacit.pieces.aggregators import KMeans, WeightedMean
 from tacit.pieces.channels import Enclave, IdealSum, SecureSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
@@ -28,14 +29,17 @@ from tacit.pieces.mechanisms import (
 )
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Momentum, Replace
-from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Sgd
+from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Schedule, Sgd
 
 __all__ = [
     "AccuracySensitivity",
+    "Add",
     "AdmmPrune",
     "BestOf",
     "ByImportance",
     "CentralGaussian",
+    "Compact",
+    "Csr",
     "DistributedGaussian",
     "DpSgd",
     "EllipsoidClip",
@@ -48,15 +52,19 @@ __all__ = [
     "Grid",
     "Growing",
     "IdealSum",
+    "Identity",
     "InputFeatures",
     "KMeans",
     "Keep",
     "MagnitudePrune",
     "Masked",
+    "Mean",
     "MedianClip",
     "MetricLaplace",
     "Momentum",
     "NbaflGaussian",
+    "NoNoise",
+    "Plain",
     "Poisson",
     "PublicClip",
     "PublicMovement",
@@ -67,6 +75,7 @@ __all__ = [
     "RecordGradient",
     "ReleasedMovement",
     "Replace",
+    "Schedule",
     "SecureSum",
     "Select",
     "Sense",

@@ -12,6 +12,7 @@ from tacit.core.prices import RECIPIENTS, Adjacency, Unit
 from tacit.errors import expect
 
 PERSONS = "A person with several records is protected as so many records, at one client or at several, and not as one."
+AT_SEVERAL = "A person with records at several clients is protected at each of them by itself, and not as one."
 IN_COMMON = "That a client takes part, and what its records have in common, is not protected."
 
 
@@ -27,8 +28,8 @@ class Guarantee:
         rounds: the number of rounds it covers.
         retries: how many further attempts at them ε includes.
         unit: whose presence is protected. Guarantees for different units are never added.
-        worst_client: of records, the client whose records are least protected: ε is theirs; None: not of records.
-        steps: of records, how many steps with noise that client took.
+        worst_client: of records or persons, the client whose are least protected: ε is theirs; None: of clients.
+        steps: of records or persons, how many steps with noise that client took.
         adjacency: which pairs of populations count as neighbours.
         sampling: how cohorts were drawn.
         amplified: whether ε relies on the adversary not knowing who took part.
@@ -109,8 +110,8 @@ class Guarantee:
             yield f"{self.adjacency.capitalize()}: {Adjacency(self.adjacency).meaning_for(self.unit)}"
         if self.worst_client is not None:
             yield (
-                f"Worst client: number {self.worst_client}, after {_plural(self.steps, 'step')} with noise; no record "
-                "of another client has a larger ε."
+                f"Worst client: number {self.worst_client}, after {_plural(self.steps, 'step')} with noise; no "
+                f"{self.unit} of another client has a larger ε."
             )
         if self.server_epsilon is not None:
             yield (
@@ -222,6 +223,13 @@ def _plural(count: int, noun: str) -> str:
 def public_population(population: int) -> str:
     """That the number of clients is not protected, for the list of what a guarantee does not cover."""
     return f"The number of clients, {population}, is public."
+
+
+def trusted_sum(reader: str) -> str:
+    """Who is trusted to add up messages that are real numbers, each with a share of the noise, as a sentence."""
+    if reader == "enclave":
+        return "The enclave is trusted: it sees every message, each of which has only a share of the noise."
+    return "Secure aggregation is assumed: a trusted party adds up real numbers."
 
 
 def record_adversary(*, sums: str = "") -> str:

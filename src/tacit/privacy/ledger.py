@@ -14,7 +14,8 @@ hold a ledger; the operating system releases the lock when that process ends, ho
                      it is another attempt, which is charged like any round
 
 Rounds are charged by unit: what is released about clients and what is released about records have accountings of their
-own, each within the ledger's budget, and are never added.
+own, each within the ledger's budget, and are never added. Batches draw records or persons: a ledger has charges for one
+of the two, because either account would miss what runs for the other released.
 
 The ledger knows the digest of every key that noise was drawn from, and refuses a key under any other round or run:
 noise that is added twice cancels out of the difference.
@@ -190,6 +191,7 @@ class Ledger:
             len(rounds),
             len(runs),
             self.records.worst(delta),
+            next((entry.unit for entry in self.entries if entry.unit is not Unit.CLIENT), Unit.RECORD),
         )
 
     def check_continues(self, head: LedgerHead, noted: str) -> None:
@@ -229,6 +231,7 @@ class Ledger:
             StorageError: the charge could not be written. Nothing may be released.
         """
         unit = _unit(release)
+        self._check_within(unit)
         earlier = self.attempts(run, round, unit)
         known = next((each for each in earlier if each.key == key), None)
         attempt = known.attempt if known else len(earlier) + 1
@@ -376,6 +379,17 @@ class Ledger:
                 "noise another seed. Nothing was released."
             )
 
+    def _check_within(self, unit: Unit) -> None:
+        """Raise `LedgerError` if records are to be charged where persons were, or persons where records were."""
+        known = {entry.unit for entry in self.entries} - {Unit.CLIENT, unit}
+        if unit is not Unit.CLIENT and known:
+            (other,) = known
+            raise LedgerError(
+                f"{self.path} has charges for {other}s, and this run would charge {unit}s: each account would miss "
+                f"what the other released. Use a ledger of runs that protect {unit}s, or give all runs the same "
+                "patient=. Nothing was released."
+            )
+
     def _check_terms(self, budget: Budget | None, accountant: Accountant | None) -> None:
         if budget not in (None, self.budget):
             raise LedgerError(
@@ -401,12 +415,12 @@ class Ledger:
 
 
 def _account_records(entries: Iterable[LedgerEntry]) -> RecordAccounting:
-    return RecordAccounting.of(entry.record_charge for entry in entries if entry.unit is Unit.RECORD)
+    return RecordAccounting.of(entry.record_charge for entry in entries if entry.unit is not Unit.CLIENT)
 
 
 def _unit(release: Release | RecordCharge) -> Unit:
     if isinstance(release, RecordCharge):
-        return Unit.RECORD
+        return release.unit
     if release.unit is not Unit.CLIENT:
         raise UserError("Expected a RecordCharge: what is released about a record is never added to that of clients.")
     return Unit.CLIENT

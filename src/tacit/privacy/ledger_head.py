@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tacit.core import Budget, files
+from tacit.core.prices import Unit
 from tacit.core.serialization import Source, read_json, write_json
 from tacit.errors import LedgerError
 
@@ -67,6 +68,7 @@ class LedgerUse:
         rounds: the number of reserved rounds.
         runs: the number of runs that reserved them.
         records: the client whose records are least protected, and their ε; None: no records were charged.
+        unit: what `records` are: records, or persons.
     """
 
     path: Path
@@ -75,6 +77,7 @@ class LedgerUse:
     rounds: int
     runs: int
     records: "Exposure | None" = None
+    unit: Unit = Unit.RECORD
 
     def __str__(self) -> str:
         return (
@@ -87,7 +90,7 @@ class LedgerUse:
         limit = f"{self.budget.epsilon:g} at δ = {self.budget.delta:g}"
         if self.records is None:
             return [f"ε = {self.epsilon:.4g} of {limit}"]
-        record = f"ε = {self.records.epsilon:.4g} of {limit} for every record"
+        record = f"ε = {self.records.epsilon:.4g} of {limit} for every {self.unit}"
         return [record] if self.epsilon == 0 else [f"ε = {self.epsilon:.4g} of {limit} for every client", record]
 
     def to_json(self) -> dict[str, object]:

@@ -21,9 +21,18 @@ MANY_STEPS = 1000
 
 @dataclass(frozen=True)
 class RecordCharge:
-    """What a round releases about a record of each client that takes part in it, by the client's number."""
+    """What a round releases about a record of each client that takes part in it, by the client's number.
+
+    Attributes:
+        clients: what is released, and how often.
+        unit: what batches draw: records, or persons with all of their records.
+    """
 
     clients: Mapping[int, Repeated]
+    unit: Unit = Unit.RECORD
+
+    def __post_init__(self) -> None:
+        expect(self.unit is not Unit.CLIENT, "a charge for records or persons, got one for clients")
 
 
 @dataclass(frozen=True)

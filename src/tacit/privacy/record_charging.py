@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Self
+from typing import ClassVar, Self
 
 from scipy.optimize import brentq
 from scipy.stats import binom
@@ -22,12 +22,14 @@ from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accounting, Rdp, max_rounds
 from tacit.privacy.charging import DROPOUTS
 from tacit.privacy.guarantee import (
+    AT_SEVERAL,
     IN_COMMON,
     PERSONS,
     Guarantee,
     delta_warning,
     public_population,
     record_adversary,
+    trusted_sum,
 )
 from tacit.privacy.ledger import Ledger, LedgerEntry
 from tacit.privacy.planning import bracket
@@ -35,7 +37,7 @@ from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
 from tacit.privacy.round_charges import RoundCharges
 
 UNLIKELY = 0.01  # with which some client takes part more often than its noise is sized for
-SIZES = "The number of records of every client is public: it decides at which rate its batches are drawn."
+SIZES = "The number of {unit}s of every client is public: it decides at which rate its batches are drawn."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,7 +48,7 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
         sizes: the number of records of every client; public.
     """
 
-    unit = Unit.RECORD
+    unit: ClassVar[Unit] = Unit.RECORD
 
     sizes: tuple[int, ...]
 
@@ -62,7 +64,7 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
         """The charges of a method that protects records, after these rounds."""
         known = tuple(sizes)
         failed = cls.repeated(ledger, run, len(history))
-        charges = [_charge(method, known, report.clients, report.turnout) for report in history]
+        charges = [_charge(method, known, report.clients, report.turnout, cls.unit) for report in history]
         return cls(
             method=method,
             sizes=known,
@@ -89,7 +91,7 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
             BudgetError: the round would exceed the run's budget, or the ledger's, for a record of one of them. Nothing
                 was charged.
         """
-        return self._reserve(_charge(self.method, self.sizes, cohort), key)
+        return self._reserve(_charge(self.method, self.sizes, cohort, unit=self.unit), key)
 
     def settle(self, turnout: Turnout) -> Self:
         """The charges with the reserved round at its real turnout: with noise in shares, too few make it cost more.
@@ -98,14 +100,14 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
             BudgetError: the round would exceed a budget. Nothing may be released; the reservation remains charged.
         """
         assert self.reserved is not None  # only a reserved round is settled
-        return self._settle(_charge(self.method, self.sizes, tuple(self.reserved.planned.clients), turnout))
+        return self._settle(_charge(self.method, self.sizes, tuple(self.reserved.planned.clients), turnout, self.unit))
 
     def guarantee(self) -> Guarantee:
         """What is proved about every record so far, and what is not."""
         rounds, worst = self.rounds, self.accounting.worst(self.delta, fine=True)
         if worst is None or math.isinf(worst.epsilon):
             why = "nothing was released yet" if worst is None else f"no finite ε holds at δ = {self.delta:g}"
-            return record_none(why, rounds)
+            return record_none(why, rounds, self.unit)
         of_worst = self.accounting.of_client(worst.client)
         releases = list(self.accounting.released[worst.client])
         return Guarantee(
@@ -114,7 +116,7 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
             noise_error=of_worst.noise_error(self.delta),
             rounds=rounds,
             retries=self.retries,
-            unit=Unit.RECORD,
+            unit=self.unit,
             worst_client=worst.client,
             steps=worst.steps,
             adjacency=Adjacency.ADD_OR_REMOVE.value,
@@ -129,9 +131,9 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
         rates = {release.sampling.rate for released in self.accounting.released.values() for release in released}
         low, high = min(rates), max(rates)
         if low == 1:
-            return "every batch contains every record"
+            return f"every batch contains every {self.unit}"
         probability = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, by the size of the client"
-        return f"Poisson batches, each record with probability {probability}"
+        return f"Poisson batches, each {self.unit} with probability {probability}"
 
     def _not_covered(self, release: Release) -> tuple[str, ...]:
         across = self.method.record_bound is not None
@@ -139,26 +141,40 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
         return (
             "Hyperparameters that were tuned on the same data are not accounted for.",
             public_population(len(self.sizes)),
-            "" if across else SIZES,
-            PERSONS,
+            "" if across else SIZES.format(unit=self.unit),
+            PERSONS if self.unit is Unit.RECORD else AT_SEVERAL,
             IN_COMMON,
             "Clients are assumed to add their shares of the noise." if across else "",
             DROPOUTS if across else "",
-            "Secure aggregation is assumed: a trusted party adds up real numbers." if real else "",
+            trusted_sum(self.method.channel.messages_seen_by) if real else "",
             release.caveat,
-            delta_warning(self.delta, sum(self.sizes), Unit.RECORD) or "",
+            delta_warning(self.delta, sum(self.sizes), self.unit) or "",
             declaration(self.method.own_parts),
         )
 
     @property
     def _whose(self) -> str:
         worst = self.accounting.worst(self.delta)
-        return "" if worst is None else f" for the records of client {worst.client}"
+        return "" if worst is None else f" for the {self.unit}s of client {worst.client}"
 
 
-def record_none(reason: str, rounds: int = 0) -> Guarantee:
-    """Nothing is proved about records."""
-    return replace(Guarantee.none(reason, rounds=rounds), unit=Unit.RECORD)
+class PersonCharges(RecordCharges):
+    """What the persons of a run's clients were charged so far, where batches draw persons and not records.
+
+    A person is all of its records at one client, and `sizes` are numbers of persons.
+    """
+
+    unit: ClassVar[Unit] = Unit.PERSON
+
+
+def charges_for(unit: Unit) -> type[RecordCharges]:
+    """How the units within a client are charged: records or persons."""
+    return PersonCharges if unit is Unit.PERSON else RecordCharges
+
+
+def record_none(reason: str, rounds: int = 0, unit: Unit = Unit.RECORD) -> Guarantee:
+    """Nothing is proved about records, or persons."""
+    return replace(Guarantee.none(reason, rounds=rounds), unit=unit)
 
 
 def rounds_allowed(method: Method, sizes: tuple[int, ...]) -> int:
@@ -239,11 +255,15 @@ def _after(method: Method, sizes: tuple[int, ...], rounds: int) -> RecordAccount
 
 
 def _charge(
-    method: Method, sizes: Sequence[int], cohort: Sequence[int], turnout: Turnout | None = None
+    method: Method,
+    sizes: Sequence[int],
+    cohort: Sequence[int],
+    turnout: Turnout | None = None,
+    unit: Unit = Unit.RECORD,
 ) -> RecordCharge:
-    """What a round of these clients releases about their records."""
+    """What a round of these clients releases about their records, or persons."""
     prices = {size: _repeated(method, size, turnout) for size in {sizes[client] for client in cohort}}
-    return RecordCharge({client: prices[sizes[client]] for client in cohort})
+    return RecordCharge({client: prices[sizes[client]] for client in cohort}, unit)
 
 
 def _repeated(method: Method, size: int, turnout: Turnout | None) -> Repeated:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from tacit.core.prices import Gaussian, Release, Repeated, Sampling, Zcdp
+from tacit.core.prices import Gaussian, Release, Repeated, Sampling, Unit, Zcdp
 from tacit.errors import UserError
 from tacit.privacy.record_accounting import RecordCharge
 
@@ -30,6 +30,7 @@ def to_json(release: Release | RecordCharge) -> dict[str, object]:
 
 
 _USUAL = {"constant": True, "failure": 0.0}
+_WITHIN = {f"{unit}s": unit for unit in Unit if unit is not Unit.CLIENT}
 
 
 def _charge_to_json(charge: RecordCharge) -> dict[str, object]:
@@ -37,7 +38,7 @@ def _charge_to_json(charge: RecordCharge) -> dict[str, object]:
     for client, repeated in sorted(charge.clients.items()):
         groups.setdefault(repeated, []).append(client)
     return {
-        "kind": "records",
+        "kind": f"{charge.unit}s",
         "groups": [
             {"clients": clients, "count": repeated.times, "event": to_json(repeated.release)}
             for repeated, clients in groups.items()
@@ -46,13 +47,11 @@ def _charge_to_json(charge: RecordCharge) -> dict[str, object]:
 
 
 def charge_from_json(data: Any) -> RecordCharge:
-    """The charge for records that `to_json` described; raises `UserError` for anything else."""
+    """The charge for records or persons that `to_json` described; raises `UserError` for anything else."""
     try:
-        if data["kind"] != "records":
-            raise ValueError(data)
-        return RecordCharge(
-            {client: repeated for group in data["groups"] for client, repeated in _read_group(group).items()}
-        )
+        unit = _WITHIN[data["kind"]]
+        charged = {client: repeated for group in data["groups"] for client, repeated in _read_group(group).items()}
+        return RecordCharge(charged, unit)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(f"Expected the description of a charge for records, got {str(data)[:200]}.") from error
 

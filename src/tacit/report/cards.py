@@ -50,7 +50,7 @@ class Card:
         uncovered: assumptions of the guarantee, and what it does not cover.
         reference: the paper.
         run: the command that runs it.
-        repr: a Python expression that builds the method from public names.
+        repr: a Python expression that builds the method, from the names of `tacit` and `tacit.pieces`.
     """
 
     name: str
@@ -201,6 +201,12 @@ def _guarantee(method: Method) -> str:
     return " ".join(found[unit](method) for unit in method.units) + together * (len(method.units) > 1)
 
 
+OF_PERSONS = (
+    " Where the task says which records are one person's (patient), batches draw persons and the mean gradient of a "
+    "person is clipped: all of this then holds for every person of every client, with all of its records there."
+)
+
+
 def _record_guarantee(method: Method) -> str:
     price = method.sized(1.0).record_price(1)
     if not isinstance(price, Repeated):
@@ -215,6 +221,7 @@ def _record_guarantee(method: Method) -> str:
     meaning = (
         f"{adjacency.capitalize()}: {adjacency.meaning_for(Unit.RECORD)} Batches are Poisson samples, {rate}; ε "
         "assumes that which records a batch contains is secret. Who takes part is not: sampling of clients lowers no ε."
+        f"{OF_PERSONS * getattr(method.trainer, 'draws_persons', False)}"
     )
     if method.budget is None:
         return (
@@ -289,5 +296,5 @@ def _uncovered(method: Method) -> tuple[str, ...]:
         *((PERSONS, IN_COMMON) if method.protects_records else ()),
         "Hyperparameters, clipping bounds among them, that were chosen by results on the same data are not covered.",
         "What was computed from the clients' rows before a run, such as ranges, is not covered; a run lists it.",
-        "A simulation derives its noise from the seed: it protects only against those who do not know the seed.",
+        "With `--noise seeded`, noise protects only against those who do not know the seed.",
     )

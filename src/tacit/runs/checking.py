@@ -36,8 +36,8 @@ from tacit.core import (
     Task,
     View,
 )
+from tacit.core.composition import PIECES
 from tacit.core.interfaces import Aggregator, Codec, Mechanism, RecordMechanism, Sampler, ServerUpdate, Trainer
-from tacit.core.method import PIECES
 from tacit.core.prices import Gaussian, Release, Zcdp, accounted
 from tacit.core.provenance import DECLARED
 from tacit.engine import rounds as simulate

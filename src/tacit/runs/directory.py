@@ -4,6 +4,7 @@
 
     manifest.json            what was run: versions, seed, method, task; and its status
     rounds.jsonl             one line per round
+    rounds.csv               the figures of every round as a table, without who took part, once the run is finished
     checkpoint.safetensors   the server's state to resume from, with a checksum
     model.safetensors        the named tensors of the trained model, once the run is finished; of several models, each
                              name is prefixed with the model's number
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
-LEDGER, LEAKAGE, KEY, GUARANTEE = "ledger.db", "leakage.json", "noise.key", "guarantee.json"
+LEDGER, LEAKAGE, KEY, GUARANTEE, TABLE = "ledger.db", "leakage.json", "noise.key", "guarantee.json", "rounds.csv"
 MAX_LINE = 1 << 24  # bytes of one round in rounds.jsonl
 MAX_HISTORY = 1 << 30  # bytes of all of them
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
@@ -157,9 +158,14 @@ class RunDirectory:
         self._erase_key()
         self._write_status("finished")
 
-    def ledger_for(self, method: Method) -> Path | None:
-        """The run's own ledger, which is used unless a shared one is given; None without a budget."""
-        return None if method.budget is None else self.path / LEDGER
+    def ledger_for(self, method: Method, *, repeats: bool = False) -> Path | None:
+        """The run's own ledger, which is used unless a shared one is given; None: it needs none.
+
+        It needs one for its budget and, if a repeated round is another release (`repeats`), to remember attempts that
+        a crash has ended.
+        """
+        charged = method.accounted or method.accounts_records
+        return self.path / LEDGER if method.budget is not None or (repeats and charged) else None
 
     def note(self, ledger: "Ledger | None") -> None:
         """Note the head of the run's ledger in the manifest, now and with every checkpoint.

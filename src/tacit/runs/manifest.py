@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import Noise, Task
+from tacit.core.prices import Unit
 from tacit.core.serialization import Source, read_json
 from tacit.errors import RunError, UserError
 from tacit.privacy.ledger_head import LedgerHead
@@ -56,6 +57,7 @@ class TaskEntry:
         data: a digest of all samples, including held-out ones, and of who owns them.
         not_covered: what no guarantee of a run on the task covers, a sentence each.
         sizes: the number of records of every client, if what is guaranteed depends on it; otherwise empty.
+        unit: whose number `sizes` are: that of records, or of persons where the task says whose records are whose.
     """
 
     name: str
@@ -67,12 +69,14 @@ class TaskEntry:
     data: str
     not_covered: tuple[str, ...] = field(default=(), repr=False)  # the name of a run does not depend on it
     sizes: tuple[int, ...] = field(default=(), repr=False)
+    unit: Unit = field(default=Unit.RECORD, repr=False)
 
     @classmethod
     def of(cls, task: Task, args: Options | None, parameters: int, *, sizes: bool = False) -> Self:
         """The entry of a task."""
         population = task.population
-        others = [*(task.public or ()), *(task.test or ()), *([] if task.owners is None else [task.owners])]
+        others = [*(task.public or ()), *(task.test or ())]
+        others += [each for each in (task.owners, population.persons) if each is not None]
         return cls(
             name=task.name,
             args=args,
@@ -82,7 +86,8 @@ class TaskEntry:
             loss=repr(task.loss),
             data=_digest(population.x, population.y, population.sample_indices, population.offsets, *others),
             not_covered=task.not_covered,
-            sizes=tuple(population.sizes.tolist()) if sizes else (),
+            sizes=tuple(population.unit_sizes.tolist()) if sizes else (),
+            unit=population.unit,
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import nn
 
-from tacit.core import Method, Noise, Report, Samples, State, Task
+from tacit.core import Method, Noise, Report, Samples, State, Task, files
 from tacit.core.adapted import own_module
 from tacit.core.keys import NOISES
 from tacit.core.prices import Unit, Unproved, Unsized, nominal_figures, reason_unproved
@@ -72,7 +72,8 @@ class Plan:
         check_records(self.method, self.task)
         _check_budget(self.method)
         method, population = fit_defaults(self.method, self.task), self.task.population
-        sizes = tuple(population.sizes.tolist()) if method.accounts_records or method.protects_records else ()
+        by_records = method.unsized and isinstance(method.record_price(1), Unsized)
+        sizes = tuple(population.unit_sizes.tolist()) if by_records else ()
         object.__setattr__(self, "method", size_noise(method, len(population), sizes))
 
     @cached_property
@@ -176,6 +177,24 @@ class Run:
         weights = final_weights(self.state).view(-1, self.state.dim)
         return tuple(self.plan.simulation.module(hypothesis) for hypothesis in weights)
 
+    def export(self, path: Path | str, model: int | None = None) -> Path:
+        """Write the trained model to a file for other programs; its ending decides the format.
+
+        Args:
+            path: `.safetensors`, `.pt` (a `state_dict`), `.onnx` (needs `tacit[onnx]`), or `.pt2` (`torch.export`).
+            model: which one, from 0, if the run trained several.
+
+        Returns:
+            The file. It is written whole or not at all.
+        """
+        from tacit.runs.model_export import ExportedModel, choose_model, form_of
+
+        path = Path(path)
+        write, number = form_of(path), choose_model(len(self._adapted), model, "model=")
+        caveat = self.plan.method.channel.caveat
+        files.write(path, write(ExportedModel(self._adapted[number], self.plan.task, caveat)), parents=True)
+        return path
+
     @torch.no_grad()
     def model_for(self, samples: Samples) -> nn.Module:
         """The hypothesis with the smallest loss on these samples: the model of a client that has them."""
@@ -214,14 +233,15 @@ class Run:
         if Unit.CLIENT in method.units:
             found.append(guarantee_of(method, self.history, self.charges, self.leakage, not_covered))
         if Unit.RECORD in method.units:
-            found.append(record_guarantee_of(method, self.history, self.record_charges, not_covered))
+            unit = self.plan.task.population.unit
+            found.append(record_guarantee_of(method, self.history, self.record_charges, not_covered, unit))
         seeded = self.plan.noise == "seeded" and (method.changes_rows or method.protects_records)
         return tuple(each.excluding(SEEDED) for each in found) if seeded else tuple(found)
 
     @property
     def epsilons(self) -> dict[Unit, float]:
         """The ε of each unit so far, at the method's δ; empty if none is accounted for."""
-        charged = {Unit.CLIENT: self.charges, Unit.RECORD: self.record_charges}
+        charged = {Unit.CLIENT: self.charges, self.plan.task.population.unit: self.record_charges}
         return {unit: charges.epsilon for unit, charges in charged.items() if charges is not None}
 
     @property
@@ -278,7 +298,7 @@ class Run:
 def size_noise(method: Method, population: int, sizes: tuple[int, ...] = ()) -> Method:
     """The method for a population: noise that depends on the budget gets its noise multiplier.
 
-    `sizes` are the numbers of the clients' records, on which noise for records depends.
+    `sizes` are the numbers of the clients' records, or persons, on which noise for these depends.
     """
     if not method.unsized:
         return method
@@ -298,6 +318,12 @@ def check_records(method: Method, task: Task) -> None:
     """Raise `CompositionError` if the gradient of a record's loss depends on the other records of its batch."""
     if not method.protects_records and method.record_sum is None:
         return
+    if task.population.unit is Unit.PERSON and not getattr(method.trainer, "draws_persons", False):
+        raise CompositionError(
+            f"{method.name}: the task says which records are one person's (patient), but "
+            f"{type(method.trainer).__name__} draws and clips single records, so that nothing is proved about a person "
+            "with several. Use DpSgd or RecordGradient, or a trainer that declares draws_persons."
+        )
     mean = torch.tensor([0.25, 4.0])
     if not torch.equal(task.loss.from_mean(mean), mean):
         raise CompositionError(
@@ -308,15 +334,19 @@ def check_records(method: Method, task: Task) -> None:
 
 
 def record_guarantee_of(
-    method: Method, history: Sequence[Report], charges: "RecordCharges | None", not_covered: Sequence[str] = ()
+    method: Method,
+    history: Sequence[Report],
+    charges: "RecordCharges | None",
+    not_covered: Sequence[str] = (),
+    unit: Unit = Unit.RECORD,
 ) -> Guarantee:
-    """What is proved about every record after these rounds; `not_covered` is what the task adds to what is not."""
+    """What is proved about every record, or person, after these rounds; `not_covered`: what the task adds to it."""
     caveat = method.channel.caveat
     if charges is None:
         price = method.record_price(1)
         reason = price.reason if isinstance(price, Unproved) else "nothing was charged"
         none = Guarantee.none(reason, rounds=len(history))
-        return replace(none, unit=Unit.RECORD).excluding(caveat)
+        return replace(none, unit=unit).excluding(caveat)
     return charges.guarantee().excluding(*not_covered, caveat)
 
 

@@ -4,19 +4,21 @@
 """
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Method, Noise, Report, State, Task
+from tacit.core import Method, Noise, Report, State, Task, files
 from tacit.core.worker_choice import Workers
 from tacit.errors import RunError, StorageError, UserError
-from tacit.runs.directory import RunDirectory
+from tacit.runs.directory import TABLE, RunDirectory
 from tacit.runs.records import Plan, Run
+from tacit.runs.round_logs import RoundLog, logged, rounds_csv
 from tacit.runs.rounds import (
+    NO_LIMIT,
     RoundSource,
     Simulated,
     charged_rounds,
@@ -40,6 +42,7 @@ def train(
     ledger: Path | str | None = None,
     noise: Noise = "secret",
     on_round: Callable[[State, Report], object] | None = None,
+    logs: Sequence[RoundLog] = (),
 ) -> Run:
     """Train a task's model with a method, for the method's number of rounds.
 
@@ -58,6 +61,8 @@ def train(
             can then subtract the noise, and the guarantee says so.
         on_round: called with the state and the report after every round; if it returns True, training stops there, and
             can be resumed. What it decides by the clients' data is not covered by any guarantee.
+        logs: where every round is written, too: `TensorBoardLog()`, `MlflowLog()`, or your own. A log that fails is a
+            warning, and training goes on.
 
     Returns:
         The finished run, with `model`, `history`, `bytes`, `privacy`, `state` and `directory`. A method with a budget
@@ -73,7 +78,8 @@ def train(
     """
     plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise)
     directory, shared = (None if path is None else Path(path) for path in (out, ledger))
-    with closing(follow(plan, workers=workers, out=directory, resume=resume, ledger=shared)) as steps:
+    follower = follow(plan, workers=workers, out=directory, resume=resume, ledger=shared)
+    with closing(logged(follower, logs, directory)) as steps:
         if on_round is None:
             (run,) = deque(steps, maxlen=1)
             return run
@@ -140,8 +146,9 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
     """The same, with every round recorded in the directory."""
     run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
     try:
-        where, name = ledger or directory.ledger_for(plan.method), directory.manifest.run
-        with open_charges(plan, run.history, where, name, directory.noted_heads()) as charged:
+        own = directory.ledger_for(plan.method, repeats=source.checkpoints_every_round)
+        name, limit = directory.manifest.run, NO_LIMIT if ledger is None else None
+        with open_charges(plan, run.history, ledger or own, name, directory.noted_heads(), limit) as charged:
             run = charged.of(run)
             directory.note(charged.ledger)
             directory.every_round = source.checkpoints_every_round
@@ -150,6 +157,7 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
                     directory.record(step.state, step.history[-1])
                 run = step  # only now: a state is written only after the round that led to it
                 yield run
+            files.write(directory.path / TABLE, rounds_csv(run.history, directory.manifest.caveat), private=True)
             directory.finish(run.state, _tensors(run.models), run.leakage, run.privacy)
     except (KeyboardInterrupt, GeneratorExit):
         directory.stop(run.state, "interrupted", run.leakage)

@@ -20,6 +20,7 @@ def table(
     split: Literal["rows", "clients"] = "rows",
     kind: Literal["auto", "classes", "number"] = "auto",
     classes: str = "",
+    patient: str | None = None,
     hidden: int = HIDDEN,
     seed: int = 0,
 ) -> Task:
@@ -39,6 +40,7 @@ def table(
         kind: whether the target is one of several `classes` or a `number`; `auto`: by its values.
         classes: the values of a target with classes, separated by commas; empty: those in the rows, which no guarantee
             covers.
+        patient: the column that says which rows are one person's; none: every row is a person of its own.
         hidden: units of the hidden layer of the model; 0: a linear model.
         seed: seed of the split.
     """
@@ -59,6 +61,7 @@ def table(
         split=split,
         kind=kind,
         classes=_names(classes),
+        patient=patient,
         name="table",
         seed=seed,
     )

@@ -1,18 +1,30 @@
 """Clipping per record: every way agrees with one record at a time, and no record counts for more than the bound."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import zoo
+from record_models import (
+    ALL,
+    RULES,
+    Convolutions,
+    Lstm,
+    Make,
+    Normalised,
+    Repeated,
+    every_model,
+    every_third,
+    model_of,
+    records,
+    weights_of,
+)
 from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
 from tacit.core.rows import DEPTH
-from tacit.engine.layout import Layout, has_dropout
+from tacit.engine.layout import has_dropout
 from tacit.engine.learners.records import AutoRecords, RecordLearner, ReferenceRecords, batched, check_records
 from tacit.engine.learners.records.batched import BatchedRecords
 from tacit.engine.learners.records.gradients import (
@@ -25,146 +37,6 @@ from tacit.engine.learners.records.gradients import (
 )
 from tacit.engine.learners.records.ways import LayerRules, MappedGradient
 from tacit.errors import ModelError
-
-IMAGE, TOKENS = (1, 8, 8), 12
-Make = Callable[[], nn.Module]
-
-
-class Convolutions(nn.Module):
-    """Convolutions of many kinds, with functions in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(1, 4, 3, padding=2, dilation=2)
-        self.second = nn.Conv2d(4, 8, (3, 2), stride=(2, 1), groups=2, padding="valid", bias=False)
-        self.third = nn.Conv2d(8, 4, 3, padding="same", padding_mode="circular")
-        self.along = nn.Conv1d(4, 3, 3, padding=1, stride=2)
-        self.head = nn.Linear(33, 10)
-
-    def forward(self, x: Tensor) -> Any:
-        x = F.relu_(self.first(x))
-        x = torch.tanh(self.third(F.relu(self.second(x), inplace=True)))
-        return self.head(self.along(x.flatten(2)).flatten(1))
-
-
-class Normalised(nn.Module):
-    """A residual net with three kinds of norms."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(1, 4, 3, padding=1)
-        self.body = nn.Sequential(nn.GroupNorm(2, 4), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3, padding=1))
-        self.norm = nn.InstanceNorm2d(4, affine=True)
-        self.last = nn.LayerNorm((4, 8))
-        self.head = nn.Linear(4, 10)
-
-    def forward(self, x: Tensor) -> Any:
-        x = self.stem(x)
-        x = F.relu(x + self.norm(self.body(x)))
-        return self.head(self.last(x.mean(2)).mean(2))
-
-
-class Words(nn.Module):
-    """An embedding of words with padding, and layers on sequences, one of which is large."""
-
-    def __init__(self, width: int = 6) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(TOKENS, width, padding_idx=0)
-        self.norm = nn.LayerNorm(width)
-        self.mix = nn.Linear(width, 300)
-        self.large = nn.Linear(300, 300)
-        self.head = nn.Linear(300, TOKENS)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.head(torch.tanh(self.large(torch.tanh(self.mix(self.norm(self.embedding(x)))))).mean(1))
-
-
-class Tied(nn.Module):
-    """The output layer has the weights of the embedding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(TOKENS, 6)
-        self.head = nn.Linear(6, TOKENS, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, x: Tensor) -> Any:
-        return self.head(torch.tanh(self.embedding(x)).mean(1))
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(TOKENS, 8)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.head = nn.Linear(8, TOKENS)
-
-    def forward(self, x: Tensor) -> Any:
-        x = self.embedding(x)
-        return self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))
-
-
-class Repeated(nn.Module):
-    """A layer that is called twice, and one whose weights are used without calling it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.twice, self.head = nn.Linear(64, 64), nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Any:
-        x = torch.tanh(self.twice(torch.tanh(self.twice(x.flatten(1)))))
-        return F.linear(x, self.head.weight, self.head.bias)
-
-
-class Lstm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.head = nn.LSTM(8, 5, batch_first=True), nn.Linear(5, 10)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.head(self.lstm(x.flatten(1, 2))[0][:, -1])
-
-
-def frozen() -> nn.Module:
-    model = zoo.mlp()
-    model[1].weight.requires_grad_(False)
-    model[5].requires_grad_(False)
-    return model
-
-
-RULES: dict[str, Make] = {
-    "mlp": zoo.mlp,
-    "cnn": zoo.cnn,
-    "convolutions": Convolutions,
-    "normalised": Normalised,
-    "words": Words,
-    "frozen": frozen,
-    "biasless": zoo.biasless,
-}
-MAPPED: dict[str, Make] = {"tied": Tied, "attention": Attention, "repeated": Repeated}
-ALL: dict[str, Make] = {**RULES, **MAPPED, "lstm": Lstm}
-every_model = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
-
-
-def model_of(make: Make) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return make()
-
-
-def records(make: Make, count: int = 7) -> tuple[Tensor, Tensor]:
-    source = torch.Generator().manual_seed(1)
-    if make in (Words, Tied, Attention):
-        return torch.randint(TOKENS, (count, 5), generator=source), torch.randint(TOKENS, (count,), generator=source)
-    return torch.randn(count, *IMAGE, generator=source), torch.randint(10, (count,), generator=source)
-
-
-def weights_of(model: nn.Module) -> Tensor:
-    return Layout.of(model).flatten(model)
-
-
-def every_third(model: nn.Module) -> Tensor:
-    return torch.arange(0, Layout.of(model).dim, 3)
 
 
 @every_model
@@ -389,6 +261,56 @@ def test_records_that_depend_on_their_batch_are_refused(make: Make, loss: Loss) 
     model, (x, y) = model_of(make), records(make)
     with pytest.raises(ModelError, match="depends on the other records"):
         AutoRecords(model, loss).clipped_sum(weights_of(model), x, y, 1.0, None)
+
+
+class Running(nn.Module):
+    """Subtracts a mean over all earlier batches, which it keeps."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, x: Tensor) -> Any:
+        x = x.flatten(1)
+        out = self.layer(x - self.mean)
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return out
+
+
+class Hidden(nn.Module):
+    """Dropout that no type of module shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layer(nn.functional.dropout(x.flatten(1), 0.5, training=True))
+
+
+@pytest.mark.parametrize("make", [Running, Hidden], ids=["state", "random numbers"])
+def test_state_and_random_numbers_of_a_model_are_refused(make: Make) -> None:
+    model, (x, y) = model_of(make), records(make)
+    with pytest.raises(ModelError, match="changes when it is computed again"):
+        AutoRecords(model, CrossEntropy()).clipped_sum(weights_of(model), x, y, 1.0, None)
+
+
+def test_errors_of_a_model_are_not_taken_for_a_way_that_does_not_apply() -> None:
+    class Broken(nn.Linear):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            Broken.calls += 1
+            if torch._C._functorch.maybe_get_level(x) >= 0 or Broken.calls > 4:
+                raise KeyError("a column that is not there")
+            return super().forward(x.flatten(1))
+
+    model, (x, y) = model_of(lambda: Broken(64, 10)), records(zoo.mlp)
+    with pytest.raises(KeyError):
+        AutoRecords(model, CrossEntropy()).clipped_sum(weights_of(model), x, y, 1.0, None)
 
 
 def test_dropout_inside_recurrent_and_attention_layers_is_found() -> None:

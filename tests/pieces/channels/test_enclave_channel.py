@@ -65,7 +65,9 @@ def test_the_guarantee_says_that_sampling_does_not_amplify_against_the_host(samp
 
 
 def test_other_runs_carry_no_warning(tmp_path: Path) -> None:
-    tacit.train(replace(method(), channel=tacit.Plain()), task(), workers=1, out=tmp_path / "run", noise="seeded")
+    tacit.train(
+        replace(method(), channel=tacit.pieces.Plain()), task(), workers=1, out=tmp_path / "run", noise="seeded"
+    )
     assert not any(b"imulated" in path.read_bytes() for path in (tmp_path / "run").iterdir())
 
 
@@ -84,7 +86,7 @@ def test_central_noise_is_added_inside() -> None:
     assert "only what the enclave releases" in seen["the server"]
     assert "ciphertext" in seen["with Enclave"]
     with pytest.raises(CompositionError, match="reveals only their sum"):
-        replace(used, channel=tacit.IdealSum())
+        replace(used, channel=tacit.pieces.IdealSum())
 
 
 def test_distributed_noise_may_be_summed_in_an_enclave() -> None:

@@ -25,16 +25,18 @@ from tacit.core import (
     View,
     Wave,
 )
+from tacit.core.prices import AggregateNoise
 from tacit.core.rows import ClippedSum
 from tacit.core.wave import Shapes
 from tacit.errors import TrainingError, UserError
 from tacit.pieces.codecs import Size, sensing
-from tacit.pieces.codecs.sensing import THRESHOLD, Sense, measure, reconstruct
+from tacit.pieces.codecs.sensing import FLOOR, THRESHOLD, Sense, angular_error, measure, reconstruct
 
 DIM = 1_663_370  # the Fashion-MNIST model of the FL-TOP paper
 ROOT = Key.from_seed(0)
 NOW = SimulatedRound.of(0, 1, 1.0, 1, ROOT.child("shared"), ROOT.child("secret"))
 LOWEST = (0.0, 0.5, 1.0)  # shares of the lowest coefficients
+TUNED = Sense(size=Size(ratio=0.3), chunks=2, lr=0.5, steps=3, batch_size=7)
 
 
 def normal(*shape: int, name: str = "x", dtype: torch.dtype = torch.float64) -> Tensor:
@@ -234,14 +236,81 @@ def test_the_threshold_is_tuned_on_public_data() -> None:
     codec = Sense(size=Size(ratio=0.3), chunks=2, lowest=0.0, lr=0.5, steps=3, batch_size=7)
     state = State(0, torch.zeros(2000, dtype=torch.float64))
     peaks = sparse(20, 2000, "public")[0]
-    tuned = codec.prepare(state, Public(peaks), NOW)
+    tuned = codec.calibrate(state, Public(peaks), AggregateNoise(), NOW)
     assert 0 < float(tuned.memory[THRESHOLD]) < 0.1
     coded = encode(codec, peaks[None])[0]
     errors = [torch.dist(codec.decode(coded, replace(state, memory=m), NOW)[0], peaks) for m in ({}, tuned.memory)]
     assert errors[1] <= errors[0]
-    smooth = Sense(size=Size(ratio=0.3), chunks=2, lr=0.5, steps=3, batch_size=7)
-    span, _ = smooth.decode(normal(600), replace(state, memory={THRESHOLD: torch.tensor(0.0)}), NOW)
-    assert float(smooth.prepare(state, Public(span), NOW).memory[THRESHOLD]) == 0
+    span, _ = TUNED.decode(normal(600), replace(state, memory={THRESHOLD: torch.tensor(0.0)}), NOW)
+    assert calibrated(TUNED, span, AggregateNoise()) == (0.0, 0.0)
+
+
+def error(codec: Sense, update: Tensor, deviation: float, floor: float, threshold: float, draws: int = 6) -> float:
+    """Of the best multiple of the reconstruction from noisy coefficients; other noise than that of the calibration."""
+    memory = {FLOOR: torch.tensor(floor), THRESHOLD: torch.tensor(threshold)}
+    state, coded = State(0, torch.zeros_like(update), memory), encode(codec, update[None])[0]
+    noisy = (coded + deviation * normal(len(coded), name=f"other noise {draw}") for draw in range(draws))
+    return sum(angular_error(codec.decode(y, state, NOW)[0], update) for y in noisy) / draws
+
+
+def calibrated(codec: Sense, update: Tensor, noise: AggregateNoise) -> tuple[float, float]:
+    """The floor and the threshold that a codec chooses."""
+    memory = codec.calibrate(State(0, torch.zeros_like(update)), Public(update), noise, NOW).memory
+    return float(memory[FLOOR]), float(memory[THRESHOLD])
+
+
+def smooth(length: int, width: int) -> Tensor:
+    """A vector of few large low frequencies, and many small others, as updates have."""
+    coefficients = torch.cat([3 * normal(width, name="low"), 0.03 * normal(length - width, name="high")])
+    return torch.from_numpy(fft.idct(coefficients.numpy(), norm="ortho"))
+
+
+UPDATES = {"sparse": sparse(20, 2000, "public")[0], "dense": normal(2000), "smooth": smooth(2000, 20)}
+
+
+@pytest.mark.parametrize("lowest", LOWEST)
+@pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
+def test_what_is_chosen_under_noise_is_about_the_best_on_other_noise(lowest: float, update: Tensor) -> None:
+    codec = replace(TUNED, lowest=lowest)
+    deviation = float(encode(codec, update[None]).norm()) / math.sqrt(600)  # as much noise as signal
+    floor, threshold = calibrated(codec, update, AggregateNoise(deviation=deviation))
+    assert error(codec, update, deviation, floor, threshold) <= error(codec, update, deviation, 0.0, 0.0) + 0.01
+    errors = [error(codec, update, deviation, deviation * multiple, 0.0) for multiple in sensing.FLOORS]
+    assert error(codec, update, deviation, floor, threshold) < min(errors) + 0.02
+
+
+def test_under_noise_the_floor_is_positive_and_the_error_smaller_than_with_none() -> None:
+    """The threshold alone was chosen, and without noise: 0 for this update, and no noise was removed."""
+    update, deviation = UPDATES["smooth"], 0.3
+    floor, threshold = calibrated(TUNED, update, AggregateNoise(deviation=deviation))
+    assert floor > 0
+    assert error(TUNED, update, deviation, floor, threshold) < 0.7 * error(TUNED, update, deviation, 0.0, 0.0)
+    assert calibrated(TUNED, update, AggregateNoise()) == (0.0, 0.0)
+
+
+def test_the_floor_grows_with_the_noise() -> None:
+    noises = [AggregateNoise(deviation=deviation) for deviation in (0.0, 0.01, 0.1, 1.0)]
+    floors = [calibrated(TUNED, UPDATES["smooth"], noise)[0] for noise in noises]
+    assert floors == sorted(floors)
+    assert floors[-1] > floors[0] == 0
+
+
+def test_the_update_is_clipped_as_a_client_s_before_anything_is_chosen() -> None:
+    """A bound of a tenth leaves a tenth of the signal: the same as ten times the noise without a bound."""
+    update = UPDATES["smooth"]
+    norm = float(encode(TUNED, update[None]).norm())
+    floor, threshold = calibrated(TUNED, update, AggregateNoise(norm / 10, 0.03))
+    other_floor, other_threshold = calibrated(TUNED, update, AggregateNoise(2 * norm, 0.3))
+    assert other_floor == pytest.approx(10 * floor)
+    assert other_threshold == threshold
+    assert calibrated(TUNED, update, AggregateNoise(2 * norm, 0.03)) != (floor, threshold)
+
+
+def test_a_floor_moves_coefficients_towards_zero_and_no_further() -> None:
+    codec, state = Sense(size=Size(number=4), chunks=1, lowest=1.0), State(0, torch.zeros(4, dtype=torch.float64))
+    memory = {FLOOR: torch.tensor(1.0), THRESHOLD: torch.tensor(0.0)}
+    back, _ = codec.decode(torch.tensor([3.0, -2.0, 0.5, -1.0]).double(), replace(state, memory=memory), NOW)
+    torch.testing.assert_close(encode(codec, back[None])[0], torch.tensor([2.0, -1.0, 0.0, 0.0]).double())
 
 
 def test_without_public_data_the_given_threshold_is_used() -> None:
@@ -257,7 +326,7 @@ def test_without_public_data_the_given_threshold_is_used() -> None:
 def test_public_training_that_diverges_is_refused() -> None:
     codec = Sense(size=Size(ratio=0.5), chunks=2, lr=0.5, steps=3, batch_size=7)
     with pytest.raises(TrainingError, match="diverged"):
-        codec.prepare(State(0, torch.zeros(10)), Public(torch.full((10,), torch.nan)), NOW)
+        codec.calibrate(State(0, torch.zeros(10)), Public(torch.full((10,), torch.nan)), AggregateNoise(), NOW)
 
 
 def test_the_whole_model_is_broadcast_and_the_state_does_not_change() -> None:

@@ -249,6 +249,19 @@ def test_masked_rows_are_clipped_under_the_mask() -> None:
     torch.testing.assert_close(sent.dense()[:, [1, 4]], torch.tensor([[0.6, 0.8], [0.3, 0.0]]))
 
 
+@all_fractions
+@every_arithmetic
+def test_the_noise_of_the_aggregate_is_declared_before_the_round(
+    dropouts: float, colluding: float, arithmetic: Arithmetic
+) -> None:
+    mechanism = gaussian(dropouts=dropouts, colluding=colluding, arithmetic=arithmetic)
+    declared = mechanism.aggregate_noise(STATE, now(20).expected_cohort)
+    assert declared is not None
+    assert declared.bound == CLIP
+    assert fits_only(released(mechanism, 20, 20) / now(20).expected_cohort, declared.deviation)
+    assert gaussian(noise_multiplier=None).aggregate_noise(STATE, 20.0) is None
+
+
 def test_the_sum_is_divided_by_the_expected_cohort() -> None:
     mechanism = gaussian(noise_multiplier=1e-9)
     after = finish_round(

@@ -100,6 +100,23 @@ def test_the_noise_is_as_declared(clip: Clip, factor: float, fits: bool) -> None
     assert all((stats.kstest(part.numpy() / z_sum, "norm").pvalue > 1e-3) == fits for part in parts)
 
 
+@pytest.mark.parametrize("clip", [FixedClip(0.5), QuantileClip(start=0.5, count_noise=3.0)], ids=repr)
+def test_the_noise_of_the_aggregate_is_declared_before_the_round(clip: Clip) -> None:
+    mechanism = CentralGaussian(clip=clip, noise_multiplier=1.2)
+    declared = mechanism.aggregate_noise(STATE, 5.0)
+    assert declared is not None
+    assert declared.bound == 0.5
+    total = sum_messages(method(mechanism), STATE, messages(torch.zeros(4, 6000)))
+    noise = mechanism.after_sum(total, now(expected=5.0)).total / 5.0
+    assert stats.kstest(noise.numpy() / declared.deviation, "norm").pvalue > 1e-3
+
+
+def test_noise_that_depends_on_the_round_s_rows_is_not_declared() -> None:
+    for clip in (MedianClip(), FixedClip(1.0, per_layer=True)):
+        assert CentralGaussian(clip=clip, noise_multiplier=1.0).aggregate_noise(STATE, 5.0) is None
+    assert CentralGaussian(clip=FixedClip(1.0)).aggregate_noise(STATE, 5.0) is None
+
+
 def test_sum_and_count_together_have_the_declared_price() -> None:
     """The composition of the two Gaussians has the multiplier of the price."""
     mechanism = CentralGaussian(clip=QuantileClip(count_noise=2.0), noise_multiplier=1.1)

@@ -150,6 +150,7 @@ def test_batches_are_poisson_samples() -> None:
         """A wave that keeps the batches it is asked about."""
 
         clients, samples, shapes = torch.zeros(1, dtype=torch.int64), torch.tensor([200]), ()
+        units = samples
         seen: ClassVar[list[Tensor]] = []
 
         def keep(self, which: Tensor) -> "Counting":

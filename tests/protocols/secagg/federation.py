@@ -31,6 +31,7 @@ from tacit.protocols.secagg.secagg_messages import HEADER, Direction
 
 COHORT = (1, 2, 3, 4, 5)
 VICTIM = 3
+NONE = bytes(4)  # an empty table: no disputes in a request to upload, no spares in one to open
 Answers = dict[tuple[bytes, bytes], tuple[SecaggClientState, bytes]]
 
 

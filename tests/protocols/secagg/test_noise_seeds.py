@@ -8,6 +8,7 @@ import pytest
 
 from protocols.secagg.federation import (
     COHORT,
+    NONE,
     VICTIM,
     Federation,
     RecordedFederation,
@@ -57,7 +58,7 @@ def opening(honest: RecordedFederation, client: int, survivors: frozenset[int], 
     state, _ = honest.before[client, Phase.AGREE]
     statement = agreement_statement(state.binding, state.members, state.sharers, survivors)
     signed = {j: crypto.sign(honest.before[j, Phase.AGREE][0].identity, statement) for j in signers}
-    body = pack_subset(survivors, state.members) + pack_signatures(signed, state.members)
+    body = pack_subset(survivors, state.members) + NONE + pack_signatures(signed, state.members)
     return request(state.session, Phase.OPEN, state.binding, body, client)
 
 
@@ -84,11 +85,10 @@ def test_what_is_opened_follows_from_the_survivors_that_were_agreed_upon() -> No
         reader = revealed(honest, VICTIM, survivors, (1, 2, 3, 4))
         for j in COHORT:
             row = dealing.elements(holds[j], P)
-            places = [dealing.SEED, dealing.NOISE + level - 1] if j in survivors else [dealing.PAD_KEY]
+            places = [dealing.SEED, dealing.NOISE + level - 1] if j in survivors else [dealing.PAD]
             for place in places:
-                assert reader.take(shamir.SHARE) == shamir.to_bytes(dealing.secret_part(row, place))
-            if j not in survivors:
-                assert reader.take(32) == honest.before[VICTIM, Phase.AGREE][0].pads[j]
+                share = shamir.to_bytes(dealing.secret_part(row, place))
+                assert reader.take(dealing.SHARE if place < dealing.NOISE else dealing.NOISE_SHARE) == share
         reader.expect_end()
 
 
@@ -115,10 +115,11 @@ def test_on_a_sparse_graph_neighbours_outside_the_committee_open_nothing() -> No
     federation.run()
     state, frame = federation.before[VICTIM, Phase.OPEN]
     reader, w = Reader(body_of(frame)), p.graph(70)
-    survivors, signed = reader.subset(state.members), read_signatures(reader, state.members, 70)
+    survivors, none = reader.subset(state.members), reader.take(len(NONE))
+    signed = read_signatures(reader, state.members, 70)
     assert len(signed) == w.quorum
     assert 2 * w.quorum > w.committee + 3  # no two sets of survivors can have as many signatures
-    rest, start = bytes(reader.rest()), pack_subset(survivors, state.members)
+    rest, start = bytes(reader.rest()), pack_subset(survivors, state.members) + none
     less = start + pack_signatures(dict(list(signed.items())[1:]), state.members) + rest
     with pytest.raises(ProtocolError, match=f"Expected {w.quorum} clients to have signed the survivors"):
         answer(state, request(state.session, Phase.OPEN, state.binding, less))

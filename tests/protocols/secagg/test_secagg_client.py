@@ -16,6 +16,7 @@ from protocols.secagg.federation import (
     COHORT,
     DIRECTORY,
     IDENTITIES,
+    NONE,
     VICTIM,
     RecordedFederation,
     body_of,
@@ -78,11 +79,12 @@ def open_request(honest: RecordedFederation) -> tuple[SecaggClientState, frozens
     """The victim's state before it reveals shares, and the parts of the honest request."""
     state, frame = honest.before[VICTIM, Phase.OPEN]
     reader = Reader(body_of(frame))
-    return state, reader.subset(state.members), read_signatures(reader, state.members, 9)
+    survivors, _ = reader.subset(state.members), reader.take(len(NONE))
+    return state, survivors, read_signatures(reader, state.members, 9)
 
 
 def ask_open(state: SecaggClientState, survivors: frozenset[int], signed: dict[int, bytes]) -> bytes:
-    parts = pack_subset(survivors, state.members) + pack_signatures(signed, state.members)
+    parts = pack_subset(survivors, state.members) + NONE + pack_signatures(signed, state.members)
     return request(state.session, Phase.OPEN, state.binding, parts)
 
 
@@ -124,7 +126,8 @@ def a_split_view_of_the_sharers(honest: RecordedFederation) -> Target:
     """The victim padded with fewer clients than the others."""
     state, _ = honest.before[VICTIM, Phase.UPLOAD]
     fewer = frozenset(COHORT) - {5}
-    state, _ = answer(state, request(state.session, Phase.UPLOAD, state.binding, pack_subset(fewer, state.members)))
+    sharers = pack_subset(fewer, state.members) + NONE
+    state, _ = answer(state, request(state.session, Phase.UPLOAD, state.binding, sharers))
     state, _ = answer(state, request(state.session, Phase.AGREE, state.binding, pack_subset(fewer, state.members)))
     return state, ask_open(state, fewer, open_request(honest)[2])
 
@@ -309,16 +312,16 @@ def test_variants_of_the_attacks_are_refused(honest: RecordedFederation) -> None
     state, frame = honest.before[VICTIM, Phase.UPLOAD]
     with pytest.raises(ProtocolError, match="no vector"):
         answer(replace(state, vector=b""), frame)
-    few = pack_subset(frozenset({1, VICTIM}), state.members)
+    few = pack_subset(frozenset({1, VICTIM}), state.members) + NONE
     with pytest.raises(ProtocolError, match="Expected 4 clients, got 2"):
         answer(state, request(state.session, Phase.UPLOAD, state.binding, few))
     relaxed = replace(
         state, session=replace(state.session, parameters=replace(state.session.parameters, min_uploads=3))
     )
-    few = pack_subset(frozenset({1, 2, VICTIM}), state.members)
+    few = pack_subset(frozenset({1, 2, VICTIM}), state.members) + NONE
     with pytest.raises(ProtocolError, match="Expected 3 neighbours of this client, got 2"):
         answer(relaxed, request(state.session, Phase.UPLOAD, state.binding, few))
-    without = pack_subset(frozenset(COHORT) - {VICTIM}, state.members)
+    without = pack_subset(frozenset(COHORT) - {VICTIM}, state.members) + NONE
     with pytest.raises(ProtocolError, match="declared a dropout"):
         answer(state, request(state.session, Phase.UPLOAD, state.binding, without))
 

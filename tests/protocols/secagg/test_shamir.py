@@ -62,17 +62,22 @@ def test_a_word_far_from_the_code_is_none() -> None:
 
 
 def test_limbs_hold_every_secret_and_nothing_more() -> None:
-    for secret in (bytes(32), b"\xff" * 32, SECRET):
-        assert shamir.from_limbs(shamir.to_limbs(secret)) == secret
-    for wrong in ([1 << 30] + [0] * 8, [0] * 8 + [1 << 16]):
-        with pytest.raises(ProtocolError, match="nine limbs"):
-            shamir.from_limbs(wrong)
+    for secret in (bytes(32), b"\xff" * 32, SECRET, b"\xff" * 16):
+        assert shamir.from_limbs(shamir.to_limbs(secret), len(secret)) == secret
+    assert [shamir.limbs_of(length) for length in (15, 16, 18, 19, 32)] == [4, 5, 5, 6, 9]
+    for wrong, length in (
+        ([1 << 30] + [0] * 8, 32),
+        ([0] * 8 + [1 << 16], 32),
+        ([0] * 4 + [1 << 8], 16),
+        ([0] * 4, 16),
+    ):
+        with pytest.raises(ProtocolError, match=f"the limbs of a secret of {length} bytes"):
+            shamir.from_limbs(wrong, length)
 
 
 def test_shares_on_the_wire_are_numbers_of_the_field() -> None:
     share = np.array(shamir.to_limbs(SECRET), np.uint64)
-    assert np.array_equal(shamir.from_bytes(shamir.to_bytes(share)), share)
-    assert len(shamir.to_bytes(share)) == shamir.SHARE
-    for wrong in (b"\xff" * shamir.SHARE, shamir.PRIME.to_bytes(4, "little") + bytes(32), bytes(32)):
+    assert np.array_equal(shamir.from_bytes(shamir.to_bytes(share), 9), share)
+    for wrong in (b"\xff" * 36, shamir.PRIME.to_bytes(4, "little") + bytes(32), bytes(32)):
         with pytest.raises(ProtocolError):
-            shamir.from_bytes(wrong)
+            shamir.from_bytes(wrong, 9)

@@ -56,8 +56,10 @@ def clients_of(table: Table, column: str) -> tuple[list[str], list[Tensor]]:
     return [str(name) for name in np.unique(texts)], by_key(texts)
 
 
-def split_rows(parts: list[Tensor], test: float, split: str, key: Key) -> RowSplit:
-    """Hold out a fraction of the rows of each client, or of the clients."""
+def split_rows(
+    parts: list[Tensor], test: float, split: str, key: Key, persons: NDArray[np.str_] | None = None
+) -> RowSplit:
+    """Hold out a fraction of the rows of each client, or of its persons with all of their rows, or of the clients."""
     expect(0 <= test < 1, f"test={test} to be a fraction in [0, 1)", "For a table of its own, give a file or a frame.")
     expect(split in ("rows", "clients"), f"split={split!r} to be 'rows' or 'clients'")
     if test == 0:
@@ -70,15 +72,25 @@ def split_rows(parts: list[Tensor], test: float, split: str, key: Key) -> RowSpl
         held, kept = sorted(order[:count]), sorted(order[count:])
         owners = torch.arange(count).repeat_interleave(torch.tensor([len(parts[each]) for each in held]))
         return RowSplit([parts[each] for each in kept], kept, torch.cat([parts[each] for each in held]), owners)
-    shuffled = [part[torch.randperm(len(part), generator=generator)] for part in parts]
-    counts = [min(round(test * len(part)), len(part) - 1) for part in parts]
-    rest = [part[count:].sort().values for part, count in zip(shuffled, counts, strict=True)]
-    held_out = torch.cat([part[:count] for part, count in zip(shuffled, counts, strict=True)])
+    divided = [_divided(part, test, None if persons is None else persons[part.numpy()], generator) for part in parts]
+    rest, held_rows = [each for each, _ in divided], [each for _, each in divided]
+    held_out, counts = torch.cat(held_rows), torch.tensor([len(each) for each in held_rows])
     if len(held_out) == 0:
         return whole(rest)
-    return RowSplit(
-        rest, list(range(len(parts))), held_out, torch.arange(len(parts)).repeat_interleave(torch.tensor(counts))
-    )
+    return RowSplit(rest, list(range(len(parts))), held_out, torch.arange(len(parts)).repeat_interleave(counts))
+
+
+def _divided(
+    part: Tensor, test: float, persons: NDArray[np.str_] | None, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """The rows of a client that train, and those that are held out."""
+    number = np.arange(len(part)) if persons is None else np.unique(persons, return_inverse=True)[1]
+    order = torch.randperm(int(number.max()) + 1, generator=generator)
+    count = min(round(test * len(order)), len(order) - 1)
+    if persons is None:
+        return part[order[count:]].sort().values, part[order[:count]]
+    held = torch.isin(torch.from_numpy(number), order[:count])
+    return part[~held], part[held]
 
 
 def held_out_samples(

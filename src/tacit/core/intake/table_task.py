@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tacit.core.intake.data_frames import find_column
-from tacit.core.intake.table_encoder import Kind, TableEncoder, check_known, make_encoder, target_values
+from tacit.core.intake.table_encoder import Kind, TableEncoder, as_texts, check_known, make_encoder, target_values
 from tacit.core.intake.table_split import RowSplit, client_column, clients_of, held_out_samples, split_rows, whole
 from tacit.core.intake.tables import Table, as_dates, read_table
 from tacit.core.keys import Key
@@ -44,6 +45,7 @@ class TableSettings:
     split: Literal["rows", "clients"] = "rows"
     kind: Kind = "auto"
     classes: Sequence[str] = ()
+    patient: str | None = None
     name: str = ""
     seed: int = 0
 
@@ -55,7 +57,8 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
     inputs = _input_columns(table, client, settings)
     names, parts = clients_of(table, client)
     key = Key.from_seed(settings.seed, "table")
-    rows = split_rows(parts, test, settings.split, key) if isinstance(test, int | float) else whole(parts)
+    persons = np.array(as_texts(table.columns[settings.patient])) if settings.patient else None
+    rows = split_rows(parts, test, settings.split, key, persons) if isinstance(test, int | float) else whole(parts)
     public = None if settings.public is None else read_table(settings.public, "the public table")
     classes = tuple(map(str, settings.classes))
     values = target_values(table if public is None else public, target, settings.kind, classes)
@@ -81,6 +84,7 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
         "name": settings.name or Path(table.name).name.split(".")[0],
         "preprocessing": found if classes or public is not None else _with_target(found, target),
         "test_overlap": overlap,
+        "patient": None if persons is None else [persons[part.numpy()] for part in rows.clients],
         "encoder": encoder,
         "notes": tuple(_notes(table, encoder, rows, x, random_public=public is None)),
     }
@@ -89,10 +93,11 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
 def _input_columns(table: Table, client: str, settings: TableSettings) -> list[str]:
     """The columns that are inputs, after all roles were checked."""
     dropped = [find_column(table.columns, name, table.name, "drop") for name in settings.drop]
-    for column, role in ((settings.target, "target"), (client, "client")):
+    roles = {"target": settings.target, "client": client} | ({"patient": settings.patient} if settings.patient else {})
+    for role, column in roles.items():
         find_column(table.columns, column, table.name, role)
         check_known(table, column, role)
-    inputs = [each for each in table.columns if each not in (client, settings.target, *dropped)]
+    inputs = [each for each in table.columns if each not in (*roles.values(), *dropped)]
     if not inputs:
         raise DataError(f"Expected {table.name} to have columns beside {client!r} and {settings.target!r}, got none.")
     return inputs

@@ -6,31 +6,41 @@ coefficients as they do to weights. From the aggregate the server solves, chunk 
 
     min ½‖Ax − y‖² + λ‖x‖₁,    λ = threshold · max|Aᵀy|,
 
-by FISTA with step 1. If y is noisy, the ℓ1 term removes small values; with a threshold of 0 the result is Aᵀy.
+by FISTA with step 1. With a threshold of 0 the result is Aᵀy.
+
+If y is noisy, coefficients of which little but noise is to be expected are removed first: each is moved towards zero by
+`floor`, and at most to zero (soft thresholding: it solves min ½‖c − y‖² + floor·‖c‖₁). Floor and threshold are chosen
+on public data, under the noise that the mechanism declares (`calibrate`). An ℓ1 term on x alone does not remove noise
+from few coefficients: the sparse x that fits them is longer than Aᵀy.
 
 Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
 EuroS&P 2021 (FL-CS), as summarised by the same authors' UAI 2021 paper; chunks, P, in its Appendix, Table 3. Beck,
 Teboulle. A Fast Iterative Shrinkage-Thresholding Algorithm. SIAM J. Imaging Sciences 2(1), 2009. Hale, Yin, Zhang.
-Fixed-Point Continuation for ℓ1-Minimization. SIAM J. Optimization 19(3), 2008.
+Fixed-Point Continuation for ℓ1-Minimization. SIAM J. Optimization 19(3), 2008. Donoho. De-noising by
+Soft-Thresholding. IEEE Trans. Information Theory 41(3), 1995.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import ModuleType
 from typing import ClassVar
 
 import torch
-from scipy import fft
 from torch import Tensor
 
 from tacit.core import Broadcast, ClientKeys, ClientMemory, DenseRows, Descent, Identity, Round, Rows, State, View, Wave
 from tacit.core.interfaces import Coordinates
+from tacit.core.prices import AggregateNoise
 from tacit.errors import TrainingError, expect
 from tacit.pieces.codecs.select import Size
 from tacit.wire.frames import Parts
 
-THRESHOLD = "codec/threshold"
+THRESHOLD, FLOOR = "codec/threshold", "codec/floor"
+FLOORS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)  # candidates, in standard deviations of the noise
+DRAWN = 20_000  # numbers of noise, at least, under which candidates are compared
+MOST_DRAWS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +54,9 @@ class Sense:
         lowest: of the coefficients that a chunk sends, the share with the lowest frequencies, at least one. The others
             are redrawn from the shared key in every round, the same for all clients and chunks. Low frequencies carry
             what neighbouring weights have in common; with these alone, all other frequencies are never sent.
-        threshold: λ over max|Aᵀy| of a chunk, if there are no public data to tune it on.
-        thresholds: the candidates to tune on public data; see `prepare`.
+        threshold: λ over max|Aᵀy| of a chunk, if there are no public data to tune it on, or the mechanism does not
+            declare its noise.
+        thresholds: the candidates to tune on public data; see `calibrate`.
         iterations: FISTA iterations, at most.
         tolerance: relative change of the solution at which FISTA stops.
         lr: learning rate of the training on public data.
@@ -54,7 +65,7 @@ class Sense:
 
     Formal guarantees: a row's coefficients have no larger L2 norm than the row, so a bound on rows of coefficients
     bounds what a client contributes to the sum. Reconstruction is post-processing, and the threshold is tuned on public
-    data: neither costs privacy. The people in the public data are not protected.
+    data and the declared noise: neither costs privacy. The people in the public data are not protected.
     """
 
     size: Size
@@ -87,18 +98,30 @@ class Sense:
         return self.lowest == 1
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        """The threshold with the smallest reconstruction error for the update of a client with the public data."""
-        if public is None:
-            return state
+        return state
+
+    def calibrate(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
+        """The floor, and then the threshold, with the smallest error for the update of a client with the public data.
+
+        The update is clipped as a client's, and its coefficients get noise as those of an aggregate. The error is that
+        of the best multiple of the reconstruction, because the server's rate scales it in any case: otherwise, under
+        much noise, zero would be best.
+        """
         update, frame = self._public_update(state.weights, public, now), self._frame(state.dim)
         kept = self._kept(frame, now)
         coded = frame.encode(update, kept)
+        clipped = min(1.0, noise.bound / max(float(coded.norm()), torch.finfo(coded.dtype).tiny))
+        noisy = _noisy(coded * clipped, noise.deviation, now)
 
-        def error(threshold: float) -> float:
-            return float(torch.dist(self._decode(coded, frame, kept, threshold), update))
+        def error(floor: float, threshold: float) -> float:
+            return sum(angular_error(self._decode(_shrunk(y, floor), frame, kept, threshold), update) for y in noisy)
 
-        best = torch.tensor(min(self.thresholds, key=error), dtype=torch.float64)
-        return replace(state, memory=state.memory_with(THRESHOLD, best))
+        floors = [noise.deviation * floor for floor in FLOORS] if noise.deviation else [0.0]
+        floor = min(floors, key=lambda floor: error(floor, 0.0))
+        threshold = min(self.thresholds, key=lambda threshold: error(floor, threshold))
+        known = {FLOOR: floor, THRESHOLD: threshold}
+        found = {name: torch.tensor(value, dtype=torch.float64) for name, value in known.items()}
+        return replace(state, memory={**state.memory, **found})
 
     def broadcast(self, state: State, now: Round) -> Broadcast:
         return Identity().broadcast(state, now)
@@ -116,7 +139,8 @@ class Sense:
     def decode(self, total: Tensor, state: State, now: Round) -> tuple[Tensor, State]:
         """The sparse vector that approximately has these coefficients."""
         threshold, frame = float(state.memory.get(THRESHOLD, self.threshold)), self._frame(state.dim)
-        return self._decode(total, frame, self._kept(frame, now), threshold), state
+        shrunk = _shrunk(total, float(state.memory.get(FLOOR, 0.0)))
+        return self._decode(shrunk, frame, self._kept(frame, now), threshold), state
 
     def _frame(self, dim: int) -> "_Frame":
         count = self.size.count(dim)
@@ -145,6 +169,33 @@ class Sense:
         return update
 
 
+def _noisy(coded: Tensor, deviation: float, now: Round) -> list[Tensor]:
+    """The coefficients with several draws of such noise, which anybody may know; without noise, once as they are."""
+    if deviation == 0:
+        return [coded]
+    generator = now.shared.child("calibration noise").public_generator()
+    draws = min(MOST_DRAWS, -(-DRAWN // len(coded)))
+    drawn = torch.randn(draws, len(coded), generator=generator, dtype=coded.dtype)
+    return [*(coded + deviation * drawn.to(coded.device))]
+
+
+def _shrunk(coefficients: Tensor, floor: float) -> Tensor:
+    """Every coefficient moved towards zero by the floor, and at most to zero."""
+    return coefficients - coefficients.clamp(-floor, floor) if floor else coefficients
+
+
+def angular_error(found: Tensor, wanted: Tensor) -> float:
+    """The squared error of the best multiple of `found`, relative to ‖wanted‖²: 1 − cos² of their angle.
+
+    Example:
+        >>> wanted = torch.tensor([3.0, 4.0])
+        >>> angular_error(2 * wanted, wanted), angular_error(torch.zeros(2), wanted)
+        (0.0, 1.0)
+    """
+    lengths = float(found.double().square().sum() * wanted.double().square().sum())
+    return 1 - max(float(found.double() @ wanted.double()), 0.0) ** 2 / lengths if lengths else 1.0
+
+
 @dataclass(frozen=True)
 class _Frame:
     """How `dim` numbers are split into chunks, and how many coefficients each chunk sends, `count` in total."""
@@ -156,7 +207,7 @@ class _Frame:
     @property
     def length(self) -> int:
         """Length of a chunk, padded to a size for which the DCT is several times faster."""
-        return int(fft.next_fast_len(-(-self.dim // self.chunks)))
+        return int(_fft().next_fast_len(-(-self.dim // self.chunks)))
 
     @property
     def least(self) -> int:
@@ -280,9 +331,16 @@ def _matrix(kept: tuple[int, ...], length: int, dtype: torch.dtype) -> Tensor:
     return columns.to(dtype)
 
 
+def _fft() -> ModuleType:
+    """SciPy's transforms; importing them takes a third of a second, which other methods need not spend."""
+    from scipy import fft
+
+    return fft
+
+
 def _dct(x: Tensor) -> Tensor:
-    return torch.from_numpy(fft.dct(x.cpu().numpy(), norm="ortho")).to(x.device)
+    return torch.from_numpy(_fft().dct(x.cpu().numpy(), norm="ortho")).to(x.device)
 
 
 def _idct(x: Tensor) -> Tensor:
-    return torch.from_numpy(fft.idct(x.cpu().numpy(), norm="ortho", overwrite_x=True)).to(x.device)
+    return torch.from_numpy(_fft().idct(x.cpu().numpy(), norm="ortho", overwrite_x=True)).to(x.device)

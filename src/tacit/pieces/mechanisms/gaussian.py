@@ -27,7 +27,7 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.interfaces import DryRun, Payload, Visibility
-from tacit.core.prices import Price, Release, Unproved, Unsized
+from tacit.core.prices import AggregateNoise, Price, Release, Unproved, Unsized
 from tacit.core.surplus import Surplus
 from tacit.errors import UserError, WireError, expect
 from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
@@ -91,6 +91,12 @@ class CentralGaussian:
         if self.exact and release is not None:
             release = Release(release.loss, DISTANCE)
         return _price(self.clip, release)
+
+    def aggregate_noise(self, state: State, expected_cohort: float) -> AggregateNoise | None:
+        if self.noise_multiplier is None or not self.clip.row_wise or self.clip.per_layer:
+            return None
+        bound = self.clip.bound(_NO_ROWS, state).whole
+        return AggregateNoise(bound, bound * self.clip.sum_multiplier(self.noise_multiplier) / expected_cohort)
 
     def sized(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise)
@@ -221,6 +227,14 @@ class DistributedGaussian:
             return _price(self.clip, None)
         adversary, constant = "anyone who receives the models or sees the sums", self._constant(turnout)
         return _price(self.clip, replace(release, adversary=adversary, constant=constant))
+
+    def aggregate_noise(self, state: State, expected_cohort: float) -> AggregateNoise | None:
+        """All noise of the sum, that which colluding clients could subtract included."""
+        if self.noise_multiplier is None:
+            return None
+        noise = self._noise(self._bound(state))
+        deviation = noise.bound.whole * noise.multiplier * sqrt((1 - self.dropouts) / self.honest)
+        return AggregateNoise(noise.row_bound.whole, deviation / expected_cohort)
 
     def tolerates(self, turnout: Turnout) -> bool:
         """Whether the sum's noise has its target variance, which is the same for all turnouts of which this is true."""

@@ -2,7 +2,8 @@
 
 Batches are drawn by Poisson sampling, from the client's own key.
 `DpSgd` adds noise to every step, at the client. `RecordGradient` sends the sum of one batch, to which a mechanism adds
-noise in shares. Neither says anything about a person with several records.
+noise in shares. Where a task says which records are one person's, persons take the place of records: batches draw
+persons, and the mean gradient of a person's records is clipped. Otherwise nothing is said about a person with several.
 
 References: Abadi et al., Deep Learning with Differential Privacy, CCS 2016 (DP-SGD); McMahan et al. 2017 (FedSGD);
 Andrew et al., Differentially Private Learning with Adaptive Clipping, NeurIPS 2021.
@@ -85,6 +86,7 @@ class DpSgd:
     sends: ClassVar[Payload] = "updates"
     chooses: ClassVar[bool] = False
     record_sum: ClassVar[RecordSum | None] = None
+    draws_persons: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         expect(self.lr > 0, f"lr={self.lr} > 0")
@@ -141,7 +143,7 @@ class DpSgd:
 
     def _updated(self, start: Tensor, mask: Tensor | None, data: Wave, lr: float, now: ClientRound) -> Tensor:
         """The update of a single client."""
-        (client,), (samples,) = data.clients.tolist(), data.samples.tolist()
+        (client,), (samples,) = data.clients.tolist(), data.units.tolist()
         rate, weights = self.rate(samples), start.clone()
         own = slice(None) if mask is None else mask
         trained, velocity = weights[own], torch.zeros_like(weights[own])
@@ -185,6 +187,7 @@ class RecordGradient:
     masked: bool = False
     sends: ClassVar[Payload] = "updates"
     chooses: ClassVar[bool] = False
+    draws_persons: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         expect(0 < self.rate <= 1, f"rate={self.rate} in (0, 1]")
@@ -195,7 +198,7 @@ class RecordGradient:
         keys = now.clients.child("records")
         batches = [
             _batch(keys.of(client), samples, self.rate)
-            for client, samples in zip(data.clients.tolist(), data.samples.tolist(), strict=True)
+            for client, samples in zip(data.clients.tolist(), data.units.tolist(), strict=True)
         ]
         found = data.clipped_sums(view.weights, batches, self.clip, mask)
         length = view.weights.shape[-1] if mask is None else len(mask)

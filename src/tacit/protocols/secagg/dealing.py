@@ -14,9 +14,10 @@ for each mask (Ben-Sasson et al., "Proximity gaps for Reed-Solomon codes", FOCS 
 holders and two masks. The answers reveal nothing, as each is masked, and a holder answers one challenge only. If the
 server sent holders different challenges, the bindings under which they derive their elements would differ.
 
-Secrets are the seed of a client's own pad, the key of its pads with neighbours, and the seeds of its surplus noise,
-which are a chain (`tacit.core.surplus`): each is shared for itself. Which seed a holder opens follows from the
-survivors that were agreed upon, never from the server's request.
+Secrets are the seed of a client's own pad, the secret behind its pads with neighbours, and the seeds of its surplus
+noise, which are a chain (`tacit.core.surplus`): each is shared for itself. Which seed a holder opens follows from the
+survivors that were agreed upon, never from the server's request. The first two have 128 bits, the strength of X25519,
+and keys derive from them by way of HKDF, bound to session and client: a guess serves against one client only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,16 +32,19 @@ from tacit.errors import ProtocolError
 from tacit.protocols import crypto
 from tacit.protocols.secagg import shamir
 from tacit.protocols.secagg.parameters import Parameters
-from tacit.protocols.secagg.shamir import ELEMENT, LIMBS, Field
+from tacit.protocols.secagg.shamir import ELEMENT, Field, limbs_of
 
 MASKS = 2
 ANSWER = ELEMENT * MASKS  # bytes of a holder's answer about one client
-SEED, PAD_KEY, NOISE = range(3)  # places of secrets; those of noise seeds of levels 1, 2, … follow
+SEED, PAD, NOISE = range(3)  # places of secrets; those of noise seeds of levels 1, 2, … follow
+SECRET = 16  # bytes of the first two; seeds of noise have 32
+LIMBS, NOISE_LIMBS = limbs_of(SECRET), limbs_of(crypto.KEY)
+SHARE, NOISE_SHARE = ELEMENT * LIMBS, ELEMENT * NOISE_LIMBS  # bytes
 
 
 def columns(p: Parameters) -> int:
     """Elements that a client shares with each holder."""
-    return LIMBS * (NOISE + p.surplus) + MASKS
+    return _start(NOISE + p.surplus) + MASKS
 
 
 def level_of(p: Parameters, survivors: int) -> int:
@@ -68,16 +72,36 @@ def elements(key: bytes, p: Parameters) -> Field:
     return shamir.uniform(columns(p), lambda count: generator.update(bytes(count)))
 
 
+def spare_elements(key: bytes, binding: bytes, lost: int) -> Field:
+    """A holder's elements of the secret that a client has with a third one, shared in case that one has lied."""
+    generator = crypto.keystream(crypto.derive(key, "spare", binding, lost))
+    return shamir.uniform(LIMBS, lambda count: generator.update(bytes(count)))
+
+
+def escrow(secret: bytes, part: Field, binding: bytes, client: int, holder: int) -> bytes:
+    """Encrypt, or decrypt, a secret that a client and a holder have in common with the holder's share of the client's.
+
+    Whoever recovers the client's secret can compute the shares of all its holders, also of those that are silent.
+    """
+    mask = crypto.derive(shamir.to_bytes(part), "escrow", binding, client, holder, length=SECRET)
+    return bytes(a ^ b for a, b in zip(secret, mask, strict=True))
+
+
 def secret_part(row: Field, place: int) -> Field:
     """The part of a holder's elements, or corrections, that belongs to one secret."""
-    return row[..., LIMBS * place : LIMBS * (place + 1)]
+    return row[..., _start(place) : _start(place + 1)]
+
+
+def _start(place: int) -> int:
+    """Where the elements of a secret begin."""
+    return LIMBS * min(place, NOISE) + NOISE_LIMBS * max(place - NOISE, 0)
 
 
 def corrections(secrets: Sequence[bytes], masks: Field, held: Sequence[Field], threshold: int) -> bytes:
     """What a client publishes.
 
     Args:
-        secrets: seed, pad key, and noise seeds.
+        secrets: of the own pad, of the pads with neighbours, and noise seeds.
         masks: random elements.
         held: the holders' elements, in the order of their points 1, 2, ….
         threshold: number of holders that recover a secret.
@@ -155,19 +179,28 @@ class Dealing:
 
     def recover(self, given: Mapping[int, Field], corrections: Field) -> list[int]:
         """The limbs of a secret from right shares: (limbs,) by holder."""
-        places = [place for place, holder in enumerate(self.holders) if holder in given][: self.threshold]
-        values = self._shares(given, corrections, places)
-        limbs: list[int] = shamir.interpolate([place + 1 for place in places], values, [0])[0].tolist()
+        limbs: list[int] = self._at([0], given, corrections)[0].tolist()
         return limbs
+
+    def holdings(self, given: Mapping[int, Field], corrections: Field) -> dict[int, Field]:
+        """What every holder derives, from some holders' right shares."""
+        values = self._at(range(1, len(self.holders) + 1), given, corrections)
+        derived = (values + np.uint64(shamir.PRIME) - corrections) % np.uint64(shamir.PRIME)
+        return dict(zip(self.holders, derived, strict=True))
+
+    def _at(self, points: Sequence[int], given: Mapping[int, Field], corrections: Field) -> Field:
+        """The polynomials' values, from right shares."""
+        places = [place for place, holder in enumerate(self.holders) if holder in given][: self.threshold]
+        return shamir.interpolate([place + 1 for place in places], self._shares(given, corrections, places), points)
 
     def _shares(self, given: Mapping[int, Field], corrections: Field, places: list[int]) -> Field:
         rows = np.array([given[self.holders[place]] for place in places], np.uint64)
         return (rows + corrections[places]) % np.uint64(shamir.PRIME)
 
 
-def seed_of(limbs: Sequence[int]) -> bytes:
-    """The seed that limbs stand for; a lying client may share limbs that stand for none: then one of its own choice."""
+def secret_of(limbs: Sequence[int], length: int = SECRET) -> bytes:
+    """The secret that limbs stand for; a lying client may share limbs that stand for none: then one of its choice."""
     try:
-        return shamir.from_limbs(limbs)
+        return shamir.from_limbs(limbs, length)
     except ProtocolError:
-        return crypto.digest("limbs", shamir.to_bytes(np.array(limbs, np.uint64)))
+        return crypto.digest("limbs", shamir.to_bytes(np.array(limbs, np.uint64)))[:length]

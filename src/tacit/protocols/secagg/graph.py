@@ -13,10 +13,12 @@ a server that suppresses one gains another draw, of at most `MAX_DRAWS`. All bou
 
 **What a server learns.** Clients open shares only for one pair (sharers, survivors), on which a quorum of a random
 committee has signed; two pairs cannot both have a quorum, because they would share an honest signer. Let S be the
-honest survivors. Of an honest client that is not a survivor no seed is opened, and of a survivor no pad key, as long as
-fewer than `threshold` of its holders are corrupt. A survivor's seed is opened only if it has signed the same sharers
-with its upload, and so has padded with all its neighbours in S. So the server can compute the sum over a part Q of S
-only if no edge leads from Q to Z = S - Q, and it learns the sum over S and nothing else if S is connected.
+honest survivors. Of an honest client that is not a survivor no seed is opened, and of a survivor no pad secret, as long
+as fewer than `threshold` of its holders are corrupt; what the secret of a pad is escrowed with are shares of these pad
+secrets, and its spares are opened for dropouts only, so no pad between two of S is opened. A survivor's seed is opened
+only if it has signed the same sharers with its upload, and so has padded with all its neighbours in S. So the server
+can compute the sum over a part Q of S only if no edge leads from Q to Z = S - Q, and it learns the sum over S and
+nothing else if S is connected.
 
 **Sparse graphs.** Let n clients have degree k, let all other eigenvalues of the graph be at most λ in magnitude, and
 let no honest client have more than e corrupt neighbours. A client accepts survivors only if each of them has at least

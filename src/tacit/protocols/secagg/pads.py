@@ -6,7 +6,7 @@ removes the rest: own pads of the survivors, by their seeds, and pads shared wit
 enough to reduce once at the end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from tacit.protocols.crypto import PrivateKey
 from tacit.wire.packing import packed_size
 
 Vector = NDArray[np.uint32]
+RemovePads = Callable[[Vector, Sequence[bytes], Sequence[bytes]], None]  # from a total: those added, those subtracted
+PAIR = 16  # bytes of the secret that two neighbours have in common
 CHUNK = 1 << 16  # words added at a time: 256 KiB stay in the cache between cipher and sum
 _WHOLE: dict[int, Any] = {8: np.dtype("u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4")}
 _BLOCK = 1 << 16  # values of other widths packed at a time; a multiple of 8, so blocks end at whole bytes
@@ -31,9 +33,19 @@ def own_pad_key(seed: bytes, binding: bytes, client: int) -> bytes:
     return crypto.derive(seed, "own pad", binding, client)
 
 
-def pair_pad_key(secret: PrivateKey, other: bytes, binding: bytes, client: int, neighbour: int) -> bytes:
+def pad_private_key(secret: bytes, context: bytes, client: int) -> PrivateKey:
+    """The private key of a client's pads with its neighbours, from the secret that it shares."""
+    return crypto.load_key(crypto.derive(secret, "pad key", context, client))
+
+
+def pair_secret(key: PrivateKey, other: bytes, binding: bytes, client: int, neighbour: int) -> bytes:
+    """What two neighbours have in common, by the private key of one and the public key of the other."""
+    return crypto.derive(crypto.agree(key, other), "pair", binding, *sorted((client, neighbour)), length=PAIR)
+
+
+def pair_pad_key(secret: bytes, binding: bytes, client: int, neighbour: int) -> bytes:
     """The key of the pad that two neighbours share: the one with the larger number adds it, the other subtracts it."""
-    return crypto.derive(crypto.agree(secret, other), "pair pad", binding, *sorted((client, neighbour)))
+    return crypto.derive(secret, "pair pad", binding, *sorted((client, neighbour)))
 
 
 # Vectors

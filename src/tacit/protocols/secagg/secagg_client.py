@@ -18,10 +18,18 @@ import numpy as np
 
 from tacit.errors import ProtocolError
 from tacit.protocols import crypto
-from tacit.protocols.crypto import KEY, SIGNATURE
+from tacit.protocols.crypto import KEY, SIGNATURE, PrivateKey
 from tacit.protocols.secagg import dealing, graph, pads, secagg_messages, shamir
 from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle
-from tacit.protocols.secagg.pads import own_pad_key, pack_vector, pair_pad_key, reduce, unpack_vector
+from tacit.protocols.secagg.pads import (
+    own_pad_key,
+    pack_vector,
+    pad_private_key,
+    pair_pad_key,
+    pair_secret,
+    reduce,
+    unpack_vector,
+)
 from tacit.protocols.secagg.secagg_client_state import SecaggClientState
 from tacit.protocols.secagg.secagg_messages import (
     KEYS,
@@ -30,7 +38,9 @@ from tacit.protocols.secagg.secagg_messages import (
     Roster,
     agreement_statement,
     announcement_statement,
+    read_disputed,
     read_signatures,
+    read_spares,
     sharers_statement,
 )
 from tacit.wire.packing import Reader, Table
@@ -84,10 +94,11 @@ def _draw(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, 
 def _share(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     roster = Roster.read(reader, state.session.parameters)
     circle, binding = _check_roster(state, roster)
-    pad, channel = (crypto.load_key(secret) for secret in _secrets(state))
+    pad, channel = _private_keys(state)
     near = sorted(roster.entries.keys() - {state.client})
     shared = {j: crypto.agree(channel, roster.entries[j][KEY:KEYS]) for j in near}
     shared[state.client] = crypto.derive(state.root, "own share", binding)
+    deals = {j: dealing.holder_key(shared[j], binding, state.client, j) for j in shared}
     signers = {*near, *circle.committee()} if state.active_server else set()
     after = replace(
         state,
@@ -96,12 +107,13 @@ def _share(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
         members=circle.members,
         order=circle.order,
         challenge=roster.challenge,
-        pads={j: pair_pad_key(pad, roster.entries[j][:KEY], binding, state.client, j) for j in near},
+        pads={j: pair_secret(pad, roster.entries[j][:KEY], binding, state.client, j) for j in near},
+        deals=deals,
         holds={j: dealing.holder_key(shared[j], binding, j, state.client) for j in shared},
         directory={j: state.directory[j] for j in signers},
         noise_seed=b"",
     )
-    return after, _deal(state, circle.parameters.threshold, binding, shared)
+    return after, _deal(state, circle.parameters.threshold, binding, deals)
 
 
 def _check(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
@@ -117,15 +129,20 @@ def _check(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
 
 
 def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
-    sharers = reader.subset(state.members)
+    sharers, disputed = reader.subset(state.members), read_disputed(reader, state.session.parameters)
     reader.expect_end()
     if not state.vector:
         raise ProtocolError("This client has no vector yet: it cannot upload.")
     _check_present(state, sharers, "has shared its secrets")
+    near = sorted(state.pads.keys() & sharers)
+    if not disputed <= set(near):
+        raise ProtocolError("Expected disputes with neighbours that have shared their secrets, got other clients.")
     signature = b""
     if state.active_server and state.session.parameters.draws:
         signature = crypto.sign(state.identity, sharers_statement(state.binding, state.members, sharers))
-    body = signature + padded_vector(state, sorted(state.pads.keys() & sharers))
+    escrowed = [_escrowed(state, j) for j in near]
+    spares = [_spare(state, j) for j in sorted(disputed)]
+    body = b"".join((signature, *escrowed, *spares, padded_vector(state, near)))
     after = replace(
         state,
         phase=Phase.AGREE if state.active_server else Phase.OPEN,
@@ -133,6 +150,7 @@ def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState
         vector=b"",
         sharers=sharers,
         pads=_only(state.pads, sharers),
+        deals={},
         holds=_only(state.holds, sharers),
     )
     return after, body
@@ -148,10 +166,15 @@ def _agree(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
 
 def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     survivors = _read_survivors(state, reader)
+    spares = read_spares(reader, state.session.parameters)
     if state.active_server:
         _check_agreement(state, survivors, reader)
     reader.expect_end()
+    if not all(j in state.holds.keys() & survivors and lost in state.sharers - survivors for j, lost in spares):
+        raise ProtocolError("Expected spare shares of survivors' secrets with dropouts, got a request for others.")
     body = b"".join(_revealed(state, j, survivors) for j in sorted(state.holds))
+    opened = [dealing.spare_elements(state.holds[j], state.binding, lost) for j, lost in spares]
+    body += b"".join(map(shamir.to_bytes, opened))
     closed = SecaggClientState(
         session=state.session,
         client=state.client,
@@ -180,9 +203,28 @@ def padded_vector(state: SecaggClientState, neighbours: list[int]) -> bytes:
     p = state.session.parameters
     total = unpack_vector(state.vector, p.dim, p.bits).copy()
     own = own_pad_key(_seed(state, state.binding), state.binding, state.client)
-    added = [own, *(state.pads[j] for j in neighbours if j < state.client)]
-    pads.add_pads(total, added, [state.pads[j] for j in neighbours if j > state.client])
+    keys = {j: pair_pad_key(state.pads[j], state.binding, state.client, j) for j in neighbours}
+    added = [own, *(keys[j] for j in neighbours if j < state.client)]
+    pads.add_pads(total, added, [keys[j] for j in neighbours if j > state.client])
     return pack_vector(reduce(total, p.bits), p.bits)
+
+
+def _escrowed(state: SecaggClientState, neighbour: int) -> bytes:
+    """The secret of a pad, which can be read if the neighbour drops out, whatever key it has shared.
+
+    Then this client may be gone, too.
+    """
+    row = dealing.elements(state.holds[neighbour], state.session.parameters)
+    part = dealing.secret_part(row, dealing.PAD)
+    return dealing.escrow(state.pads[neighbour], part, state.binding, neighbour, state.client)
+
+
+def _spare(state: SecaggClientState, neighbour: int) -> bytes:
+    """The same secret, shared among all holders: for a neighbour whose share at this client is disputed."""
+    keys = [state.deals[j] for j in sorted(state.deals)]
+    held = [dealing.spare_elements(key, state.binding, neighbour) for key in keys]
+    none = np.zeros(0, np.uint64)
+    return dealing.corrections([state.pads[neighbour]], none, held, state.circle.parameters.threshold)
 
 
 def _only(table: Table, clients: Iterable[int]) -> dict[int, bytes]:
@@ -192,32 +234,36 @@ def _only(table: Table, clients: Iterable[int]) -> dict[int, bytes]:
 # Secrets, all derived from the root
 
 
-def _secrets(state: SecaggClientState) -> tuple[bytes, bytes]:
+def _private_keys(state: SecaggClientState) -> tuple[PrivateKey, PrivateKey]:
     """The private halves of the pad key and the channel key; fresh in every session."""
     context = state.session.context
-    return crypto.derive(state.root, "pad key", context), crypto.derive(state.root, "channel key", context)
+    pad = pad_private_key(_pad_secret(state), context, state.client)
+    return pad, crypto.load_key(crypto.derive(state.root, "channel key", context))
+
+
+def _pad_secret(state: SecaggClientState) -> bytes:
+    return crypto.derive(state.root, "pad secret", state.session.context, length=dealing.SECRET)
 
 
 def _seed(state: SecaggClientState, binding: bytes) -> bytes:
-    return crypto.derive(state.root, "seed", binding)
+    return crypto.derive(state.root, "seed", binding, length=dealing.SECRET)
 
 
 def _public_keys(state: SecaggClientState) -> bytes:
-    return b"".join(crypto.public_key(crypto.load_key(secret)) for secret in _secrets(state))
+    return b"".join(map(crypto.public_key, _private_keys(state)))
 
 
 def _nonces(state: SecaggClientState) -> list[bytes]:
     return graph.chain(crypto.derive(state.root, "nonces", state.session.context))
 
 
-def _deal(state: SecaggClientState, threshold: int, binding: bytes, shared: Mapping[int, bytes]) -> bytes:
+def _deal(state: SecaggClientState, threshold: int, binding: bytes, deals: Table) -> bytes:
     """What this client publishes about its secrets."""
     p = state.session.parameters
     generator = crypto.keystream(crypto.derive(state.root, "masks", binding))
     masks = shamir.uniform(dealing.MASKS, lambda count: generator.update(bytes(count)))
-    keys = [dealing.holder_key(shared[j], binding, state.client, j) for j in sorted(shared)]
-    secrets = [_seed(state, binding), _secrets(state)[0], *dealing.noise_chain(state.noise_seed, p)]
-    return dealing.corrections(secrets, masks, [dealing.elements(key, p) for key in keys], threshold)
+    secrets = [_seed(state, binding), _pad_secret(state), *dealing.noise_chain(state.noise_seed, p)]
+    return dealing.corrections(secrets, masks, [dealing.elements(deals[j], p) for j in sorted(deals)], threshold)
 
 
 # What a client requires before it answers
@@ -315,15 +361,14 @@ def _check_agreement(state: SecaggClientState, survivors: frozenset[int], reader
 
 
 def _revealed(state: SecaggClientState, client: int, survivors: frozenset[int]) -> bytes:
-    """What may be revealed about a client: a share of its seed if it uploaded, of its pad key if it dropped out.
+    """What may be revealed about a client: a share of its seed if it uploaded, of its pads' secret if it dropped out.
 
-    With the latter the key of the pad with it, in case it has shared a wrong one. With surplus noise, a share of a
-    survivor's noise seed, at the level that follows from the number of survivors.
+    With surplus noise, also a share of a survivor's noise seed, at the level that follows from the number of survivors.
     """
     p = state.session.parameters
     row = dealing.elements(state.holds[client], p)
     if client not in survivors:
-        return shamir.to_bytes(dealing.secret_part(row, dealing.PAD_KEY)) + state.pads[client]
+        return shamir.to_bytes(dealing.secret_part(row, dealing.PAD))
     level = dealing.level_of(p, len(survivors))
     noise = shamir.to_bytes(dealing.secret_part(row, dealing.NOISE + level - 1)) if level else b""
     return shamir.to_bytes(dealing.secret_part(row, dealing.SEED)) + noise

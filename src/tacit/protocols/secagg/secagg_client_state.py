@@ -10,7 +10,7 @@ from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, Entropy
 from tacit.protocols.kit import ProtocolId, pack_state, read_optional_key, read_state
 from tacit.protocols.secagg.graph import Circle, ThreatModel
-from tacit.protocols.secagg.pads import Vector, pack_vector
+from tacit.protocols.secagg.pads import PAIR, Vector, pack_vector
 from tacit.protocols.secagg.parameters import SecaggPolicy, SecaggSession
 from tacit.protocols.secagg.secagg_messages import Phase
 from tacit.wire.packing import (
@@ -46,7 +46,8 @@ class SecaggClientState:
         members: the roster, once it is known.
         order: the seed of the clients' order.
         challenge: the server's commitment to its challenge.
-        pads: the keys of its pads with its neighbours.
+        pads: the secrets of its pads with its neighbours.
+        deals: the keys of the holders' shares of its secrets, until it has uploaded.
         holds: the keys of its shares of others' secrets, and of its own.
         sharers: with whom it has padded.
         survivors: who uploaded, once this client has signed it.
@@ -69,6 +70,7 @@ class SecaggClientState:
     order: bytes = b""
     challenge: bytes = b""
     pads: Table = field(default_factory=dict)
+    deals: Table = field(default_factory=dict)
     holds: Table = field(default_factory=dict)
     sharers: frozenset[int] = frozenset()
     survivors: frozenset[int] = frozenset()
@@ -92,9 +94,9 @@ class SecaggClientState:
         """For storage between two messages."""
         numbers = map(pack_number, (self.client, self.min_announced, self.phase, self.draws))
         keys = (self.root, self.identity, self.noise_seed, self.roster, self.order, self.challenge)
-        tables = [
-            pack_table(table, KEY) for table in (self.directory, self.pads, self.holds, dict(enumerate(self.used)))
-        ]
+        used = dict(enumerate(self.used))
+        tables = [pack_table(table, KEY) for table in (self.directory, self.deals, self.holds, used)]
+        tables.append(pack_table(self.pads, PAIR))
         roster = pack_table(dict.fromkeys(self.members, b""), 0)
         roster += pack_subset(self.sharers, self.members) + pack_subset(self.survivors, self.members)
         fields = (*numbers, self.binding, *map(pack_chunk, (*keys, self.vector)), *tables)
@@ -126,9 +128,10 @@ class SecaggClientState:
             challenge=read_optional_key(reader),
             vector=reader.chunk(packed_size(session.parameters.dim, session.parameters.bits)),
             directory=reader.table(KEY, CLIENT_LIMIT),
-            pads=reader.table(KEY, CLIENT_LIMIT),
+            deals=reader.table(KEY, CLIENT_LIMIT),
             holds=reader.table(KEY, CLIENT_LIMIT),
             used=tuple(reader.table(KEY, CLIENT_LIMIT).values()),
+            pads=reader.table(PAIR, CLIENT_LIMIT),
         )
 
 

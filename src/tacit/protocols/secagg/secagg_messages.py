@@ -11,7 +11,7 @@ survivors, so a message that asks for both cannot be written. What is revealed a
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -21,16 +21,17 @@ from tacit.protocols import crypto, kit
 from tacit.protocols.crypto import KEY, SIGNATURE
 from tacit.protocols.kit import ProtocolFrame, ProtocolId
 from tacit.protocols.secagg import dealing
+from tacit.protocols.secagg.dealing import NOISE_SHARE, SECRET, SHARE
 from tacit.protocols.secagg.graph import NONCE, ThreatModel
 from tacit.protocols.secagg.parameters import Parameters
-from tacit.protocols.secagg.shamir import ELEMENT, SHARE
+from tacit.protocols.secagg.shamir import ELEMENT
 from tacit.wire.packing import Reader, pack_number, pack_subset, pack_table, packed_size, table_size
 
 _ADDRESS = struct.Struct("<II32s")
 HEADER = kit.HEADER + _ADDRESS.size
 _REPLY_BIT = 0x80
 KEYS = 2 * KEY  # a pad key and a channel key, both X25519
-LOST = SHARE + KEY  # what is revealed about a dropout: a share of its pad key, and the key of the pad with it
+_PAIR = 8  # bytes of two clients' numbers
 
 
 class Phase(IntEnum):
@@ -160,6 +161,27 @@ def pack_signatures(signatures: Mapping[int, bytes], members: tuple[int, ...]) -
     return pack_subset(frozenset(signatures), members) + b"".join(signatures[j] for j in sorted(signatures))
 
 
+def pack_disputed(clients: Iterable[int]) -> bytes:
+    """The clients whose shares at a holder are disputed, as it is told with the request to upload."""
+    return pack_table(dict.fromkeys(sorted(clients), b""), 0)
+
+
+def read_disputed(reader: Reader, p: Parameters) -> frozenset[int]:
+    """The inverse of `pack_disputed`."""
+    return frozenset(reader.table(0, p.colluding))
+
+
+def pack_spares(pairs: Sequence[tuple[int, int]]) -> bytes:
+    """Of which spare secrets a holder shall open its shares: those of a client with another one that dropped out."""
+    return pack_table({place: b"".join(map(pack_number, pair)) for place, pair in enumerate(pairs)}, _PAIR)
+
+
+def read_spares(reader: Reader, p: Parameters) -> list[tuple[int, int]]:
+    """The inverse of `pack_spares`."""
+    pairs = map(Reader, reader.table(_PAIR, p.cohort * p.colluding).values())
+    return [(pair.number(), pair.number()) for pair in pairs]
+
+
 @dataclass(frozen=True)
 class PhaseBytes:
     """Bytes of one client in one phase, up-link and down-link."""
@@ -169,9 +191,10 @@ class PhaseBytes:
 
 
 def _frame_sizes(
-    p: Parameters, holders: int, others: int, corrected: int, quorum: int, revealed: int
+    p: Parameters, holders: int, corrected: int, quorum: int, revealed: int, disputes: int
 ) -> dict[Phase, PhaseBytes]:
     """Bytes of one client by phase, from the number of entries in its tables."""
+    others, upload = p.cohort - holders, packed_size(p.dim, p.bits) + SECRET * (holders - 1)
     widths, bitset = Widths.of(p), (p.cohort + 7) // 8
     active = p.threat_model is ThreatModel.ACTIVE_SERVER
     consent = active * (bitset + SIGNATURE * (quorum + p.draws * (holders - 1)))
@@ -181,9 +204,15 @@ def _frame_sizes(
         Phase.DRAW: (NONCE, KEY),
         Phase.SHARE: (ELEMENT * dealing.columns(p) * corrected, roster),
         Phase.CHECK: (dealing.ANSWER * holders, KEY + bitset),
-        Phase.UPLOAD: (SIGNATURE * (active and p.draws) + packed_size(p.dim, p.bits), bitset),
+        Phase.UPLOAD: (
+            SIGNATURE * (active and p.draws) + upload + SHARE * corrected * disputes,
+            bitset + table_size(disputes, 0),
+        ),
         Phase.AGREE: (SIGNATURE, bitset),
-        Phase.OPEN: (revealed * holders, bitset + consent),
+        Phase.OPEN: (
+            revealed * holders + SHARE * holders * disputes,
+            bitset + table_size(holders * disputes, _PAIR) + consent,
+        ),
     }
     return {phase: PhaseBytes(HEADER + up, HEADER + down) for phase, (up, down) in bodies.items()}
 
@@ -191,7 +220,7 @@ def _frame_sizes(
 @lru_cache(maxsize=64)
 def max_sizes(p: Parameters) -> Mapping[Phase, PhaseBytes]:
     """The longest valid frames, on a complete graph."""
-    return _frame_sizes(p, p.cohort, p.cohort, p.cohort, p.cohort, max(LOST, 2 * SHARE))
+    return _frame_sizes(p, p.cohort, p.cohort, p.cohort, SHARE + NOISE_SHARE, p.colluding)
 
 
 def max_reply_size(p: Parameters) -> int:
@@ -200,17 +229,17 @@ def max_reply_size(p: Parameters) -> int:
 
 
 def phase_bytes(p: Parameters) -> dict[Phase, PhaseBytes]:
-    """Bytes of each client by phase if nobody drops out; all clients have equally many neighbours.
+    """Bytes of each client by phase if nobody drops out or lies; all clients have equally many neighbours.
 
     Example:
         >>> sizes = phase_bytes(Parameters(cohort=100, dim=8316))
         >>> sizes[Phase.UPLOAD].up - 4 * 8316, sum(each.up + each.down for each in sizes.values())
-        (120, 55965)
+        (920, 54645)
     """
     graph = p.graph(p.cohort)
     holders = graph.degree + 1
-    revealed = SHARE * (2 if dealing.level_of(p, p.cohort) else 1)
-    sizes = _frame_sizes(p, holders, p.cohort - holders, holders - graph.threshold + 1, graph.quorum, revealed)
+    revealed = SHARE + (NOISE_SHARE if dealing.level_of(p, p.cohort) else 0)
+    sizes = _frame_sizes(p, holders, holders - graph.threshold + 1, graph.quorum, revealed, 0)
     if p.threat_model is not ThreatModel.ACTIVE_SERVER:
         del sizes[Phase.AGREE]
     if not p.draws:

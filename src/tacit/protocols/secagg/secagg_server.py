@@ -13,10 +13,10 @@ Clients may lie. Up to the declared fraction of them the sum is exact, and nobod
   corrupt has lied, and is named.
 - A holder that reveals another share than the one about which it has answered has lied, and is named.
 - A client whose shares are consistent, but not of the key that it has announced, has lied, and is named. If it has
-  uploaded, that is without consequence. If it dropped out, its neighbours' own keys remove the pads with it.
-
-Not covered: if a client shares a wrong key, drops out before its upload, and a neighbour that has uploaded drops out
-too, there is no sum.
+  uploaded, that is without consequence. If it dropped out, its pads are removed by what its neighbours have escrowed
+  with their uploads: the secret of each pad, encrypted with their shares of this client's secret. All these shares can
+  be computed once the client's secret is recovered, also those of neighbours that have dropped out since. A neighbour
+  that is in dispute with the client has no such share; it shares the secret among its own holders instead.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,9 +31,9 @@ from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, SIGNATURE, Entropy, PrivateKey
 from tacit.protocols.kit import Exchange, Outcome, ReplyStatus, ServerSide, Transcript
 from tacit.protocols.secagg import dealing, graph, pads, secagg_messages, shamir
-from tacit.protocols.secagg.dealing import Dealing
+from tacit.protocols.secagg.dealing import SECRET, SHARE, Dealing
 from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle, ThreatModel
-from tacit.protocols.secagg.pads import Vector
+from tacit.protocols.secagg.pads import RemovePads, Vector
 from tacit.protocols.secagg.parameters import Parameters, SecaggSession
 from tacit.protocols.secagg.secagg_messages import (
     KEYS,
@@ -50,9 +50,10 @@ from tacit.protocols.secagg.shamir import Field
 from tacit.protocols.secagg.unmasking import (
     Announced,
     Lies,
-    Reconstruction,
+    PaddedUpload,
     Revealed,
     RosterGraph,
+    SecretRecovery,
     lies_in_answers,
     read_revealed,
 )
@@ -81,6 +82,7 @@ def converse(
     directory: Mapping[int, bytes] | None = None,
     *,
     entropy: Entropy = crypto.system_entropy,
+    remove: RemovePads | None = None,
 ) -> ServerSide[SecaggOutcome]:
     """One round of secure aggregation with the invited clients.
 
@@ -89,6 +91,7 @@ def converse(
         clients: numbers of the cohort.
         directory: their identities; required against an active server.
         entropy: source of the challenge, which clients must not know when they share their secrets.
+        remove: removes pads from the sum; None: here. `tacit.protocols.pad_processes` does it in several processes.
 
     Raises:
         TooFewClientsError: fewer than `session.parameters.min_survivors` remain, or a secret cannot be recovered.
@@ -96,7 +99,7 @@ def converse(
     cohort = sorted(set(clients))
     expect(len(cohort) == session.parameters.cohort, f"{session.parameters.cohort} clients, got {len(cohort)}")
     session.parameters.graph(len(cohort))  # raises before the first request if no threshold is possible
-    return _Server(session, dict(directory or {}), entropy(KEY)).run(cohort)
+    return _Server(session, dict(directory or {}), entropy(KEY), remove or pads.remove_pads).run(cohort)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +109,7 @@ class _Server:
     session: SecaggSession
     directory: Mapping[int, bytes]
     challenge: bytes
+    remove: RemovePads
     transcript: Transcript[Phase] = field(default_factory=Transcript)
 
     @property
@@ -120,14 +124,13 @@ class _Server:
         around = yield from self._draw((yield from self._announce(cohort)))
         dealings = yield from self._share(around)
         lies, sharers = yield from self._check_dealings(around, dealings)
-        total, signed = yield from self._upload(around, sharers)
-        survivors = frozenset(signed)
-        agreed = (yield from self._agree(around, sharers, survivors)) if self._active else {}
-        revealed = yield from self._open(around, sharers, signed, agreed)
-        end = Reconstruction(self._p, around, dealings, lies, survivors, revealed)
-        pads.remove_pads(total, *end.pads(sharers))
+        total, uploads = yield from self._upload(around, sharers, lies)
+        agreed = (yield from self._agree(around, sharers, frozenset(uploads))) if self._active else {}
+        revealed = yield from self._open(around, sharers, uploads, agreed)
+        end = SecretRecovery(self._p, around, dealings, lies, uploads, revealed)
+        self.remove(total, *end.pads(sharers))
         seeds = end.noise_seeds()
-        survived = tuple(sorted(survivors))
+        survived = tuple(sorted(uploads))
         return SecaggOutcome(pads.reduce(total, self._p.bits), survived, self.transcript, seeds, end.lies)
 
     def _announce(self, cohort: list[int]) -> ServerSide[dict[int, Announced]]:
@@ -176,7 +179,7 @@ class _Server:
         drawn = {
             j: Announced(each.keys, each.committed, each.signature, nonces.get(j, b"")) for j, each in announced.items()
         }
-        return RosterGraph(circle, roster, self.challenge, drawn, circle.neighbourhoods())
+        return RosterGraph(self.session.context, circle, roster, self.challenge, drawn, circle.neighbourhoods())
 
     def _share(self, around: RosterGraph) -> ServerSide[dict[int, Dealing]]:
         def body(client: int) -> bytes:
@@ -221,26 +224,37 @@ class _Server:
                 return kept
             sharers = kept
 
-    def _upload(self, around: RosterGraph, sharers: frozenset[int]) -> ServerSide[tuple[Vector, dict[int, bytes]]]:
+    def _upload(
+        self, around: RosterGraph, sharers: frozenset[int], lies: Lies
+    ) -> ServerSide[tuple[Vector, dict[int, PaddedUpload]]]:
         total = np.zeros(self._p.dim, np.uint32)
         padded = sharers_statement(around.binding, around.members, sharers)
         signs = self._active and self._p.draws
+        disputed = {j: sorted(i for i, holder in lies.disputed if holder == j and i in sharers) for j in sharers}
 
-        def read(client: int, reader: Reader) -> bytes:
+        def read(client: int, reader: Reader) -> PaddedUpload:
             signature = reader.take(SIGNATURE * signs)
             if signs:
                 crypto.verify(self.directory[client], signature, padded)
+            escrowed = {j: reader.take(SECRET) for j in sorted(around.neighbours[client] & sharers)}
+            spares = {j: self._read_spare(around, client, reader) for j in disputed[client]}
             np.add(total, pads.unpack_vector(reader.rest(), self._p.dim, self._p.bits), out=total)
-            return signature
+            return PaddedUpload(signature, escrowed, spares)
 
-        bodies = dict.fromkeys(sorted(sharers), pack_subset(sharers, around.members))
-        signed = yield from self._request(Phase.UPLOAD, (around.binding, around.binding), bodies, read)
-        survivors = frozenset(signed)
+        subset = pack_subset(sharers, around.members)
+        bodies = {j: subset + secagg_messages.pack_disputed(disputed[j]) for j in sorted(sharers)}
+        uploads = yield from self._request(Phase.UPLOAD, (around.binding, around.binding), bodies, read)
+        survivors = frozenset(uploads)
         self._check_enough(survivors)
         remaining = around.circle.remaining(survivors)
         if any(remaining[j] < around.parameters.floor for j in survivors):
             raise TooFewClientsError("A survivor has too few neighbours left: there is no sum.")
-        return total, signed
+        return total, uploads
+
+    def _read_spare(self, around: RosterGraph, client: int, reader: Reader) -> Dealing:
+        holders, threshold = tuple(sorted(around.holders(client, around.members))), around.parameters.threshold
+        size = SHARE * (len(holders) - threshold + 1)
+        return Dealing.read(reader.take(size), holders, threshold, dealing.LIMBS)
 
     def _agree(
         self, around: RosterGraph, sharers: frozenset[int], survivors: frozenset[int]
@@ -257,17 +271,25 @@ class _Server:
         return (yield from self._request(Phase.AGREE, (around.binding, around.binding), bodies, read))
 
     def _open(
-        self, around: RosterGraph, sharers: frozenset[int], signed: Mapping[int, bytes], agreed: Mapping[int, bytes]
+        self,
+        around: RosterGraph,
+        sharers: frozenset[int],
+        uploads: Mapping[int, PaddedUpload],
+        agreed: Mapping[int, bytes],
     ) -> ServerSide[dict[int, Revealed]]:
-        survivors = frozenset(signed)
+        survivors = frozenset(uploads)
         asked, consent = self._consent(around, survivors, agreed)
+        spared = [(j, lost) for j in sorted(survivors) for lost in sorted(uploads[j].spares.keys() - survivors)]
+        spares = {m: [pair for pair in spared if pair[0] in around.holders(m, survivors)] for m in asked}
 
         def body(client: int) -> bytes:
-            near = sorted(around.neighbours[client] & survivors)
-            return pack_subset(survivors, around.members) + consent + b"".join(signed[j] for j in near)
+            signed = [uploads[j].signature for j in sorted(around.neighbours[client] & survivors)]
+            pairs = secagg_messages.pack_spares(spares[client])
+            return b"".join((pack_subset(survivors, around.members), pairs, consent, *signed))
 
         def read(client: int, reader: Reader) -> Revealed:
-            revealed = read_revealed(self._p, reader, sorted(around.holders(client, sharers)), survivors)
+            about = sorted(around.holders(client, sharers))
+            revealed = read_revealed(self._p, reader, about, survivors, spares[client])
             reader.expect_end()
             return revealed
 

@@ -1,10 +1,10 @@
 """Shamir's secret sharing over the field of p = 2^31 - 1, vectorised over holders and clients, with decoding.
 
 Any `threshold` shares recover the secret, fewer reveal nothing (Shamir, "How to share a secret", CACM 1979). A secret
-of 32 bytes is cut into nine limbs of 30 bits, each the constant term of its own polynomial. Why this field: products of
-two elements fit uint64, and reduction modulo a Mersenne prime is a shift and an addition, so NumPy processes holders,
-limbs and clients at once without look-up tables (whose timing would leak secrets). The cost is 36 bytes for a secret of
-32.
+is cut into limbs of 30 bits, each the constant term of its own polynomial. Why this field: products of two elements fit
+uint64, and reduction modulo a Mersenne prime is a shift and an addition, so NumPy processes holders, limbs and clients
+at once without look-up tables (whose timing would leak secrets). The cost is 20 bytes for a secret of 16, and 36 for
+one of 32.
 
 Shares are a word of a Reed-Solomon code, so up to e of `threshold` + 2e shares may be wrong: the polynomial that agrees
 with all but e of them is unique (Reed & Solomon 1960), and `wrong_places` finds it by Gao's algorithm ("A new algorithm
@@ -22,25 +22,28 @@ from tacit.errors import ProtocolError
 Field = NDArray[np.uint64]
 
 PRIME = (1 << 31) - 1
-LIMBS = 9
 ELEMENT = 4  # bytes
-SHARE = ELEMENT * LIMBS  # bytes
 _LIMB = 30  # bits
 _P = np.uint64(PRIME)
 
 
+def limbs_of(length: int) -> int:
+    """Elements that a secret of this many bytes takes."""
+    return -(-8 * length // _LIMB)
+
+
 def to_limbs(secret: bytes) -> list[int]:
-    """A 32-byte secret as nine numbers below 2^30."""
+    """A secret as numbers below 2^30."""
     value = int.from_bytes(secret, "little")
-    return [value >> _LIMB * place & (1 << _LIMB) - 1 for place in range(LIMBS)]
+    return [value >> _LIMB * place & (1 << _LIMB) - 1 for place in range(limbs_of(len(secret)))]
 
 
-def from_limbs(limbs: Sequence[int]) -> bytes:
+def from_limbs(limbs: Sequence[int], length: int) -> bytes:
     """The inverse of `to_limbs`; raises `ProtocolError` for other numbers, which a lying dealer has shared."""
     value = sum(int(limb) << _LIMB * place for place, limb in enumerate(limbs))
-    if max(limbs) >> _LIMB or value >> 256:
-        raise ProtocolError("Expected nine limbs of a 32-byte secret.")
-    return value.to_bytes(32, "little")
+    if len(limbs) != limbs_of(length) or max(limbs) >> _LIMB or value >> 8 * length:
+        raise ProtocolError(f"Expected the limbs of a secret of {length} bytes.")
+    return value.to_bytes(length, "little")
 
 
 def to_bytes(elements: Field) -> bytes:
@@ -48,7 +51,7 @@ def to_bytes(elements: Field) -> bytes:
     return elements.astype("<u4").tobytes()
 
 
-def from_bytes(data: bytes, count: int = LIMBS) -> Field:
+def from_bytes(data: bytes, count: int) -> Field:
     """The inverse of `to_bytes`; numbers outside the field are rejected."""
     elements = np.frombuffer(data, "<u4").astype(np.uint64) if len(data) == ELEMENT * count else np.zeros(0, np.uint64)
     if elements.size != count or bool((elements >= _P).any()):

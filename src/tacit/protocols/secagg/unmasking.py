@@ -12,11 +12,11 @@ from tacit.errors import TooFewClientsError
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY
 from tacit.protocols.secagg import dealing, graph, pads, shamir
-from tacit.protocols.secagg.dealing import Dealing
+from tacit.protocols.secagg.dealing import LIMBS, NOISE_LIMBS, NOISE_SHARE, SHARE, Dealing
 from tacit.protocols.secagg.graph import Circle, GraphParameters
 from tacit.protocols.secagg.parameters import Parameters
 from tacit.protocols.secagg.secagg_client import roster_binding
-from tacit.protocols.secagg.shamir import SHARE, Field
+from tacit.protocols.secagg.shamir import Field
 from tacit.wire.packing import Reader
 
 
@@ -62,6 +62,7 @@ class Announced:
 class RosterGraph:
     """What the server knows once the roster is fixed: clients, their neighbours, and what binds all that follows."""
 
+    context: bytes
     circle: Circle
     roster: bytes
     challenge: bytes
@@ -89,34 +90,47 @@ class RosterGraph:
         return (self.neighbours[client] | {client}).intersection(present)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class PaddedUpload:
+    """What came with a vector.
+
+    Attributes:
+        signature: on the sharers, on a sparse graph.
+        escrowed: the secrets of pads, each encrypted with a share of the neighbour's secret.
+        spares: the secrets of pads with neighbours whose shares are disputed, shared once more.
+    """
+
+    signature: bytes
+    escrowed: Mapping[int, bytes]
+    spares: Mapping[int, Dealing]
+
+
+@dataclass(frozen=True, eq=False)
 class Revealed:
-    """What a client revealed: shares of seeds, of pad keys and of noise seeds, and keys of its pads with dropouts."""
+    """What a client revealed: shares of seeds, of dropouts' secrets, of noise seeds, and of spares by both clients."""
 
     seeds: Mapping[int, Field]
-    keys: Mapping[int, Field]
+    pads: Mapping[int, Field]
     noise: Mapping[int, Field]
-    pads: Mapping[int, bytes]
+    spares: Mapping[tuple[int, int], Field]
 
 
-def read_revealed(p: Parameters, reader: Reader, about: list[int], survivors: frozenset[int]) -> Revealed:
-    """What a client revealed about these clients."""
-    level, seeds, keys, noise = (
+def read_revealed(
+    p: Parameters, reader: Reader, about: list[int], survivors: frozenset[int], spares: list[tuple[int, int]]
+) -> Revealed:
+    """What a client revealed about these clients, and of these spares."""
+    level, seeds, pad_secrets, noise = (
         dealing.level_of(p, len(survivors)),
         dict[int, Field](),
         dict[int, Field](),
         dict[int, Field](),
     )
-    pad_keys: dict[int, bytes] = {}
     for j in about:
-        share = shamir.from_bytes(reader.take(SHARE))
-        if j in survivors:
-            seeds[j] = share
-        else:
-            keys[j], pad_keys[j] = share, reader.take(KEY)
+        (seeds if j in survivors else pad_secrets)[j] = shamir.from_bytes(reader.take(SHARE), LIMBS)
         if j in survivors and level:
-            noise[j] = shamir.from_bytes(reader.take(SHARE))
-    return Revealed(seeds, keys, noise, pad_keys)
+            noise[j] = shamir.from_bytes(reader.take(NOISE_SHARE), NOISE_LIMBS)
+    opened = {pair: shamir.from_bytes(reader.take(SHARE), LIMBS) for pair in spares}
+    return Revealed(seeds, pad_secrets, noise, opened)
 
 
 def lies_in_answers(
@@ -134,13 +148,14 @@ def lies_in_answers(
                 named.add(client)
             continue
         suspects.update(wrong)
-        disputes |= {(client, holder) for holder in wrong}
+        named |= {client} & wrong  # its own share of its own secrets
+        disputes |= {(client, holder) for holder in wrong - {client}}
     holders = frozenset(holder for holder, count in suspects.items() if count > p.colluding)
     disputed = frozenset(pair for pair in disputes if pair[1] not in holders)
     return Lies(frozenset(named), holders, disputed), frozenset(excluded)
 
 
-class Reconstruction:
+class SecretRecovery:
     """Recovers the secrets that clients have opened, and who has lied about them."""
 
     def __init__(
@@ -149,10 +164,11 @@ class Reconstruction:
         around: RosterGraph,
         dealings: Mapping[int, Dealing],
         lies: Lies,
-        survivors: frozenset[int],
+        uploads: Mapping[int, PaddedUpload],
         revealed: Mapping[int, Revealed],
     ) -> None:
-        self._p, self._around, self._dealings, self._survivors = p, around, dealings, survivors
+        self._p, self._around, self._dealings, self._uploads = p, around, dealings, uploads
+        self._survivors = frozenset(uploads)
         self._revealed, self.lies = revealed, lies
         self._suspects: frozenset[int] = lies.holders
 
@@ -160,28 +176,53 @@ class Reconstruction:
         """The keys of the pads that remain in the sum: of those added, and of those subtracted."""
         binding = self._around.binding
         seeds = self._recover({i: each.seeds for i, each in self._revealed.items()}, self._survivors, dealing.SEED)
-        added = [pads.own_pad_key(dealing.seed_of(seeds[j]), binding, j) for j in sorted(self._survivors)]
+        added = [pads.own_pad_key(dealing.secret_of(seeds[j]), binding, j) for j in sorted(self._survivors)]
         subtracted: list[bytes] = []
         lost = sharers - self._survivors
-        keys = self._recover({i: each.keys for i, each in self._revealed.items()}, lost, dealing.PAD_KEY)
+        given = {i: each.pads for i, each in self._revealed.items()}
         for dropout in sorted(lost):
-            for j, key in sorted(self._pads_with(dropout, dealing.seed_of(keys[dropout])).items()):
+            for j, secret in sorted(self._pairs(dropout, given).items()):
+                key = pads.pair_pad_key(secret, binding, dropout, j)
                 (added if j > dropout else subtracted).append(key)  # the larger of a pair has added it
         return added, subtracted
 
-    def _pads_with(self, dropout: int, secret: bytes) -> dict[int, bytes]:
-        """The keys of a dropout's pads with survivors: by its own key, or if it has shared a wrong one, by theirs."""
-        around, private = self._around, crypto.load_key(secret)
+    def _pairs(self, dropout: int, given: Mapping[int, Mapping[int, Field]]) -> dict[int, bytes]:
+        """A dropout's secrets with survivors: by its own key, or if it shared a wrong one, by what they escrowed."""
+        around, each = self._around, self._dealings[dropout]
+        corrections = dealing.secret_part(each.corrections, dealing.PAD)
+        right = self._right(given, dropout, dealing.PAD)
+        private = pads.pad_private_key(dealing.secret_of(each.recover(right, corrections)), around.context, dropout)
         near = around.neighbours[dropout] & self._survivors
         if crypto.public_key(private) == around.announced[dropout].keys[:KEY]:
             keys = {j: around.announced[j].keys[:KEY] for j in near}
-            return {j: pads.pair_pad_key(private, key, around.binding, dropout, j) for j, key in keys.items()}
-        self.lies = Lies(self.lies.dealers | {dropout}, self.lies.holders, self.lies.disputed)
-        if not near <= self._revealed.keys():
-            raise TooFewClientsError(
-                f"Client {dropout} shared a wrong key and dropped out, and so did a neighbour: there is no sum."
+            return {j: pads.pair_secret(private, key, around.binding, dropout, j) for j, key in keys.items()}
+        self._name(dealer=dropout)
+        held = each.holdings(right, corrections)
+        return {j: self._escrowed(dropout, j, held[j]) for j in near}
+
+    def _escrowed(self, dropout: int, client: int, held: Field) -> bytes:
+        """The secret of a survivor with a dropout that has lied; what a survivor lies about it falsifies its vector."""
+        upload = self._uploads[client]
+        if dropout in upload.spares:
+            return self._spare(dropout, client, upload.spares[dropout])
+        return dealing.escrow(upload.escrowed[dropout], held, self._around.binding, dropout, client)
+
+    def _spare(self, dropout: int, client: int, spare: Dealing) -> bytes:
+        given = {
+            j: each.spares[client, dropout]
+            for j, each in self._revealed.items()
+            if (client, dropout) in each.spares and (client, j) not in self.lies.disputed
+        }
+        liars = self._around.parameters.liars
+        wrong = spare.liars(given, spare.corrections, liars, self._suspects)
+        if wrong is not None:
+            return dealing.secret_of(
+                spare.recover({j: share for j, share in given.items() if j not in wrong}, spare.corrections)
             )
-        return {j: self._revealed[j].pads[dropout] for j in near}
+        if len(given) < spare.threshold + 2 * liars:
+            raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")
+        self._name(dealer=client)
+        return bytes(dealing.SECRET)
 
     def noise_seeds(self) -> dict[int, bytes]:
         """The seed of every survivor at the level that is opened; empty if none is."""
@@ -190,7 +231,7 @@ class Reconstruction:
             return {}
         given = {i: each.noise for i, each in self._revealed.items()}
         limbs = self._recover(given, self._survivors, dealing.NOISE + level - 1)
-        return {j: dealing.seed_of(limbs[j]) for j in sorted(self._survivors)}
+        return {j: dealing.secret_of(limbs[j], KEY) for j in sorted(self._survivors)}
 
     def _recover(
         self, given: Mapping[int, Mapping[int, Field]], clients: frozenset[int], place: int
@@ -199,16 +240,25 @@ class Reconstruction:
         found = {}
         for client in sorted(clients):
             each = self._dealings[client]
-            corrections = dealing.secret_part(each.corrections, place)
-            usable = {
-                j: given[j][client]
-                for j in each.holders
-                if j in given and client in given[j] and (client, j) not in self.lies.disputed
-            }
-            wrong = each.liars(usable, corrections, self._around.parameters.degree, self._suspects)
-            if wrong is None:
-                raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")
-            self._suspects |= wrong
-            self.lies = Lies(self.lies.dealers, self.lies.holders | wrong, self.lies.disputed)
-            found[client] = each.recover({j: share for j, share in usable.items() if j not in wrong}, corrections)
+            right = self._right(given, client, place)
+            found[client] = each.recover(right, dealing.secret_part(each.corrections, place))
         return found
+
+    def _right(self, given: Mapping[int, Mapping[int, Field]], client: int, place: int) -> dict[int, Field]:
+        """The right shares of a client's secret; holders whose shares are wrong are named."""
+        each = self._dealings[client]
+        usable = {
+            j: given[j][client]
+            for j in each.holders
+            if j in given and client in given[j] and (client, j) not in self.lies.disputed
+        }
+        corrections = dealing.secret_part(each.corrections, place)
+        wrong = each.liars(usable, corrections, self._around.parameters.degree, self._suspects)
+        if wrong is None:
+            raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")
+        self._suspects |= wrong
+        self.lies = Lies(self.lies.dealers, self.lies.holders | wrong, self.lies.disputed)
+        return {j: share for j, share in usable.items() if j not in wrong}
+
+    def _name(self, *, dealer: int) -> None:
+        self.lies = Lies(self.lies.dealers | {dealer}, self.lies.holders, self.lies.disputed)

@@ -17,13 +17,23 @@ from tacit.engine.learners.records.ways import LayerRules, MappedGradient
 from tacit.errors import ModelError
 
 AGREEMENT = 1e-3  # relative, of a way with the reference on two records; the two differ by rounding only
+# What PyTorch raises for a module that it cannot map over records (data-dependent control flow, in-place changes, no
+# batching rule, a shape that has the number of records in it), or does slowly, with a warning; whatever else a module
+# raises is an error of its own, which the reference would raise, too.
+CANNOT_MAP = (RuntimeError, ValueError, TypeError, IndexError, Warning)
 
 
 class RecordLearner(Protocol):
     """Computes sums of gradients that are clipped record by record."""
 
-    def clipped_sum(self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None) -> ClippedSum:
-        """The sum over these records of their gradients, each clipped, at all weights or those under the mask."""
+    def clipped_sum(
+        self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None, counts: Tensor | None = None
+    ) -> ClippedSum:
+        """The sum over these records of their gradients, each clipped, at all weights or those under the mask.
+
+        With `counts`, the records are those of persons, one person after the other, so many of each: the mean gradient
+        of every person is clipped.
+        """
         ...
 
 
@@ -42,13 +52,15 @@ class AutoRecords:
         self.reference = ReferenceRecords(model, loss)
         self._chosen: RecordLearner | None = None
 
-    def clipped_sum(self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None) -> ClippedSum:
+    def clipped_sum(
+        self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None, counts: Tensor | None = None
+    ) -> ClippedSum:
         """The sum over all weights, or those under the mask, by the way that this model allows."""
         if len(x) == 0:
             return self.reference.clipped_sum(weights, x, y, clip, mask)
         if self._chosen is None:
             self._chosen = self.choose(x[:1], y[:1])
-        return self._chosen.clipped_sum(weights, x, y, clip, mask)
+        return self._chosen.clipped_sum(weights, x, y, clip, mask, counts)
 
     def choose(self, x: Tensor, y: Tensor) -> RecordLearner:
         """The way for this model, tried on one record and the same record reversed."""
@@ -71,7 +83,7 @@ class AutoRecords:
             warnings.simplefilter("error")
             try:
                 found = tried.clipped_sum(weights, x, y, 1e6, None)
-            except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, Warning):
+            except CANNOT_MAP:
                 return False
         expected = self.reference.clipped_sum(weights, x, y, 1e6, None)
         close = (found.total - expected.total).norm() <= AGREEMENT * expected.total.norm()
@@ -110,7 +122,13 @@ def check_records(model: nn.Module, loss: Loss) -> None:
 def _check_independent(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
     """Raise `ModelError` if the loss of a record depends on the other records of its batch."""
     own = copy.deepcopy(model).train()
-    together = loss.per_sample(own(x), y)
+    together, again = (loss.per_sample(own(x), y) for _ in range(2))
+    if not torch.equal(together.nan_to_num(), again.nan_to_num()):
+        raise ModelError(
+            "The loss of a record changes when it is computed again: the model keeps a state from batch to batch, or "
+            "draws random numbers, so that earlier records change the gradients of later ones, and clipping does not "
+            "bound their influence. Use a model without running statistics and without random numbers."
+        )
     alone = torch.cat([loss.per_sample(own(x[i : i + 1]), y[i : i + 1]) for i in range(len(x))])
     if together.shape != alone.shape or not torch.allclose(together, alone, rtol=1e-3, atol=1e-5, equal_nan=True):
         raise ModelError(

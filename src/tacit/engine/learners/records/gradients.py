@@ -44,6 +44,10 @@ class RecordGradients(Protocol):
         """The gradients at some of the parameter's coordinates."""
         ...
 
+    def averaged(self, counts: Tensor) -> "RecordGradients":
+        """The mean gradient of every person, whose records follow each other: so many for each of them."""
+        ...
+
     @property
     def bytes(self) -> int:
         """The memory that they take."""
@@ -72,6 +76,10 @@ class FormedGradients:
 
     def at(self, coordinates: Tensor) -> "FormedGradients":
         return FormedGradients(self.values[:, _positions(coordinates, self.order)])
+
+    def averaged(self, counts: Tensor) -> "FormedGradients":
+        total = self.values.new_zeros(len(counts), self.values.shape[1])
+        return FormedGradients(total.index_add_(0, _persons(counts), _parts(self.values, counts)), self.order)
 
     @property
     def bytes(self) -> int:
@@ -102,6 +110,9 @@ class OuterGradients:
     def at(self, coordinates: Tensor) -> FormedGradients:
         inputs = self.x.shape[1]
         return FormedGradients(self.g[:, coordinates // inputs] * self.x[:, coordinates % inputs])
+
+    def averaged(self, counts: Tensor) -> RecordGradients:
+        return product_gradients(_padded(_parts(self.g, counts), counts), _padded(self.x, counts))
 
     @property
     def bytes(self) -> int:
@@ -137,6 +148,10 @@ class GramGradients:
         columns = (self.g[:, :, wanted // inputs] * self.x[:, :, wanted % inputs]).sum(1)
         return FormedGradients(columns)
 
+    def averaged(self, counts: Tensor) -> RecordGradients:
+        g, x = (_padded(side, counts).flatten(1, 2) for side in (_parts(self.g, counts), self.x))
+        return product_gradients(g, x, self.order)
+
     @property
     def bytes(self) -> int:
         return 3 * _bytes(self.g, self.x)  # with their copies in float64
@@ -164,9 +179,14 @@ class LookupGradients:
     def of(cls, read: Tensor, g: Tensor, lines: int) -> "LookupGradients":
         """From the lines that every record read, (records, positions), and the gradients there."""
         records, positions = read.shape
-        keys = (torch.arange(records, device=read.device)[:, None] * lines + read).reshape(-1)
-        unique, where = torch.unique(keys, return_inverse=True)
-        values = g.new_zeros(len(unique), g.shape[-1]).index_add_(0, where, g.reshape(records * positions, -1))
+        owner = torch.arange(records, device=read.device).repeat_interleave(positions)
+        return cls._added(owner, read.reshape(-1), g.reshape(records * positions, -1), records, lines)
+
+    @classmethod
+    def _added(cls, owner: Tensor, line: Tensor, g: Tensor, records: int, lines: int) -> "LookupGradients":
+        """With one value for each owner and line, the sum of those in `g`."""
+        unique, where = torch.unique(owner * lines + line, return_inverse=True)
+        values = g.new_zeros(len(unique), g.shape[-1]).index_add_(0, where, g)
         return cls(unique // lines, unique % lines, values, records, lines)
 
     def norms(self, *, wide: bool) -> Tensor:
@@ -188,6 +208,10 @@ class LookupGradients:
         values = self.values[found, coordinates % width]
         return FormedGradients(values.masked_fill(known[found] != wanted, 0.0))
 
+    def averaged(self, counts: Tensor) -> "LookupGradients":
+        person = _persons(counts)[self.owner]
+        return self._added(person, self.line, self.values / counts[person, None], len(counts), self.lines)
+
     @property
     def bytes(self) -> int:
         return _bytes(self.owner, self.line, self.values)
@@ -204,6 +228,25 @@ def product_gradients(g: Tensor, x: Tensor, order: tuple[int, int, int] | None =
     if positions <= FEW_POSITIONS and outputs * inputs >= 8 * positions * (outputs + inputs):
         return GramGradients(g, x, order)
     return FormedGradients(torch.bmm(g.mT, x).flatten(1), order)
+
+
+def _persons(counts: Tensor) -> Tensor:
+    """The person of every record."""
+    return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+
+
+def _parts(values: Tensor, counts: Tensor) -> Tensor:
+    """The values of every record, divided by how many records its person has."""
+    return values / counts[_persons(counts)].view(-1, *(1,) * (values.dim() - 1))
+
+
+def _padded(values: Tensor, counts: Tensor) -> Tensor:
+    """The values of records as (persons, most records of a person, …), with zeros where a person has fewer."""
+    person = _persons(counts)
+    place = torch.arange(len(person), device=counts.device) - (counts.cumsum(0) - counts)[person]
+    padded = values.new_zeros(len(counts), int(counts.max()), *values.shape[1:])
+    padded[person, place] = values
+    return padded
 
 
 def _norms(rows: Tensor, wide: bool) -> Tensor:

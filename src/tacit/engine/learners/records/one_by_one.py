@@ -1,4 +1,4 @@
-"""Clipping per record, one record after the other with autograd: slow and simple. The other ways must agree with it."""
+"""Clipping per record or person, one record at a time with autograd: slow and simple. Other ways must agree with it."""
 
 import copy
 
@@ -12,20 +12,24 @@ from tacit.engine.learners.records.batched import LONGEST
 
 
 class ReferenceRecords:
-    """Sums of clipped gradients, record by record."""
+    """Sums of clipped gradients, record by record or person by person."""
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.layout, self.loss = Layout.of(model), loss
         self.model = copy.deepcopy(model).train()
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
 
-    def clipped_sum(self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None) -> ClippedSum:
+    def clipped_sum(
+        self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None, counts: Tensor | None = None
+    ) -> ClippedSum:
         """The sum over all weights, or those under the mask; records whose gradient is not finite add nothing to it."""
         self.layout.load(self.model, weights)
         length = self.layout.dim if mask is None else len(mask)
         total, norms = torch.zeros(length, dtype=torch.float64, device=weights.device), []
-        for record in range(len(x)):
-            gradient = self._gradient(x[record : record + 1], y[record : record + 1]).double()
+        sizes = [1] * len(x) if counts is None else counts.tolist()
+        for own_x, own_y in zip(torch.split(x, sizes), torch.split(y, sizes), strict=True):
+            records = [self._gradient(own_x[i : i + 1], own_y[i : i + 1]).double() for i in range(len(own_x))]
+            gradient = torch.stack(records).mean(0)
             gradient = gradient if mask is None else gradient[mask]
             norm = float(gradient.norm())
             norms.append(norm)

@@ -1,0 +1,189 @@
+"""What a command prints about finished runs: a table, their guarantees, bytes and how they ended, or JSON."""
+
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from tacit.cli._console import aligned, figures, print_json
+from tacit.report.labels import size, size_against
+
+if TYPE_CHECKING:
+    from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
+    from tacit.runs.records import Run
+
+
+def show(runs: "list[Run]", *, as_json: bool) -> int:
+    """Print a table of finished runs with their guarantees, or one JSON document."""
+    if as_json:
+        print_json({"runs": [_summary(done) for done in runs]})
+        return 0
+    print("\n".join(aligned(_table(runs))))
+    print(*(line for done in runs for line in _notes(done, alone=len(runs) == 1)), sep="\n")
+    print(*(f"Results: {done.directory}" for done in runs), sep="\n")
+    print(f"Next: tacit report {shlex.join(str(done.directory) for done in runs)}")
+    return 0
+
+
+def _summary(run: "Run") -> dict[str, object]:
+    return {
+        "method": run.plan.method.name,
+        "task": run.plan.task.name,
+        "seed": run.plan.seed,
+        "noise": run.plan.noise,
+        "rounds": run.state.round,
+        "metrics": run.metrics,
+        "bytes": {"up": run.bytes.up, "down": run.bytes.down, "phases": _phases(run)},
+        "savings": {"up": run.savings.up, "down": run.savings.down},
+        "sparsity": {name: asdict(layer) for name, layer in run.sparsity.items()},
+        "privacy": _privacy_summary(run),
+        "leakage": None if run.leakage is None else run.leakage.to_json(),
+        "seconds": run.seconds,
+        "parts": run.timings,
+        "directory": str(run.directory),
+        **({"caveat": run.plan.method.channel.caveat} if run.plan.method.channel.caveat else {}),
+    }
+
+
+def _privacy_summary(run: "Run") -> dict[str, object]:
+    """The guarantee and, for a run with a budget, how much of it is used."""
+    nominal = run.plan.manifest.method.nominal
+    guarantee = run.privacy.to_json() | ({"nominal": dict(nominal)} if nominal else {})
+    if len(run.guarantees) > 1:
+        guarantee["guarantees"] = [each.to_json() for each in run.guarantees]  # by unit, never added
+    charges = run.charges
+    left = {"rounds_left": run.plan.method.rounds - run.state.round}
+    ledger = {} if run.ledger is None else {"ledger": run.ledger.to_json()}
+    if charges is None:
+        return guarantee if run.record_charges is None else {**guarantee, **left, **ledger}
+    accounted = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
+    return {**guarantee, **accounted, "delta_at_budget": charges.delta_at_budget, **left, **ledger}
+
+
+def _phases(run: "Run") -> dict[str, dict[str, int]]:
+    """Overhead of the channel's protocol in bytes, by phase."""
+    return {name: {"up": traffic.up, "down": traffic.down} for name, traffic in run.bytes.phases.items()}
+
+
+def _notes(run: "Run", *, alone: bool) -> list[str]:
+    """Sentences below the table: pruning, privacy, how the run ended, overhead, timings."""
+    return [*_sparsity(run, alone=alone), *_privacy(run, alone=alone), *_ending(run), *_overhead(run), *_timings(run)]
+
+
+def _sparsity(run: "Run", *, alone: bool) -> list[str]:
+    """Each pruned layer of a pruning method."""
+    whose = "" if alone else f" of {run.plan.method.name}"
+    return [
+        f"Layer {name}{whose}: clients send {layer.sent} of {layer.weights} weights "
+        f"({100 * (1 - layer.sent / layer.weights):.2f} % zeros); the trained model has {layer.held} non-zero weights."
+        for name, layer in run.sparsity.items()
+    ]
+
+
+def _privacy(run: "Run", *, alone: bool) -> list[str]:
+    """The guarantee, nominal figures, and how much of the budget is used."""
+    method = run.plan.method
+    lines = [_guarantee(each, run, alone=alone) for each in run.guarantees]
+    if len(run.guarantees) > 1:
+        named = " and ".join(f"for {guarantee.unit}s" for guarantee in run.guarantees)
+        lines.append(f"The guarantees {named} hold side by side. Their ε are never added.")
+    if run.plan.manifest.method.nominal:
+        lines.append("Nominal figures (not a guarantee):")
+        lines += [f"  {line}" for line in figures(run.plan.manifest.method.nominal)]
+    if method.budget is not None:
+        units = run.epsilons
+        for unit, epsilon in units.items():
+            whose = f" for every {unit}" * (unit != "client" or len(units) > 1)
+            limit = f"{method.budget.epsilon:g} at δ = {method.delta:g}"
+            lines.append(f"Budget used{whose}: ε = {epsilon:.2f} of {limit}.")
+    if run.ledger is not None:
+        lines.append(str(run.ledger))
+    return lines
+
+
+def _guarantee(guarantee: "Guarantee | LeakageGuarantee", run: "Run", *, alone: bool) -> str:
+    """A guarantee with a heading, which names the unit if there are several."""
+    method = "" if alone else run.plan.method.name
+    unit = f" for {guarantee.unit}s" if len(run.guarantees) > 1 else ""
+    if guarantee.proved:
+        return f"Guarantee{unit}{f' of {method}' if method else ''}: {guarantee}"
+    return f"No privacy guarantee{unit}{f' for {method}' if method else ''}: {str(guarantee).removeprefix('none: ')}"
+
+
+def _ending(run: "Run") -> list[str]:
+    """Why a run ended before its last planned round."""
+    method, leakage, lines = run.plan.method, run.leakage, []
+    if leakage is not None and leakage.limit is not None:
+        lines.append(f"Clients declined to take part {leakage.declined} times: the leakage limit is {leakage.limit:g}.")
+    if run.state.round >= method.rounds:
+        return lines
+    if run.diverged:
+        why = "the next round's model was not finite; the last finite one is kept. Lower the learning rate, or clip"
+    elif leakage is not None and leakage.exhausted:
+        why = "every client has reached its leakage limit"
+    elif method.patience is not None and run.state.round < run.rounds:
+        why = f"the loss on held-out data did not improve in {method.patience} evaluations; the best model is kept"
+    else:
+        why = "another round would exceed the privacy budget"
+    return [*lines, f"Stopped after {run.state.round} of {method.rounds} rounds: {why}."]
+
+
+def _overhead(run: "Run") -> list[str]:
+    """Bytes of the channel's protocol in addition to updates and broadcasts, and what rounding costs."""
+    traffic, method = run.bytes, run.plan.method
+    if not traffic.phases:
+        return []
+    overhead = traffic.overhead.up + traffic.overhead.down
+    share = overhead / max(traffic.up + traffic.down - overhead, 1)
+    channel = {"SecureSum": "Secure aggregation"}.get(type(method.channel).__name__, type(method.channel).__name__)
+    phases = ", ".join(f"{name} {size(phase.up + phase.down)}" for name, phase in traffic.phases.items())
+    return [
+        f"{channel} overhead: {size(overhead)} ({_percent(share)} of the payload).",
+        f"Overhead by phase: {phases}.",
+        *_rounding(run),
+    ]
+
+
+def _rounding(run: "Run") -> list[str]:
+    """What sums of integers cost in accuracy."""
+    step, bits = run.history[-1].grid_step if run.history else None, run.plan.method.channel.message_format.bits
+    if step is None:
+        return []
+    lines = [f"Values are rounded to multiples of {step.size:.2g} and summed modulo 2^{bits}."]
+    return [*lines, f"Rounding to integers costs {_percent(step.inflation)} more noise."] if step.inflation else lines
+
+
+def _timings(run: "Run") -> list[str]:
+    """Seconds by part of a round, where the channel measured them."""
+    parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in run.timings.items())
+    return [f"Time: {parts}."] if parts else []
+
+
+def _table(runs: "list[Run]") -> list[list[str]]:
+    """The finished runs, a row each, below a header."""
+    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    leakage = ["leakage"] * any(run.leakage is not None for run in runs)
+    rows = [["method", "task", "seed", "rounds", *names, "ε", *leakage, "up", "down", "seconds"]]
+    for run in runs:
+        head = [run.plan.method.name, run.plan.task.name, str(run.plan.seed), str(run.state.round)]
+        metrics = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
+        epsilon = _epsilons(run)
+        leaked = ["-" if run.leakage is None else f"{run.leakage.maximum:.3g}"] * bool(leakage)
+        rows.append([*head, *metrics, epsilon, *leaked, *_bytes(run), f"{run.seconds:.1f}"])
+    return rows
+
+
+def _epsilons(run: "Run") -> str:
+    """The ε of the run; with its unit if that is the record, and both if there are two."""
+    units = run.epsilons
+    return " ".join(f"{units[unit]:.3g}{'' if unit == 'client' else f' ({unit})'}" for unit in units) or "-"
+
+
+def _bytes(run: "Run") -> list[str]:
+    """Bytes up and down; compared with fl-std, which sends whole models both ways, where they are fewer."""
+    pairs = ((run.bytes.up, run.savings.up), (run.bytes.down, run.savings.down))
+    return [size_against(count, count * factor, "fl-std") if factor > 1.05 else size(count) for count, factor in pairs]
+
+
+def _percent(share: float) -> str:
+    """A share in percent, with at least two significant digits."""
+    return f"{100 * share:.{0 if share >= 0.1 else 2}f} %"

@@ -1,0 +1,255 @@
+"""Which pieces fit together: each rule names both pieces and what to use instead."""
+
+from typing import TYPE_CHECKING
+
+from tacit.core.neutral import Identity
+from tacit.core.prices import Unproved, Unsized
+from tacit.errors import CompositionError
+
+if TYPE_CHECKING:
+    from tacit.core.method import Method
+
+PIECES = {  # by which a piece of each slot is recognised, and pieces that fit it
+    "sampler": (("cohort", "sampling"), "FixedSize(10), Poisson(10.0) or Everyone()"),
+    "trainer": (("train", "sends"), "Sgd(lr=0.1, epochs=1)"),
+    "codec": (("encode", "decode"), "Identity() or Select(TopK(...))"),
+    "mechanism": (("before_sum", "after_sum"), "NoNoise() or CentralGaussian(...)"),
+    "channel": (("send", "open"), "Plain() or SecureSum()"),
+    "aggregator": (("combine", "finish"), "Mean(), WeightedMean() or KMeans(...)"),
+    "server": (("apply", "expects"), "Add(), Replace() or Momentum(0.9)"),
+}
+
+
+def check_pieces(method: "Method") -> None:
+    """Raise `CompositionError` if what is in a slot is not a piece of it."""
+    for slot, (members, examples) in PIECES.items():
+        piece = getattr(method, slot)
+        if isinstance(piece, type):
+            raise CompositionError(
+                f"{method.name}: Expected {slot} to be a piece, got the class {piece.__name__}. "
+                f"Write {slot}={piece.__name__}(...)."
+            )
+        lacking = [name for name in members if not hasattr(piece, name)]
+        if lacking:
+            what = repr(piece) if isinstance(piece, str | int | float | None) else type(piece).__name__
+            more = "" if isinstance(piece, str | int | float | None) else f", which has no {' and no '.join(lacking)}"
+            raise CompositionError(
+                f"{method.name}: Expected {slot} to be a piece such as {examples}, got {what}{more}. "
+                "A piece of your own implements its Protocol in tacit.core.interfaces."
+            )
+
+
+def check_composition(method: "Method") -> None:
+    """Raise `CompositionError` for the first pair of pieces that do not fit together."""
+    for check in _CHECKS:
+        problem = check(method)
+        if problem:
+            raise CompositionError(f"{method.name}: {problem}")
+
+
+def _trainer_and_server(m: "Method") -> str:
+    if m.trainer.sends == m.server.expects:
+        return ""
+    instead = {"weights": "Use Replace.", "updates": "Use Add or Momentum."}[m.trainer.sends]
+    return f"{_name(m.trainer)} sends {m.trainer.sends}, but {_name(m.server)} expects {m.server.expects}. {instead}"
+
+
+def _trainer_and_codec(m: "Method") -> str:
+    if m.codec.coordinates == "mask" or not m.trainer.masked:
+        return ""
+    return (
+        f"{_name(m.trainer)} trains only the coordinates that the codec selects, but {_name(m.codec)} selects none. "
+        "Use Select, or the trainer without a mask."
+    )
+
+
+def _trainer_and_mechanism(m: "Method") -> str:
+    if m.mechanism.expects in (None, m.trainer.sends):
+        return ""
+    return (
+        f"{_name(m.trainer)} sends {m.trainer.sends}, but {_name(m.mechanism)} expects {m.mechanism.expects}. "
+        f"Set expects={m.trainer.sends!r}."
+    )
+
+
+def _mechanism_and_codec(m: "Method") -> str:
+    if m.codec.coordinates == "model":
+        return ""
+    if m.mechanism.per_layer:
+        return (
+            f"{_name(m.mechanism)} needs the layers of the model, which rows encoded by {_name(m.codec)} do not have. "
+            "Use Identity, or one bound for whole rows."
+        )
+    if m.metric:
+        return (
+            f"{_name(m.mechanism)} protects by distances between whole models, which {_name(m.codec)} does not send. "
+            "Use Identity."
+        )
+    return ""
+
+
+def _mechanism_and_channel(m: "Method") -> str:
+    bits, shares = m.channel.message_format.bits, m.mechanism.requires == "only the sum"
+    if shares and m.channel.messages_seen_by == "server":
+        return (
+            f"{_name(m.mechanism)} adds only a share of the noise at each client, but {_name(m.channel)} shows the "
+            "server every message. Use a channel that reveals only the sum, such as SecureSum."
+        )
+    if shares and bits is not None and m.mechanism.bits != bits:
+        noise = "real-valued noise" if m.mechanism.bits is None else f"noise modulo 2^{m.mechanism.bits}"
+        return (
+            f"{_name(m.mechanism)} adds {noise}, but {_name(m.channel)} sums integers modulo 2^{bits}. "
+            f"Use arithmetic=Grid(bits={bits})."
+        )
+    if m.mechanism.requires in ("anything", "only the sum") or m.channel.messages_seen_by != "nobody":
+        return ""
+    return (
+        f"{_name(m.mechanism)} processes every message at the server, but {_name(m.channel)} reveals only their sum. "
+        "Use Plain or Enclave, or a mechanism that acts at the clients, such as DistributedGaussian."
+    )
+
+
+def _aggregator_and_channel(m: "Method") -> str:
+    if m.channel.messages_seen_by != "nobody":
+        return ""
+    if m.weighted:
+        return (
+            f"{_name(m.aggregator)} needs the number of samples of every client, but {_name(m.channel)} hides it. "
+            "Use Mean."
+        )
+    if m.aggregator.requires == "sum":
+        return ""
+    return (
+        f"{_name(m.aggregator)} needs every message, but {_name(m.channel)} reveals only their sum. "
+        "Use Plain or Enclave."
+    )
+
+
+def _mechanism_and_aggregator(m: "Method") -> str:
+    if m.aggregator.requires == "messages" and m.aggregator.models == 1 and m.mechanism.requires != "anything":
+        return (
+            f"{_name(m.mechanism)} adds noise to a sum of bounded messages, but {_name(m.aggregator)} is not a sum. "
+            "Use Mean."
+        )
+    if not m.weighted or not m.changes_rows:
+        return ""
+    return (
+        f"{_name(m.mechanism)} bounds the contribution of every client equally, but {_name(m.aggregator)} gives some "
+        "clients more weight. Use Mean."
+    )
+
+
+def _hypotheses(m: "Method") -> str:
+    if m.aggregator.models == 1:
+        return ""
+    if not m.trainer.chooses:
+        return (
+            f"{_name(m.aggregator)} produces several models, but {_name(m.trainer)} does not choose between them. "
+            "Use BestOf."
+        )
+    if m.trainer.sends == "updates":
+        return (
+            f"{_name(m.aggregator)} clusters models by their weights, but {_name(m.trainer)} sends updates. "
+            "Use a trainer that sends weights."
+        )
+    if m.codec.coordinates != "model":
+        return f"{_name(m.aggregator)} produces several models, but {_name(m.codec)} supports only one. Use Identity."
+    return ""
+
+
+def _mechanism_and_hypotheses(m: "Method") -> str:
+    if m.aggregator.models == 1 or not m.changes_rows or m.metric:
+        return ""
+    return (
+        f"{_name(m.mechanism)} protects a single sum of all messages, but {_name(m.aggregator)} produces several. "
+        "Use MetricLaplace."
+    )
+
+
+def _budget(m: "Method") -> str:
+    if m.unsized:
+        unsized = m.mechanism if isinstance(m.mechanism.price(0), Unsized) else m.trainer
+        missing = (
+            f"{_name(unsized)} has no noise multiplier, and there is no budget to compute it from. "
+            "Set the budget or the noise."
+        )
+        return missing if m.budget is None else ""
+    if m.budget is None or m.accounted or m.accounts_records:
+        return ""
+    if m.metric:
+        return (
+            f"a budget of {m.budget} does not apply to {_name(m.mechanism)}, which is accounted as d-privacy. "
+            "Set its limit instead."
+        )
+    return (
+        f"a budget of {m.budget} needs noise with a proved (ε, δ) guarantee, which {_name(m.mechanism)} does not add. "
+        "Set its noise, use another mechanism, or drop the budget."
+    )
+
+
+def _records_by_trainer(m: "Method") -> str:
+    """Noise of the trainer's own protects records if all that is sent is computed from what has this noise."""
+    price = m.record_trainer.record_price(1) if m.record_trainer else None
+    if price is None:
+        return ""
+    if isinstance(price, Unproved):
+        return f"{_name(m.trainer)} does not protect records: {price.reason}. Use the trainer without it."
+    if m.record_bound is not None:
+        return (
+            f"{_name(m.trainer)} adds noise for records itself, but {_name(m.mechanism)} adds it to the sum of all "
+            "clients' records (RecordClip). Use RecordGradient as the trainer, or FixedClip, or NoNoise."
+        )
+    if m.weighted:
+        return (
+            f"{_name(m.trainer)} protects records, but {_name(m.aggregator)} sends the number of every client's "
+            "records, which has no noise. Use Mean."
+        )
+    if getattr(m.mechanism, "reads_records", False):
+        return (
+            f"{_name(m.trainer)} protects records, but {_name(m.mechanism)} chooses where it adds noise by evaluating "
+            "them, and that choice gets none. Use another mechanism."
+        )
+    return ""
+
+
+def _records_by_mechanism(m: "Method") -> str:
+    """Noise for records needs rows that are sums over records, each within the bound, in the model's coordinates."""
+    if m.record_bound is None:
+        return ""
+    rows = m.record_sum
+    if rows is None:
+        return (
+            f"{_name(m.mechanism)} scales its noise to what one record adds to a row (RecordClip), which "
+            f"{_name(m.trainer)} does not bound. Use RecordGradient as the trainer, or FixedClip."
+        )
+    if rows.bound > m.record_bound:
+        return (
+            f"{_name(m.trainer)} clips every record to {rows.bound:g}, but RecordClip declares {m.record_bound:g}. "
+            "Give both the same bound."
+        )
+    if not isinstance(m.codec, Identity) and m.codec.coordinates != "mask":
+        return (
+            f"{_name(m.mechanism)} bounds what one record adds to a row, but {_name(m.codec)} transforms rows, which "
+            "may enlarge it. Use Identity or Select."
+        )
+    return ""
+
+
+_CHECKS = (
+    _trainer_and_server,
+    _trainer_and_codec,
+    _trainer_and_mechanism,
+    _mechanism_and_codec,
+    _mechanism_and_channel,
+    _aggregator_and_channel,
+    _mechanism_and_aggregator,
+    _hypotheses,
+    _mechanism_and_hypotheses,
+    _records_by_trainer,
+    _records_by_mechanism,
+    _budget,
+)
+
+
+def _name(piece: object) -> str:
+    return type(piece).__name__

@@ -1,0 +1,71 @@
+"""Which records are one person's: ids of any kind, as numbers of persons within each client."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacit.core.intake.data_frames import columns_of, find_column, is_frame
+from tacit.errors import DataError
+
+ADVICE = "Give one vector of person ids per client: patient=[ids0, ids1, ...]."
+
+
+def number_persons(ids: object, names: Sequence[str], sizes: Sequence[int]) -> Tensor:
+    """For every record, those of the first client first, the number of its person among those of its client.
+
+    Args:
+        ids: one vector of ids per client, or a dictionary of them in the clients' order; numbers or texts.
+        names: what error messages call the clients.
+        sizes: the number of records of every client.
+
+    Example:
+        >>> number_persons([["ann", "bob", "ann"], [7, 7]], ["client 0", "client 1"], [3, 2]).tolist()
+        [0, 1, 0, 0, 0]
+    """
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise DataError(f"Expected ids of persons, got {str(ids)[:80]!r}, which no client has as a column. {ADVICE}")
+    vectors = list(ids.values() if isinstance(ids, Mapping) else ids)
+    if len(vectors) != len(sizes):
+        raise DataError(f"Expected the person ids of {len(sizes)} clients, got those of {len(vectors)}. {ADVICE}")
+    numbered = (_numbers(*each) for each in zip(vectors, names, sizes, strict=True))
+    return torch.tensor([number for numbers in numbered for number in numbers])
+
+
+def take_person_column(clients: Any, column: str) -> tuple[Any, list[Any]]:
+    """The clients, which are frames or dictionaries of columns, without the column of person ids, and these ids."""
+    named = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
+    pairs = [(name, *_taken(data, column, f"client {name!r}")) for name, data in named]
+    rest = {name: data for name, data, _ in pairs} if isinstance(clients, Mapping) else [data for _, data, _ in pairs]
+    return rest, [ids for _, _, ids in pairs]
+
+
+def _taken(data: Any, column: str, who: str) -> tuple[Any, Any]:
+    """The data without this column, and the column."""
+    if isinstance(data, Mapping):
+        columns = dict(data)
+        return columns, columns.pop(find_column(columns, column, who, "patient"))
+    if not is_frame(data):
+        raise DataError(
+            f"Expected {who} to have named columns for patient={column!r}, got a {type(data).__name__}. {ADVICE}"
+        )
+    columns = columns_of(data, who)
+    ids = columns[find_column(columns, column, who, "patient")]
+    if hasattr(data, "drop_columns"):  # pyarrow
+        return data.drop_columns([column]), ids
+    return (data.drop(columns=[column]) if hasattr(data, "iloc") else data.drop(column)), ids
+
+
+def _numbers(ids: Any, who: str, size: int) -> Iterator[int]:
+    values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    if len(values) != size:
+        raise DataError(f"Expected {size} person ids for {who}, one per record, got {len(values)}.")
+    known: dict[Any, int] = {}
+    for record, value in enumerate(values):
+        if value is None or value != value or value == "":
+            raise DataError(
+                f"Expected a person id for every record of {who}, but record {record} has none. Fill it with an id of "
+                "its own if nobody else has it, or remove the record."
+            )
+        yield known.setdefault(value, len(known))

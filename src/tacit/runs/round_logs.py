@@ -1,0 +1,255 @@
+"""Rounds for the programs with which people follow training: TensorBoard, MLflow and others.
+
+A log gets what `tacit export --to csv` writes, no more: figures of every round, never who took part, and not the norms
+of messages, which no noise hides. A log is written beside the run and never decides about it: one that fails is left
+out with a warning, and `tacit export` writes what is missing. What a log has already is not written again, so that a
+run that is resumed appends to it.
+"""
+
+import csv
+import io
+import secrets
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Protocol, Self
+
+from tacit.core import Report
+from tacit.errors import UserError
+from tacit.runs.directory import read_manifest
+from tacit.runs.manifest import Manifest
+from tacit.runs.records import Run
+
+LONGEST = 500  # characters of a parameter
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogHeader:
+    """What a log knows about a run beside its rounds.
+
+    Attributes:
+        name: how the run is listed.
+        identity: the same for the same run in the same directory, and for no other.
+        directory: the run's directory; None: it has none.
+        parameters: method, task, seed and the method's arguments; not the task's, which may name files.
+        caveat: the warning that every output of the run carries; empty: none.
+    """
+
+    name: str
+    identity: str
+    directory: Path | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    caveat: str = ""
+
+    @classmethod
+    def of(cls, manifest: Manifest, directory: Path | None) -> Self:
+        """The header of the run in a directory, or of one without files."""
+        method, task = manifest.method, manifest.task
+        given = {"method": method.name, "task": task.name, "seed": manifest.seed, "noise": manifest.noise}
+        given |= {f"method.{key}": value for key, value in (method.args or {}).items()}
+        where = secrets.token_hex() if directory is None else str(directory.resolve())
+        return cls(
+            name=f"{method.name}-{task.name}-{manifest.seed}" if directory is None else directory.resolve().name,
+            identity=blake2b(f"{manifest.run} {where}".encode(), digest_size=16).hexdigest(),
+            directory=directory,
+            parameters={key: str(value)[:LONGEST] for key, value in given.items()},
+            caveat=manifest.caveat,
+        )
+
+
+class RoundWriter(Protocol):
+    """A log of one run that is open for writing."""
+
+    def write(self, reports: Sequence[Report]) -> None:
+        """Write those of these rounds that the log does not have yet."""
+        ...
+
+    def finish(self, guarantee: str) -> None:
+        """The run has ended: write what is proved about privacy."""
+        ...
+
+    def close(self) -> None:
+        """Close the log; nothing is written after this."""
+        ...
+
+
+class RoundLog(Protocol):
+    """Where the rounds of a run are written, too.
+
+    Attributes:
+        label: what messages call it.
+        option: what `tacit run --log` and `tacit export --to` call it; empty: they do not know it.
+    """
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def option(self) -> str: ...
+
+    def check(self, directory: Path | None) -> None:
+        """Raise `UserError` if runs of this directory cannot be logged; called before any training."""
+        ...
+
+    def open(self, header: LogHeader) -> RoundWriter:
+        """The log of a run, which may have rounds from before."""
+        ...
+
+
+def columns(report: Report) -> dict[str, float | None]:
+    """The figures of a round that may be published where ε may: how many took part, but not who."""
+    turnout = report.turnout
+    return {
+        "cohort": turnout.cohort,
+        "delivered": turnout.delivered,
+        "up": sum(report.up),
+        "down": sum(report.down),
+        "epsilon": report.epsilon,
+        "record_epsilon": report.record_epsilon,
+        "leakage": report.leakage,
+        "seconds": report.seconds,
+    }
+
+
+def rounds_csv(reports: Sequence[Report], caveat: str = "") -> bytes:
+    """One line per round: how many took part, but not who, and not the norms of messages, which no noise hides."""
+    metrics = dict.fromkeys(name for report in reports for name in report.metrics)
+    parts = dict.fromkeys(name for report in reports for name in report.timings)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    names = _columns_of(reports)
+    table.writerow(["round", *names, *metrics, *(f"seconds_{name}" for name in parts), *["caveat"] * bool(caveat)])
+    for report in reports:
+        known = columns(report)
+        figures = [*(known[name] for name in names), *map(report.metrics.get, metrics), *map(report.timings.get, parts)]
+        table.writerow([report.round, *("" if each is None else each for each in figures), *filter(None, [caveat])])
+    return text.getvalue().encode()
+
+
+def _columns_of(reports: Sequence[Report]) -> list[str]:
+    """The columns, without the ε of records where no round has one."""
+    records = any(report.record_epsilon is not None for report in reports)
+    names = ("cohort", "delivered", "up", "down", "epsilon", "record_epsilon", "leakage", "seconds")
+    return [name for name in names if records or name != "record_epsilon"]
+
+
+_GROUPS = {"cohort": "clients", "delivered": "clients", "up": "bytes", "down": "bytes", "seconds": "time"}
+
+
+def scalars(report: Report) -> dict[str, float]:
+    """The figures of a round by the names that they have in a log.
+
+    Example:
+        >>> report = Report(1, (0, 1), (), (10, 10), (20, 20), None, None, None, {"loss": 2.0}, 0.5)
+        >>> list(scalars(report))
+        ['clients/cohort', 'clients/delivered', 'bytes/up', 'bytes/down', 'time/seconds', 'metrics/loss']
+    """
+    known = {name: value for name, value in columns(report).items() if value is not None}
+    return {
+        **{f"{_GROUPS.get(name, 'privacy')}/{name}": value for name, value in known.items()},
+        **{f"metrics/{name}": value for name, value in report.metrics.items()},
+        **{f"time/{name}": value for name, value in report.timings.items()},
+    }
+
+
+def logged(steps: Generator[Run], logs: Sequence[RoundLog], directory: Path | None) -> Generator[Run]:
+    """The same steps of a run, with every round written to these logs.
+
+    Raises:
+        UserError: a log cannot be written; nothing was trained.
+    """
+    for log in logs:
+        log.check(directory)
+    followers = [_Follower(log) for log in logs]
+    return _followed(steps, followers) if followers else steps
+
+
+def _followed(steps: Generator[Run], followers: "Sequence[_Follower]") -> Generator[Run]:
+    latest: Run | None = None
+    with closing(steps):
+        try:
+            for latest in steps:
+                for follower in followers:
+                    follower.follow(latest)
+                yield latest
+            for follower in followers:
+                follower.finish(latest)
+        finally:
+            for follower in followers:
+                follower.close()
+
+
+class _Follower:
+    """One log of one run; whatever fails in it is a warning, and ends only the log."""
+
+    def __init__(self, log: RoundLog) -> None:
+        self._log, self._seen, self._failed = log, 0, False
+        self._writer: RoundWriter | None = None
+
+    def follow(self, run: Run) -> None:
+        """Write the rounds since the last call. Before the first round there is nothing to write, nor to remove."""
+        new = run.history[self._seen :]
+        if self._failed or not new:
+            return
+        try:
+            if self._writer is None:
+                self._writer = self._log.open(header_of(run))
+            self._writer.write(new)
+        except Exception as error:  # of any library, on any disk or network: the run goes on
+            self._give_up(error, run)
+        self._seen = len(run.history)
+
+    def finish(self, run: Run | None) -> None:
+        if run is None or self._failed or self._writer is None:
+            return
+        try:
+            self._writer.finish("\n\n".join(map(str, run.guarantees)))
+        except Exception as error:
+            self._give_up(error, run)
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            writer.close()
+        except Exception as error:
+            if not self._failed:
+                warnings.warn(f"Closing the log for {self._log.label} failed ({_reason(error)}).", stacklevel=2)
+
+    def _give_up(self, error: Exception, run: Run) -> None:
+        self._failed = True
+        option = self._log.option
+        later = f" Write what is missing with tacit export {run.directory} --to {option}." if option else ""
+        warnings.warn(
+            f"Logging to {self._log.label} failed in round {run.state.round} ({_reason(error)}). The run goes on "
+            f"without it.{later if run.directory is not None else ''}",
+            stacklevel=2,
+        )
+
+
+def header_of(run: Run) -> LogHeader:
+    """The header of a run, with the key that its directory names."""
+    manifest = run.plan.manifest if run.directory is None else read_manifest(run.directory)
+    return LogHeader.of(manifest, run.directory)
+
+
+def need(packages: Sequence[str], extra: str, label: str) -> None:
+    """Raise `UserError` with the line that installs what is missing, unless all of these packages are installed."""
+    from importlib.util import find_spec
+
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"Expected {' and '.join(missing)} to be installed, which {label} needs. "
+            f"Install it with: pip install 'tacit[{extra}]'"
+        )
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error, with its kind."""
+    text = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
