@@ -88,4 +88,4 @@ def test_messages_in_the_open_are_refused() -> None:
     with pytest.raises(
         CompositionError, match="adds only a share of the noise at each client, but Plain shows the server"
     ):
-        summed(tacit.Plain())
+        summed(tacit.pieces.Plain())
