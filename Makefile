@@ -11,6 +11,7 @@ help:  ## print this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /: /'
 
 demo: $(READY)  ## train on the embedded digits, split over 100 clients, without and with privacy (half a minute)
+	@echo "Loading PyTorch, then training two methods for 100 rounds each: about half a minute. Progress follows."
 	$(BIN)/tacit run fl-std fl-top-dp --rounds 100 --set ratio=0.02 epsilon=8 delta=1e-3 \
 		--task-set model=digits-mlp --evaluate-every 20
 	@echo "Next: tacit card fl-top-dp (who sees what), tacit run --help, docs/guides/own-data.md (your own data and model)."
@@ -35,6 +36,7 @@ bench: $(READY)  ## measure speed and memory, compared with other frameworks
 	$(BIN)/python benchmarks/run.py
 
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $@
+	@echo "Creating $(VENV) and installing Tacit, PyTorch and the tools of development: some minutes, once."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@

@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = measure_all(workloads, frameworks, settings, args.minutes)
     measured = record(results, settings)
     save(measured, args.out)
-    print(json.dumps(measured, indent=2) if args.json else "\n".join(table(results)))
+    print(json.dumps(measured, indent=2) if args.json else "\n".join(table(results, measured)))
     return int(any(result.failure for result in results))
 
 

@@ -113,11 +113,11 @@ def test_commands_that_belong_together_run(
 
 
 def demo() -> str:
-    """The first command of the Makefile's target `demo`."""
+    """The command of the Makefile's target `demo`, without what it prints before and after."""
     recipe = re.search(r"^demo:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe
-    first = recipe[1].replace("\\\n", " ").splitlines()[0]
-    return " ".join(first.split()).replace("$(BIN)/", "")
+    (command,) = (line for line in recipe[1].replace("\\\n", " ").splitlines() if not line.startswith("\t@"))
+    return " ".join(command.split()).replace("$(BIN)/", "")
 
 
 def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

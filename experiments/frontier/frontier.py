@@ -18,6 +18,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -29,10 +30,12 @@ from tacit.privacy.charging import release_of
 from tacit.privacy.guarantee import Guarantee
 from tacit.report.run_groups import Interval
 from tacit.report.style import COLOURS, INK, plain, to_png
+from tacit.runs.records import size_noise
 
 METHODS = ("fl-std-dp", "fl-basic-dp", "fl-bas-3-dp", "fl-cs-dp", "fl-top-dp")
 EPSILONS, DELTA = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0), 1e-5
 TUNING_SEED, SEEDS = 100, (0, 1, 2)
+COLUMNS = ("method", "ε (PLD)", "ε, classic", "test", "AUROC", "seeds", "kB per client", "chosen")
 DRAWS = 25  # of random coordinates, at most, whose median is the bound
 SETTINGS: Mapping[str, tuple[float, ...]] = {
     "bound": (0.25, 0.5, 1.0),  # times the norm of an update on the public data
@@ -116,9 +119,20 @@ def method_of(trial: Trial, descent: tacit.pieces.Sgd) -> tacit.Method:
     return replace(made, mechanism=replace(made.mechanism, clip=clip), server=server)
 
 
+@cache
+def noise_for(epsilon: float, rounds: int, clients: int) -> float:
+    """The noise multiplier that ε requires in so many rounds, the same for all methods; it takes seconds to compute."""
+    sized = size_noise(tacit.methods.fl_std_dp(rounds=rounds, epsilon=epsilon, delta=DELTA), clients).mechanism
+    assert isinstance(sized, tacit.DistributedGaussian)
+    assert sized.noise_multiplier is not None
+    return sized.noise_multiplier
+
+
 def run(trial: Trial, problem: Problem, task: tacit.Task) -> dict[str, float]:
     """Metrics, ε by both accountants, and kilobytes per client of the population."""
-    method, began = method_of(trial, problem.descent), time.process_time()
+    began = time.process_time()
+    method = method_of(trial, problem.descent)
+    method = method.sized(noise_for(trial.epsilon, method.rounds, len(task.population)))
     done = tacit.train(method, task, seed=trial.seed, workers=1, evaluate_every=method.rounds, noise="seeded")
     clients, rounds = len(task.population), done.state.round
     releases = [release_of(done.plan.method, clients, index) for index in range(rounds)]
@@ -164,6 +178,7 @@ class Cell:
     epsilon: float
     settings: Mapping[str, float]
     metric: Interval
+    auroc: str
     kilobytes: float
     classic: float
 
@@ -172,7 +187,7 @@ class Cell:
         settings = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
         return (
             f"| {self.method.removesuffix('-dp').upper()} | {self.epsilon:g} | {self.classic:.2f} | "
-            f"{self.metric.text()} | {self.kilobytes:,.1f} | {settings} |"
+            f"{self.metric.text()} | {self.auroc} | {self.metric.count} | {self.kilobytes:,.1f} | {settings} |"
         )
 
 
@@ -181,14 +196,15 @@ def cells(found: Found, problem: Problem, trials: int) -> list[Cell]:
     made = []
     for method, epsilon in itertools.product(METHODS, EPSILONS):
         best = chosen(found, problem, method, epsilon, trials)
-        results = [found.get(trial.key) for trial in finals(best)] if best else [None]
-        if best is None or None in results:
+        done = [found[trial.key] for trial in finals(best) if trial.key in found] if best else []
+        if best is None or not done:
             continue
-        done = [result for result in results if result is not None]
         interval = Interval.of([result[problem.metric] for result in done])
         assert interval is not None
         kilobytes = sum(each["kilobytes_up"] + each["kilobytes_down"] for each in done) / len(done)
-        made.append(Cell(method, epsilon, dict(best.settings), interval, kilobytes, done[0]["epsilon_classic"]))
+        also = Interval.of([result["auroc"] for result in done if "auroc" in result])
+        auroc, classic = also.text() if also else "", done[0]["epsilon_classic"]
+        made.append(Cell(method, epsilon, dict(best.settings), interval, auroc, kilobytes, classic))
     return made
 
 
@@ -223,22 +239,21 @@ def main() -> None:
     parser.add_argument("problem", choices=PROBLEMS)
     parser.add_argument("--trials", type=int, default=4, help="settings per method and ε (default: 4)")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="run only these")
+    parser.add_argument("--epsilons", nargs="+", type=float, choices=EPSILONS, default=EPSILONS, help="run only these")
     parser.add_argument("--show", action="store_true", help="run nothing")
     args = parser.parse_args()
     file, problem = Path(__file__).parent / f"{args.problem}.json", PROBLEMS[args.problem]
     found: Found = json.loads(file.read_text()) if file.exists() else {}
     if not args.show:
-        complete(found, problem, args.trials, file, args.methods)
+        complete(found, problem, args.trials, file, [*itertools.product(args.methods, args.epsilons)])
     made = cells(found, problem, args.trials)
-    print(
-        "| method | ε (PLD) | ε by the classic accountant | test | kB per client | chosen |\n|---|---|---|---|---|---|"
-    )
+    print(f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", sep="\n")
     print(*(cell.line for cell in made), sep="\n")
     title = f"{args.problem}: equally tuned, {args.trials} trials each"
     file.with_suffix(".png").write_bytes(draw(made, problem, title))
 
 
-def complete(found: Found, problem: Problem, trials: int, file: Path, methods: Sequence[str]) -> None:
+def complete(found: Found, problem: Problem, trials: int, file: Path, pairs: Sequence[tuple[str, float]]) -> None:
     """Make all trials that are missing: first those of tuning, number by number, then the chosen ones."""
     validation, test = divided(problem.make(), 0.5)
 
@@ -250,10 +265,10 @@ def complete(found: Found, problem: Problem, trials: int, file: Path, methods: S
         print(f"{len(found)}: {trial.key} {found[trial.key]}", flush=True)
 
     for number in range(trials):
-        for method, epsilon in itertools.product(methods, EPSILONS):
+        for method, epsilon in pairs:
             measure(tuning(method, epsilon, trials)[number])
     for seed in range(len(SEEDS)):
-        for method, epsilon in itertools.product(methods, EPSILONS):
+        for method, epsilon in pairs:
             best = chosen(found, problem, method, epsilon, trials)
             assert best is not None  # all of its trials have been made
             measure(finals(best)[seed])

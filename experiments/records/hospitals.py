@@ -1,12 +1,14 @@
 """Does it pay for a hospital to join? Privacy for patients: each hospital alone, all together, and without privacy.
 
     python experiments/records/hospitals.py ist
+    python experiments/records/hospitals.py covid-mx
 
 Three ways to train the same network on the same hospitals: `dp-fedsgd` between all of them through secure aggregation,
 `dp-sgd` at each of them alone, and federated averaging without privacy. Each way has the same number of settings, from
 which one is chosen for each ε by AUROC on a validation part, a fifth of every hospital's patients. Then it is trained
 on all patients of the clients, with three seeds, and evaluated on the test patients once. Results are written after
-every trial, and a second call goes on where the first one stopped.
+every trial, and a second call goes on where the first one stopped. Of `covid-mx`, at most 10,000 patients of every
+institution train and 20,000 are tested, chosen at random, and there are two settings instead of four.
 """
 
 import argparse
@@ -23,14 +25,18 @@ import tacit
 from tacit.core import Population
 
 EPSILONS, DELTA, SEEDS, VALIDATION = (1.0, 3.0, 8.0), 1e-5, (0, 1, 2), 0.2
-TASKS = {
-    "ist": lambda: tacit.tasks.make_task("ist", by="country", largest=10),
-    "covid-mx": lambda: tacit.tasks.make_task("covid-mx", clients=None, public=0),
-}
+MOST, TESTED = 10_000, 20_000  # patients of an institution, and of the test, of covid-mx
 SETTINGS = {
-    "together": {"lr": (0.1, 0.5), "rounds": (60, 150)},
-    "alone": {"lr": (0.02, 0.1), "epochs": (10, 30)},
-    "no privacy": {"lr": (0.01, 0.05), "rounds": (10, 30)},
+    "ist": {
+        "together": {"lr": (0.1, 0.5), "rounds": (60, 150)},
+        "alone": {"lr": (0.02, 0.1), "epochs": (10, 30)},
+        "no privacy": {"lr": (0.01, 0.05), "rounds": (10, 30)},
+    },
+    "covid-mx": {
+        "together": {"lr": (0.1, 0.5), "rounds": (150,)},
+        "alone": {"lr": (0.02, 0.1), "epochs": (10,)},
+        "no privacy": {"lr": (0.01, 0.05), "rounds": (10,)},
+    },
 }
 RATE = 0.05  # of a batch, in all three ways
 
@@ -73,6 +79,24 @@ def method_of(trial: Trial, sizes: list[int]) -> tacit.Method:
     return tacit.methods.fedavg(rounds=int(given["rounds"]), cohort=len(sizes), lr=given["lr"], batch_size=32)
 
 
+def countries() -> tacit.Task:
+    """The ten largest countries of the stroke trial."""
+    return tacit.tasks.make_task("ist", by="country", largest=10)
+
+
+def institutions() -> tacit.Task:
+    """The institutions of covid-mx, of which the large ones give a random part of their patients."""
+    task = tacit.tasks.make_task("covid-mx", clients=None, public=0)
+    chance = torch.Generator().manual_seed(0)
+    chosen = [(x, y, torch.randperm(len(x), generator=chance)[:MOST]) for x, y in task.population]
+    kept = [(x[which], y[which]) for x, y, which in chosen]
+    tested = torch.randperm(len(task.test[1]), generator=chance)[:TESTED]
+    return replace(task, clients=Population.of(kept), test=tuple(side[tested] for side in task.test))
+
+
+TASKS = {"ist": countries, "covid-mx": institutions}
+
+
 def divided(task: tacit.Task) -> tacit.Task:
     """The task with a part of every hospital's patients held out in place of the test patients."""
     kept, held_out = [], []
@@ -98,12 +122,14 @@ def run(trial: Trial, task: tacit.Task) -> dict[str, float]:
     return {**done.metrics, **({} if epsilon is None else {"epsilon": epsilon})}
 
 
-def trials(way: str, epsilon: float | None, hospitals: int, part: str, seed: int) -> Iterator[Trial]:
+def trials(
+    settings: Mapping[str, tuple[float, ...]], way: str, epsilon: float | None, hospitals: int, part: str
+) -> Iterator[Trial]:
     """All settings of a way, for every hospital if it is alone."""
     alone = range(hospitals) if way == "alone" else (None,)
-    names, values = SETTINGS[way].keys(), SETTINGS[way].values()
+    names, values = settings.keys(), settings.values()
     for hospital, chosen in itertools.product(alone, itertools.product(*values)):
-        yield Trial(way, epsilon, hospital, tuple(zip(names, chosen, strict=True)), part, seed)
+        yield Trial(way, epsilon, hospital, tuple(zip(names, chosen, strict=True)), part, 0)
 
 
 def main() -> None:
@@ -125,10 +151,11 @@ def main() -> None:
     ways = [("no privacy", None), *((way, epsilon) for epsilon in EPSILONS for way in ("together", "alone"))]
     for way, epsilon in ways:
         scores: dict[tuple[tuple[str, float], ...], list[float]] = {}
-        for trial in trials(way, epsilon, hospitals, "validation", 0):
+        settings = SETTINGS[args.task][way]
+        for trial in trials(settings, way, epsilon, hospitals, "validation"):
             scores.setdefault(trial.settings, []).append(measure(trial))
-        best = max(scores, key=lambda settings: statistics.mean(scores[settings]))
-        chosen = [each for each in trials(way, epsilon, hospitals, "test", 0) if each.settings == best]
+        best = max(scores, key=lambda each: statistics.mean(scores[each]))
+        chosen = [each for each in trials(settings, way, epsilon, hospitals, "test") if each.settings == best]
         aurocs = {seed: [measure(replace(each, seed=seed)) for each in chosen] for seed in SEEDS}
         print(row(way, epsilon, dict(best), aurocs), flush=True)
 

@@ -24,6 +24,10 @@ def test_measurements_are_recorded(
     assert all(len(result["rounds"]) == 2 and result["seconds"] > 0 for result in results)
     assert all(result["versions"]["torch"] for result in results)
     assert "s/round" in printed.out
+    record = json.loads(out.read_text())
+    assert record["cpu"] in printed.out
+    assert record["gflop"] == {"tiny": pytest.approx(2 * 2 * 784 * 10 * 2 * 4 * 6 / 1e9, abs=1e-3)}
+    assert record["peak_gflops"] > 0
 
 
 def test_frameworks_compute_the_same(script: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,3 +45,16 @@ def test_a_contestant_that_dies_or_hangs_is_reported_and_the_others_continue(
     assert bad.failure.startswith(expected)
     assert expected in capsys.readouterr().err
     assert any(line.split()[:2] == ["flower", "failed"] for line in reporting.table([good, bad]))
+
+
+def test_the_table_names_the_cpu_and_the_share_of_the_roofline(script: Callable[[str], ModuleType]) -> None:
+    runner, reporting, roofline = script("runner"), script("reporting"), script("roofline")
+    result = replace(runner.Result.failed("W3", "tacit", ""), seconds=0.5, rounds=[0.5], failure=None)
+    record = {"cpu": "Some CPU", "cores": 2, "peak_gflops": 100.0, "gflop": {"W3": 5.0}}
+    first, *_, row = reporting.table([result], record)
+    assert first == "Some CPU, 2 cores, 100 GFLOP/s in float32 products"
+    assert row.split()[-1] == "10%"
+    mlp = script("workloads").WORKLOADS["W1"]
+    products = 784 * 200 + 200 * 200 + 200 * 10
+    expected = 2 * mlp.clients * mlp.samples * (3 * products - 784 * 200)  # no gradient at the inputs
+    assert roofline.gflop(mlp) == pytest.approx(expected / 1e9)

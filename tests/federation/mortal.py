@@ -5,21 +5,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import acme
-from tacit.federation.accepted_plan import seeded_secrets
+from tacit.core import ClientKeys
+from tacit.federation.accepted_plan import fresh_secrets, seeded_secrets
 from tacit.federation.site_files import read_site
 from tacit.federation.site_service import Site
 from tacit.federation.transport import Handler
 
 DEATH = "death"  # holds `VERB NUMBER before` or `VERB NUMBER after`: at which request, before or after its handling
-
-
 SEED = "seed"  # holds the seed of the site's secrets, if it is not that of the plans: a ledger refuses repeated noise
+FRESH = "fresh"  # in place of that seed: secrets of the operating system
 
 
 def open_mortal(config: Path) -> Handler:
     number, file = read_site(config).number, config.with_name(SEED)
-    site = Site.open(config, lambda: seeded_secrets(int(file.read_text()) if file.exists() else acme.SEED, number)())
-    return _counting(site.handle, lambda point: _die(config.with_name(DEATH), point))
+
+    def secrets() -> ClientKeys:
+        chosen = file.read_text() if file.exists() else str(acme.SEED)
+        return fresh_secrets() if chosen == FRESH else seeded_secrets(int(chosen), number)()
+
+    return _counting(Site.open(config, secrets).handle, lambda point: _die(config.with_name(DEATH), point))
 
 
 def deadly(handlers: dict[str, Handler], name: str, point: str) -> None:

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,7 @@ class Processes:
 
     study: Path
     spawned: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    launcher: "subprocess.Popen[bytes] | None" = None
 
     @property
     def transport(self) -> RelayTransport:
@@ -36,41 +37,58 @@ class Processes:
         return self.study / SERVER if name == SERVER else self.study / SITES / name
 
     def pid(self, name: str) -> int:
-        return int((self.study / f"{name}.pid").read_text())
+        file = self.study / f"{name}.pid"
+        until(file.exists, lambda: f"{name} was not started: {self.output()}")
+        return int(file.read_text())
 
     def start(self, *names: str, opener: str = ECHO, configs: Mapping[str, Path] | None = None) -> None:
         """Start these, in processes of their own."""
-        lines = []
         for name in names:
             kit = self.kit(name)
             config = (configs or {}).get(name, kit)
             command = server_command(kit) if name == SERVER else site_command(kit, config, opener)
-            lines.append(json.dumps([name, command[3:]]))  # without `python -m package`
-        self.spawn("launcher", [sys.executable, str(TESTS / "federation" / "launcher.py"), str(self.study)], lines)
+            self._launch(name, command[3:])  # without `python -m package`
 
-    def spawn(self, name: str, command: list[str], lines: Iterable[str] = ()) -> "subprocess.Popen[bytes]":
+    def start_run(self, plan: Path, out: Path) -> None:
+        """Start or resume a run in a process of its own, `run`."""
+        self._launch("run", ["run", str(self.transport.path), str(plan), str(out)])
+
+    def _launch(self, name: str, arguments: list[str]) -> None:
+        (self.study / f"{name}.pid").unlink(missing_ok=True)
+        if self.launcher is None:
+            script = TESTS / "federation" / "launcher.py"
+            self.launcher = self.spawn("launcher", [sys.executable, str(script), str(self.study)])
+        assert self.launcher.stdin is not None
+        self.launcher.stdin.write(f"{json.dumps([name, arguments])}\n".encode())
+        self.launcher.stdin.flush()
+
+    def spawn(self, name: str, command: list[str]) -> "subprocess.Popen[bytes]":
         places = [str(TESTS), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
         with (self.study / f"{name}.out").open("ab") as out:
             started = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.PIPE, env=environment)
         self.spawned.append(started)
-        assert started.stdin is not None
-        with started.stdin as pipe:
-            pipe.write("".join(f"{line}\n" for line in lines).encode())
         return started
 
     def kill(self, name: str) -> None:
-        """As a crash does."""
-        os.kill(self.pid(name), signal.SIGKILL)
-        while is_running(self.pid(name)):
-            time.sleep(0.01)
+        """As a crash does; one that has ended by itself stays so."""
+        pid = self.pid(name)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not is_running(pid), lambda: f"{name} did not end")
+
+    def wait_for_run(self) -> None:
+        """Wait until the run has ended by itself."""
+        pid = self.pid("run")
+        until(lambda: not is_running(pid), lambda: f"the run did not end: {self.output()}")
 
     def wait_for(self, names: Iterable[str]) -> None:
         """Wait until exactly these sites are connected."""
-        wanted, deadline = set(names), time.monotonic() + SECONDS_TO_START
-        while set(self.transport.sites()) != wanted:
-            assert time.monotonic() < deadline, (self.transport.sites(), self.output())
-            time.sleep(0.1)
+        wanted = set(names)
+        until(
+            lambda: set(self.transport.sites()) == wanted,
+            lambda: f"connected: {self.transport.sites()}. {self.output()}",
+        )
 
     def output(self) -> str:
         return "\n".join(f"--- {file.name}\n{file.read_text()[-1500:]}" for file in sorted(self.study.glob("*.out")))
@@ -80,13 +98,21 @@ class Processes:
         for each in self.spawned:
             each.kill()
         for each in self.spawned:
-            each.wait()
+            each.communicate()  # closes its standard input, too
         pids = [int(file.read_text()) for file in self.study.glob("*.pid")]
         for _ in range(100):
             if not any(map(is_running, pids)):
                 return
             time.sleep(0.1)
         raise AssertionError(f"Some of the processes {pids} did not end.")
+
+
+def until(condition: Callable[[], bool], problem: Callable[[], str]) -> None:
+    """Wait for a condition; the problem is said if it takes too long."""
+    deadline = time.monotonic() + SECONDS_TO_START
+    while not condition():
+        assert time.monotonic() < deadline, problem()
+        time.sleep(0.05)
 
 
 def is_running(pid: int) -> bool:

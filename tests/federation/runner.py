@@ -1,21 +1,29 @@
-"""A run in a process of its own: `runner.py SOCKET PLAN OUT`. It resumes if it has begun before."""
+"""A run in a process of its own: `runner.py SOCKET PLAN OUT`. It resumes if it has begun before.
+
+Its noise is seeded, so that it ends where a simulation ends, unless the method adds some: a repeated round must not.
+"""
 
 import sys
 from pathlib import Path
 
+from tacit.core import Noise
 from tacit.federation.federation_plan import read_plan
+from tacit.federation.journal import AuditLog
 from tacit.federation.relay import RelayTransport
 from tacit.federation.server import FederationServer
 from tacit.runs.training import follow
 
 
-def main(path: Path, plan: Path, out: Path) -> None:
-    server = FederationServer(read_plan(plan), RelayTransport(path), noise="seeded")
+def main(path: Path, plan: Path, out: Path) -> int:
+    read = read_plan(plan)
+    noise: Noise = "secret" if read.method.accounted else "seeded"
+    server = FederationServer(read, RelayTransport(path), AuditLog(out.with_suffix(".log")), noise=noise)
     resume = (out / "manifest.json").exists()
     for run in follow(server.run_plan, source=server, out=out, resume=resume):
         sys.stdout.write(f"{run.state.round}\n")
         sys.stdout.flush()
+    return 0
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    sys.exit(main(*map(Path, sys.argv[1:])))

@@ -2,8 +2,6 @@
 
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +14,7 @@ import acme
 import tacit.engine.simulation
 from federation.consortium import Consortium
 from federation.mortal import DEATH
-from federation.processes import TESTS, Processes, processes
+from federation.processes import Processes, processes
 from tacit.core import Task
 from tacit.core.keys import SeededKeys
 from tacit.engine import Simulation
@@ -26,7 +24,6 @@ from tacit.runs.checkpoint import read as read_checkpoint
 from tacit.runs.training import follow
 
 COUNT = 4
-RUNNER = TESTS / "federation" / "runner.py"
 MORTAL = "federation.mortal:open_mortal"
 METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "plain": ("fl-top", {"cohort": COUNT, "ratio": 0.3}),
@@ -130,22 +127,17 @@ def test_an_interrupted_run_is_resumed_from_its_checkpoint(started, tmp_path):
     assert torch.equal(run.state.weights, simulated(plan))
 
 
-@pytest.mark.skipif(not LONG, reason="a minute: set TACIT_LONG=1")
+@pytest.mark.skipif(not LONG, reason="half a minute: set TACIT_LONG=1")
 def test_a_run_that_is_killed_at_random_moments_ends_where_the_simulation_ends(started, tmp_path):
-    out, source, killed = tmp_path / "run", random.Random(0), 0
-    way = str(started.processes.transport.path)
-    command = [sys.executable, str(RUNNER), way, str(started.consortium.folder / "the run is killed.toml"), str(out)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-    while killed < KILLS:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-            assert process.stdout is not None
-            process.stdout.readline()  # the run as it starts
-            time.sleep(source.uniform(0.0, 0.5))
-            process.kill()
-        killed += 1
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    out, source = tmp_path / "run", random.Random(0)
+    running, plan = started.processes, started.consortium.folder / "the run is killed.toml"
+    for killed in range(KILLS + 1):
+        running.start_run(plan, out)
+        if killed < KILLS:
+            time.sleep(source.uniform(0.5, 1.5))
+            running.kill("run")
+    running.wait_for_run()
     state = read_checkpoint(out / "checkpoint.safetensors")
-    assert state is not None
-    assert state.round == 20
+    assert state is not None, running.output()
+    assert state.round == 20, running.output()
     assert torch.equal(state.weights, simulated(started.plans["the run is killed"]))

@@ -15,9 +15,10 @@ import pytest
 
 from report.browser import Browser, browser, chromium
 from report.made import PROVED, TASK, add_round, made_run
-from tacit.report.live import LiveServer, RunWatcher
+from tacit.report.live import LiveServer
 from tacit.report.page import comparison_page, run_page
 from tacit.report.run_data import RunData
+from tacit.report.watching import RunWatcher
 
 AXE = Path(__file__).with_name("axe-4.14.0.min.js.gz")
 HOSTILE = "<img src=x onerror=document.title='run'>"

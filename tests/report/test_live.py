@@ -11,7 +11,8 @@ import pytest
 
 from report.made import PROVED, add_round, made_run
 from tacit.cli import main
-from tacit.report.live import HOST, LiveServer, RunWatcher
+from tacit.report.live import HOST, LiveServer
+from tacit.report.watching import RunWatcher
 from tacit.runs.directory import MANIFEST, ROUNDS, read_manifest
 
 

@@ -16,11 +16,18 @@ def configure_site_serve(parser: argparse.ArgumentParser) -> None:
 def serve_site(args: argparse.Namespace) -> int:
     """Run until interrupted; a process that ends by itself is started again."""
     check_installed()
-    from tacit.core import files
+    from tacit.errors import UserError
+    from tacit.federation.nvflare.kits import name_in_kit
     from tacit.federation.nvflare.process import keep_running, site_command
+    from tacit.federation.site_files import read_site
 
-    kit = args.config.parent / "kit" if args.kit is None else args.kit
-    files.read(kit / "startup" / "fed_client.json", "the start-up kit's")
+    site, kit = read_site(args.config), args.config.parent / "kit" if args.kit is None else args.kit
+    found = name_in_kit(kit)
+    if found != site.name:
+        raise UserError(
+            f"Expected the start-up kit of {site.name}, which has this site's key in the directory, got that of "
+            f"{found} in {kit}. Ask the server's operator for the right one."
+        )
     return keep_running(site_command(kit, args.config, OPENER))
 
 

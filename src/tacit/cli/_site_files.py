@@ -56,8 +56,9 @@ def _declare(parser: argparse.ArgumentParser, do: object) -> None:
 
 
 def _pin(args: argparse.Namespace) -> int:
-    from tacit.federation.entry_points import pin
+    from tacit.federation.entry_points import load, pin
 
+    load(args.function, "the model")  # a pin of what does not exist would be of no use
     print(f'"{args.function}" = "{pin(args.function, "the model")}"')
     return 0
 
@@ -132,7 +133,7 @@ def _ledger(args: argparse.Namespace) -> int:
     from tacit.privacy.ledger import Ledger
 
     site = read_site(args.config)
-    if not site.ledger.exists():
+    if not site.has_ledger:
         print_json({"rounds": 0}) if args.json else print("Nothing has been charged at this site.")
         return 0
     with Ledger.open(site.ledger) as ledger:

@@ -83,7 +83,7 @@ def _init(args: argparse.Namespace) -> int:
     check_installed()
     from tacit.core import files
     from tacit.errors import expect
-    from tacit.federation.nvflare.kits import PARTICIPANTS, TEMPLATE, make_kits
+    from tacit.federation.nvflare.kits import PARTICIPANTS, TEMPLATE, Participants, make_kits
 
     file = args.study / PARTICIPANTS
     if not file.exists():
@@ -92,6 +92,7 @@ def _init(args: argparse.Namespace) -> int:
             f"--host and --sites for a new study, as there is no {file}",
             "Give them, for example: --host fl.example.org --sites hospital-a hospital-b.",
         )
+        Participants(args.host, args.port, tuple(args.sites))  # nothing is written that cannot be used
         files.make_private(args.study)
         sites = ", ".join(f'"{name}"' for name in args.sites)
         files.write(file, TEMPLATE.format(host=args.host, port=args.port, sites=sites).encode())
@@ -174,9 +175,25 @@ def _train(
 
     transport = RelayTransport(study / "server" / SOCKET)
     transport.check()
+    _check_names(plan, study)
     server = FederationServer(plan, transport, AuditLog(study / "log.jsonl"))
     steps = follow(server.run_plan, out=directory, resume=resume, ledger=ledger, source=server)
     return follow_to_end(_watched(steps, watch), server.run_plan, directory, command)
+
+
+def _check_names(plan: "FederationPlan", study: Path) -> None:
+    """Raise `UserError` if the plan's directory names sites that have no start-up kit."""
+    from tacit.errors import UserError
+    from tacit.federation.nvflare.kits import PARTICIPANTS, Participants
+
+    if not (study / PARTICIPANTS).exists():
+        return
+    unknown = [name for name in plan.directory.names if name not in Participants.load(study).sites]
+    if unknown:
+        raise UserError(
+            f"Expected the names in the plan's directory to be those of {study / PARTICIPANTS}, got {unknown[0]}. "
+            "Sites connect with the names of their start-up kits: use the same in directory.toml."
+        )
 
 
 def _watched(steps: "Generator[Run]", watch: "Callable[[Run], None] | None") -> "Generator[Run]":

@@ -25,7 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve the page until it is interrupted."""
     from tacit.errors import UserError
-    from tacit.report.live import HOST, LiveServer, RunWatcher
+    from tacit.report.live import HOST, LiveServer
+    from tacit.report.watching import RunWatcher
 
     if not args.folder.is_dir():
         raise UserError(f"Expected a folder of runs, but there is no {args.folder}. Start one with tacit run.")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core.schema import listed
-from tacit.errors import DataError, ModelError
+from tacit.errors import DataError, ModelError, UserError
 
 Output = int | str | Callable[[Any], Tensor]
 HALF = (torch.float16, torch.bfloat16)
@@ -134,7 +134,7 @@ def adapted(model: nn.Module, x: Tensor, inputs: InputFields | None, output: Out
     """The module, wrapped if its inputs or its output are not a single tensor, or if it does not take whole numbers."""
     if inputs is not None or output is not None:
         model = AdaptedModel(model, inputs, output)
-    if inputs is None and not x.is_floating_point() and not accepts(model, x[:2]):
+    if inputs is None and x.dtype != floats_of(model) and not accepts(model, x[:2]):
         floats = AdaptedModel(model, floats=floats_of(model))
         return floats if accepts(floats, x[:2]) else model
     return model
@@ -158,7 +158,7 @@ def accepts(model: nn.Module, x: Tensor) -> bool:
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
             model(x)
-        except (RuntimeError, ValueError, TypeError, IndexError):
+        except Exception:  # a user's module may fail in any way, and will do so again where it is reported
             return False
     return True
 
@@ -167,6 +167,24 @@ def floats_of(model: nn.Module) -> torch.dtype:
     """The type in which the model computes."""
     found = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     return torch.float32 if found in HALF else found
+
+
+def made(model: Callable[[], nn.Module]) -> nn.Module:
+    """What a function that makes a model returns; raises `ModelError` if it fails."""
+    try:
+        return model()
+    except UserError:
+        raise
+    except Exception as error:  # a user's function may fail in any way
+        raise ModelError(
+            f"The task's model could not be made: {type(error).__name__}: {first_line(error)}. Call the function by "
+            "itself to see where."
+        ) from error
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without what follows its first line and without its full stop."""
+    return (str(error).strip().splitlines() or [""])[0].rstrip(".")
 
 
 def built(model: Callable[[], nn.Module]) -> nn.Module | None:

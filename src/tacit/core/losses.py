@@ -15,6 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tacit.core.target_checks import (
+    check_classes,
+    check_mean,
+    check_no_parameters,
+    check_real,
+    class_advice,
+    different_targets,
+    function_advice,
+    position_advice,
+)
 from tacit.errors import DataError, UserError, expect
 
 
@@ -70,14 +80,14 @@ class CrossEntropy:
         if y.dtype != torch.int64 or y.dim() != 1:
             raise DataError(
                 f"Expected class labels as one int64 per sample, got {y.dtype} of shape {tuple(y.shape)}. "
-                + _class_advice(y)
+                + class_advice(y)
             )
         if outputs.dim() != 2:
             raise DataError(
                 f"Expected outputs of shape (samples, classes) for one label per sample, got {tuple(outputs.shape)}. "
                 "Let the model return one logit for each class; for labels (samples, T), give targets of that shape."
             )
-        _check_classes(y, outputs.shape[-1], self.weight)
+        check_classes(y, outputs.shape[-1], self.weight)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         correct = (outputs.argmax(-1) == y).float().mean()
@@ -123,10 +133,10 @@ class SequenceCrossEntropy:
         if outputs.dim() != y.dim() + 1 or not (last or second):
             raise DataError(
                 f"Expected logits of shape (samples, {', '.join(map(str, y.shape[1:]))}, classes) for labels of shape "
-                f"{tuple(y.shape)}, got {tuple(outputs.shape)}. If these are one-hot targets, use y.argmax(1)."
+                f"{tuple(y.shape)}, got {tuple(outputs.shape)}. {position_advice(y, outputs)}"
             )
         known = y[y != self.ignore]
-        _check_classes(known, outputs.shape[-1 if last else 1], self.weight)
+        check_classes(known, outputs.shape[-1 if last else 1], self.weight)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         known = y != self.ignore
@@ -148,7 +158,7 @@ class MeanSquared:
         return mean
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
-        _check_real("regression targets", y, outputs)
+        check_real("regression targets", y, outputs)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         loss = float(self.per_sample(outputs, y).double().mean())
@@ -166,7 +176,7 @@ class BinaryCrossEntropy:
         return mean
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
-        _check_real("binary targets", y, outputs)
+        check_real("binary targets", y, outputs)
         if len(y) and not bool(((y >= 0) & (y <= 1)).all()):
             raise DataError("Expected binary targets in [0, 1]. Encode the two classes as 0.0 and 1.0.")
 
@@ -193,7 +203,7 @@ class RootMeanSquared:
         return _root(mean)
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
-        _check_real("regression targets", y, outputs)
+        check_real("regression targets", y, outputs)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         rmse = float(self.per_sample(outputs, y).double().mean().sqrt())
@@ -239,6 +249,8 @@ class FunctionLoss:
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
         y = _like(y, outputs)
         values = self.function(outputs, y)
+        if not isinstance(values, Tensor):
+            raise TypeError(f"it returns {type(values).__name__} instead of a tensor")
         if values.dim() == 0:  # a mean over the batch: one sample at a time
             rows = zip(torch.split(outputs, 1), torch.split(y, 1), strict=True)
             return torch.stack([self.function(*row).reshape(()) for row in rows])
@@ -250,22 +262,53 @@ class FunctionLoss:
     def check(self, y: Tensor, outputs: Tensor) -> None:
         if y.is_floating_point() and not bool(torch.isfinite(y).all()):
             raise DataError("Expected finite targets, got NaN or infinity. Remove or fill those samples.")
+        check_no_parameters(self.function)
         shapes = f"outputs of shape {tuple(outputs.shape[1:])} and targets of shape {tuple(y.shape[1:])} ({y.dtype})"
-        try:
-            found = self.per_sample(outputs, y[: len(outputs)])
-        except Exception as error:  # a user's function may fail in any way
-            reason = str(error).strip().splitlines()[:1]
-            raise DataError(f"{self!r} does not accept {shapes} per sample: {''.join(reason)}") from error
+        pair = different_targets(y, len(outputs))
+        with torch.enable_grad():
+            outputs = outputs.detach().requires_grad_()
+            try:
+                found = self.per_sample(outputs, y[pair])
+                alone = torch.stack(
+                    [self.per_sample(outputs[i : i + 1], y[pair][i : i + 1])[0] for i in range(len(pair))]
+                )
+                together = self._together(outputs, y[pair])
+            except Exception as error:  # a user's function may fail in any way
+                reason = "".join(str(error).strip().splitlines()[:1])
+                advice = function_advice(y, outputs)
+                raise DataError(f"{self!r} does not accept {shapes} per sample: {reason}. {advice}") from error
         if found.shape != (len(outputs),) or not found.is_floating_point():
             raise DataError(
                 f"Expected {self!r} to return one float per sample, or their mean, got {found.dtype} of shape "
                 f"{tuple(found.shape)} for {len(outputs)} samples with {shapes}."
             )
+        if not found.requires_grad:
+            raise DataError(
+                f"Expected {self!r} to be differentiable, but it has no gradient, so nothing would be learned. Compute "
+                "it from the outputs, without detach(), argmax or comparisons."
+            )
+        if not torch.allclose(found, alone, rtol=1e-3, atol=1e-5):
+            raise DataError(
+                f"Expected {self!r} to return the loss of each sample by itself, but two samples together have others. "
+                f"Targets have the shape of the outputs, {tuple(outputs.shape)}: compare them as they are."
+            )
+        check_mean(repr(self), together, found.detach())
+
+    def _together(self, outputs: Tensor, y: Tensor) -> list[Tensor]:
+        """The loss of a batch, with targets in the shape of the outputs and as they are; empty: one per sample."""
+        first = self.function(outputs, _like(y, outputs))
+        if first.dim() > 0:
+            return []
+        try:
+            return [first.detach(), self.function(outputs, y).detach()]
+        except Exception:  # with these shapes it is not called otherwise
+            return [first.detach()]
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         loss = float(self.per_sample(outputs, y).double().mean())
-        if y.dtype == torch.int64 and outputs.dim() == 2 and y.dim() == 1:
-            return {"accuracy": float((outputs.argmax(-1) == y).float().mean()), "loss": loss}
+        if y.dtype == torch.int64 and outputs.dim() == 2 and outputs.shape[1] > 1 and y.dim() == 1:
+            known = y >= 0  # negative ones are ignored, as by ignore_index
+            return {"accuracy": _mean_or_nan((outputs.argmax(-1) == y)[known]), "loss": loss}
         return {"loss": loss}
 
 
@@ -288,19 +331,19 @@ def as_loss(loss: object) -> Loss:
         case type():
             raise UserError(f"Expected a loss, got the class {loss.__name__}. Write loss={loss.__name__}().")
         case torch.nn.Module():
-            return FunctionLoss(_unreduced(loss))
+            return FunctionLoss(unreduced(loss))
     members = ("per_sample", "from_mean", "check", "metrics")
     if all(hasattr(loss, name) for name in members):
         return cast(Loss, loss)
     if callable(loss):
-        return FunctionLoss(_unreduced(loss))
+        return FunctionLoss(unreduced(loss))
     known = "tacit.CrossEntropy(), tacit.MeanSquared(), tacit.BinaryCrossEntropy()"
     raise UserError(
         f"Expected a loss such as {known}, a torch.nn loss or a function of outputs and targets, got {loss!r}."
     )
 
 
-def _unreduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def unreduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The same loss without the mean over the samples, where it can be told so."""
     if isinstance(function, torch.nn.Module):
         plain = copy.deepcopy(function)
@@ -315,9 +358,8 @@ def _unreduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _like(y: Tensor, outputs: Tensor) -> Tensor:
-    """Real-valued targets in the shape of the outputs, so that nothing is broadcast."""
-    same = y.is_floating_point() and y.shape != outputs.shape and y.numel() == outputs.numel()
-    return y.reshape(outputs.shape) if same else y
+    """Targets with a number for every output, as floats in the shape of the outputs, so that nothing is broadcast."""
+    return y.reshape(outputs.shape).to(outputs.dtype) if y.numel() == outputs.numel() else y
 
 
 def scores(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
@@ -370,39 +412,6 @@ def _class_weights(weight: Iterable[float] | None) -> tuple[float, ...] | None:
     found = tuple(float(value) for value in weight)
     expect(bool(found) and all(value >= 0 for value in found), f"one weight >= 0 per class, got {found}")
     return found
-
-
-def _check_classes(y: Tensor, classes: int, weight: tuple[float, ...] | None) -> None:
-    if weight is not None and len(weight) != classes:
-        raise DataError(f"Expected {classes} class weights for a model with {classes} outputs, got {len(weight)}.")
-    if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
-        raise DataError(
-            f"Expected labels in 0..{classes - 1} for a model with {classes} outputs, "
-            f"got {int(y.min())}..{int(y.max())}. Renumber the labels or widen the last layer."
-        )
-
-
-def _class_advice(y: Tensor) -> str:
-    """What to do about targets that are not class numbers."""
-    if y.dim() == 2 and y.shape[1] > 1 and bool((y.sum(1) == 1).all()) and bool(((y == 0) | (y == 1)).all()):
-        return "These are one-hot targets: convert them with y.argmax(1)."
-    if y.is_floating_point():
-        whole = bool((y == y.round()).all())
-        return (
-            "For regression give the task loss=tacit.MeanSquared(), for two classes as 0.0 and 1.0 "
-            f"loss=tacit.BinaryCrossEntropy(){'; for class numbers convert with y.long()' * whole}."
-        )
-    return "Give one class number per sample, or logits for every position."
-
-
-def _check_real(name: str, y: Tensor, outputs: Tensor) -> None:
-    if not y.is_floating_point() or y.shape[1:] != outputs.shape[1:]:
-        raise DataError(
-            f"Expected {name} as floats of shape (samples, {', '.join(map(str, outputs.shape[1:]))}), "
-            f"got {y.dtype} of shape {tuple(y.shape)}. Reshape y, for example with y.float().view(len(y), -1)."
-        )
-    if not bool(torch.isfinite(y).all()):
-        raise DataError(f"Expected finite {name}, got NaN or infinity. Remove or fill those samples.")
 
 
 def _mean_or_nan(values: Tensor) -> float:

@@ -4,9 +4,10 @@ Ten thousand clients therefore cost no more than their indices, clients may shar
 repetition), and worker processes share one copy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self, overload
 
 import numpy as np
@@ -34,6 +35,7 @@ class Population(Sequence[Samples]):
         offsets: (clients + 1,); client i has `sample_indices[offsets[i]:offsets[i + 1]]`.
         names: what the clients are called; empty: their numbers.
         is_elsewhere: whether the clients' data are not on this machine.
+        columns: the names of the inputs' columns, if they come from frames.
         persons: for every one of `sample_indices`, the number of the person it belongs to, from 0 within each client;
             None: that is not known.
 
@@ -50,6 +52,7 @@ class Population(Sequence[Samples]):
     offsets: Tensor
     names: tuple[str, ...] = ()
     is_elsewhere: bool = False
+    columns: tuple[str, ...] = ()
     persons: Tensor | None = None
 
     @classmethod
@@ -88,10 +91,33 @@ class Population(Sequence[Samples]):
         x, y = (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64)) if like is None else (part[:0] for part in like)
         return cls(x, y, torch.zeros(0, dtype=torch.int64), samples * torch.arange(clients + 1), is_elsewhere=True)
 
+    @classmethod
+    def open(cls, folder: Path | str) -> "Population":
+        """A population on disk: the folder that `Population.write` or a `PopulationWriter` wrote."""
+        from tacit.core.population_files import open_population  # it needs this class
+
+        return open_population(folder)
+
+    @classmethod
+    def write(cls, folder: Path | str, clients: Iterable[Samples]) -> "Population":
+        """Write clients' samples to a new folder, one client after the other, and open it: they stay on disk."""
+        from tacit.core.population_files import write_population
+
+        return write_population(folder, clients)
+
     @property
     def sizes(self) -> Tensor:
         """The number of samples of every client."""
         return self.offsets.diff()
+
+    def sizes_of(self, clients: Tensor) -> Tensor:
+        """The number of samples of each of these clients, in time that does not depend on the others."""
+        return self.offsets[clients + 1] - self.offsets[clients]
+
+    @property
+    def mean_size(self) -> float:
+        """The mean number of samples of a client."""
+        return int(self.offsets[-1] - self.offsets[0]) / len(self)
 
     @property
     def unit(self) -> Unit:
@@ -144,32 +170,47 @@ class Population(Sequence[Samples]):
         return self.x[chosen], self.y[chosen]
 
 
+def check_not_empty(sizes: Sequence[int], label: Callable[[int], str]) -> None:
+    """Raise `DataError` if a client has no samples."""
+    empty = [client for client, size in enumerate(sizes) if size <= 0]
+    if empty:
+        raise DataError(
+            f"Expected every client to have data, but {label(empty[0])} has none "
+            f"({len(empty)} of {len(sizes)} are empty). Remove empty clients."
+        )
+
+
 def read_clients(
     clients: object, persons: object, target: str | None, inputs: InputFields | None
 ) -> tuple[Population, InputFields | None]:
     """The clients' data in one pool, with the ids of persons if there are any, and how their inputs are packed."""
     if isinstance(clients, Population):
         return clients if persons is None else clients.with_persons(persons), inputs
-    names, rows = [], []
+    names: list[str] = []
+    rows: list[client_samples.ClientSamples] = []
     for who, data in client_samples.each_client(clients):
         names.append(who)
-        rows.append(client_samples.read_rows(data, who, target))
+        found = client_samples.read_rows(data, who, target)
+        rows.append(found.aligned(rows[0].columns if rows else (), who))
     expect(len(rows) > 0, "at least one client, got none")
+    check_not_empty([each.count for each in rows], lambda client: names[client])
     first = rows[0].x
     fields = None if isinstance(first, Tensor) else inputs or InputFields.of(first)
     x, y = client_samples.pool(rows, names, fields)
     parts = torch.split(torch.arange(len(x)), [each.count for each in rows])
     named = tuple(str(name) for name in clients) if isinstance(clients, Mapping) else ()
-    found = Population.split(x, y, parts, named)
-    return found if persons is None else found.with_persons(persons), fields
+    made = replace(Population.split(x, y, parts, named), columns=rows[0].columns)
+    return made if persons is None else made.with_persons(persons), fields
 
 
-def read_held(data: object, name: str, target: str | None, inputs: InputFields | None) -> Samples | None:
-    """Held-out or public data."""
+def read_held(
+    data: object, name: str, target: str | None, inputs: InputFields | None, columns: tuple[str, ...]
+) -> Samples | None:
+    """Held-out or public data, with the clients' columns."""
     if data is None:
         return None
     who = f"the {'held-out' if name == 'test' else name} data"
-    rows = client_samples.read_rows(data, who, target)
+    rows = client_samples.read_rows(data, who, target).aligned(columns, who)
     if isinstance(rows.x, Tensor):  # of one input, or packed before
         return rows.x, rows.y
     return client_samples.pool([rows], [who], inputs)

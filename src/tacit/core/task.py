@@ -19,19 +19,22 @@ from tacit.core.adapted import (
     check_task_model,
     floats_of,
     full_precision,
+    made,
 )
-from tacit.core.intake.persons import take_person_column
+from tacit.core.intake.persons import take_person_column, without_person_column
 from tacit.core.intake.table_task import TableSettings, task_arguments
 from tacit.core.intake.tensors import is_mapped
 from tacit.core.keys import Key
 from tacit.core.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
+    FunctionLoss,
     MeanSquared,
     RootBrier,
     RootMeanSquared,
     SequenceCrossEntropy,
     as_loss,
+    unreduced,
 )
 from tacit.core.population import Population, Samples, read_clients, read_held
 from tacit.core.preprocessing import Preprocessing
@@ -141,8 +144,13 @@ class Task:
         if isinstance(persons, str) and not isinstance(clients, Population):
             clients, persons = take_person_column(clients, persons)
         population, inputs = read_clients(clients, persons, self.target, self.inputs)
+        set_field("test", without_person_column(self.test, self.patient))
+        set_field("public", without_person_column(self.public, self.patient))
         set_field("patient", None)
-        held = {name: read_held(getattr(self, name), name, self.target, inputs) for name in ("test", "public")}
+        held = {
+            name: read_held(data, name, self.target, inputs, population.columns)
+            for name, data in (("test", self.test), ("public", self.public))
+        }
         loss = _loss_for(self.loss, population.y)
         set_field("loss", loss)
         set_field("inputs", inputs)
@@ -188,7 +196,7 @@ class Task:
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(key.integer())
-                model = self.model()
+                model = made(self.model)
         if not isinstance(model, nn.Module):
             raise ModelError(f"Expected the task's model to be a torch.nn.Module, got {type(model).__name__}.")
         return adapted(full_precision(model), self.population.x, self.inputs, self.output)
@@ -242,6 +250,11 @@ def _loss_for(loss: object, y: Tensor) -> Any:
     """The loss that was given; cross-entropy over every position, if labels have several."""
     found = as_loss(loss)
     several = y.dim() >= 2 and y.shape[1:] != (1,) and not y.is_floating_point()
+    if isinstance(loss, nn.CrossEntropyLoss):
+        if y.is_floating_point() and y.dim() > 1:  # probabilities of the classes
+            return FunctionLoss(unreduced(loss))
+        if several and loss.label_smoothing == 0:
+            return SequenceCrossEntropy(None if loss.weight is None else tuple(loss.weight.tolist()), loss.ignore_index)
     if type(found) is CrossEntropy and several and not _one_hot(y):
         return SequenceCrossEntropy(found.weight)
     return found

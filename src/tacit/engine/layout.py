@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from tacit.core import BinaryCrossEntropy, DenseRows, Key, MaskedRows, MeanSquared, RootMeanSquared, Task
-from tacit.core.adapted import AdaptedModel, check_output
-from tacit.core.intake.client_samples import capitalized
+from tacit.core.adapted import AdaptedModel, check_output, first_line, floats_of
+from tacit.core.intake.data_sets import capitalized
 from tacit.errors import DataError, ModelError, UserError
 
 REAL = (MeanSquared, RootMeanSquared, BinaryCrossEntropy)  # losses whose outputs have one column per target
@@ -65,7 +66,7 @@ class Layout:
         """The parameters as views of a flat vector, or of a stack of them (leading dimensions are kept)."""
         parts = torch.split(flat, list(self.sizes), dim=-1)
         leading = flat.shape[:-1]
-        return {n: p.view(*leading, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
+        return {n: p.view((*leading, *s)) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
     def flatten(self, model: nn.Module) -> Tensor:
         """A copy of the module's trainable parameters as one vector."""
@@ -141,7 +142,7 @@ def make_model(task: Task, seed: int, number: int = 0) -> nn.Module:
         seed: of the run; the initial weights depend on it if the task has a function.
         number: which of several hypotheses to create.
     """
-    model = copy.deepcopy(task.make_model(Key.from_seed(seed, "shared").child("model", number))).train()
+    model = _own_copy(task, Key.from_seed(seed, "shared").child("model", number)).train()
     check_model(model)
     if task.population.is_elsewhere:  # every site checks its own samples
         return model
@@ -150,6 +151,19 @@ def make_model(task: Task, seed: int, number: int = 0) -> nn.Module:
         model, outputs = AdaptedModel(model, column=True), outputs[:, None]
     _check_targets(outputs, task)
     return model
+
+
+def _own_copy(task: Task, key: Key) -> nn.Module:
+    """The task's module; a copy, if it is the user's own and not made by a function."""
+    model = task.make_model(key)
+    if not isinstance(task.model, nn.Module):
+        return model
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:  # of lazy, pruned or weight-normed modules
+        raise ModelError(
+            f"The model cannot be copied: {first_line(error)}. Give a function that makes it: model=lambda: ..."
+        ) from error
 
 
 def check_model(model: nn.Module) -> None:
@@ -168,12 +182,15 @@ def check_model(model: nn.Module) -> None:
         raise ModelError(
             f"Expected parameters of one type, got {', '.join(sorted(map(str, types)))}. Convert with .float()."
         )
-    for name, module in modules_of(model, (_BatchNorm,)):
-        if module.running_mean is not None:
+    for name, module in modules_of(model, (_BatchNorm, _InstanceNorm)):
+        if module.running_mean is not None and module.track_running_stats:
+            instead = (
+                "tacit.tasks.models.with_group_norm(model), or with_local_batch_norm(model) to normalise by the "
+                "statistics of each batch"
+            )
             raise ModelError(
                 f"{type(module).__name__} {name!r} keeps running statistics, which federated training neither averages "
-                "nor protects. Use tacit.tasks.models.with_group_norm(model), or with_local_batch_norm(model) "
-                "to normalise by the statistics of each batch."
+                f"nor protects. Use {instead if isinstance(module, _BatchNorm) else 'track_running_stats=False'}."
             )
 
 
@@ -215,14 +232,41 @@ def _outputs(model: nn.Module, task: Task) -> Tensor:
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
             found = model(population.x[samples])
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            if isinstance(error, UserError):
-                raise
-            reason = str(error).strip().splitlines()[:1]
+        except UserError:
+            raise
+        except Exception as error:  # a user's module may fail in any way
             raise ModelError(
-                f"The model does not accept the task's samples ({_described(task)}): {''.join(reason)}"
+                f"The model does not accept the task's samples ({_described(task)}): {_reason(model, task, error)}"
+                f"{_sample_advice(model, task, error)}"
             ) from error
     return check_output(found, task.output)
+
+
+def _reason(model: nn.Module, task: Task, error: Exception) -> str:
+    """What the module says to samples of the type in which it computes, where those are the problem."""
+    x = task.population.x
+    if task.inputs is None and x.dtype != floats_of(model) and not isinstance(error, IndexError):
+        try:
+            model(x[:2].to(floats_of(model)))
+        except Exception as other:  # a user's module may fail in any way
+            error = other
+    plain = isinstance(error, RuntimeError | ValueError | TypeError | IndexError)
+    return first_line(error) if plain else f"{type(error).__name__}: {first_line(error)}"
+
+
+def _sample_advice(model: nn.Module, task: Task, error: Exception) -> str:
+    """The line that would fix the most frequent mistakes."""
+    x = task.population.x
+    if task.inputs is None and x.dim() == 1:
+        return ". Give each sample a dimension: x[:, None]."
+    if isinstance(error, IndexError) and not x.is_floating_point():
+        return f". The largest number in the inputs is {int(x.max())}: give an embedding more rows than that."
+    convolution = any(True for _ in modules_of(model, (nn.Conv2d,)))
+    if convolution and x.dim() == 4 and x.shape[-1] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
+        return ". These look like images with the channels last: use x.permute(0, 3, 1, 2), or x.transpose in NumPy."
+    if convolution and x.dim() == 3:
+        return ". Images need a channel: x[:, None]."
+    return ""
 
 
 def _described(task: Task) -> str:

@@ -5,7 +5,8 @@ cohort and the model, never on the number of workers, so that sums are the same 
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, Self
@@ -14,15 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core import ClientKeys, Descent, Key, Loss, Perturbation, Population, Rows, Samples, Task
+from tacit.core.adapted import first_line
 from tacit.core.rows import ClippedSum
+from tacit.core.schema import listed
 from tacit.core.wave import Shapes
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout, has_batch_statistics, has_dropout, is_slow_under_vmap
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
-from tacit.engine.learners.records import AutoRecords, RecordLearner
+from tacit.engine.learners.records import CANNOT_MAP, AutoRecords, RecordLearner
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.scoring import HypothesisScorer
+from tacit.errors import ModelError, TacitError
 
 CACHE = 8 << 20  # bytes of weights and inputs per wave; the best of 4, 8 and 12 MiB with 32 MiB of shared cache
 LARGEST = 128  # clients of a small model; more would leave too few waves for the workers
@@ -120,7 +124,7 @@ class StackedClients:
 
     @property
     def samples(self) -> Tensor:
-        return self.population.sizes[self.clients]
+        return self.population.sizes_of(self.clients)
 
     @property
     def units(self) -> Tensor:
@@ -132,7 +136,8 @@ class StackedClients:
 
     def descend(self, weights: Tensor, descent: Descent) -> Rows:
         batches = plan_batches(self.population, self.clients, descent, weights.dtype)
-        return self.learner.descend(weights, batches, descent, self.clients)
+        with self._reported():
+            return self.learner.descend(weights, batches, descent, self.clients)
 
     def clipped_sums(
         self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
@@ -143,6 +148,20 @@ class StackedClients:
             x, y = population.x[index], population.y[index]
             found.append(self.learner.records.clipped_sum(own, x, y, clip, mask, counts))
         return found
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """What the user's module or loss raises, with the clients on which it failed."""
+        try:
+            yield
+        except TacitError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+            whose = listed(map(self.population.label, self.clients.tolist()[:3]))
+            raise ModelError(
+                f"The model or the loss failed on a batch of {whose}{' and others' * (len(self.clients) > 3)}: "
+                f"{type(error).__name__}: {first_line(error)}. Batches can have any size from one sample on."
+            ) from error
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         pairs = zip(weights, self.clients.tolist(), strict=True)
@@ -164,7 +183,7 @@ def divide(cohort: Tensor, population: Population, owned: int, least: int, fewes
     """
     if len(cohort) == 0:
         return []
-    sizes = population.sizes[cohort]
+    sizes = population.sizes_of(cohort)
     ordered = cohort[torch.argsort(sizes, stable=True)]
     count = -(-len(cohort) // _wave_size(len(cohort), population, owned, least, fewest))
     return list(torch.tensor_split(ordered, count))
@@ -172,7 +191,7 @@ def divide(cohort: Tensor, population: Population, owned: int, least: int, fewes
 
 def _wave_size(cohort: int, population: Population, owned: int, least: int, fewest: int) -> int:
     sample = population.x[0].numel() * population.x.element_size()
-    samples = int(population.sizes.float().mean().clamp(max=64))
+    samples = int(min(population.mean_size, 64))
     held = owned * population.x.element_size() + sample * samples
     fits = min(max(CACHE // held, least), LARGEST)
     if owned * samples <= LIGHT:
@@ -191,6 +210,6 @@ def _can_map(functional: FunctionalLearner, like: Samples) -> bool:
         warnings.simplefilter("error")
         try:
             functional.descend(weights, batches, _ONE_STEP, numbers)
-        except (RuntimeError, ValueError, TypeError, NotImplementedError, Warning):
+        except CANNOT_MAP:
             return False
     return True

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tacit.errors import UserError
+from tacit.errors import TacitError, UserError
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 PIN = re.compile(r"sha256:[0-9a-f]{64}")
@@ -32,11 +32,24 @@ def load(name: str, what: str) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise UserError(f"Could not load {what} {name}: {error}. Install its package here.") from error
+        raise UserError(
+            f"Could not load {what} {name}: {error}. Install its package here, or correct the name."
+        ) from error
     if not callable(found):
         raise UserError(f"Expected {what} {name} to be a function, got {type(found).__name__}.")
     function_found: Callable[..., Any] = found
     return function_found
+
+
+def call(name: str, what: str) -> Any:
+    """What the function with this name returns; an error of its own is a `UserError` that says so."""
+    function = load(name, what)
+    try:
+        return function()
+    except TacitError:
+        raise
+    except Exception as error:
+        raise UserError(f"{name} raised {type(error).__name__}: {error}. Call it in Python to see where.") from error
 
 
 def pin(name: str, what: str) -> str:

@@ -13,7 +13,7 @@ anything of it has another plan, which no site has accepted.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,13 +22,14 @@ from typing import Annotated, Any
 import torch
 from msgspec import Meta, Struct
 from msgspec import field as member
+from torch import nn
 
 from tacit import core, methods
 from tacit.core import Loss, Method, Noise, Population, Samples, Task
 from tacit.core.record_text import parse, records_of
 from tacit.core.serialization import Source, convert, read_toml
 from tacit.core.task import TestOverlap
-from tacit.errors import DataError, UserError, expect
+from tacit.errors import DataError, PublicDataError, UserError, expect
 from tacit.federation import entry_points
 from tacit.federation.site_directory import Directory, read_directory
 from tacit.federation.suitability import federated, obstacle
@@ -191,10 +192,34 @@ class FederationPlan:
             model=make, clients=clients, public=public, loss=self.loss_record, name=self.model, test_overlap=overlap
         )
 
+    def misfits(self, samples: Samples, whose: str) -> Iterator[str]:
+        """Why the model cannot be trained on these samples, a sentence; nothing if it can."""
+        x, y = samples
+        if not len(y):
+            yield f"Expected samples in {whose}, got none."
+            return
+        some = torch.tensor([0, int(y.argmax())] if y.ndim == 1 else [0])  # the largest class number is among them
+        made = entry_points.call(self.model, "the model")
+        if not isinstance(made, nn.Module):
+            yield f"Expected {self.model} to return a torch.nn.Module, got {type(made).__name__}."
+            return
+        try:
+            with torch.no_grad():
+                made.eval()
+                self.loss_record.per_sample(made(x[some]), y[some])
+        except Exception as error:  # whatever a model does with data of another shape
+            yield (
+                f"The model {self.model} does not fit {whose}, whose inputs have the shape {tuple(x.shape[1:])}: "
+                f"{str(error).splitlines()[0]}. Use the columns and classes that the plan's model expects."
+            )
+
     def run_plan(self, noise: Noise = "secret") -> Plan:
         """What the server runs: a model, the number of sites, and no data but public ones."""
         public = None if not self.public else load_samples(self.public, "the public data")
-        return Plan(
+        problems = [] if public is None else [*self.misfits(public, f"the public data {self.public}")]
+        if problems:
+            raise DataError(problems[0])
+        made = Plan(
             method=self.method,
             task=self.task_of(Population.elsewhere(self.population, public, self.records), public),
             seed=self.seed,
@@ -202,6 +227,14 @@ class FederationPlan:
             args=self.args,
             noise=noise,
         )
+        try:
+            _ = made.simulation.initial_state
+        except PublicDataError:
+            raise DataError(
+                f"{self.method_name} needs public samples at the server, and the plan has none. Add "
+                'public = "package.module:function", which returns (x, y), or use a method that needs none.'
+            ) from None
+        return made
 
 
 def read_plan(path: Path) -> FederationPlan:
@@ -218,7 +251,7 @@ def _arguments(table: _Canonical) -> dict[str, Any]:
 
 def load_samples(name: str, what: str) -> Samples:
     """The samples `(x, y)` that a function returns."""
-    return check_samples(entry_points.load(name, what)(), f"{what} {name}")
+    return check_samples(entry_points.call(name, what), f"{what} {name}")
 
 
 def check_samples(found: object, what: str) -> Samples:

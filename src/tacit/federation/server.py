@@ -121,7 +121,8 @@ class FederationServer:
             if waited >= self.plan.patience.talk:
                 raise TooFewClientsError(
                     f"Expected at least {self.least} of {self.plan.population} sites, got {len(present)}. "
-                    f"{self.sites.explanation()}Start the others, and resume the run."
+                    f"{self.sites.explanation()}Start those that are absent, let those that refused review the plan, "
+                    "and resume the run."
                 )
             self._sleep(POLL)
             waited += POLL

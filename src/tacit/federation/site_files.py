@@ -113,6 +113,11 @@ class SiteFiles:
         return self.state / "ledger.db"
 
     @property
+    def has_ledger(self) -> bool:
+        """Whether anything was charged; a file that a crash left empty is not a ledger yet."""
+        return self.ledger.exists() and self.ledger.stat().st_size > 0
+
+    @property
     def log(self) -> Path:
         return self.state / "log.jsonl"
 
@@ -160,7 +165,7 @@ class SiteFiles:
         """What the site's ledger holds."""
         from tacit.privacy.ledger import Ledger
 
-        if not self.ledger.exists():
+        if not self.has_ledger:
             return Counter()
         with Ledger.open(self.ledger) as ledger:
             return sum((_releases(entry) for entry in ledger.entries), Counter[Release]())
@@ -171,7 +176,9 @@ class SiteFiles:
         found = review(plan, self.allow, self.spent(), samples)
         if plan.directory != self.directory:
             problem = "The plan's sites and keys are not those of this site's pinned directory."
-            return replace(found, objections=(problem, *found.objections))
+            found = replace(found, objections=(problem, *found.objections))
+        if found.accepted:  # only code that is allowed is called
+            found = replace(found, objections=tuple(plan.misfits(self.load_data()[0], "this site's data")))
         return found
 
     def record(self, plan: FederationPlan, *, accepted: bool, found: Review) -> Verdict:
@@ -221,7 +228,7 @@ class SiteFiles:
 
     def _all_data(self) -> tuple[object, object]:
         if not self.table.data.endswith(".csv"):
-            found = entry_points.load(self.table.data, "the data")()
+            found = entry_points.call(self.table.data, "the data")
             if not isinstance(found, tuple) or len(found) != 2:
                 raise DataError(f"Expected {self.table.data} to return (x, y), or two such pairs.")
             return found
@@ -251,20 +258,34 @@ def read_table(path: Path, target: str, client: str = "") -> Samples:
         if name not in columns:
             raise DataError(f"Expected a column {name!r} in {path}, got {', '.join(list(columns)[:20])}.")
     inputs = [name for name in columns if name not in (target, client)]
-    return torch.stack([_numbers(columns[name], name, path) for name in inputs], 1), _classes(columns[target], path)
+    return torch.stack([_numbers(columns[name], name, path) for name in inputs], 1), _classes(
+        columns[target], target, path
+    )
 
 
 def _numbers(values: list[str], name: str, path: Path) -> Tensor:
+    for line, value in enumerate(values, 2):  # after the header
+        if not _is_finite(value):
+            raise DataError(
+                f"Expected numbers in column {name!r} of {path}, got something else in row {line}. Correct it, "
+                "or use a function that encodes and imputes (data)."
+            )
+    return torch.tensor([float(value) for value in values])
+
+
+def _is_finite(value: str) -> bool:
     try:
-        return torch.tensor([float(value) for value in values])
+        return math.isfinite(float(value))
     except ValueError:
-        raise DataError(f"Expected numbers in column {name!r} of {path}. Use a function that encodes them.") from None
+        return False
 
 
-def _classes(values: list[str], path: Path) -> Tensor:
-    numbers = _numbers(values, "target", path)
+def _classes(values: list[str], name: str, path: Path) -> Tensor:
+    numbers = _numbers(values, name, path)
     if bool((numbers != numbers.round()).any()) or bool((numbers < 0).any()):
-        raise DataError(f"Expected class numbers from 0 in the target of {path}. Use a function for other targets.")
+        raise DataError(
+            f"Expected class numbers from 0 in column {name!r} of {path}, the target. Use a function for other targets."
+        )
     return numbers.long()
 
 

@@ -259,7 +259,7 @@ class Site:
         ((release, times),) = counts.items()
         run, label = f"{asked.plan.hex()[:16]} {asked.run.hex()}", plan.plan.method_name
         of_record = release.unit is Unit.RECORD
-        terms = () if self.files.ledger.exists() else (default_accountant(*(() if of_record else (release,))),)
+        terms = () if self.files.has_ledger else (default_accountant(*(() if of_record else (release,))),)
         with Ledger.open(self.files.ledger, budget, *terms) as ledger:
             charge = RecordCharge({0: Repeated(release, times)}) if of_record else release
             ledger.reserve(run, asked.round + 1, charge, label, now.clients.of(0).digest)

@@ -7,35 +7,28 @@ digests, and no request of any kind; everything that comes from files is escaped
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files as resources
-from math import ceil
 
 import torch
 
-from tacit.core.prices import Adjacency
 from tacit.core.schema import SLOTS
-from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
+from tacit.privacy.guarantee import Guarantee
 from tacit.report import run_groups
 from tacit.report.cards import who_sees
 from tacit.report.chart_data import Chart, run_charts
+from tacit.report.guarantee_section import show_guarantee
 from tacit.report.labels import number, size
 from tacit.report.markup import Html, details, element, join, pairs, section, table
 from tacit.report.parties import draw_parties, parties_of
-from tacit.report.run_data import ERRORS, RunData, detection_limit
+from tacit.report.run_data import ERRORS, RunData
 from tacit.report.run_groups import RunGroup
 from tacit.runs.bandwidth import Savings
 
 STYLES, SCRIPTS = ("uplot.min.css", "page.css"), ("uplot.min.js", "charts.js")
 BADGES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
-FALSE_ALARMS, WEAK = 0.01, 0.5  # of a test, and how often it may detect a unit before the bound is called weak
-TESTS: dict[str, tuple[str, str, str]] = {  # by adjacency: what is tested, when an alarm is false, and what it finds
-    Adjacency.ADD_OR_REMOVE: ("whether a {unit} is in the data", "are not", "one that is"),
-    Adjacency.ZERO_OUT: ("whether a {unit} sent its update or zeros", "sent zeros", "an update"),
-    Adjacency.REPLACE_ONE: ("which of two data sets a {unit} has", "have the first", "the second"),
-}
 BAR = element("span", "share as a bar", class_="unseen")
 GIVEN = ("rounds", "budget", "patience", "report_delta")  # fields of a method beside its pieces
 
@@ -157,7 +150,7 @@ def _seconds(value: float) -> str:
 
 def _run_sections(run: RunData) -> Iterator[Html]:
     yield section(
-        "guarantee", "What is guaranteed, and what is not", _guarantee(run.guarantee, run.manifest.method.nominal)
+        "guarantee", "What is guaranteed, and what is not", show_guarantee(run.guarantee, run.manifest.method.nominal)
     )
     yield section("parties", "Who sees what", _parties(run))
     yield section("training", "Training", _charts(run_charts(run.reports, run.budget)), _final(run))
@@ -170,69 +163,6 @@ def _run_sections(run: RunData) -> Iterator[Html]:
 
 def _sign() -> Html:
     return pairs([(name, "") for name in ("Name", "Role", "Date", "Signature")], "sign")
-
-
-def _guarantee(guarantee: Guarantee | LeakageGuarantee, nominal: Mapping[str, float] | None = None) -> Html:
-    """The guarantee in its own words, what it means for a test, and what it does not cover."""
-    lines = str(guarantee).splitlines()
-    sentences = [line for line in lines if not line.startswith("  ")]
-    uncovered = [line.strip() for line in lines if line.startswith("  ")]
-    heading = next((line for line in sentences if line in ("Not covered:", "Note:")), "")
-    statement, *others = [line for line in sentences if line != heading]
-    proved = guarantee.proved
-    first = statement if proved else f"Nothing is proved: {statement.removeprefix('none: ')}"
-    kind = "statement" if proved and _limit(guarantee) <= WEAK else "statement weak" if proved else "statement none"
-    parts: list[Html | None] = [element("div", element("p", first), _meaning(guarantee), class_=kind)]
-    columns = []
-    if others:
-        columns.append(element("div", element("h3", "What it rests on"), _list(others)))
-    if uncovered:
-        title = "What it does not cover" if proved else "Note"
-        columns.append(element("div", element("h3", title), _list(uncovered)))
-    parts.append(element("div", *columns, class_="columns") if columns else None)
-    if nominal:
-        figures = [[name, number(value)] for name, value in nominal.items()]
-        parts.append(table("Nominal figures of the method's paper; they are no guarantee", ["figure", "value"], figures,
-                           numbers=1))  # fmt: skip
-    return join(parts)
-
-
-def _meaning(guarantee: Guarantee | LeakageGuarantee) -> Html | None:
-    """What (ε, δ) means for a test of who took part."""
-    if not isinstance(guarantee, Guarantee) or guarantee.epsilon is None:
-        return None
-    limit = _limit(guarantee)
-    weak = " Such a bound promises little by itself; tacit audit and tacit attack measure what attacks really find."
-    tests, others, found = TESTS.get(guarantee.adjacency, TESTS[Adjacency.ADD_OR_REMOVE])
-    return element(
-        "p",
-        f"In other words: whoever, of those named above, tests {tests.format(unit=guarantee.unit)}, and is wrong about "
-        f"{FALSE_ALARMS:.0%} of those that {others}, detects {found} with a probability of at most "
-        f"{limit_in_words(limit)}. Without any information it would be {FALSE_ALARMS:.0%}.{weak * (limit > WEAK)}",
-    )
-
-
-def _limit(guarantee: Guarantee | LeakageGuarantee) -> float:
-    """How often a test can detect a unit at most; 0 where that is not known."""
-    if not isinstance(guarantee, Guarantee) or guarantee.epsilon is None:
-        return 0.0
-    return detection_limit(guarantee.epsilon, guarantee.delta or 0.0, FALSE_ALARMS)
-
-
-def limit_in_words(value: float) -> str:
-    """A bound on a probability, rounded up.
-
-    Example:
-        >>> limit_in_words(0.02719), limit_in_words(0.99966), limit_in_words(0.9999999)
-        ('2.8 %', '99.97 %', '100 %, which is no limit')
-    """
-    digits = 1 if value < 0.99 else 2
-    percent = ceil(value * 10 ** (2 + digits)) / 10**digits
-    return "100 %, which is no limit" if percent >= 100 else f"{percent:g} %"
-
-
-def _list(sentences: Sequence[str]) -> Html:
-    return element("ul", *(element("li", sentence) for sentence in sentences))
 
 
 def _parties(run: RunData) -> Html:
@@ -414,7 +344,7 @@ def _comparison_sections(found: Sequence[RunGroup], notes: Sequence[str]) -> Ite
     )  # fmt: skip
     yield section("curves", "Over rounds", _charts(run_groups.group_charts(found)))
     parts = [
-        join([element("h3", labels), _guarantee(guarantee)])
+        join([element("h3", labels), show_guarantee(guarantee)])
         for labels, guarantee in run_groups.guarantees(found).items()
     ]
     yield section("guarantee", "What is guaranteed, and what is not", *parts)

@@ -46,6 +46,7 @@ from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import SUFFIX, LedgerHead
 from tacit.runs import checkpoint, guarantee_file, key_file
 from tacit.runs.manifest import NEW_RUN, Manifest, Status
+from tacit.runs.repetitions import shortened, with_all_bytes
 
 if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
@@ -117,7 +118,8 @@ class RunDirectory:
     def record(self, state: State, report: Report) -> None:
         """Append a round, and write a checkpoint if the last one is some seconds old."""
         caveat = {"caveat": self.manifest.caveat} if self.manifest.caveat else {}
-        line = write_json({**asdict(report), **caveat})
+        short = {"up": shortened(report.up), "down": shortened(report.down)}
+        line = write_json({**asdict(report), **short, **caveat})
         with files.storage_errors(self.path / ROUNDS):
             self._append(line)
         if self.every_round or time.monotonic() - self._last_checkpoint >= SECONDS_BETWEEN_CHECKPOINTS:
@@ -156,9 +158,14 @@ class RunDirectory:
         self._erase_key()
         self._write_status("finished")
 
-    def ledger_for(self, method: Method) -> Path | None:
-        """The run's own ledger, which is used unless a shared one is given; None without a budget."""
-        return None if method.budget is None else self.path / LEDGER
+    def ledger_for(self, method: Method, *, repeats: bool = False) -> Path | None:
+        """The run's own ledger, which is used unless a shared one is given; None: it needs none.
+
+        It needs one for its budget and, if a repeated round is another release (`repeats`), to remember attempts that
+        a crash has ended.
+        """
+        charged = method.accounted or method.accounts_records
+        return self.path / LEDGER if method.budget is not None or (repeats and charged) else None
 
     def note(self, ledger: "Ledger | None") -> None:
         """Note the head of the run's ledger in the manifest, now and with every checkpoint.
@@ -359,7 +366,7 @@ def _parse_lines(lines: list[bytes], file: Path, first: int = 1) -> tuple[Report
         earlier = any(name in line for name in _EARLIER_KEYS)  # to look for them in every value takes long
         renamed = _RENAMED if earlier else {}
         source = Source(label=f"line {number} of {file}", error=RunError, advice=NEW_RUN, closed=False, renamed=renamed)
-        report = read_json(line, Report, source, strict=False)
+        report = with_all_bytes(read_json(line, Report, source, strict=False), source)
         if report.round != number:
             raise source.problem(f"Expected {source.label} to be of round {number}, got round {report.round}.")
         reports.append(report)

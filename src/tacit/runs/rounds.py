@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from tacit.privacy.record_charging import RecordCharges
 
 
+NO_LIMIT = 1e9  # the ε of a ledger that only remembers
+
+
 class RoundSource(Protocol):
     """Who plays the rounds of a run."""
 
@@ -295,6 +298,7 @@ def open_charges(
     ledger: Path | None,
     name: str,
     noted: "Iterable[tuple[str, LedgerHead]]" = (),
+    limit: float | None = None,
 ) -> Iterator[Charged]:
     """A run's privacy charges, with its ledger held open; empty for a method without (ε, δ) accounting.
 
@@ -304,6 +308,7 @@ def open_charges(
         ledger: the file of the ledger; None: nothing outlives the run.
         name: the run's name in the ledger.
         noted: heads of ledgers that were noted earlier, and where: the ledger must continue those that are its own.
+        limit: the ε of a new ledger where the method has no budget; None: it must have one.
     """
     method = plan.method
     if not (method.accounted or method.accounts_records):
@@ -316,7 +321,7 @@ def open_charges(
         return
     from tacit.privacy.ledger import Ledger
 
-    with Ledger.open(ledger, *(() if ledger.exists() else _terms(plan))) as opened:
+    with Ledger.open(ledger, *(() if ledger.exists() else _terms(plan, limit))) as opened:
         for where, head in noted:
             if head.ledger == opened.head.ledger:
                 opened.check_continues(head, where)
@@ -337,12 +342,13 @@ def _begin(plan: Plan, done: Sequence[Report], ledger: "Ledger | None" = None, n
     return Charged(clients, records)
 
 
-def _terms(plan: Plan) -> "tuple[Budget | None, Accountant | None]":
+def _terms(plan: Plan, limit: float | None) -> "tuple[Budget | None, Accountant | None]":
     """Budget and accountant of a new ledger."""
     from tacit.privacy.charging import accountant_for
 
     method = plan.method
-    return method.budget, accountant_for(method, len(plan.task.population)) if method.accounted else None
+    budget = method.budget if method.budget is not None or limit is None else Budget(limit, method.delta)
+    return budget, accountant_for(method, len(plan.task.population)) if method.accounted else None
 
 
 def new_ratchet(plan: Plan) -> Ratchet | None:

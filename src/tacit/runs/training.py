@@ -18,6 +18,7 @@ from tacit.runs.directory import TABLE, RunDirectory
 from tacit.runs.records import Plan, Run
 from tacit.runs.round_logs import RoundLog, logged, rounds_csv
 from tacit.runs.rounds import (
+    NO_LIMIT,
     RoundSource,
     Simulated,
     charged_rounds,
@@ -50,7 +51,7 @@ def train(
         task: the model and the data.
         seed: decides what may be public: initial weights, masks, what is learnt from public data.
         workers: worker processes; None: one per processor; `ray`, `ray:4`, `ray://host:port`: actors of a Ray cluster.
-        device: where to compute, `cpu` or an accelerator's name.
+        device: where to compute: `cpu`, or an accelerator's name, which is passed to PyTorch and has not been tested.
         evaluate_every: evaluate on held-out data every `n` rounds; the last round is always evaluated.
         out: the run's directory, for its manifest, rounds, checkpoint and model; None: no files.
         resume: continue the run that an interrupted call left in `out`.
@@ -145,8 +146,9 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
     """The same, with every round recorded in the directory."""
     run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
     try:
-        where, name = ledger or directory.ledger_for(plan.method), directory.manifest.run
-        with open_charges(plan, run.history, where, name, directory.noted_heads()) as charged:
+        own = directory.ledger_for(plan.method, repeats=source.checkpoints_every_round)
+        name, limit = directory.manifest.run, NO_LIMIT if ledger is None else None
+        with open_charges(plan, run.history, ledger or own, name, directory.noted_heads(), limit) as charged:
             run = charged.of(run)
             directory.note(charged.ledger)
             directory.every_round = source.checkpoints_every_round

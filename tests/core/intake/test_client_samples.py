@@ -1,6 +1,10 @@
 """Data as people have them: each kind works, or is refused with the sentence that helps."""
 
+import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +15,19 @@ import pyarrow
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import tacit
+from tacit.core.intake import client_samples, data_sets
 from tacit.core.intake.tensors import is_mapped
 
 X = np.random.default_rng(0).normal(size=(12, 3))
@@ -59,6 +73,35 @@ class HuggingFace:
         return {name: column[which] for name, column in self.columns.items()}
 
 
+class Streamed:
+    """As much of a streamed data set of Hugging Face as intake relies on."""
+
+    column_names, features = ["x", "label"], {"x": None, "label": None}
+
+    def __iter__(self) -> Iterator[Any]:
+        return ({"x": x.tolist(), "label": int(y)} for x, y in zip(X, Y, strict=True))
+
+
+class Broken(Samples):
+    def __getitem__(self, number: int) -> Any:
+        raise OSError("the disk is gone")
+
+
+class Ragged(Samples):
+    def __getitem__(self, number: int) -> Any:
+        return torch.ones(1 + number // 4), 0
+
+
+def padded(batch: list[Any]) -> Any:
+    xs, ys = zip(*batch, strict=True)
+    return nn.utils.rnn.pad_sequence(list(xs), batch_first=True), torch.tensor(ys)
+
+
+def endless() -> Iterator[Any]:
+    while True:
+        yield X[0], 0
+
+
 WORKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "tensors": lambda _: {"clients": parts(torch.tensor(X).float(), torch.tensor(Y))},
     "tensors of float64": lambda _: {"clients": parts(torch.tensor(X), torch.tensor(Y))},
@@ -91,11 +134,39 @@ WORKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "memory-mapped": lambda folder: {"clients": parts(mapped(folder), Y)},
     "a client with one sample": lambda _: {"clients": [*parts(), (X[:1] + 2, Y[:1])]},
     "targets in a column": lambda _: {"clients": parts(X, Y[:, None])},
+    "objects that are numbers": lambda _: {"clients": parts(X.astype(object), Y.astype(object))},
+    "exact numbers": lambda _: {"clients": [([[Fraction(1, 3), Decimal("2.5"), 1]] * 12, Y)]},
+    "objects that are arrays": lambda _: {"clients": [(objects(list(X)), Y)]},
+    "records of NumPy": lambda _: {"clients": [frame().to_records(index=False)], "target": "died"},
+    "a masked array without masked values": lambda _: {"clients": parts(np.ma.masked_array(X, mask=False), Y)},
+    "archives": lambda folder: {"clients": [archive(folder)], "target": "died"},
+    "records": lambda _: {"clients": [[{"x": x, "label": y} for x, y in zip(X, Y, strict=True)]]},
+    "data sets one after the other": lambda _: {"clients": [ConcatDataset([Samples(0, 5), Samples(5, 12)])]},
+    "a loader of single samples": lambda _: {"clients": [DataLoader(Samples(0, 12), batch_size=None)]},
+    "a loader of a stream": lambda _: {"clients": [DataLoader(Stream(), batch_size=5)]},
+    "a loader with a sampler": lambda _: {
+        "clients": [DataLoader(Samples(0, 12), 4, sampler=SubsetRandomSampler(range(*half))) for half in HALVES]
+    },
+    "a stream of Hugging Face": lambda _: {"clients": [Streamed()]},
+    "memory-mapped float64": lambda folder: {"clients": parts(mapped(folder, kind="f8"), Y)},
+    "an array of clients": lambda _: {"clients": objects(parts())},
 }
 
 
-def mapped(folder: Path, name: str = "x") -> np.ndarray:
-    np.save(folder / f"{name}.npy", X.astype("f4"))
+def objects(values: list[Any]) -> np.ndarray:
+    found = np.empty(len(values), dtype=object)
+    for number, value in enumerate(values):
+        found[number] = value
+    return found
+
+
+def archive(folder: Path) -> Any:
+    np.savez(folder / "client.npz", x=X, died=Y)
+    return np.load(folder / "client.npz")
+
+
+def mapped(folder: Path, name: str = "x", kind: str = "f4") -> np.ndarray:
+    np.save(folder / f"{name}.npy", X.astype(kind))
     found: np.ndarray = np.load(folder / f"{name}.npy", mmap_mode="r")
     return found
 
@@ -103,7 +174,7 @@ def mapped(folder: Path, name: str = "x") -> np.ndarray:
 @pytest.mark.parametrize("kind", WORKS)
 def test_works(kind: str, tmp_path: Path) -> None:
     task = tacit.Task(model=lambda: nn.Linear(3, 2), test=(X + 1, Y), **WORKS[kind](tmp_path))
-    assert task.population.x.dtype == torch.float32
+    assert task.population.x.dtype == (torch.float64 if kind == "memory-mapped float64" else torch.float32)
     assert task.population.y.dtype == torch.int64
     assert int(task.population.sizes.sum()) in (12, 13)
     everyone = len(task.population)
@@ -217,6 +288,36 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "one input, then two": (lambda: [(X, Y), ((X, X), Y)], "a single tensor of inputs for client 1"),
     "a scalar": (lambda: [(3.0, 1)], "a single number"),
+    "one sample": (lambda: [(X[0], Y[0])], r"For one sample write \(x\[None\], \[y\]\)"),
+    "masked values": (lambda: [(np.ma.masked_array(X, X > 0), Y)], r"inputs of client 0, got .* masked .*filled\(0\)"),
+    "masked targets": (lambda: [(X, np.ma.masked_array(Y, Y > 0))], "targets of client 0, got 6 masked values of 12"),
+    "nested tensors": (
+        lambda: [(torch.nested.as_nested_tensor([torch.zeros(2)], layout=torch.jagged), [0])],
+        "to_padded_tensor",
+    ),
+    "tensors without data": (lambda: [(torch.empty(2, 3, device="meta"), [0, 1])], "device='meta'"),
+    "objects of other shapes": (lambda: [(objects([X[0], X[0, :2]]), [0, 1])], r"got \(2,\), \(3,\). Pad"),
+    "a set": (lambda: [({1, 2}, [0, 1])], "an array of set. Give a list"),
+    "texts": (lambda: [(["good", "bad"], [0, 1])], "strings such as 'good'. .*tokenizer"),
+    "inputs, then targets": (lambda: ([X, X], [Y, Y]), r"Write clients=list\(zip\(xs, ys\)\)"),
+    "several inputs in a list": (
+        lambda: [([X, X, X], Y)],
+        r"3 samples but 12 targets. .*\(\(a, b\), y\), with a tuple",
+    ),
+    "an empty client of lists": (lambda: {"Rome": (X, Y), "Oslo": ([], [])}, "client 'Oslo' has none"),
+    "NaN as a target": (lambda: [(X, np.where(Y > 0, np.nan, 0.0))], "client 0, but 6 of 12 have none: NaN.*sample 1"),
+    "a sampler that repeats": (
+        lambda: [DataLoader(Samples(0, 12), sampler=WeightedRandomSampler([1.0] * 12, 40))],
+        "each sample of client 0 once, got WeightedRandomSampler",
+    ),
+    "a data set that fails": (
+        lambda: [Broken(0, 3)],
+        "samples of client 0 could not be read: OSError: the disk is gone",
+    ),
+    "a padded loader": (
+        lambda: [DataLoader(Ragged(0, 12), 2, collate_fn=padded)],
+        r"got \(1,\), \(2,\), .*Pad or crop",
+    ),
     "an empty loader": (lambda: [DataLoader(Samples(0, 0))], "client 0 to have samples, got none"),
     "columns without a target": (lambda: [{"a": X, "b": X}], "a column to predict in client 0, which has a, b"),
 }
@@ -229,10 +330,50 @@ def test_refused(kind: str) -> None:
         tacit.Task(model=nn.Linear(3, 2), clients=data())
 
 
+@pytest.mark.parametrize("what", ["samples", "clients", "a loader"])
+def test_what_does_not_end_is_refused(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return endless()
+
+    monkeypatch.setattr(data_sets, "MOST_SAMPLES", 50)
+    monkeypatch.setattr(client_samples, "MOST_CLIENTS", 50)
+    data: Any = {"samples": [endless()], "a loader": [DataLoader(Endless(), 5)]}.get(
+        what, ((X, Y) for _ in itertools.count())
+    )
+    with pytest.raises(tacit.DataError, match=r"to end, got 50 and no end. Take some: itertools.islice"):
+        tacit.Task(model=nn.Linear(3, 2), clients=data)
+
+
+def test_columns_are_matched_by_their_names() -> None:
+    turned = frame()[["died", "c", "a", "b"]]
+    halves = [frame()[:7], turned[7:]]
+    task = tacit.Task(
+        model=nn.Linear(3, 2), clients=halves, test=turned, target="died", public=turned, test_overlap="intended"
+    )
+    expected = torch.tensor(X).float()
+    for found in (task.population.x, task.test[0], task.public[0]):
+        assert torch.equal(found, expected)
+    again = replace(task, test=turned)
+    assert torch.equal(again.test[0], expected)
+    with pytest.raises(tacit.DataError, match=r"the columns a, b, c for client 1, .* but it lacks b"):
+        tacit.Task(model=nn.Linear(3, 2), clients=[frame(), frame().rename(columns={"b": "z"})], target="died")
+    with pytest.raises(tacit.DataError, match=r"for the held-out data, .* but it also has d"):
+        tacit.Task(model=nn.Linear(3, 2), clients=[frame()], test=frame(d=1.0), target="died")
+
+
+def test_a_loader_gives_only_what_its_sampler_chooses() -> None:
+    loaders = WORKS["a loader with a sampler"](Path())["clients"]
+    task = tacit.Task(model=nn.Linear(3, 2), clients=loaders)
+    assert task.population.sizes.tolist() == [7, 5]
+    assert torch.equal(task.population.x, torch.tensor(X).float())
+
+
 FRAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "categories": (lambda: frame(sex=["f", "m"] * 6), "column 'sex' of client 0, got str such as 'f'.*from_table"),
     "dates": (lambda: frame(day=pandas.Timestamp("2020-01-01", tz="UTC")), "column 'day' of client 0, got dates"),
-    "a missing number": (lambda: frame(d=[None, *range(11)]), "client 0 .its sample 0. has NaN"),
+    "a missing number": (lambda: frame(d=[None, *range(11)]), r"column 'd' of client 0, but 1 of 12 .*row 1.*fillna"),
+    "a missing target": (lambda: frame(died=[None, *Y[1:]]), "a target for every sample of client 0, but 1 of 12"),
     "no such column": (lambda: frame().rename(columns={"died": "dead"}), "column 'died', .* Did you mean 'dead'"),
     "only the target": (lambda: frame()[["died"]], "columns beside the target 'died', got none"),
     "equal names": (lambda: pandas.concat([frame(), frame()], axis=1), "a, b, c, died more than once"),
@@ -249,3 +390,14 @@ def test_refused_frames(kind: str, library: str) -> None:
     data = make() if library == "pandas" else polars.from_pandas(make())
     with pytest.raises(tacit.UserError, match=words):
         tacit.Task(model=nn.Linear(3, 2), clients=[data], target="died")
+
+
+@pytest.mark.parametrize("form", ["a frame", "records of NumPy"])
+def test_the_column_of_persons_is_no_input_of_held_out_data(form: str) -> None:
+    data = frame(person=np.arange(12) // 2)
+    given = data if form == "a frame" else data.to_records(index=False)
+    task = tacit.Task(
+        model=nn.Linear(3, 2), clients=[given], test=given, target="died", patient="person", test_overlap="intended"
+    )
+    assert torch.equal(task.test[0], torch.tensor(X).float())
+    assert task.population.persons is not None

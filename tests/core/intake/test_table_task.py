@@ -1,10 +1,12 @@
 """Tables as people have them become tasks, or are refused with the sentence that helps."""
 
 import builtins
+import datetime
 import gzip
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +235,17 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     ),
     "an empty folder": (lambda f: f, {"client": None}, "one CSV or Parquet file per client .*got none"),
     "infinity": (lambda _: frame(age=[np.inf] * 60), {}, "column 'age' of the table, got infinity in row 1"),
+    "one column as both": (lambda _: frame(), {"client": "died"}, "different columns as client and target .*'died' as"),
+    "a target that is dropped": (
+        lambda _: frame(),
+        {"drop": ["died"]},
+        "'died' of the table either as target or in drop",
+    ),
+    "lists": (lambda _: frame(parts=[[1, 2]] * 60), {}, r"column 'parts' of the table, got list .*drop=\['parts'\]"),
+    "a list of tables": (lambda _: [frame(), frame()], {"client": None}, "a list of 2 tables. Write a dictionary"),
+    "an index": (lambda _: frame().set_index("hospital"), {}, r"column 'hospital', .*frame.reset_index\(\)"),
+    "JSON": (lambda f: written(f, "{}", "patients.json"), {}, r"CSV or Parquet file, got .*patients.json. Convert it"),
+    "an option that is misspelt": (lambda _: frame(), {"tset": 0.3}, "got 'tset'. Did you mean 'test'"),
     "a number": (lambda _: 3, {}, "Expected a table: .* got int"),
     "a fraction": (lambda _: frame(), {"test": 1.5}, "test=1.5 to be a fraction"),
     "encoding without public rows": (lambda _: frame(), {"encoding": "public"}, "Give public"),
@@ -274,3 +287,41 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(tacit.DataError, match=r"pip install 'tacit\[data\]'"):
         read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "inputs"),
+    [
+        (pandas.to_timedelta([12.0, None] * 30, unit="h"), 2),
+        (pandas.Categorical(["low", "high", None] * 20, categories=["low", "high"], ordered=True), 3),
+        ([datetime.time(3, number % 2) for number in range(60)], 2),
+        ([Decimal("1.5"), Decimal(2)] * 30, 1),
+        (pandas.date_range("2020-01-01", periods=60, tz="Europe/Rome"), 1),
+    ],
+    ids=["durations", "ordered categories", "times", "exact numbers", "dates with a time zone"],
+)
+def test_columns_of_other_kinds(column: Any, inputs: int) -> None:
+    task = tacit.Task.from_table(frame(more=column), client="hospital", target="died")
+    assert task.population.x.shape[1] == 3 + inputs
+    assert float(task.population.x.min()) == 0
+    assert float(task.population.x.max()) == 1
+
+
+def test_durations_are_days() -> None:
+    table = read_table({"stay": np.array([36, "NaT"], "m8[h]"), "age": [1, 2]})
+    found = read_table(pandas.DataFrame({"stay": pandas.to_timedelta([36, None], unit="h")})).columns["stay"]
+    assert found[0] == 1.5
+    assert np.isnan(found[1])
+    assert table.rows == 2
+
+
+def test_names_that_are_numbers_and_single_names() -> None:
+    table = frame(name="x").set_axis([0, 1, 2, 3, "name"], axis=1)
+    task = tacit.Task.from_table(table, client=0, target=3, drop="name")  # type: ignore[arg-type]
+    assert task.population.x.shape[1] == 3
+    assert any("Categories: 2 (2 values)." in note for note in task.notes)
+
+
+def test_a_record_batch() -> None:
+    batch = pyarrow.Table.from_pandas(frame()).to_batches()[0]
+    assert len(tacit.Task.from_table(batch, client="hospital", target="died").population) == 5

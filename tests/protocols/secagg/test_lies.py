@@ -115,7 +115,7 @@ def test_a_neighbour_that_lies_about_its_pad_with_a_liar_is_named_and_changes_it
     """It could have sent any vector."""
 
     def spared(body: bytes) -> bytes:
-        return body[:-100] + wrong(body[-100:], [*range(25)])  # the corrections of its spare for 4
+        return body[:-112] + wrong(body[-112:], [*range(25)])  # the corrections of its spare for 4, before its vector
 
     def spoil(federation: Federation) -> dict[int, Lie]:
         return {4: forger(federation, 4, Phase.UPLOAD, frozenset({9})), 9: at(Phase.UPLOAD, spared)}

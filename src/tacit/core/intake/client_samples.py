@@ -4,16 +4,27 @@ Every refusal names the client, what came, what was expected, and the line that 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tacit.core.adapted import InputFields
-from tacit.core.intake.data_frames import as_numbers, columns_of, is_frame, take_target
+from tacit.core.intake.data_frames import Columns, as_numbers, columns_of, is_frame, take_target
+from tacit.core.intake.data_sets import (
+    batch_of_one,
+    capitalized,
+    dataset_samples,
+    described,
+    ending,
+    loader_batches,
+    readable,
+    stacked,
+)
 from tacit.core.intake.tensors import joined, to_tensor
 from tacit.core.schema import listed
 from tacit.errors import DataError
@@ -21,19 +32,61 @@ from tacit.errors import DataError
 TARGETS = ("labels", "label", "target", "y")  # of a data set with named columns, if no target is given
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 PAIR = "one pair (x, y) per client"
+MOST_CLIENTS = 1 << 16  # from something that does not say when it ends
 
 
 @dataclass(frozen=True, eq=False)
 class ClientSamples:
-    """One client's samples as tensors: inputs, of which there may be several, and targets."""
+    """One client's samples as tensors: inputs, of which there may be several, and targets.
+
+    Attributes:
+        x: the inputs.
+        y: the targets.
+        columns: the names of the inputs' columns, if they come from a frame.
+    """
 
     x: Inputs
     y: Tensor
+    columns: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
         first = self.x if isinstance(self.x, Tensor) else next(iter(_parts(self.x).values()))
         return len(first)
+
+    def aligned(self, columns: tuple[str, ...], who: str) -> Self:
+        """The same samples with their columns in this order, if both are named; `who` must have the same ones."""
+        if not columns or not self.columns or columns == self.columns:
+            return self
+        lacking, more = set(columns) - set(self.columns), set(self.columns) - set(columns)
+        if lacking or more:
+            wrong = f"lacks {listed(sorted(lacking))}" if lacking else f"also has {listed(sorted(more))}"
+            raise DataError(
+                f"Expected the columns {listed(columns)} for {who}, as for the first client, but it {wrong}. Give all "
+                "clients the same columns."
+            )
+        assert isinstance(self.x, Tensor), "columns of a frame are one tensor"
+        return replace(self, x=self.x[:, [self.columns.index(name) for name in columns]], columns=columns)
+
+
+@dataclass(frozen=True, eq=False)
+class _FrameInputs:
+    """The inputs of a frame, which may have no missing numbers."""
+
+    columns: Columns
+    who: str
+
+    def numbers(self) -> NDArray[np.float32]:
+        columns = {name: as_numbers(name, column, self.who) for name, column in self.columns.items()}
+        for name, column in columns.items():
+            gone = np.flatnonzero(np.isnan(column.astype(np.float64)))
+            if len(gone):
+                raise DataError(
+                    f"Expected a number in every row of column {name!r} of {self.who}, but {len(gone)} of "
+                    f"{len(column)} rows have none (the first is row {gone[0] + 1}). Fill or remove them, for example "
+                    "with frame.fillna(0), or use tacit.Task.from_table, which marks missing values."
+                )
+        return np.stack([column.astype(np.float32) for column in columns.values()], axis=1)
 
 
 def each_client(clients: object) -> Iterator[tuple[str, object]]:
@@ -46,29 +99,74 @@ def each_client(clients: object) -> Iterator[tuple[str, object]]:
             f"Expected {PAIR}, got one table. Say which column names the client and which is predicted: "
             "tacit.Task.from_table(table, client='...', target='...')."
         )
-    if isinstance(clients, Tensor | np.ndarray | Dataset | DataLoader) and not isinstance(clients, Iterator):
+    single = isinstance(clients, Tensor | Dataset | DataLoader) and not isinstance(clients, Iterator)
+    if single or (isinstance(clients, np.ndarray) and (clients.dtype != object or clients.ndim != 1)):
         raise DataError(
             f"Expected {PAIR}, got a single {type(clients).__name__}. Divide it among clients; for one client write "
             "clients=[data]."
         )
     if not isinstance(clients, Iterable) or isinstance(clients, str | bytes):
         raise DataError(
-            f"Expected {PAIR}, got {_described(clients)}. For a file or a folder use tacit.Task.from_table(path, ...)."
+            f"Expected {PAIR}, got {described(clients)}. For a file or a folder use tacit.Task.from_table(path, ...)."
         )
-    for number, data in enumerate(clients):
+    if isinstance(clients, tuple | list) and _are_transposed(clients):
+        raise DataError(
+            f"Expected {PAIR}, got a list of inputs and a list of targets. Write clients=list(zip(xs, ys))."
+        )
+    found = _as_list(clients)
+    for number, data in enumerate(readable(found, "the clients")):
+        if number == MOST_CLIENTS and isinstance(found, Iterator):
+            raise DataError(
+                f"Expected the clients to end, got {number} and no end. Take some: itertools.islice(clients, n); for "
+                "more of them use tacit.Population.split."
+            )
         yield f"client {number}", data
+
+
+def _as_list(clients: Iterable[Any]) -> Iterable[Any]:
+    return clients.tolist() if isinstance(clients, np.ndarray) else clients
+
+
+def _are_transposed(clients: Sequence[object]) -> bool:
+    """Whether these are all inputs and then all targets, instead of a pair for every client."""
+    if len(clients) != 2 or not all(isinstance(part, tuple | list) and len(part) > 0 for part in clients):
+        return False
+    dims = [{getattr(each, "ndim", 0) for each in part} for part in clients if isinstance(part, tuple | list)]
+    return dims[1] == {1} and min(dims[0]) > 1
 
 
 def read_rows(data: Any, who: str, target: object = None) -> ClientSamples:
     """The samples of one client, or held-out or public data, in whatever form they are."""
     x, y = _inputs_and_targets(data, who, target)
+    x = _FrameInputs(columns_of(x, who), who) if is_frame(x) else x
     inputs, targets = _inputs(x, who), to_tensor(y, f"the targets of {who}")
     if targets.dim() == 0:
-        raise DataError(f"Expected one target per sample of {who}, got a single number.")
-    found = ClientSamples(inputs, targets)
+        raise DataError(
+            f"Expected one target per sample of {who}, got a single number. For one sample write (x[None], [y])."
+        )
+    found = ClientSamples(inputs, targets, tuple(x.columns) if isinstance(x, _FrameInputs) else ())
     if found.count != len(targets):
-        raise DataError(f"{capitalized(who)} has {found.count} samples but {len(targets)} targets.")
+        several = isinstance(x, list) and {_length(part) for part in x} == {len(targets)}
+        advice = " If these are several inputs, write ((a, b), y), with a tuple." if several else ""
+        raise DataError(f"{capitalized(who)} has {found.count} samples but {len(targets)} targets.{advice}")
+    _check_targets(targets, who)
     return found
+
+
+def _length(part: object) -> int:
+    return len(part) if isinstance(part, Tensor | np.ndarray | list | tuple) else -1
+
+
+def _check_targets(targets: Tensor, who: str) -> None:
+    """Missing targets are refused before any loss sees them."""
+    if not targets.is_floating_point():
+        return
+    gone = torch.isnan(targets).view(len(targets), -1).any(1).nonzero().flatten() if len(targets) else targets
+    if len(gone):
+        raise DataError(
+            f"Expected a target for every sample of {who}, but {len(gone)} of {len(targets)} have none: NaN, the first "
+            f"for sample {int(gone[0])}. Remove or fill those samples."
+        )
 
 
 def pool(rows: Sequence[ClientSamples], names: Sequence[str], fields: InputFields | None) -> tuple[Tensor, Tensor]:
@@ -82,30 +180,31 @@ def pool(rows: Sequence[ClientSamples], names: Sequence[str], fields: InputField
 
 def _inputs_and_targets(data: Any, who: str, target: object) -> tuple[Any, Any]:
     if isinstance(data, DataLoader):
-        return _from_batches(_loader_batches(data), who, target)
+        return _from_batches(loader_batches(data, who), who, target)
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         return data.tensors
-    if hasattr(data, "column_names") and hasattr(data, "features"):
+    if hasattr(data, "column_names") and hasattr(data, "features") and hasattr(data, "__getitem__"):
         return _from_columns(dict(data[:]), who, target)
     if is_frame(data):
         columns = columns_of(data, who)
         y = take_target(columns, target, who)
-        numbers = [as_numbers(name, column, who) for name, column in columns.items()]
-        if not numbers:
+        if not columns:
             raise DataError(f"Expected {who} to have columns beside the target {target!r}, got none.")
-        return np.stack([column.astype(np.float32) for column in numbers], axis=1), y
-    if isinstance(data, Dataset):
-        return _from_batches(_dataset_samples(data, who), who, target)
+        return _FrameInputs(columns, who), y
+    if isinstance(data, Dataset) or hasattr(data, "features"):
+        return _from_batches(dataset_samples(data, who), who, target)
     if isinstance(data, Mapping):
         return _from_columns(dict(data), who, target)
+    if isinstance(data, list) and data and all(isinstance(record, Mapping) for record in data):
+        return _from_batches((batch_of_one(record, who) for record in data), who, target)
     if isinstance(data, Iterator):
-        return _from_pairs(list(data), who)
+        return _from_batches((batch_of_one(sample, who) for sample in ending(data, who)), who, target)
     if isinstance(data, list) and data and all(isinstance(pair, tuple) and len(pair) == 2 for pair in data):
         return _from_pairs(data, who)
     if isinstance(data, tuple | list) and len(data) == 2:
         return data[0], data[1]
     raise DataError(
-        f"Expected {who} as a pair (x, y), got {_described(data)}. Write one pair per client, such as "
+        f"Expected {who} as a pair (x, y), got {described(data)}. Write one pair per client, such as "
         "clients=[(x0, y0), (x1, y1)]; for one client, clients=[(x, y)]."
     )
 
@@ -123,13 +222,21 @@ def _from_columns(columns: dict[str, Any], who: str, target: object) -> tuple[An
 
 
 def _from_batches(batches: Iterable[Any], who: str, target: object) -> tuple[Any, Any]:
-    pairs = [_inputs_and_targets(batch, who, target) for batch in batches]
-    if not pairs:
+    xs, ys = [], []
+    for batch in readable(batches, f"the samples of {who}"):
+        x, y = _inputs_and_targets(_as_pair(batch), who, target)
+        xs.append(_inputs(x, who))
+        ys.append(to_tensor(y, f"the targets of {who}"))
+    if not xs:
         raise DataError(f"Expected {who} to have samples, got none.")
-    xs = [_inputs(x, who) for x, _ in pairs]
     _check_parts(xs, who)
-    y = torch.cat([to_tensor(y, f"the targets of {who}") for _, y in pairs])
-    return _cat_inputs(xs), y
+    _check_parts(ys, f"the targets of {who}")
+    return _cat_inputs(xs), torch.cat(ys)
+
+
+def _as_pair(batch: Any) -> Any:
+    """A batch of several inputs and the targets, as a pair."""
+    return (tuple(batch[:-1]), batch[-1]) if isinstance(batch, tuple | list) and len(batch) > 2 else batch
 
 
 def _from_pairs(pairs: list[Any], who: str) -> tuple[Any, Any]:
@@ -139,51 +246,8 @@ def _from_pairs(pairs: list[Any], who: str) -> tuple[Any, Any]:
     try:
         xs, ys = zip(*pairs, strict=True)
     except (TypeError, ValueError) as error:
-        raise DataError(f"Expected {who} as pairs (x, y), got {_described(pairs[0])}.") from error
-    return _stacked(xs, who), _stacked(ys, f"the targets of {who}")
-
-
-def _loader_batches(loader: "DataLoader[Any]") -> Iterator[Any]:
-    """What the loader makes of its data set, in the data set's order; its batch size plays no role in training."""
-    data, size = loader.dataset, loader.batch_size
-    if size is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        yield from loader
-        return
-    for begin in range(0, len(data), size):
-        yield loader.collate_fn([data[i] for i in range(begin, min(begin + size, len(data)))])
-
-
-def _dataset_samples(data: "Dataset[Any]", who: str) -> Iterator[Any]:
-    """Every sample of a data set as a batch of one."""
-    if isinstance(data, IterableDataset):
-        samples: Iterable[Any] = data
-    elif hasattr(data, "__len__"):
-        samples = (data[i] for i in range(len(data)))
-    else:
-        raise DataError(f"Expected {who} to know its length: give {type(data).__name__} a __len__.")
-    for sample in samples:
-        yield _batch_of_one(sample, who)
-
-
-def _batch_of_one(sample: Any, who: str) -> Any:
-    if isinstance(sample, Mapping):
-        return {name: _stacked((value,), who) for name, value in sample.items()}
-    if isinstance(sample, tuple | list) and len(sample) == 2:
-        x, y = sample
-        return _one(x, who), _stacked((y,), who)
-    if isinstance(sample, tuple | list) and len(sample) > 2:
-        return tuple(_stacked((x,), who) for x in sample[:-1]), _stacked((sample[-1],), who)
-    raise DataError(f"Expected samples (x, y) in the data set of {who}, got {_described(sample)}.")
-
-
-def _one(x: Any, who: str) -> Any:
-    if isinstance(x, Mapping):
-        return {name: _stacked((value,), who) for name, value in x.items()}
-    return tuple(_stacked((value,), who) for value in x) if isinstance(x, tuple) else _stacked((x,), who)
-
-
-def _stacked(values: Sequence[Any], who: str) -> Tensor:
-    return torch.stack([to_tensor(value, who) for value in values])
+        raise DataError(f"Expected {who} as pairs (x, y), got {described(pairs[0])}.") from error
+    return stacked(xs, who), stacked(ys, f"the targets of {who}")
 
 
 def _inputs(x: Any, who: str) -> Inputs:
@@ -191,9 +255,8 @@ def _inputs(x: Any, who: str) -> Inputs:
         return {str(name): to_tensor(value, f"input {name!r} of {who}") for name, value in x.items()}
     if _are_several(x):
         return tuple(to_tensor(part, f"input {number} of {who}") for number, part in enumerate(x))
-    if is_frame(x):
-        columns = columns_of(x, who)
-        x = np.stack([as_numbers(name, column, who).astype(np.float32) for name, column in columns.items()], axis=1)
+    if isinstance(x, _FrameInputs):
+        x = x.numbers()
     found = to_tensor(x, f"the inputs of {who}")
     if found.dim() == 0:
         raise DataError(f"Expected samples for {who}, got a single number.")
@@ -260,21 +323,3 @@ def _check_alike(parts: Sequence[Tensor], names: Sequence[str], what: str) -> No
 
 def _kind(part: Tensor) -> str:
     return f"{part.dtype}, shape {tuple(part.shape[1:])} per sample"
-
-
-def capitalized(who: str) -> str:
-    """At the beginning of a sentence."""
-    return who[:1].upper() + who[1:]
-
-
-def _described(data: object) -> str:
-    match data:
-        case None:
-            return "None"
-        case str() | bytes() | int() | float():
-            return f"{data!r}"[:80]
-        case Tensor() | np.ndarray():
-            return f"a {type(data).__name__} of shape {tuple(data.shape)}"
-        case tuple() | list():
-            return f"a {type(data).__name__} of {len(data)}"
-    return f"a {type(data).__name__}"

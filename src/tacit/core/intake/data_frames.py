@@ -4,6 +4,7 @@ Frames are recognised by what they can do, so that none of these libraries is im
 """
 
 from collections.abc import Iterable, Mapping
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ Columns = dict[str, NDArray[Any]]
 
 def is_frame(data: object) -> bool:
     """Whether this is a table with named columns: of pandas, Polars or pyarrow."""
+    if isinstance(data, np.ndarray):
+        return data.dtype.names is not None
     kind = type(data)  # reading the columns of a lazy frame would compute them
     members = ("iloc", "get_column", "collect_schema")
     return (hasattr(kind, "columns") and any(hasattr(kind, name) for name in members)) or _is_arrow(data)
@@ -26,6 +29,8 @@ def columns_of(frame: Any, who: str) -> Columns:
     """The columns of a frame by name, as arrays; `who` names the frame in error messages."""
     if hasattr(frame, "collect") and not hasattr(frame, "get_column"):
         frame = frame.collect()  # a lazy frame of Polars
+    if isinstance(frame, np.ndarray):
+        return {name: missing_as_none(np.asarray(frame[name])) for name in frame.dtype.names or ()}
     names = list(frame.column_names if _is_arrow(frame) else frame.columns)
     names = [name for name in names if not str(name).startswith("__index_level_")]  # what pandas writes to Parquet
     repeated = [str(name) for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -50,7 +55,7 @@ def find_column(columns: Iterable[str], name: object, who: str, role: str) -> st
     if str(name) not in names:
         raise DataError(
             f"Expected {who} to have the column {name!r}, given as {role}; it has {listed(names)}."
-            f"{suggestion(str(name), names)}"
+            f"{suggestion(str(name), names) or ' If it is the index of a frame, use frame.reset_index().'}"
         )
     return str(name)
 
@@ -64,13 +69,23 @@ def as_numbers(name: str, column: NDArray[Any], who: str) -> NDArray[Any]:
             f"Expected numbers in column {name!r} of {who}, got dates. Convert them, for example to days, drop the "
             "column, or use tacit.Task.from_table, which encodes them."
         )
-    if column.dtype.kind == "O" and all(value is None or isinstance(value, float | int) for value in column):
+    if column.dtype.kind == "m":
+        raise DataError(
+            f"Expected numbers in column {name!r} of {who}, got durations. Convert them, for example to days: "
+            "column / numpy.timedelta64(1, 'D')."
+        )
+    if column.dtype.kind == "O" and all(value is None or is_number(value) for value in column):
         return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
     example = next((value for value in column.tolist() if value is not None), None)
     raise DataError(
         f"Expected numbers in column {name!r} of {who}, got {type(example).__name__} such as {example!r}. Drop the "
         "column, convert it, or use tacit.Task.from_table, which encodes categories."
     )
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a real number of any kind."""
+    return isinstance(value, Number) and not isinstance(value, complex)
 
 
 def _is_arrow(data: object) -> bool:
@@ -84,12 +99,19 @@ def _column(frame: Any, name: Any) -> Any:
 
 
 def _values(column: Any) -> NDArray[Any]:
+    if _is_arrow_array(column):
+        return missing_as_none(np.asarray(column.to_numpy(zero_copy_only=False)))
     kind = str(getattr(column, "dtype", ""))
     if kind.startswith("datetime64"):  # also with a time zone, which to_numpy would make objects of
         return np.asarray(column.to_numpy(dtype="datetime64[ns]"))
     if kind[:3] in ("Int", "UIn", "Flo", "boo") and hasattr(column, "isna") and bool(column.isna().any()):
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     return missing_as_none(np.asarray(column.to_numpy()))
+
+
+def _is_arrow_array(column: object) -> bool:
+    """Whether this is a column of a record batch, and not one in chunks."""
+    return hasattr(column, "null_count") and hasattr(column, "buffers")
 
 
 def missing_as_none(values: NDArray[Any]) -> NDArray[Any]:

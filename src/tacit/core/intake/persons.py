@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.lib.recfunctions import drop_fields
 from torch import Tensor
 
 from tacit.core.intake.data_frames import columns_of, find_column, is_frame
@@ -41,6 +43,16 @@ def take_person_column(clients: Any, column: str) -> tuple[Any, list[Any]]:
     return rest, [ids for _, _, ids in pairs]
 
 
+def without_person_column(data: Any, column: object) -> Any:
+    """Held-out or public data without the column of person ids, if they have it."""
+    named = isinstance(data, Mapping) or is_frame(data)
+    return _taken(data, column, "the data")[0] if isinstance(column, str) and named and _has(data, column) else data
+
+
+def _has(data: Any, column: str) -> bool:
+    return column in (data if isinstance(data, Mapping) else columns_of(data, "the data"))
+
+
 def _taken(data: Any, column: str, who: str) -> tuple[Any, Any]:
     """The data without this column, and the column."""
     if isinstance(data, Mapping):
@@ -52,6 +64,8 @@ def _taken(data: Any, column: str, who: str) -> tuple[Any, Any]:
         )
     columns = columns_of(data, who)
     ids = columns[find_column(columns, column, who, "patient")]
+    if isinstance(data, np.ndarray):
+        return drop_fields(data, column), ids
     if hasattr(data, "drop_columns"):  # pyarrow
         return data.drop_columns([column]), ids
     return (data.drop(columns=[column]) if hasattr(data, "iloc") else data.drop(column)), ids

@@ -49,6 +49,14 @@ class TableSettings:
     name: str = ""
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for field in ("target", "client", "patient"):  # frames may have numbers as names
+            if getattr(self, field) is not None:
+                object.__setattr__(self, field, str(getattr(self, field)))
+        for field in ("drop", "categories", "classes"):
+            given = getattr(self, field)
+            object.__setattr__(self, field, (given,) if isinstance(given, str) else tuple(map(str, given)))
+
 
 def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
     """The arguments of the task that a table makes."""
@@ -60,7 +68,7 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
     persons = np.array(as_texts(table.columns[settings.patient])) if settings.patient else None
     rows = split_rows(parts, test, settings.split, key, persons) if isinstance(test, int | float) else whole(parts)
     public = None if settings.public is None else read_table(settings.public, "the public table")
-    classes = tuple(map(str, settings.classes))
+    classes = tuple(settings.classes)
     values = target_values(table if public is None else public, target, settings.kind, classes)
     encoder, found = make_encoder(
         table, target, inputs, settings.categories, values, rows.training, public, settings.encoding
@@ -92,11 +100,15 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
 
 def _input_columns(table: Table, client: str, settings: TableSettings) -> list[str]:
     """The columns that are inputs, after all roles were checked."""
+    if client == settings.target:
+        raise DataError(f"Expected different columns as client and target of {table.name}, got {client!r} as both.")
     dropped = [find_column(table.columns, name, table.name, "drop") for name in settings.drop]
     roles = {"target": settings.target, "client": client} | ({"patient": settings.patient} if settings.patient else {})
     for role, column in roles.items():
         find_column(table.columns, column, table.name, role)
         check_known(table, column, role)
+        if column in dropped:
+            raise DataError(f"Expected {column!r} of {table.name} either as {role} or in drop, got both.")
     inputs = [each for each in table.columns if each not in (*roles.values(), *dropped)]
     if not inputs:
         raise DataError(f"Expected {table.name} to have columns beside {client!r} and {settings.target!r}, got none.")
@@ -155,6 +167,9 @@ def _notes(table: Table, encoder: TableEncoder, rows: RowSplit, x: Tensor, *, ra
     dates = [name for name in encoder.numbers if as_dates(table.columns[name])]
     if dates:
         yield f"Dates are numbers of days: {listed(dates)}."
+    texts = {name: len(values) for name, values in encoder.codebook.categories.items()}
+    if texts:
+        yield f"Categories: {', '.join(f'{name} ({count} values)' for name, count in texts.items())}."
     if encoder.classes == tuple(map(str, range(len(encoder.classes)))):
         pass  # the numbers themselves
     elif encoder.classes:

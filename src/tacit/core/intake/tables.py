@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.core.intake.data_frames import Columns, columns_of, is_columns, is_frame, missing_as_none
+from tacit.core.intake.data_frames import Columns, columns_of, is_columns, is_frame, is_number, missing_as_none
 from tacit.core.schema import listed
 from tacit.errors import DataError
 
@@ -25,6 +25,7 @@ MISSING = ("", "?", "na", "n/a", "nan", "null", "none", "-", ".")
 MAX_BYTES = 1 << 32  # of a CSV file, decompressed
 SEPARATORS = ",;\t|"
 KINDS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".parquet", ".pq")
+OTHERS = (".json", ".jsonl", ".feather", ".arrow", ".zip", ".bz2", ".xz", ".zst", ".7z", ".pkl", ".h5", ".sav", ".dta")
 CLIENT = "client"  # the column that names the file, where a folder has one per client
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
@@ -69,6 +70,11 @@ def read_table(source: Any, name: str = "the table") -> Table:
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):
         names = list(dict.fromkeys(str(key) for row in source for key in row))
         return _checked(name, {key: _column([row.get(key) for row in source]) for key in names})
+    if isinstance(source, list | tuple) and source and all(map(is_frame, source)):
+        raise DataError(
+            f"Expected the clients' names with their tables, got a {type(source).__name__} of {len(source)} tables. "
+            "Write a dictionary: {'Rome': table0, 'Oslo': table1}."
+        )
     raise DataError(
         f"Expected a table: a CSV or Parquet file, a folder of them, a frame of pandas or Polars, or a dictionary of "
         f"columns, got {type(source).__name__}."
@@ -98,6 +104,11 @@ def _from_path(path: Path) -> Table:
         return _checked(str(path), columns_of(_read_parquet(path), str(path)))
     if path.suffix in (".xlsx", ".xls"):
         raise DataError(f"Expected a CSV or Parquet file, got the spreadsheet {path}. Save it as CSV.")
+    if path.suffix in OTHERS:
+        raise DataError(
+            f"Expected a CSV or Parquet file, got {path}. Convert it, or read it yourself and give the frame: "
+            "tacit.Task.from_table(frame, ...)."
+        )
     return _checked(str(path), parse_table(_content(path), str(path)))
 
 
@@ -264,6 +275,14 @@ def _checked(name: str, columns: Columns) -> Table:
         raise DataError(f"Expected {name} to have rows, got {len(columns)} columns and no rows.")
     if len(lengths) > 1:
         raise DataError(f"Expected columns of equal length in {name}, got {sorted(lengths)}.")
+    for key, column in columns.items():
+        example = next((value for value in column if value is not None), None) if column.dtype.kind == "O" else None
+        if isinstance(example, list | tuple | dict | set | np.ndarray) or column.ndim > 1:
+            raise DataError(
+                f"Expected a number, a date or a text in every row of column {key!r} of {name}, got "
+                f"{type(example).__name__} such as {str(example)[:40]}. Make columns of its parts, or drop it: "
+                f"drop=[{key!r}]."
+            )
     return Table(name, {key: _plain(column) for key, column in columns.items()})
 
 
@@ -273,9 +292,11 @@ def _plain(column: NDArray[Any]) -> NDArray[Any]:
         return column.astype(np.float64)
     if column.dtype.kind == "M":
         return column.astype("M8[D]")
+    if column.dtype.kind == "m":  # durations, in days
+        return np.where(np.isnat(column), np.nan, column / np.timedelta64(1, "D"))
     known = [value for value in column if value is not None]
-    if all(isinstance(value, bool | int | float | np.number) for value in known):
+    if all(map(is_number, known)):
         return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
-    if known and all(hasattr(value, "isoformat") for value in known):
+    if known and all(hasattr(value, "isoformat") and hasattr(value, "year") for value in known):
         return np.array(["NaT" if value is None else value.isoformat()[:10] for value in column], "M8[D]")
     return np.array([None if value is None else text_of(value) for value in column], dtype=object)

@@ -4,6 +4,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from functools import reduce
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,19 @@ def to_tensor(values: Any, who: str) -> Tensor:
     """Numbers as a tensor; arrays share their memory. `who` names them in error messages."""
     if isinstance(values, Tensor):
         return _plain_tensor(values, who)
+    if isinstance(values, np.ma.MaskedArray):
+        values = _unmasked(values, who)
     if hasattr(values, "toarray") and hasattr(values, "nnz"):
         raise DataError(f"Expected {who} as a dense array, got a sparse matrix. Convert it with .toarray().")
     array = _to_array(values, who)
     if array.dtype.kind in "US":
-        raise DataError(_strings(who, str(array.flat[0]) if array.size else ""))
+        raise DataError(_strings(who, _first_text(array)))
     if array.dtype.kind in "Mm":
         raise DataError(f"Expected numbers for {who}, got dates. Convert them, for example to days since the first.")
     if array.dtype.kind == "O":
-        raise DataError(_objects(who, array))
+        array = _from_objects(array, who)
+    if array.dtype.kind == "V":
+        raise DataError(f"Expected numbers for {who}, got records. Give a frame, or one array: np.stack(columns, 1).")
     if array.dtype.kind == "c":
         raise DataError(f"Expected real numbers for {who}, got {array.dtype}. Give real and imaginary parts.")
     return _share(array)
@@ -72,6 +77,13 @@ def _pooled_on_disk(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _plain_tensor(values: Tensor, who: str) -> Tensor:
+    if values.is_nested:
+        raise DataError(
+            f"Expected samples of one shape for {who}, got a nested tensor. Pad it: "
+            "torch.nested.to_padded_tensor(x, 0.0)."
+        )
+    if values.device.type == "meta":
+        raise DataError(f"Expected numbers for {who}, got a tensor without data (device='meta'). Load its data.")
     if values.is_sparse or values.layout != torch.strided:
         raise DataError(f"Expected {who} as a dense tensor, got a sparse one. Convert it with .to_dense().")
     if values.is_complex():
@@ -122,7 +134,7 @@ def _share(array: NDArray[Any]) -> Tensor:
         array = array.astype(np.float32 if array.dtype.itemsize == 2 else np.float64)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if any(stride < 0 for stride in array.strides):
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
         array = array.copy()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")  # nobody writes to samples
@@ -141,19 +153,50 @@ def _is_mapped(array: NDArray[Any]) -> bool:
     return isinstance(array, np.memmap) or (isinstance(array.base, np.ndarray) and _is_mapped(array.base))
 
 
+def _first_text(array: NDArray[Any]) -> str:
+    first = array.flat[0] if array.size else ""
+    return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
+
+
+def _unmasked(values: Any, who: str) -> NDArray[Any]:
+    """The numbers of an array of which none is masked."""
+    gone = int(np.ma.getmaskarray(values).sum())
+    if gone:
+        raise DataError(
+            f"Expected numbers for {who}, got {gone} masked values of {values.size}. Fill them, for example with "
+            "x.filled(0), or remove those samples."
+        )
+    found: NDArray[Any] = values.data
+    return found
+
+
 def _strings(who: str, example: str) -> str:
+    if who.startswith("the targets"):
+        advice = "Number the classes: names, y = numpy.unique(y, return_inverse=True)"
+    else:
+        advice = "Drop them, or turn texts into numbers first, for example with a tokenizer"
     return (
-        f"Expected numbers for {who}, got strings such as {example!r}. Number the classes: "
-        "names, y = numpy.unique(y, return_inverse=True); for a table with categories use tacit.Task.from_table."
+        f"Expected numbers for {who}, got strings such as {example!r}. {advice}; for a table with categories use "
+        "tacit.Task.from_table."
     )
 
 
-def _objects(who: str, array: NDArray[Any]) -> str:
+def _from_objects(array: NDArray[Any], who: str) -> NDArray[Any]:
+    """Numbers from an array of objects that are numbers, or arrays of one shape."""
     example = next((value for value in array.flat if value is not None), None)
-    if isinstance(example, str):
-        return _strings(who, example)
+    if isinstance(example, str | bytes):
+        raise DataError(_strings(who, str(example)))
     if any(value is None for value in array.flat):
-        return f"Expected numbers for {who}, got missing values (None). Fill or remove them."
-    if isinstance(example, list | tuple | np.ndarray):
-        return f"Expected samples of one shape for {who}, got {type(example).__name__}s as objects. Use np.stack(x)."
-    return f"Expected numbers for {who}, got an array of {type(example).__name__}. Convert it with x.astype(float)."
+        raise DataError(f"Expected numbers for {who}, got missing values (None). Fill or remove them.")
+    if all(isinstance(value, Number) and not isinstance(value, complex) for value in array.flat):
+        whole = all(isinstance(value, int | np.integer) for value in array.flat)
+        return array.astype(np.int64 if whole else np.float64)
+    if array.ndim == 1 and all(isinstance(value, list | tuple | np.ndarray) for value in array):
+        shapes = sorted({np.shape(value) for value in array})
+        if len(shapes) == 1:
+            return np.stack([np.asarray(value) for value in array])
+        found = ", ".join(map(str, shapes[:3]))
+        raise DataError(f"Expected samples of one shape for {who}, got {found}. Pad them to one length.")
+    kind = type(example).__name__
+    advice = "Give a list, which has an order." if isinstance(example, set | frozenset) else "Convert it to numbers."
+    raise DataError(f"Expected numbers for {who}, got an array of {kind}. {advice}")

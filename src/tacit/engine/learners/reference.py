@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tacit.core import DenseRows, Descent, Key, Loss, MaskedRows, Perturbation, ProximalTerm, Samples
 from tacit.core.losses import scores
 from tacit.engine.batches import Batches
-from tacit.engine.layout import Layout, StartingWeights, has_dropout
+from tacit.engine.layout import Layout, StartingWeights
 from tacit.engine.learners.records.one_by_one import ReferenceRecords
 from tacit.engine.scoring import HypothesisScorer
 
@@ -27,18 +27,14 @@ class ReferenceLearner:
         self.scorer = HypothesisScorer(model, loss)
         self.records = ReferenceRecords(model, loss)
         self.layout = Layout.of(model)
-        self.random = has_dropout(model)
         self.parameters: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
 
     def descend(self, weights: Tensor, batches: Batches, descent: Descent, clients: Tensor) -> DenseRows | MaskedRows:
         start = StartingWeights(weights, descent.mask)
         trained = start.copies(len(clients))
         for row, client in enumerate(clients.tolist()):
-            if self.random:
-                with torch.random.fork_rng(devices=[]):
-                    torch.manual_seed(dropout_key(descent, client).integer())
-                    self._train(trained[row], batches, descent, row, start.of(row))
-            else:
+            with torch.random.fork_rng(devices=[]):  # a forward pass may be random without a module of dropout
+                torch.manual_seed(dropout_key(descent, client).integer())
                 self._train(trained[row], batches, descent, row, start.of(row))
         return start.updates(trained)
 
@@ -63,7 +59,7 @@ class ReferenceLearner:
             if len(x) == 0:
                 break
             loss = self.loss.from_mean(self.loss.per_sample(self.model(x), y).mean())
-            gradients = list(torch.autograd.grad(loss, self.parameters))
+            gradients = list(torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True))
             with torch.no_grad():
                 if descent.proximal is not None and targets is not None:
                     self._add_proximal_gradient(gradients, targets, descent.proximal)

@@ -5,7 +5,6 @@ it, and ends it.
 """
 
 import argparse
-import json
 import logging
 import os
 import sys
@@ -28,13 +27,13 @@ def main(line: list[str]) -> int:
     os.umask(0o077)
     logging.captureWarnings(True)
     try:
+        process.claim(folder)
         process.host(folder / SOCKET if kind == "server" else process.OneThread(rest[0], Path(rest[1])))
     except TacitError as error:  # a mistake in the site's files
         process.say(str(error))
         return error.exit_code
     if kind == "server":
         kits.place_storage(folder)
-    (folder / process.PID).write_text(str(os.getpid()))
     run = server_train.main if kind == "server" else client_train.main
     return int(MainProcessMonitor.run(main_func=run, run_dir=str(folder), args=_arguments(kind, folder)) or 0)
 
@@ -45,10 +44,8 @@ def _arguments(kind: str, kit: Path) -> argparse.Namespace:
     if kind == "server":
         return argparse.Namespace(workspace=str(kit), fed_server="fed_server.json", set=[*common, "org=server"])
     common += ["heart_beat_interval=3.0"]  # seconds: how soon sites notice that the server was restarted
-    name = json.loads((kit / "startup" / "fed_client.json").read_text())["client"]["fqsn"]
-    return argparse.Namespace(
-        workspace=str(kit), fed_client="fed_client.json", set=[*common, f"uid={name}"], local_rank=0
-    )
+    common += [f"uid={kits.name_in_kit(kit)}"]
+    return argparse.Namespace(workspace=str(kit), fed_client="fed_client.json", set=common, local_rank=0)
 
 
 if __name__ == "__main__":

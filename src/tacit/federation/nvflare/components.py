@@ -1,15 +1,18 @@
 """Our component in NVFLARE's server process and in each site's: opaque bytes by `send_aux_request`, a thread per site.
 
-NVFLARE 2.9.0 cannot multicast (`multicast_aux_requests` raises TypeError), and a request to a site that dies while it
-works waits for its full time. A short request on a second topic, answered at once, notices that within seconds.
+NVFLARE 2.9.0 cannot multicast (`multicast_aux_requests` raises TypeError), a request to a site that dies while it works
+waits for its full time, and messages that are sent soon after a site has registered again can be lost. A short request
+on a second topic, answered at once, notices the first within seconds. It also says whether the site works on the
+request: if it does not for longer than a message travels, the request is sent again under the same number, and the site
+answers it as before, without handling it twice.
 """
 
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYetError
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any
 
 from nvflare.apis.event_type import EventType
@@ -27,7 +30,10 @@ ASK = "tacit.ask"
 ALIVE = "tacit.alive"
 SECONDS_BETWEEN_CHECKS = 1.0
 SECONDS_TO_BE_ALIVE = 5.0
+SECONDS_TO_TRAVEL = 10.0  # of a small message at most; after that it is lost
+SLOWEST = 100_000.0  # bytes per second: how much longer a large one may take
 MAX_THREADS = 256
+TOKEN = 16  # bytes of a random number
 _REASONS: dict[str, FailureReason] = {ReturnCode.TIMEOUT: "late", ReturnCode.COMMUNICATION_ERROR: "absent"}
 
 
@@ -50,7 +56,10 @@ class SiteComponent(FLComponent):  # type: ignore[misc]
 
     def __init__(self) -> None:
         FLComponent.__init__(self)
-        self._process = secrets.token_bytes(16)  # another one after a restart
+        self._process = secrets.token_bytes(TOKEN)  # another one after a restart
+        self._lock = threading.Lock()
+        self._working = b""  # the number of the request that is handled now
+        self._last = b"", b""  # the number of the last request, and the reply to it
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Answer as soon as this site is registered."""
@@ -62,19 +71,33 @@ class SiteComponent(FLComponent):  # type: ignore[misc]
             process.say(f"Connected to the server as {fl_ctx.get_identity_name()}.")
 
     def _alive(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        return _packed(self._process)
+        number = request.get("data")
+        answered = len(self._last[1]) if number == self._last[0] else 0
+        return _packed(_Look(self._process, number == self._working, answered).to_bytes())
 
     def _answer(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        verb, data = request.get("verb"), request.get("data")
-        if not isinstance(verb, str) or not isinstance(data, bytes):
-            process.say("A request was refused: it is not a verb and bytes.")
+        verb, data, number = request.get("verb"), request.get("data"), request.get("number")
+        if not isinstance(verb, str) or not isinstance(data, bytes) or not isinstance(number, bytes):
+            process.say("A request was refused: it is not a verb, bytes and a number.")
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
+        with self._lock:
+            return self._answer_once(verb, data, number)
+
+    def _answer_once(self, verb: str, data: bytes, number: bytes) -> Shareable:
+        if number == self._last[0]:
+            process.say(f"{verb}: the reply was lost, and is sent again.")
+            return _packed(self._last[1])
+        self._working = number
         try:
             reply = self._handle(verb, data)
         except Exception as error:
             process.say(f"{verb}: no answer to {len(data)} bytes. {type(error).__name__}: {error}")
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        finally:
+            self._working = b""
         process.say(f"{verb}: received {len(data)} bytes, sent {len(reply)}.")
+        if isinstance(reply, bytes):
+            self._last = number, reply
         return _packed(reply)
 
 
@@ -104,31 +127,47 @@ class NvflareTransport:
             return dict(zip(names, pool.map(act, names), strict=True))
 
     def _one(self, name: str, verb: str, request: bytes, deadline: float) -> bytes | Failure:
-        """One site's reply, until the deadline or until its process has ended."""
-        abort = Signal()
-        answer = _in_thread(lambda: self._send(name, ASK, _packed(request, verb), deadline - time.monotonic(), abort))
-        first: bytes | None = None
+        """One site's reply, until the deadline or until its process has ended; what is lost is sent again."""
+        abort, number = Signal(), secrets.token_bytes(TOKEN)
+
+        def send() -> "Future[bytes | Failure]":
+            message = _packed(request, verb, number)
+            return _in_thread(lambda: self._send(name, ASK, message, deadline - time.monotonic(), abort))
+
+        sent = [send()]
+        first, idle = b"", time.monotonic()
         while (left := deadline - time.monotonic()) > 0:
-            try:
-                return answer.result(min(left, SECONDS_BETWEEN_CHECKS))
-            except NotYetError:
-                now = self._incarnation(name)
-                if isinstance(now, Failure) and now.reason == "absent":
+            if done := wait(sent, min(left, SECONDS_BETWEEN_CHECKS), FIRST_COMPLETED).done:
+                break
+            now = self._look(name, number)
+            if isinstance(now, Failure):
+                if now.reason == "absent":
                     break
-                if isinstance(now, bytes):
-                    first = first or now
-                    if now != first:
-                        break
+                continue
+            first = first or now.process
+            if now.process != first:
+                break
+            if now.working:
+                idle = time.monotonic()
+            elif time.monotonic() - idle > SECONDS_TO_TRAVEL + max(len(request), now.answered) / SLOWEST:
+                sent.append(send())
+                idle = time.monotonic()
         abort.trigger("")
-        if answer.done():
-            return answer.result()
+        if done := wait(sent, 0.0, FIRST_COMPLETED).done:
+            return done.pop().result()
         if left > 0:
             return Failure("absent", f"{name} disconnected or restarted before it answered.")
         return Failure("late", f"{name} did not answer in time.")
 
     def _incarnation(self, name: str) -> bytes | Failure:
         """What identifies the site's process."""
-        return self._send(name, ALIVE, _packed(b""), SECONDS_TO_BE_ALIVE, Signal())
+        found = self._look(name, b"")
+        return found if isinstance(found, Failure) else found.process
+
+    def _look(self, name: str, number: bytes) -> "_Look | Failure":
+        """The site's process, and what has become of the request with this number there."""
+        found = self._send(name, ALIVE, _packed(number), SECONDS_TO_BE_ALIVE, Signal())
+        return found if isinstance(found, Failure) else _Look.read(found)
 
     def _send(self, name: str, topic: str, message: Shareable, patience: float, abort: Signal) -> bytes | Failure:
         if self._engine.get_client_from_name(name) is None:
@@ -139,9 +178,27 @@ class NvflareTransport:
         return _read(name, (replies or {}).get(name))
 
 
-def _packed(data: bytes, verb: str = "") -> Shareable:
+@dataclass(frozen=True)
+class _Look:
+    """A site's process: its random number, whether it works on a request, and how long its reply to it was."""
+
+    process: bytes
+    working: bool
+    answered: int
+
+    def to_bytes(self) -> bytes:
+        return self.process + bytes([self.working]) + self.answered.to_bytes(8, "little")
+
+    @classmethod
+    def read(cls, data: bytes) -> "_Look | Failure":
+        if len(data) != TOKEN + 9:
+            return Failure("error", "A site answered with something other than its state.")
+        return cls(data[:TOKEN], bool(data[TOKEN]), int.from_bytes(data[TOKEN + 1 :], "little"))
+
+
+def _packed(data: bytes, verb: str = "", number: bytes = b"") -> Shareable:
     message = make_reply(ReturnCode.OK)
-    message["verb"], message["data"] = verb, data
+    message["verb"], message["data"], message["number"] = verb, data, number
     return message
 
 

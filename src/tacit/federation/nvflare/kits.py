@@ -25,7 +25,7 @@ from nvflare.lighter.provisioner import Provisioner
 
 from tacit.core import files
 from tacit.core.serialization import read_toml
-from tacit.errors import StorageError, expect
+from tacit.errors import StorageError, UserError, expect
 
 PARTICIPANTS = "participants.toml"
 SERVER, SITES, AUTHORITY = "server", "sites", "authority"
@@ -90,6 +90,11 @@ class Participants:
     @classmethod
     def load(cls, study: Path) -> "Participants":
         """Read the file in a study's folder."""
+        if not (study / PARTICIPANTS).exists():
+            raise UserError(
+                f"Expected {study} to be a study's folder, but it holds no {PARTICIPANTS}. "
+                "Give the folder that tacit federation init made."
+            )
         return read_toml(study / PARTICIPANTS, cls)
 
 
@@ -224,6 +229,16 @@ def _hardened_site(resources: dict[str, Any]) -> dict[str, Any]:
     components = [part for part in resources["components"] if part["id"] in _RESOURCES]
     ours = {"id": "tacit", "path": f"{_COMPONENTS}.SiteComponent", "args": {}}
     return {**resources, "components": [*components, ours], "allow_log_streaming": False}
+
+
+def name_in_kit(kit: Path) -> str:
+    """The name of the site whose start-up kit this is."""
+    if not (file := kit / "startup" / "fed_client.json").exists():
+        what = "that of the server" if (kit / "startup" / "fed_server.json").exists() else "no startup/fed_client.json"
+        raise UserError(
+            f"Expected a site's start-up kit in {kit}, got {what}. Give the folder that you received with --kit."
+        )
+    return str(json.loads(files.read(file, "the start-up kit's"))["client"]["fqsn"])
 
 
 def place_storage(kit: Path) -> None:

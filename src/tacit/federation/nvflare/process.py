@@ -1,5 +1,6 @@
 """The processes of server and sites: what runs in them, and how they are kept running."""
 
+import fcntl
 import importlib
 import os
 import subprocess
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
+from tacit.errors import UserError
 from tacit.federation.transport import Handler
 
 MIN_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds before a process that ended is started again
@@ -55,6 +57,27 @@ def hosted_socket() -> Path:
     (part,) = _HOSTED
     assert isinstance(part, Path)
     return part
+
+
+def claim(kit: Path, patience: float = SECONDS_TO_END) -> None:
+    """Note in the kit that this process runs it, until it ends; raises `UserError` if another one still does."""
+    file = os.open(kit / PID, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # it stays open
+    deadline = time.monotonic() + patience  # the threads of one that was killed may take a moment to end
+    while not _locked(file):
+        if time.monotonic() > deadline:
+            other = os.read(file, 20).decode("ascii", "replace")
+            raise UserError(f"Expected nobody to run {kit}, but process {other} does. Stop that one first.")
+        time.sleep(0.1)
+    os.ftruncate(file, 0)
+    os.write(file, str(os.getpid()).encode())
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def say(text: str) -> None:

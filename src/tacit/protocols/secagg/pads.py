@@ -6,7 +6,7 @@ removes the rest: own pads of the survivors, by their seeds, and pads shared wit
 enough to reduce once at the end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from tacit.protocols.crypto import PrivateKey
 from tacit.wire.packing import packed_size
 
 Vector = NDArray[np.uint32]
+RemovePads = Callable[[Vector, Sequence[bytes], Sequence[bytes]], None]  # from a total: those added, those subtracted
 PAIR = 16  # bytes of the secret that two neighbours have in common
 CHUNK = 1 << 16  # words added at a time: 256 KiB stay in the cache between cipher and sum
 _WHOLE: dict[int, Any] = {8: np.dtype("u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4")}

@@ -142,7 +142,7 @@ def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState
         signature = crypto.sign(state.identity, sharers_statement(state.binding, state.members, sharers))
     escrowed = [_escrowed(state, j) for j in near]
     spares = [_spare(state, j) for j in sorted(disputed)]
-    body = b"".join((signature, padded_vector(state, near), *escrowed, *spares))
+    body = b"".join((signature, *escrowed, *spares, padded_vector(state, near)))
     after = replace(
         state,
         phase=Phase.AGREE if state.active_server else Phase.OPEN,

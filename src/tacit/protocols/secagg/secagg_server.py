@@ -33,7 +33,7 @@ from tacit.protocols.kit import Exchange, Outcome, ReplyStatus, ServerSide, Tran
 from tacit.protocols.secagg import dealing, graph, pads, secagg_messages, shamir
 from tacit.protocols.secagg.dealing import SECRET, SHARE, Dealing
 from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle, ThreatModel
-from tacit.protocols.secagg.pads import Vector
+from tacit.protocols.secagg.pads import RemovePads, Vector
 from tacit.protocols.secagg.parameters import Parameters, SecaggSession
 from tacit.protocols.secagg.secagg_messages import (
     KEYS,
@@ -50,14 +50,14 @@ from tacit.protocols.secagg.shamir import Field
 from tacit.protocols.secagg.unmasking import (
     Announced,
     Lies,
-    Reconstruction,
+    PaddedUpload,
     Revealed,
     RosterGraph,
-    Upload,
+    SecretRecovery,
     lies_in_answers,
     read_revealed,
 )
-from tacit.wire.packing import Reader, pack_subset, packed_size
+from tacit.wire.packing import Reader, pack_subset
 
 T = TypeVar("T")
 
@@ -82,6 +82,7 @@ def converse(
     directory: Mapping[int, bytes] | None = None,
     *,
     entropy: Entropy = crypto.system_entropy,
+    remove: RemovePads | None = None,
 ) -> ServerSide[SecaggOutcome]:
     """One round of secure aggregation with the invited clients.
 
@@ -90,6 +91,7 @@ def converse(
         clients: numbers of the cohort.
         directory: their identities; required against an active server.
         entropy: source of the challenge, which clients must not know when they share their secrets.
+        remove: removes pads from the sum; None: here. `tacit.protocols.pad_processes` does it in several processes.
 
     Raises:
         TooFewClientsError: fewer than `session.parameters.min_survivors` remain, or a secret cannot be recovered.
@@ -97,7 +99,7 @@ def converse(
     cohort = sorted(set(clients))
     expect(len(cohort) == session.parameters.cohort, f"{session.parameters.cohort} clients, got {len(cohort)}")
     session.parameters.graph(len(cohort))  # raises before the first request if no threshold is possible
-    return _Server(session, dict(directory or {}), entropy(KEY)).run(cohort)
+    return _Server(session, dict(directory or {}), entropy(KEY), remove or pads.remove_pads).run(cohort)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,7 @@ class _Server:
     session: SecaggSession
     directory: Mapping[int, bytes]
     challenge: bytes
+    remove: RemovePads
     transcript: Transcript[Phase] = field(default_factory=Transcript)
 
     @property
@@ -124,8 +127,8 @@ class _Server:
         total, uploads = yield from self._upload(around, sharers, lies)
         agreed = (yield from self._agree(around, sharers, frozenset(uploads))) if self._active else {}
         revealed = yield from self._open(around, sharers, uploads, agreed)
-        end = Reconstruction(self._p, around, dealings, lies, uploads, revealed)
-        pads.remove_pads(total, *end.pads(sharers))
+        end = SecretRecovery(self._p, around, dealings, lies, uploads, revealed)
+        self.remove(total, *end.pads(sharers))
         seeds = end.noise_seeds()
         survived = tuple(sorted(uploads))
         return SecaggOutcome(pads.reduce(total, self._p.bits), survived, self.transcript, seeds, end.lies)
@@ -223,22 +226,20 @@ class _Server:
 
     def _upload(
         self, around: RosterGraph, sharers: frozenset[int], lies: Lies
-    ) -> ServerSide[tuple[Vector, dict[int, Upload]]]:
+    ) -> ServerSide[tuple[Vector, dict[int, PaddedUpload]]]:
         total = np.zeros(self._p.dim, np.uint32)
         padded = sharers_statement(around.binding, around.members, sharers)
         signs = self._active and self._p.draws
         disputed = {j: sorted(i for i, holder in lies.disputed if holder == j and i in sharers) for j in sharers}
 
-        def read(client: int, reader: Reader) -> Upload:
+        def read(client: int, reader: Reader) -> PaddedUpload:
             signature = reader.take(SIGNATURE * signs)
             if signs:
                 crypto.verify(self.directory[client], signature, padded)
-            vector = pads.unpack_vector(reader.take(packed_size(self._p.dim, self._p.bits)), self._p.dim, self._p.bits)
             escrowed = {j: reader.take(SECRET) for j in sorted(around.neighbours[client] & sharers)}
             spares = {j: self._read_spare(around, client, reader) for j in disputed[client]}
-            reader.expect_end()
-            np.add(total, vector, out=total)
-            return Upload(signature, escrowed, spares)
+            np.add(total, pads.unpack_vector(reader.rest(), self._p.dim, self._p.bits), out=total)
+            return PaddedUpload(signature, escrowed, spares)
 
         subset = pack_subset(sharers, around.members)
         bodies = {j: subset + secagg_messages.pack_disputed(disputed[j]) for j in sorted(sharers)}
@@ -270,7 +271,11 @@ class _Server:
         return (yield from self._request(Phase.AGREE, (around.binding, around.binding), bodies, read))
 
     def _open(
-        self, around: RosterGraph, sharers: frozenset[int], uploads: Mapping[int, Upload], agreed: Mapping[int, bytes]
+        self,
+        around: RosterGraph,
+        sharers: frozenset[int],
+        uploads: Mapping[int, PaddedUpload],
+        agreed: Mapping[int, bytes],
     ) -> ServerSide[dict[int, Revealed]]:
         survivors = frozenset(uploads)
         asked, consent = self._consent(around, survivors, agreed)

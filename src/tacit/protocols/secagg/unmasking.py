@@ -91,7 +91,7 @@ class RosterGraph:
 
 
 @dataclass(frozen=True, eq=False)
-class Upload:
+class PaddedUpload:
     """What came with a vector.
 
     Attributes:
@@ -155,7 +155,7 @@ def lies_in_answers(
     return Lies(frozenset(named), holders, disputed), frozenset(excluded)
 
 
-class Reconstruction:
+class SecretRecovery:
     """Recovers the secrets that clients have opened, and who has lied about them."""
 
     def __init__(
@@ -164,7 +164,7 @@ class Reconstruction:
         around: RosterGraph,
         dealings: Mapping[int, Dealing],
         lies: Lies,
-        uploads: Mapping[int, Upload],
+        uploads: Mapping[int, PaddedUpload],
         revealed: Mapping[int, Revealed],
     ) -> None:
         self._p, self._around, self._dealings, self._uploads = p, around, dealings, uploads

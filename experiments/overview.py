@@ -1,0 +1,196 @@
+"""Every table and figure of the five papers at a glance, from the saved results.
+
+    python experiments/overview.py            print the table of experiments/README.md
+    python experiments/overview.py --write    write it there
+
+A row of a study is *reached* or *missed* by what the paper prints of its accuracy (or of its uploads, where it prints
+only these); a ranking, where it prints no number, by the 95 % interval of the difference. Other data than the paper's
+are *not comparable*. What is defined and has no saved result is *not run*, with the time that it would take at the pace
+of the runs that were made.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from tacit.papers.comparison import Comparison
+from tacit.papers.study import Study, StudyRow, read_study
+from tacit.papers.study_files import packaged_studies, study_files
+
+HERE = Path(__file__).parent
+BEGIN, END = "<!-- begin: python experiments/overview.py -->", "<!-- end -->"
+JUDGED = ("accuracy", "best_accuracy", "uploads")  # costs follow from rounds, and are in the README of each paper
+SEEDS = 3  # that a row should have
+VERDICTS = ("reached", "missed", "undecided", "not comparable", "nothing printed")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure of a paper, or what was added to it.
+
+    Attributes:
+        place: its place in the paper; `beyond` for what the paper does not have.
+        study: the study that reproduces it.
+        note: what the counts do not say.
+    """
+
+    place: str
+    study: str
+    note: str = ""
+
+
+PAPERS: dict[str, tuple[Item, ...]] = {
+    "fl-top": (
+        Item("Table 1", "table-1", "baselines at 0.5 % and FL-CS-DP are missed"),
+        Item("Table 2", "table-2", "stand-in for proprietary data: only the ranking can be compared"),
+        Item("Table 6 (appendix)", "table-6", "26 minutes a run, by those of Table 1"),
+        Item("medical, appendix", "appendix-medical", "under a minute a run, by those of Table 2"),
+        Item("Figure 1", "figure-1", "agrees"),
+        Item("beyond: larger steps", "larger-steps"),
+        Item("beyond: secure aggregation", "secure-sum"),
+    ),
+    "priority": (
+        Item("Figures 3 and 4", "figure-4", "the maps agree"),
+        Item("Figure 5", "figure-5"),
+        Item("Figure 6", "figure-6"),
+        Item("Figure 7", "figure-7"),
+        Item("Figure 8", "figure-8"),
+        Item("beyond: readings of the formula", "readings"),
+        Item("beyond: equal proved ε", "equal-epsilon"),
+    ),
+    "esmfl": (
+        Item(
+            "Table 1",
+            "table-1",
+            "LeNet reached; its lead over the baseline shows nothing, they were not tuned alike; "
+            "MobileNetV2 was not run, and is slower than this pace",
+        ),
+        Item("Table 2", "table-2", "traffic: that of the runs of Table 1, in the README"),
+        Item("Table 3", "table-3", "sizes only; times are of other hardware"),
+        Item("Figure 2", "figure-2", "runs of Table 1"),
+        Item("Figure 3", "figure-3", "MobileNetV2: 10 hours, estimated"),
+        Item("beyond: pruned at once, as described", "at-once"),
+        Item("beyond: MobileNetV2, small", "mobilenet-small", "12.7 %: too small to learn"),
+    ),
+    "geyer": (
+        Item(
+            "Table 1",
+            "table-1",
+            "reached with a smaller model, and more messages at K = 100 and 1000; the "
+            "paper's settings at K = 10000 would take 5 h a run",
+        ),
+        Item("Figure 2", "figure-2", "runs of Table 1"),
+        Item("Figure 3", "figure-3", "the scale falls as in the paper; the variance falls where the paper's rises"),
+    ),
+    "group-privacy": (
+        Item("Figure 1", "figure-1", "the ranking is the paper's; its scatter panels are not drawn"),
+        Item("Figure 2", "figure-2", "falls with hypotheses as in the paper; missed: it does not rise with noise"),
+        Item("beyond: Figure 2, public radius", "figure-2-public", "rises with noise as in the paper"),
+        Item("Figure 3", "figure-3", "an attack; see dlg.md"),
+        Item("beyond: attack on defences", "figure-3-defences"),
+        Item("Table 2", "table-2", "stand-in: 5 hours, estimated by the short version"),
+        Item("beyond: Table 2, short", "table-2-short", "stand-in"),
+    ),
+}
+
+
+def saved_results(name: str) -> Comparison | None:
+    """The saved results of a study; None: there are none."""
+    paper, _, what = name.partition("/")
+    file = HERE / paper / "results" / f"{what}.json"
+    return Comparison.from_bytes(file.read_bytes(), str(file)) if file.exists() else None
+
+
+def row_verdict(row: StudyRow, study: Study, saved: Comparison | None) -> str:
+    """One of `VERDICTS`, or `not run`."""
+    found = {each.name: each for each in saved.rows} if saved else {}
+    if saved is None or row.name not in found:
+        return "not run"
+    if study.stand_in or saved.stand_in:
+        return "not comparable"
+    verdicts = [saved.verdict(found[row.name], quantity) for quantity in JUDGED]
+    return next((verdict for verdict in verdicts if verdict in ("reached", "missed")), "nothing printed")
+
+
+def ranking_verdicts(saved: Comparison | None) -> list[str]:
+    """Whether each ranking of the paper holds."""
+    if saved is None:
+        return []
+    described = [ranking.describe(saved.rows) for ranking in saved.rankings]
+    return [next(verdict for verdict in (*VERDICTS, "not measured") if f": {verdict}" in line) for line in described]
+
+
+def missing(study: Study, saved: Comparison | None) -> tuple[int, int]:
+    """How many runs have no result: of rows that have none at all, and further seeds of the others."""
+    seeds = {row.name: len(row.trials) for row in saved.rows} if saved else {}
+    rows = [row for row in study.rows if row.study == study.name]  # others are those of another study
+    whole = sum(len(row.experiment.seeds) for row in rows if row.name not in seeds)
+    further = sum(max(len(row.experiment.seeds) - seeds[row.name], 0) for row in rows if row.name in seeds)
+    return whole, further
+
+
+def pace(saved: Comparison | None) -> float | None:
+    """Seconds per run that was made, on average; None: not measured."""
+    seconds = [trial.values.get("seconds") for row in (saved.rows if saved else ()) for trial in row.trials]
+    known = [value for value in seconds if value]
+    return fmean(known) if known else None
+
+
+def lines(paper: str, items: Sequence[Item]) -> Iterator[str]:
+    """The table of one paper."""
+    files = study_files(packaged_studies())
+    yield "| place | study | result, rows | seeds | not run | note |"
+    yield "|---|---|---|---|---|---|"
+    for item in items:
+        name = f"{paper}/{item.study}"
+        study, saved = read_study(name, files), saved_results(name)
+        counts = Counter(row_verdict(row, study, saved) for row in study.rows)
+        rankings = Counter(ranking_verdicts(saved))
+        counts.update({f"{verdict} (ranking)": number for verdict, number in rankings.items()})
+        if rankings:
+            counts.pop("nothing printed", None)  # they are judged by the rankings
+        shown = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if verdict != "not run")
+        trials = [len(row.trials) for row in saved.rows] if saved else []
+        span = (
+            "" if not trials else f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
+        )
+        cells = (item.place, f"`{name}`", shown or "**not run**", span, _missing(study, saved), item.note)
+        yield f"| {' | '.join(cells)} |"
+
+
+def _missing(study: Study, saved: Comparison | None) -> str:
+    whole, further = missing(study, saved)
+    if not whole + further:
+        return ""
+    rows = f"{whole} runs of rows without a result" if whole else ""
+    seeds = f"{further} further seeds" if further else ""
+    each = pace(saved)
+    cost = "" if each is None else f": {(whole + further) * each / 3600:.1f} h at {each:.0f} s a run"
+    return ", ".join(filter(None, (rows, seeds))) + cost
+
+
+def text() -> str:
+    """All tables, one per paper."""
+    parts = [
+        f"### [{paper}]({paper}/README.md)\n\n" + "\n".join(lines(paper, items)) for paper, items in PAPERS.items()
+    ]
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    """Print the tables, or write them into experiments/README.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write them into experiments/README.md")
+    if not parser.parse_args().write:
+        print(text())
+        return
+    page = HERE / "README.md"
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n\n{text()}\n\n{END}{rest.partition(END)[2]}")
+
+
+if __name__ == "__main__":
+    main()
