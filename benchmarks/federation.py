@@ -4,7 +4,9 @@
     python benchmarks/federation.py --large 100    messages of 100 MB to five sites, and back
 
 Seconds per round beside the simulation's (the sites train on the same cores), and bytes beside the kernel's counters
-of the server's connections: what they count beyond the bandwidth report is TLS, HTTP/2 and NVFLARE.
+of the server's connections. What they count beyond the bandwidth report is headers of TLS, HTTP/2 and NVFLARE, and
+NVFLARE's heartbeats: `headers` is their size as measured on other messages, by message, by byte and by second, and
+`unexplained` is what remains.
 """
 
 import argparse
@@ -16,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -35,6 +38,7 @@ from workloads import mlp
 HERE = Path(__file__).resolve().parent
 MODEL = "workloads:mlp"
 SAMPLES = 600
+IDLE, LARGE = 10.0, 1_000_000  # seconds, and bytes of a large message, to measure headers
 SITE = f"""\
 data = "federation:samples"
 held_out = 0.0
@@ -71,6 +75,23 @@ def open_sizes(_: Path) -> Handler:
     return answer
 
 
+@dataclass
+class CountingTransport:
+    """A transport that counts messages to sites, those included by which it learns who is connected."""
+
+    inner: RelayTransport
+    messages: int = 0
+
+    def sites(self) -> tuple[str, ...]:
+        found = self.inner.sites()
+        self.messages += len(found)
+        return found
+
+    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
+        self.messages += len(requests)
+        return self.inner.ask(verb, requests, patience)
+
+
 def kernel_bytes(port: int) -> tuple[int, int]:
     """Bytes that the kernel has sent and received on the server's connections, so far."""
     lines = subprocess.run(
@@ -79,6 +100,38 @@ def kernel_bytes(port: int) -> tuple[int, int]:
     sent = sum(int(value) for value in re.findall(r"bytes_sent:(\d+)", lines))
     received = sum(int(value) for value in re.findall(r"bytes_received:(\d+)", lines))
     return sent, received
+
+
+@dataclass(frozen=True)
+class Headers:
+    """What the kernel counts beyond the content of messages: for each message and its answer, byte and second."""
+
+    message: float
+    byte: float
+    second: float
+
+    @classmethod
+    def measure(cls, transport: RelayTransport, names: Sequence[str], port: int) -> "Headers":
+        """By idle seconds, by small messages and by large ones, all of which sites refuse."""
+        began, before = time.perf_counter(), sum(kernel_bytes(port))
+        time.sleep(IDLE)
+        second = (sum(kernel_bytes(port)) - before) / (time.perf_counter() - began)
+
+        def beyond(size: int, times: int) -> float:
+            """Per message, without what idle seconds take."""
+            began, before, content = time.perf_counter(), sum(kernel_bytes(port)), 0
+            for _ in range(times):
+                replies = transport.ask("measure", dict.fromkeys(names, bytes(size)), 600.0)
+                content += sum(size + len(reply) for reply in replies.values() if not isinstance(reply, Failure))
+            passed = time.perf_counter() - began
+            return (sum(kernel_bytes(port)) - before - content - second * passed) / (times * len(names))
+
+        message = beyond(0, 20)
+        return cls(message, (beyond(LARGE, 5) - message) / LARGE, second)
+
+    def of(self, messages: int, content: int, seconds: float) -> float:
+        """Of so many messages, bytes and seconds."""
+        return self.message * messages + self.byte * content + self.second * seconds
 
 
 def simulated(federation: LocalFederation, sites: int) -> list[float]:
@@ -96,12 +149,18 @@ def measure_rounds(sites: int, rounds: int) -> dict[str, object]:
         before = simulated(federation, sites)
         with federation.running():
             port = Participants.load(federation.folder).port
-            server = FederationServer(federation.plan, RelayTransport(federation.folder / SERVER / SOCKET))
-            first = kernel_bytes(port)
+            transport = CountingTransport(RelayTransport(federation.folder / SERVER / SOCKET))
+            headers = Headers.measure(transport.inner, federation.names, port)
+            server = FederationServer(federation.plan, transport)
+            first, began = kernel_bytes(port), time.perf_counter()
             *_, run = follow(server.run_plan, source=server)
-            last = kernel_bytes(port)
+            last, passed = kernel_bytes(port), time.perf_counter() - began
     seconds = [report.seconds for report in run.history]
     down, up = (after - ahead for after, ahead in zip(last, first, strict=True))
+    reported, counted = (
+        run.bytes.down + run.bytes.up,
+        headers.of(transport.messages, run.bytes.down + run.bytes.up, passed),
+    )
     return {
         "sites": sites,
         "rounds": rounds,
@@ -112,7 +171,13 @@ def measure_rounds(sites: int, rounds: int) -> dict[str, object]:
         "kernel_down": down,
         "reported_up": run.bytes.up,
         "kernel_up": up,
-        "beyond_report": (down + up) / (run.bytes.down + run.bytes.up) - 1,
+        "beyond_report": (down + up) / reported - 1,
+        "headers": counted / reported,
+        "headers_per_message": headers.message,
+        "headers_per_byte": headers.byte,
+        "idle_bytes_per_second": headers.second,
+        "messages": transport.messages,
+        "unexplained": (down + up - reported - counted) / reported,
         "load": os.getloadavg()[0],
     }
 

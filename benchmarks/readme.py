@@ -23,17 +23,26 @@ Medians = dict[str, float]
 
 
 def rounds_table(record: dict[str, Any]) -> Iterator[str]:
-    """Federated rounds: seconds and memory."""
+    """Federated rounds: on which CPU, seconds and memory; the share of the roofline, in results that know it."""
     results = {(r["workload"], r["framework"]): r for r in record["results"]}
+    peak, gflop = record.get("peak_gflops"), record.get("gflop", {})
+    known = f", {peak:.0f} GFLOP/s in products of matrices, of which the percentages are the share" if peak else ""
+    yield f"CPU: {record['cpu']}, {record['cores']} cores{known}. Measured on {record['date'][:10]}."
+    yield ""
     yield "| " + _row(*(f"{workload}, seconds | MiB" for workload in SHOWN))
     yield "|---" * (1 + 2 * len(SHOWN)) + "|"
     for framework, name in NAMES.items():
-        yield _row(name, *(_cells(results[w, framework], results[w, "tacit"]) for w in SHOWN))
+        yield _row(
+            name, *(_cells(results[w, framework], results[w, "tacit"], gflop.get(w, 0) / (peak or 1)) for w in SHOWN)
+        )
 
 
-def _cells(result: Medians, ours: Medians) -> str:
-    ratio = "" if result is ours else f" ({result['seconds'] / ours['seconds']:.1f}×)"
-    return f"{result['seconds']:.3g}{ratio} | {result['peak_mib']:.0f}"
+def _cells(result: Medians, ours: Medians, fastest: float) -> str:
+    """Seconds, ratio and memory; `fastest`: the seconds of the products alone, 0 if they are not known."""
+    ratio = [] if result is ours else [f"{result['seconds'] / ours['seconds']:.1f}×"]
+    notes = [*ratio, *[f"{fastest / result['seconds']:.0%}"] * (fastest > 0)]
+    shown = f" ({', '.join(notes)})" if notes else ""
+    return f"{result['seconds']:.3g}{shown} | {result['peak_mib']:.0f}"
 
 
 def sums_table(record: dict[str, Any]) -> Iterator[str]:

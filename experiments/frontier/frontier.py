@@ -35,7 +35,7 @@ from tacit.runs.records import size_noise
 METHODS = ("fl-std-dp", "fl-basic-dp", "fl-bas-3-dp", "fl-cs-dp", "fl-top-dp")
 EPSILONS, DELTA = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0), 1e-5
 TUNING_SEED, SEEDS = 100, (0, 1, 2)
-HEADER = "| method | ε (PLD) | ε, classic | test | seeds | kB per client | chosen |\n|---|---|---|---|---|---|---|"
+COLUMNS = ("method", "ε (PLD)", "ε, classic", "test", "AUROC", "seeds", "kB per client", "chosen")
 DRAWS = 25  # of random coordinates, at most, whose median is the bound
 SETTINGS: Mapping[str, tuple[float, ...]] = {
     "bound": (0.25, 0.5, 1.0),  # times the norm of an update on the public data
@@ -178,6 +178,7 @@ class Cell:
     epsilon: float
     settings: Mapping[str, float]
     metric: Interval
+    auroc: str
     kilobytes: float
     classic: float
 
@@ -186,7 +187,7 @@ class Cell:
         settings = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
         return (
             f"| {self.method.removesuffix('-dp').upper()} | {self.epsilon:g} | {self.classic:.2f} | "
-            f"{self.metric.text()} | {self.metric.count} | {self.kilobytes:,.1f} | {settings} |"
+            f"{self.metric.text()} | {self.auroc} | {self.metric.count} | {self.kilobytes:,.1f} | {settings} |"
         )
 
 
@@ -201,7 +202,9 @@ def cells(found: Found, problem: Problem, trials: int) -> list[Cell]:
         interval = Interval.of([result[problem.metric] for result in done])
         assert interval is not None
         kilobytes = sum(each["kilobytes_up"] + each["kilobytes_down"] for each in done) / len(done)
-        made.append(Cell(method, epsilon, dict(best.settings), interval, kilobytes, done[0]["epsilon_classic"]))
+        also = Interval.of([result["auroc"] for result in done if "auroc" in result])
+        auroc, classic = also.text() if also else "", done[0]["epsilon_classic"]
+        made.append(Cell(method, epsilon, dict(best.settings), interval, auroc, kilobytes, classic))
     return made
 
 
@@ -221,9 +224,13 @@ def draw(made: list[Cell], problem: Problem, title: str) -> bytes:
     for panel, label in ((left, "ε at δ = 1e-5, per client"), (right, "kB per client, up and down (numbers: ε)")):
         panel.set_xscale("log")
         panel.set_xlabel(label, color=INK)
+        panel.minorticks_off()
         plain(panel)
     left.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
-    left.legend(frameon=False, fontsize=8.5, labelcolor="linecolor")
+    left.set_xlim(EPSILONS[0] / 1.3, EPSILONS[-1] * 1.3)
+    means = [cell.metric.mean for cell in made] or [0.5]
+    left.set_ylim(min(means) - 0.1, max(means) + 0.1)  # intervals of two seeds can be wider than any accuracy
+    left.legend(frameon=False, fontsize=8.5, labelcolor="linecolor", loc="lower right")
     left.set_title(problem.metric.replace("_", " "), loc="left", size=9.5, color=INK)
     figure.suptitle(title, size=12, color=INK, x=0.06, ha="left")
     figure.tight_layout()
@@ -244,7 +251,7 @@ def main() -> None:
     if not args.show:
         complete(found, problem, args.trials, file, [*itertools.product(args.methods, args.epsilons)])
     made = cells(found, problem, args.trials)
-    print(HEADER)
+    print(f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", sep="\n")
     print(*(cell.line for cell in made), sep="\n")
     title = f"{args.problem}: equally tuned, {args.trials} trials each"
     file.with_suffix(".png").write_bytes(draw(made, problem, title))

@@ -26,9 +26,11 @@ IN_SHARES = replace(CORRECT, name="correct shares", mechanism=SHARED, channel=Id
 
 @dataclass(frozen=True, kw_only=True)
 class HalfTheNoise(CentralGaussian):
+    part: ClassVar[float] = 0.5
+
     def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         noisy = super().after_sum(total, now)
-        return replace(noisy, total=total.total + (noisy.total - total.total) / 2)
+        return replace(noisy, total=total.total + (noisy.total - total.total) * self.part)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from tacit.core import Key
-from tacit.core.streams import Stream
+from tacit.core.streams import FEW, Stream
 
 KEY = Key.from_seed(0, "test").value
 DOUBLE, SINGLE = (torch.empty(0, dtype=dtype) for dtype in (torch.float64, torch.float32))
@@ -78,3 +78,40 @@ def test_permutations_are_uniform() -> None:
         counts[order] = counts.get(order, 0) + 1
     assert len(counts) == 6
     assert stats.chisquare(list(counts.values())).pvalue > 1e-4
+
+
+LARGE = 3 * FEW
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, LARGE // 2, LARGE])
+def test_a_subset_of_many_has_distinct_numbers(size: int) -> None:
+    found = Key.from_seed(1).stream().subset(LARGE, size)
+    assert found.dtype == torch.int64
+    assert len(found) == len(found.unique()) == size
+    assert torch.equal(found, found.sort().values)
+    assert size == 0 or 0 <= int(found.min()) <= int(found.max()) < LARGE
+
+
+def test_a_subset_of_few_is_that_of_a_permutation() -> None:
+    key = Key.from_seed(2)
+    assert torch.equal(key.stream().subset(100, 7), key.stream().permutation(100)[:7].sort().values)
+
+
+def test_every_number_is_equally_likely_in_a_subset() -> None:
+    """Over 16 equal parts of the numbers; a subset without its last number is rejected."""
+    counts = np.zeros(16)
+    for seed in range(40):
+        found = Key.from_seed(seed).stream().subset(LARGE, 2000)
+        counts += np.bincount((found * 16 // LARGE).numpy(), minlength=16)
+    assert stats.chisquare(counts).pvalue > 1e-4
+    counts[0] -= 600
+    assert stats.chisquare(counts, counts.sum() * np.ones(16) / 16).pvalue < 1e-4
+
+
+def test_binomial_numbers() -> None:
+    """Mean and variance are those of the distribution, and not those of a Poisson one."""
+    drawn = np.array([Key.from_seed(seed).stream().binomial(1000, 0.7) for seed in range(2000)])
+    assert abs(drawn.mean() - 700) < 4 * (210 / 2000) ** 0.5
+    assert 0.85 < drawn.var() / 210 < 1.15
+    assert Key.from_seed(0).stream().binomial(10, 0.0) == 0
+    assert Key.from_seed(0).stream().binomial(10, 1.0) == 10

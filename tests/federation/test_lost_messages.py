@@ -1,5 +1,6 @@
 """Messages that NVFLARE loses: the request is sent again, the site handles it once, and a dead site is noticed."""
 
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -48,7 +49,7 @@ class Engine:
         return self.lost[what] >= 0
 
     def silence(self, patience: float):
-        components.time.sleep(patience)
+        time.sleep(patience)
         return {"ash": make_reply(ReturnCode.TIMEOUT)}
 
 

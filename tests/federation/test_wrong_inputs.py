@@ -90,7 +90,7 @@ def test_a_kit_of_another_is_refused(tmp_path, capsys):
 def test_a_second_process_with_the_same_kit_is_refused(tmp_path):
     claim(tmp_path)
     with pytest.raises(UserError, match=r"Expected nobody to run .* Stop that one first"):
-        claim(tmp_path)
+        claim(tmp_path, patience=0.2)
 
 
 def test_an_attempt_that_a_crash_has_ended_is_charged_without_a_budget_too(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from tacit import methods
 from tacit.core import Budget, ClientMemory, DenseRows, Key, Messages, Round, State
 from tacit.core.client_half import read_broadcast
 from tacit.core.intake.tables import parse_table
+from tacit.core.population_files import open_population
 from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.core.serialization import read_toml
 from tacit.core.server_half import broadcast, pack_broadcast
@@ -369,7 +370,15 @@ def _run_files() -> Iterator[Decoder]:
         "scale": None, "metrics": {"loss": 1.5}, "seconds": 0.1, "overhead": {"a": {"up": 1, "down": 2}},
         "grid_step": {"size": 0.5, "inflation": 0.0}, "timings": {"train": 1.0},
     }  # fmt: skip
-    yield Decoder("round", lambda data: _parse_lines([data], Path("r")), [json.dumps(report).encode()], TEXT)
+    lines = [json.dumps({**report, "up": up}).encode() for up in ([3, 4], [3, -2])]
+    yield Decoder("round", lambda data: _parse_lines([data], Path("r")), lines, TEXT)
+    described = {
+        "clients": 2,
+        "samples": 3,
+        "x": {"dtype": "float32", "shape": [4]},
+        "y": {"dtype": "int64", "shape": []},
+    }
+    yield Decoder("population", _opened_population, [json.dumps(described).encode()], TEXT)
     proved = Guarantee(epsilon=1.5, delta=1e-5, rounds=3, adjacency="zero-out", not_covered=("This.",))
     leaked = LeakageGuarantee(leakage=2.4, per_round=0.4, radius=0.05, rounds=6)
     guarantees = []
@@ -496,6 +505,15 @@ def _data() -> Iterator[Decoder]:
     )
     leaf = {"users": ["w"], "user_data": {"w": {"x": [[0.5] * 784] * 2, "y": [1, 61]}}, "num_samples": [2]}
     yield Decoder("leaf", _with_file("l.json", lambda path: read_leaf(path.parent)), [json.dumps(leaf).encode()], TEXT)
+
+
+def _opened_population(data: bytes) -> object:
+    """A population on disk with this description, whose files are of two clients with three samples."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, octets in (("x", 48), ("y", 24), ("indices", 24), ("offsets", 24)):
+            Path(folder, name).write_bytes(bytes(octets))
+        Path(folder, "population.json").write_bytes(data)
+        return open_population(folder)
 
 
 def _tar(content: bytes) -> bytes:

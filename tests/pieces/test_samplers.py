@@ -1,5 +1,6 @@
 """Samplers: cohort sizes, equal inclusion probabilities, and independent Poisson draws."""
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -83,3 +84,25 @@ def test_bad_arguments(make: Callable[[], object]) -> None:
 def test_every_sampler_declares_its_sampling(sampler: Sampler, sampling: Sampling) -> None:
     """Poisson accounting of fixed-size cohorts cannot be written."""
     assert sampler.sampling(20, 3) == sampling
+
+
+MANY = 10_000_000
+
+
+@pytest.mark.parametrize("sampler", [FixedSize(100), Poisson(100)], ids=repr)
+def test_a_cohort_of_ten_million_costs_as_much_as_the_cohort(sampler: FixedSize | Poisson) -> None:
+    """Not a coin for every client, which would be 80 MB of them."""
+    drawn = []
+    for seed in range(20):
+        key = Key.from_seed(seed)
+        tracemalloc.start()
+        cohort = sampler.cohort(MANY, 0, key)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert torch.equal(cohort, sampler.cohort(MANY, 0, key))
+        assert len(cohort.unique()) == len(cohort)
+        assert seed == 0 or peak < 1 << 20  # the first one may import
+        drawn.append(len(cohort))
+    spread = 0.0 if isinstance(sampler, FixedSize) else 10.0
+    assert abs(sum(drawn) / len(drawn) - 100) <= 4 * spread / len(drawn) ** 0.5
+    assert (len(set(drawn)) > 1) == (spread > 0)

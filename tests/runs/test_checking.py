@@ -9,6 +9,7 @@ from torch import Tensor
 
 import tacit
 import zoo
+from attacks.bugs import HalfTheNoise
 from tacit import Method
 from tacit.core import (
     BoundedMessages,
@@ -102,10 +103,8 @@ class Halved(Mean):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TenthOfTheNoise(CentralGaussian):
-    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
-        noisy = super().after_sum(total, now)
-        return replace(noisy, total=total.total + (noisy.total - total.total) / 10)
+class TenthOfTheNoise(HalfTheNoise):
+    part: ClassVar[float] = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)

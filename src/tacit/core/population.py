@@ -4,9 +4,10 @@ Ten thousand clients therefore cost no more than their indices, clients may shar
 repetition), and worker processes share one copy.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self, overload
 
 import numpy as np
@@ -90,10 +91,33 @@ class Population(Sequence[Samples]):
         x, y = (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64)) if like is None else (part[:0] for part in like)
         return cls(x, y, torch.zeros(0, dtype=torch.int64), samples * torch.arange(clients + 1), is_elsewhere=True)
 
+    @classmethod
+    def open(cls, folder: Path | str) -> "Population":
+        """A population on disk: the folder that `Population.write` or a `PopulationWriter` wrote."""
+        from tacit.core.population_files import open_population  # it needs this class
+
+        return open_population(folder)
+
+    @classmethod
+    def write(cls, folder: Path | str, clients: Iterable[Samples]) -> "Population":
+        """Write clients' samples to a new folder, one client after the other, and open it: they stay on disk."""
+        from tacit.core.population_files import write_population
+
+        return write_population(folder, clients)
+
     @property
     def sizes(self) -> Tensor:
         """The number of samples of every client."""
         return self.offsets.diff()
+
+    def sizes_of(self, clients: Tensor) -> Tensor:
+        """The number of samples of each of these clients, in time that does not depend on the others."""
+        return self.offsets[clients + 1] - self.offsets[clients]
+
+    @property
+    def mean_size(self) -> float:
+        """The mean number of samples of a client."""
+        return int(self.offsets[-1] - self.offsets[0]) / len(self)
 
     @property
     def unit(self) -> Unit:
@@ -148,7 +172,7 @@ class Population(Sequence[Samples]):
 
 def check_not_empty(sizes: Sequence[int], label: Callable[[int], str]) -> None:
     """Raise `DataError` if a client has no samples."""
-    empty = [client for client, size in enumerate(sizes) if size == 0]
+    empty = [client for client, size in enumerate(sizes) if size <= 0]
     if empty:
         raise DataError(
             f"Expected every client to have data, but {label(empty[0])} has none "

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from torch import Tensor
 
 _ONE = 2.0**-53  # uniform numbers are multiples of it
+FEW = 1 << 16  # numbers of which a subset is the beginning of a permutation
 _BLOCK = 1 << 15  # pairs of normal numbers at a time: they stay in cache
 
 
@@ -60,6 +61,27 @@ class Stream:
     def permutation(self, count: int) -> Tensor:
         """The numbers below `count` in random order; ties among 63-bit numbers, in order, are 10⁻⁷ likely for 10⁶."""
         return torch.from_numpy(np.argsort(self._words(count) >> np.uint64(1), kind="stable"))
+
+    def subset(self, count: int, size: int) -> Tensor:
+        """A uniformly random subset of `size` of the numbers below `count`, ascending.
+
+        Of many numbers, few are drawn one by one, so that it takes time and memory by its size, not by `count`.
+        """
+        if count <= FEW or size > count // 8:
+            return self.permutation(count)[:size].sort().values
+        fair, chosen = np.uint64((1 << 64) // count * count - 1), np.empty(0, np.uint64)
+        while len(chosen) < size:
+            words = self._words(size - len(chosen) + 16)
+            drawn = np.concatenate([chosen, words[words <= fair] % np.uint64(count)])
+            _, first = np.unique(drawn, return_index=True)
+            chosen = drawn[np.sort(first)]  # repetitions are drawn again, and the order of the others stays
+        return torch.from_numpy(np.sort(chosen[:size]).astype(np.int64))
+
+    def binomial(self, count: int, rate: float) -> int:
+        """How many of `count` independent trials succeed: the inverse of the distribution at 53 random bits."""
+        from scipy.stats import binom  # takes long to import
+
+        return int(binom.ppf(float(self.uniform(1)) + _ONE / 2, count, rate))
 
     def _bits53(self, count: int) -> Tensor:
         return torch.from_numpy((self._words(count) >> np.uint64(11)).view(np.int64))

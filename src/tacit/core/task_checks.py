@@ -7,14 +7,15 @@ from tacit.core.overlap import find_overlap
 from tacit.core.population import Population, Samples, check_not_empty
 from tacit.errors import DataError
 
-CHECKED_AT_ONCE = 1 << 24  # numbers
+CHECKED_AT_ONCE = 1 << 20  # numbers: what is on disk must not be copied into memory as a whole
 
 
 def check_population(population: Population) -> None:
     """Raise `DataError` unless every client has samples, and all numbers are finite."""
     if population.is_elsewhere:
         return
-    check_not_empty(population.sizes.tolist(), population.label)
+    if not _all_have_samples(population.offsets):
+        check_not_empty(population.sizes.tolist(), population.label)
     if len(population.x) != len(population.y):
         raise DataError(f"Expected one target per sample, got {len(population.x)} and {len(population.y)}.")
     if int(population.sample_indices.min()) < 0 or int(population.sample_indices.max()) >= len(population.x):
@@ -24,6 +25,12 @@ def check_population(population: Population) -> None:
             f"Expected finite data, but {_non_finite_client(population)} has NaN or infinite values as "
             f"{population.x.dtype}. Remove or fill them, for example with torch.nan_to_num(x)."
         )
+
+
+def _all_have_samples(offsets: Tensor) -> bool:
+    """A part at a time, because they may be on disk."""
+    parts = range(0, len(offsets) - 1, CHECKED_AT_ONCE)
+    return all(bool((offsets[begin : begin + CHECKED_AT_ONCE + 1].diff() > 0).all()) for begin in parts)
 
 
 def _finite(x: Tensor) -> bool:

@@ -91,7 +91,7 @@ class Batches:
 
 def plan_batches(population: Population, clients: Tensor, descent: Descent, dtype: torch.dtype) -> Batches:
     """The batches of these clients under this descent."""
-    sizes = population.sizes[clients]
+    sizes = population.sizes_of(clients)
     if descent.batch_size is None or int(sizes.max()) <= descent.batch_size:
         return _full_batches(population, clients, descent, dtype)
     orders = [_shuffled(int(n), descent, int(c)) for n, c in zip(sizes, clients, strict=True)]
@@ -104,7 +104,7 @@ def plan_batches(population: Population, clients: Tensor, descent: Descent, dtyp
 
 def _full_batches(population: Population, clients: Tensor, descent: Descent, dtype: torch.dtype) -> Batches:
     """Every step uses all samples of a client, in stored order."""
-    sizes = population.sizes[clients]
+    sizes = population.sizes_of(clients)
     position = torch.arange(int(sizes.max())).expand(len(clients), 1, -1)
     position = position.where(position < sizes[:, None, None], -1)
     return _from_positions(population, clients, position, descent.steps or descent.epochs or 0, dtype)

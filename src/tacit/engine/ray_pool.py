@@ -25,6 +25,7 @@ from torch import Tensor
 
 from tacit.core.code_digest import code_measurement
 from tacit.core.discovery import FILE_MODULE
+from tacit.core.population_files import STORED, open_array
 from tacit.core.worker_choice import RayChoice
 from tacit.engine.pool import MAX_DEATHS, SLOTS, MakeWorker, answer, check_deaths, keep_memory, run_in_order
 from tacit.engine.ray_cluster import Actor, RayCluster, end_actor, joined, ray
@@ -65,7 +66,7 @@ class NodeCode:
 
 
 @dataclass(frozen=True, eq=False)
-class Delivered:
+class ActorResult:
     """A job's numbers: outputs, or what a worker of this machine would have left in a slot, and the result beside."""
 
     result: Trained | None
@@ -97,8 +98,8 @@ class WaveActor:
         if not fine:
             return False, result
         if isinstance(result, Trained):
-            return True, Delivered(result, self.worker.slot_content(0, result).total.numpy())
-        return True, Delivered(None, result)
+            return True, ActorResult(result, self.worker.slot_content(0, result).total.numpy())
+        return True, ActorResult(None, result)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +226,8 @@ class RayPool:
 
 
 def _reduced(tensor: Tensor) -> Any:
+    if hasattr(tensor, STORED):  # a file of a population on disk, which every machine opens under the same path
+        return open_array, getattr(tensor, STORED)
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.requires_grad
     if plain and tensor.numel() * tensor.element_size() >= LARGE and tensor.dtype != torch.bfloat16:
         return _tensor, (np.ascontiguousarray(tensor.numpy()),)

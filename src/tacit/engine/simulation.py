@@ -37,6 +37,7 @@ from tacit.core import (
 from tacit.core.interfaces import Conversation
 from tacit.core.keys import key_source
 from tacit.core.losses import best_outputs
+from tacit.core.population_files import let_go, read_ahead
 from tacit.core.prices import Unproved, max_participations
 from tacit.core.server_half import aggregate_messages, download_size, finish_round, no_messages, prepare
 from tacit.core.state import SERVER, out_of_patience, track_best
@@ -134,6 +135,7 @@ class Simulation:
         self._untrained = make_model(task, seed)
         self.model = copy.deepcopy(self._untrained).to(device)
         self.layout = Layout.of(self.model)
+        let_go(self.task.population)  # which was checked as a whole
         if method.record_sum is not None or method.protects_records:
             check_records(self.model, task.loss)
 
@@ -336,8 +338,14 @@ class RoundRunner:
     def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum | None, list[Trained]]:
         """The round's sum, folded wave by wave in their order, and the waves' results; None: the cohort is empty."""
         total, results, rows = None, [], _Rows(now.cohort)
+        soon = 2 * self.slots
+        for job in jobs[:soon]:
+            self._read_ahead(job)
         for job, result in zip(jobs, self.pool.run(jobs, self.slots), strict=True):
             results.append(result)
+            if soon < len(jobs):
+                self._read_ahead(jobs[soon])
+                soon += 1
             part = self.worker.slot_content(job.slot, result)
             if not self.method.streams:
                 rows.add(part.total)
@@ -349,6 +357,10 @@ class RoundRunner:
             total = self._sum_of_all(rows, results, state, now)
         return total, results
 
+    def _read_ahead(self, job: TrainJob) -> None:
+        """Of a population on disk, let the system read what a wave needs before a worker asks for it."""
+        read_ahead(self.task.population, torch.from_numpy(job.clients))
+
     def _empty_sum(self, sent: Broadcast, state: State, now: Round) -> Sum:
         nothing = no_messages(self.method, sent, state, now)
         return aggregate_messages(self.method, self.conversation, state, nothing, now)
@@ -358,7 +370,7 @@ class RoundRunner:
         clients = torch.tensor([client for result in results for client in result.wave_report.delivered])
         if len(clients) == 0:
             return None
-        samples = self.task.population.sizes[clients] if self.method.weighted else None
+        samples = self.task.population.sizes_of(clients) if self.method.weighted else None
         surplus = reduce(added, (result.part.surplus for result in results))
         messages = Messages(clients, DenseRows(rows.all()), samples, results[0].part.grid_step, surplus)
         with single_thread():

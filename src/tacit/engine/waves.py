@@ -23,7 +23,7 @@ from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout, has_batch_statistics, has_dropout, is_slow_under_vmap
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
-from tacit.engine.learners.records import AutoRecords, RecordLearner
+from tacit.engine.learners.records import CANNOT_MAP, AutoRecords, RecordLearner
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.scoring import HypothesisScorer
 from tacit.errors import ModelError, TacitError
@@ -124,7 +124,7 @@ class StackedClients:
 
     @property
     def samples(self) -> Tensor:
-        return self.population.sizes[self.clients]
+        return self.population.sizes_of(self.clients)
 
     @property
     def units(self) -> Tensor:
@@ -183,7 +183,7 @@ def divide(cohort: Tensor, population: Population, owned: int, least: int, fewes
     """
     if len(cohort) == 0:
         return []
-    sizes = population.sizes[cohort]
+    sizes = population.sizes_of(cohort)
     ordered = cohort[torch.argsort(sizes, stable=True)]
     count = -(-len(cohort) // _wave_size(len(cohort), population, owned, least, fewest))
     return list(torch.tensor_split(ordered, count))
@@ -191,7 +191,7 @@ def divide(cohort: Tensor, population: Population, owned: int, least: int, fewes
 
 def _wave_size(cohort: int, population: Population, owned: int, least: int, fewest: int) -> int:
     sample = population.x[0].numel() * population.x.element_size()
-    samples = int(population.sizes.float().mean().clamp(max=64))
+    samples = int(min(population.mean_size, 64))
     held = owned * population.x.element_size() + sample * samples
     fits = min(max(CACHE // held, least), LARGEST)
     if owned * samples <= LIGHT:
@@ -210,6 +210,6 @@ def _can_map(functional: FunctionalLearner, like: Samples) -> bool:
         warnings.simplefilter("error")
         try:
             functional.descend(weights, batches, _ONE_STEP, numbers)
-        except (RuntimeError, ValueError, TypeError, NotImplementedError, Warning):
+        except CANNOT_MAP:
             return False
     return True

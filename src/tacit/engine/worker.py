@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tacit.core import Broadcast, ClientMemory, ClientRound, Key, Method, Round, State, Sum, Task, View, WaveReport
 from tacit.core.client_half import make_messages, read_broadcast
+from tacit.core.population_files import let_go
 from tacit.core.server_half import broadcast, reject_unusable, sum_messages, upload_sizes
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels import evaluation_module
@@ -117,6 +118,7 @@ class Worker:
             else Sum(kept.rows.dense(), 0.0, grid_step=kept.grid_step, surplus=kept.surplus)
         )
         self.slots[job.slot].view(part.total.dtype)[: part.total.numel()].copy_(part.total.reshape(-1))
+        let_go(self.task.population)
         return Trained(wave_report, up, replace(part, total=part.total.to("meta")))
 
     def _broadcast(self, state: State, now: Round) -> tuple[Broadcast, View]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from tacit.core.interfaces import Sampler
 from tacit.core.keys import Key
 from tacit.core.prices import Sampling
+from tacit.core.streams import FEW
 from tacit.errors import expect
 
 
@@ -50,6 +51,8 @@ class Poisson:
     """Poisson sampling: every client joins independently with probability `size / population`.
 
     Tight privacy amplification is proved for this sampling. A cohort has `size` clients on average and may be empty.
+    In a large population, how many join is drawn first and then who, which is the same distribution and takes time by
+    the cohort.
     """
 
     size: float
@@ -58,8 +61,10 @@ class Poisson:
         expect(self.size > 0, f"size={self.size} > 0")
 
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
-        coins = key.stream().uniform(population)
-        return (coins < self.sampling(population, index).rate).nonzero().flatten()
+        stream, rate = key.stream(), self.sampling(population, index).rate
+        if population <= FEW:
+            return (stream.uniform(population) < rate).nonzero().flatten()
+        return stream.subset(population, stream.binomial(population, rate))
 
     def sampling(self, population: int, index: int) -> Sampling:
         _check_fits(self.size, population)
@@ -96,7 +101,7 @@ class Growing:
 
 
 def _subset(population: int, size: int, key: Key) -> Tensor:
-    return key.stream().permutation(population)[:size].sort().values
+    return key.stream().subset(population, size)
 
 
 def _check_fits(size: float, population: int) -> None:

@@ -19,7 +19,7 @@ from tacit.core.provenance import declaration
 from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
 from tacit.privacy.cohorts import check_cohorts, failure
-from tacit.privacy.guarantee import Guarantee, delta_warning, public_population
+from tacit.privacy.guarantee import Guarantee, delta_warning, public_population, trusted_sum
 from tacit.privacy.ledger import Ledger, LedgerEntry
 from tacit.privacy.planning import CohortSampling
 from tacit.privacy.round_charges import RoundCharges
@@ -134,7 +134,7 @@ class Charges(RoundCharges[Accounting, Release]):
 
     def _against_server(self, proved: Guarantee, releases: Sequence[Release], history: Sequence[Report]) -> Guarantee:
         """The guarantee of noise that clients add, with the ε against a server, which knows who took part."""
-        sums = "Secure aggregation is assumed: a trusted party adds up real numbers." if self._trusts_sum else ""
+        sums = trusted_sum(self.method.channel.messages_seen_by) if self._trusts_sum else ""
         found = proved.excluding("Clients are assumed to add their shares of the noise.", DROPOUTS, sums)
         worst = _most_exposed(releases, history)
         if self.retries:  # nobody recorded who took part in them

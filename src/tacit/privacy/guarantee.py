@@ -225,6 +225,13 @@ def public_population(population: int) -> str:
     return f"The number of clients, {population}, is public."
 
 
+def trusted_sum(reader: str) -> str:
+    """Who is trusted to add up messages that are real numbers, each with a share of the noise, as a sentence."""
+    if reader == "enclave":
+        return "The enclave is trusted: it sees every message, each of which has only a share of the noise."
+    return "Secure aggregation is assumed: a trusted party adds up real numbers."
+
+
 def record_adversary(*, sums: str = "") -> str:
     """Against whom a record is protected: with noise of its client's own, or with noise of all clients in a sum.
 

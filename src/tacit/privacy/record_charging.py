@@ -29,6 +29,7 @@ from tacit.privacy.guarantee import (
     delta_warning,
     public_population,
     record_adversary,
+    trusted_sum,
 )
 from tacit.privacy.ledger import Ledger, LedgerEntry
 from tacit.privacy.planning import bracket
@@ -145,7 +146,7 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
             IN_COMMON,
             "Clients are assumed to add their shares of the noise." if across else "",
             DROPOUTS if across else "",
-            "Secure aggregation is assumed: a trusted party adds up real numbers." if real else "",
+            trusted_sum(self.method.channel.messages_seen_by) if real else "",
             release.caveat,
             delta_warning(self.delta, sum(self.sizes), self.unit) or "",
             declaration(self.method.own_parts),

@@ -46,6 +46,7 @@ from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import SUFFIX, LedgerHead
 from tacit.runs import checkpoint, guarantee_file, key_file
 from tacit.runs.manifest import NEW_RUN, Manifest, Status
+from tacit.runs.repetitions import shortened, with_all_bytes
 
 if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
@@ -117,7 +118,8 @@ class RunDirectory:
     def record(self, state: State, report: Report) -> None:
         """Append a round, and write a checkpoint if the last one is some seconds old."""
         caveat = {"caveat": self.manifest.caveat} if self.manifest.caveat else {}
-        line = write_json({**asdict(report), **caveat})
+        short = {"up": shortened(report.up), "down": shortened(report.down)}
+        line = write_json({**asdict(report), **short, **caveat})
         with files.storage_errors(self.path / ROUNDS):
             self._append(line)
         if self.every_round or time.monotonic() - self._last_checkpoint >= SECONDS_BETWEEN_CHECKPOINTS:
@@ -143,13 +145,13 @@ class RunDirectory:
         state: State,
         model: Mapping[str, Tensor],
         leakage: LeakageAccounting | None = None,
-        guarantee: Guarantee | LeakageGuarantee | None = None,
+        guarantees: Sequence[Guarantee | LeakageGuarantee] = (),
     ) -> None:
-        """The run is finished: write its last state, model, leakage, guarantee and status."""
+        """The run is finished: write its last state, model, leakage, guarantees and status."""
         self.checkpoint(state)
         self._write_leakage(leakage)
-        if guarantee is not None:
-            guarantee_file.write(self.path / GUARANTEE, guarantee)
+        if guarantees:
+            guarantee_file.write(self.path / GUARANTEE, *guarantees)
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
         metadata = {"caveat": self.manifest.caveat} if self.manifest.caveat else None
         files.write(self.path / MODEL, safetensors.torch.save(tensors, metadata), private=True)
@@ -364,7 +366,7 @@ def _parse_lines(lines: list[bytes], file: Path, first: int = 1) -> tuple[Report
         earlier = any(name in line for name in _EARLIER_KEYS)  # to look for them in every value takes long
         renamed = _RENAMED if earlier else {}
         source = Source(label=f"line {number} of {file}", error=RunError, advice=NEW_RUN, closed=False, renamed=renamed)
-        report = read_json(line, Report, source, strict=False)
+        report = with_all_bytes(read_json(line, Report, source, strict=False), source)
         if report.round != number:
             raise source.problem(f"Expected {source.label} to be of round {number}, got round {report.round}.")
         reports.append(report)

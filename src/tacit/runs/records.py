@@ -71,8 +71,10 @@ class Plan:
         check_declared(self.method)
         check_records(self.method, self.task)
         _check_budget(self.method)
-        sizes = tuple(self.task.population.unit_sizes.tolist())
-        object.__setattr__(self, "method", size_noise(fit_defaults(self.method, self.task), len(sizes), sizes))
+        method, population = fit_defaults(self.method, self.task), self.task.population
+        by_records = method.unsized and isinstance(method.record_price(1), Unsized)
+        sizes = tuple(population.unit_sizes.tolist()) if by_records else ()
+        object.__setattr__(self, "method", size_noise(method, len(population), sizes))
 
     @cached_property
     def simulation(self) -> Simulation:

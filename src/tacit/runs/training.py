@@ -51,7 +51,7 @@ def train(
         task: the model and the data.
         seed: decides what may be public: initial weights, masks, what is learnt from public data.
         workers: worker processes; None: one per processor; `ray`, `ray:4`, `ray://host:port`: actors of a Ray cluster.
-        device: where to compute, `cpu` or an accelerator's name.
+        device: where to compute: `cpu`, or an accelerator's name, which is passed to PyTorch and has not been tested.
         evaluate_every: evaluate on held-out data every `n` rounds; the last round is always evaluated.
         out: the run's directory, for its manifest, rounds, checkpoint and model; None: no files.
         resume: continue the run that an interrupted call left in `out`.
@@ -158,7 +158,7 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
                 run = step  # only now: a state is written only after the round that led to it
                 yield run
             files.write(directory.path / TABLE, rounds_csv(run.history, directory.manifest.caveat), private=True)
-            directory.finish(run.state, _tensors(run.models), run.leakage, run.privacy)
+            directory.finish(run.state, _tensors(run.models), run.leakage, run.guarantees)
     except (KeyboardInterrupt, GeneratorExit):
         directory.stop(run.state, "interrupted", run.leakage)
         raise

@@ -263,6 +263,56 @@ def test_records_that_depend_on_their_batch_are_refused(make: Make, loss: Loss) 
         AutoRecords(model, loss).clipped_sum(weights_of(model), x, y, 1.0, None)
 
 
+class Running(nn.Module):
+    """Subtracts a mean over all earlier batches, which it keeps."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, x: Tensor) -> Any:
+        x = x.flatten(1)
+        out = self.layer(x - self.mean)
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return out
+
+
+class Hidden(nn.Module):
+    """Dropout that no type of module shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layer(nn.functional.dropout(x.flatten(1), 0.5, training=True))
+
+
+@pytest.mark.parametrize("make", [Running, Hidden], ids=["state", "random numbers"])
+def test_state_and_random_numbers_of_a_model_are_refused(make: Make) -> None:
+    model, (x, y) = model_of(make), records(make)
+    with pytest.raises(ModelError, match="changes when it is computed again"):
+        AutoRecords(model, CrossEntropy()).clipped_sum(weights_of(model), x, y, 1.0, None)
+
+
+def test_errors_of_a_model_are_not_taken_for_a_way_that_does_not_apply() -> None:
+    class Broken(nn.Linear):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            Broken.calls += 1
+            if torch._C._functorch.maybe_get_level(x) >= 0 or Broken.calls > 4:
+                raise KeyError("a column that is not there")
+            return super().forward(x.flatten(1))
+
+    model, (x, y) = model_of(lambda: Broken(64, 10)), records(zoo.mlp)
+    with pytest.raises(KeyError):
+        AutoRecords(model, CrossEntropy()).clipped_sum(weights_of(model), x, y, 1.0, None)
+
+
 def test_dropout_inside_recurrent_and_attention_layers_is_found() -> None:
     assert has_dropout(nn.LSTM(3, 3, num_layers=2, dropout=0.5))
     assert has_dropout(nn.MultiheadAttention(4, 2, dropout=0.5))

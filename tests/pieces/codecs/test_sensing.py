@@ -68,6 +68,7 @@ class Public:
     update: Tensor
     clients: Tensor = torch.zeros(1, dtype=torch.int64)
     samples: Tensor = torch.ones(1, dtype=torch.int64)
+    units: Tensor = torch.ones(1, dtype=torch.int64)
     shapes: Shapes = ()
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:

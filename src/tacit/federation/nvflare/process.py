@@ -59,16 +59,25 @@ def hosted_socket() -> Path:
     return part
 
 
-def claim(kit: Path) -> None:
-    """Note in the kit that this process runs it, until it ends; raises `UserError` if another one does."""
+def claim(kit: Path, patience: float = SECONDS_TO_END) -> None:
+    """Note in the kit that this process runs it, until it ends; raises `UserError` if another one still does."""
     file = os.open(kit / PID, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # it stays open
+    deadline = time.monotonic() + patience  # the threads of one that was killed may take a moment to end
+    while not _locked(file):
+        if time.monotonic() > deadline:
+            other = os.read(file, 20).decode("ascii", "replace")
+            raise UserError(f"Expected nobody to run {kit}, but process {other} does. Stop that one first.")
+        time.sleep(0.1)
+    os.ftruncate(file, 0)
+    os.write(file, str(os.getpid()).encode())
+
+
+def _locked(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        other = os.read(file, 20).decode("ascii", "replace")
-        raise UserError(f"Expected nobody to run {kit}, but process {other} does. Stop that one first.") from None
-    os.ftruncate(file, 0)
-    os.write(file, str(os.getpid()).encode())
+        return False
+    return True
 
 
 def say(text: str) -> None:

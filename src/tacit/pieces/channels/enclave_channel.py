@@ -105,6 +105,11 @@ class Enclave:
         """
         if self.conversation and seed is not None and method.aggregator.models != 1:
             raise UserError(f"Expected an aggregator of one model for conversation=True, got {method.aggregator}.")
+        if self.conversation and seed is not None and method.mechanism.bits is not None:
+            raise UserError(
+                f"Expected real-valued rows for Enclave(conversation=True), which adds up float32 numbers, but "
+                f"{type(method.mechanism).__name__} sends integers. Use arithmetic=Reals(), or the channel SecureSum."
+            )
         if seed is not None:
             self._check_cohorts(method, population)
         if not self.conversation or seed is None:

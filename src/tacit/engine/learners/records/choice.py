@@ -17,6 +17,10 @@ from tacit.engine.learners.records.ways import LayerRules, MappedGradient
 from tacit.errors import ModelError
 
 AGREEMENT = 1e-3  # relative, of a way with the reference on two records; the two differ by rounding only
+# What PyTorch raises for a module that it cannot map over records (data-dependent control flow, in-place changes, no
+# batching rule, a shape that has the number of records in it), or does slowly, with a warning; whatever else a module
+# raises is an error of its own, which the reference would raise, too.
+CANNOT_MAP = (RuntimeError, ValueError, TypeError, IndexError, Warning)
 
 
 class RecordLearner(Protocol):
@@ -79,7 +83,7 @@ class AutoRecords:
             warnings.simplefilter("error")
             try:
                 found = tried.clipped_sum(weights, x, y, 1e6, None)
-            except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, Warning):
+            except CANNOT_MAP:
                 return False
         expected = self.reference.clipped_sum(weights, x, y, 1e6, None)
         close = (found.total - expected.total).norm() <= AGREEMENT * expected.total.norm()
@@ -118,7 +122,13 @@ def check_records(model: nn.Module, loss: Loss) -> None:
 def _check_independent(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
     """Raise `ModelError` if the loss of a record depends on the other records of its batch."""
     own = copy.deepcopy(model).train()
-    together = loss.per_sample(own(x), y)
+    together, again = (loss.per_sample(own(x), y) for _ in range(2))
+    if not torch.equal(together.nan_to_num(), again.nan_to_num()):
+        raise ModelError(
+            "The loss of a record changes when it is computed again: the model keeps a state from batch to batch, or "
+            "draws random numbers, so that earlier records change the gradients of later ones, and clipping does not "
+            "bound their influence. Use a model without running statistics and without random numbers."
+        )
     alone = torch.cat([loss.per_sample(own(x[i : i + 1]), y[i : i + 1]) for i in range(len(x))])
     if together.shape != alone.shape or not torch.allclose(together, alone, rtol=1e-3, atol=1e-5, equal_nan=True):
         raise ModelError(
