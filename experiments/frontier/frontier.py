@@ -224,9 +224,13 @@ def draw(made: list[Cell], problem: Problem, title: str) -> bytes:
     for panel, label in ((left, "ε at δ = 1e-5, per client"), (right, "kB per client, up and down (numbers: ε)")):
         panel.set_xscale("log")
         panel.set_xlabel(label, color=INK)
+        panel.minorticks_off()
         plain(panel)
     left.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
-    left.legend(frameon=False, fontsize=8.5, labelcolor="linecolor")
+    left.set_xlim(EPSILONS[0] / 1.3, EPSILONS[-1] * 1.3)
+    means = [cell.metric.mean for cell in made] or [0.5]
+    left.set_ylim(min(means) - 0.1, max(means) + 0.1)  # intervals of two seeds can be wider than any accuracy
+    left.legend(frameon=False, fontsize=8.5, labelcolor="linecolor", loc="lower right")
     left.set_title(problem.metric.replace("_", " "), loc="left", size=9.5, color=INK)
     figure.suptitle(title, size=12, color=INK, x=0.06, ha="left")
     figure.tight_layout()

@@ -131,3 +131,10 @@ def test_committed_results_can_be_read():
         before, again = json.loads(file.read_bytes()), json.loads(saved.to_bytes())
         for old, new in zip(before["rows"], again["rows"], strict=True):
             assert json.dumps(old["trials"]) == json.dumps(new["trials"])  # whole numbers stay whole
+
+
+@pytest.mark.parametrize("plot", ["text", 0.5, 1, [1]])
+def test_a_figure_that_is_no_table_is_refused(plot: object) -> None:
+    saved = {"format": 1, "name": "a/b", "title": "T", "fast": False, "versions": {}, "columns": [], "plot": plot}
+    with pytest.raises(UserError):
+        Comparison.from_bytes(json.dumps({**saved, "stand_in": "", "rankings": [], "rows": []}).encode(), "here")

@@ -136,7 +136,7 @@ def test_a_guarantee_of_fewer_rounds_is_not_used(tmp_path: Path) -> None:
     path = made_run(tmp_path / "mine", 3, guarantee=PROVED)
     run = RunData.read(path)
     assert run.guarantee.proved
-    shorter = replace(run, stored=replace(PROVED, rounds=2))
+    shorter = replace(run, stored=(replace(PROVED, rounds=2),))
     assert not shorter.guarantee.proved
 
 

@@ -68,7 +68,7 @@ def test_a_bound_is_not_averaged_and_the_weakest_guarantee_counts(tmp_path: Path
     weak = RunData.read(made_run(tmp_path / "b", 4, guarantee=replace(PROVED, epsilon=3.0), seed=1))
     (group,), _ = grouped([strong, weak])
     assert "(ε = 3, δ" in guarantee_lines([group])[0]
-    (group,), _ = grouped([strong, replace(weak, stored=None)])
+    (group,), _ = grouped([strong, replace(weak, stored=())])
     assert guarantee_lines([group])[0].startswith("No privacy guarantee: ")
 
 

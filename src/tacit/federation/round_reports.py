@@ -25,7 +25,7 @@ class SiteBytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Delivered:
+class RoundOutcome:
     """What a round brought.
 
     Attributes:
@@ -43,7 +43,7 @@ class Delivered:
     traffic: SiteBytes = field(default_factory=SiteBytes)
 
 
-def report_of(after: State, cohort: Sequence[int], found: Delivered) -> Report:
+def report_of(after: State, cohort: Sequence[int], found: RoundOutcome) -> Report:
     """The report of a round, without metrics and time."""
     norm, variance, scale = found.diagnostics
     return Report(

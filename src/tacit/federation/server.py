@@ -41,7 +41,7 @@ from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import AuditLog
 from tacit.federation.messages import EVALUATE, TRAIN, SiteRequest
 from tacit.federation.metrics import HeldOut
-from tacit.federation.round_reports import Delivered, SiteBytes, phase_bytes, report_of, with_metrics
+from tacit.federation.round_reports import RoundOutcome, SiteBytes, phase_bytes, report_of, with_metrics
 from tacit.federation.sessions import evaluation_parameters, training_parameters
 from tacit.federation.transport import Transport
 from tacit.pieces.channels import SecureSum
@@ -171,7 +171,7 @@ class FederationServer:
         now = replace(now, cohort=len(cohort))
         sent = broadcast(method, state, now)
         like = no_messages(method, sent, state, now)
-        found = Delivered(aggregate_messages(method, conversation, state, like, now))
+        found = RoundOutcome(aggregate_messages(method, conversation, state, like, now))
         if cohort:
             asked = self._request(state, now, sent, cohort)
             play = self._secure if isinstance(method.channel, SecureSum) else self._plain
@@ -209,7 +209,7 @@ class FederationServer:
 
     def _plain(
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, talk: Conversation
-    ) -> Delivered:
+    ) -> RoundOutcome:
         traffic = SiteBytes()
         replies = self.sites.ask_round(TRAIN, asked, dict.fromkeys(asked.cohort, b""), traffic)
         found, malformed = read_messages(self.method, replies, like, now)
@@ -223,7 +223,7 @@ class FederationServer:
             total = self._sum(state, kept, talk, now)
         diagnostics = (float(np.mean(wave.norms)) if wave.norms else 0.0, *variance_and_scale(total))
         content = sum(map(len, replies.values()))
-        return Delivered(total, wave.delivered, diagnostics, {"envelope": traffic.beyond(content, asked)}, traffic)
+        return RoundOutcome(total, wave.delivered, diagnostics, {"envelope": traffic.beyond(content, asked)}, traffic)
 
     def _sum(self, state: State, kept: Messages, talk: Conversation, now: Round) -> Sum:
         """The messages' sum, in the order of the sites' numbers, whenever they came."""
@@ -234,7 +234,9 @@ class FederationServer:
         first = next(parts)
         return reduce(lambda total, part: total + part, parts, replace(first, total=first.total.clone()))
 
-    def _secure(self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, _: Conversation) -> Delivered:
+    def _secure(
+        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, _: Conversation
+    ) -> RoundOutcome:
         traffic = SiteBytes()
         tolerated = None if like.surplus is None else like.surplus.tolerated
         parameters = training_parameters(self.plan, like.rows.dim, now, tolerated)
@@ -250,7 +252,7 @@ class FederationServer:
         envelope = traffic.beyond(protocol.up, asked)
         phases["upload"] = Traffic(phases["upload"].up - uploaded, phases["upload"].down)
         phases["envelope"] = Traffic(envelope.up, envelope.down - protocol.down)
-        return Delivered(summed, outcome.clients, overhead=phases, traffic=traffic)
+        return RoundOutcome(summed, outcome.clients, overhead=phases, traffic=traffic)
 
     def _check_enough(self, delivered: Sequence[int]) -> None:
         if len(delivered) < self.plan.least_cohort:

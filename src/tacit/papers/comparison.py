@@ -247,7 +247,7 @@ class Comparison:
         source = Source(label=label, advice=_ADVICE, closed=False, renamed=RENAMED)
         saved = read_json(content, dict[str, Any], source, version=FORMAT)
         plot = saved.get("plot")
-        return convert({**saved, "plot": plot and with_kind(plot)}, cls, source)
+        return convert({**saved, "plot": with_kind(plot) if isinstance(plot, dict) else plot}, cls, source)
 
     def _compared(self, row: ComparisonRow, quantity: str) -> dict[str, object]:
         measured = row.spread(quantity)

@@ -149,9 +149,11 @@ def _seconds(value: float) -> str:
 
 
 def _run_sections(run: RunData) -> Iterator[Html]:
-    yield section(
-        "guarantee", "What is guaranteed, and what is not", show_guarantee(run.guarantee, run.manifest.method.nominal)
-    )
+    first, *others = run.guarantees
+    shown = [show_guarantee(first, run.manifest.method.nominal), *map(show_guarantee, others)]
+    if others:
+        shown.append(element("p", "These guarantees hold side by side. Their ε are never added."))
+    yield section("guarantee", "What is guaranteed, and what is not", *shown)
     yield section("parties", "Who sees what", _parties(run))
     yield section("training", "Training", _charts(run_charts(run.reports, run.budget)), _final(run))
     yield section("traffic", "Bytes and time", _traffic(run), _timings(run))

@@ -37,14 +37,14 @@ class RunData:
         manifest: what was run.
         reports: its rounds.
         method: the method, with its noise; None if it has pieces that are not Tacit's own, or of another version.
-        stored: the guarantee that the run wrote when it finished; None: it did not.
+        stored: the guarantees that the run wrote when it finished, one for each unit; none: it did not.
     """
 
     path: Path
     manifest: Manifest
     reports: tuple[Report, ...]
     method: Method | None
-    stored: Guarantee | LeakageGuarantee | None = None
+    stored: tuple[Guarantee | LeakageGuarantee, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -93,13 +93,25 @@ class RunData:
     def seconds(self) -> float:
         return sum(report.seconds for report in self.reports)
 
-    @cached_property
+    @property
     def guarantee(self) -> Guarantee | LeakageGuarantee:
+        """The first of its guarantees: of clients, if the method protects them."""
+        return self.guarantees[0]
+
+    @cached_property
+    def guarantees(self) -> tuple[Guarantee | LeakageGuarantee, ...]:
         """What the run proved when it finished; of a run that has not finished, what its rounds prove so far."""
-        if self.stored is not None and self.stored.rounds >= len(self.reports):
+        if self.stored and self.stored[0].rounds >= len(self.reports):
             return self.stored
+        return (self._computed(),)
+
+    def _computed(self) -> Guarantee | LeakageGuarantee:
         if self.method is None:
             return Guarantee.none("the method has pieces that are not known here; see the run's own output")
+        if self.method.protects_records:
+            charged = self.reports[-1].record_epsilon if self.reports else None
+            so_far = "" if charged is None else f"; ε of records so far is {charged:.4g}, as it was charged"
+            return Guarantee.none(f"the run has not finished{so_far}", rounds=len(self.reports))
         try:
             return self._of_rounds(self.method)
         except TacitError as error:

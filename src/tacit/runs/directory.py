@@ -145,13 +145,13 @@ class RunDirectory:
         state: State,
         model: Mapping[str, Tensor],
         leakage: LeakageAccounting | None = None,
-        guarantee: Guarantee | LeakageGuarantee | None = None,
+        guarantees: Sequence[Guarantee | LeakageGuarantee] = (),
     ) -> None:
-        """The run is finished: write its last state, model, leakage, guarantee and status."""
+        """The run is finished: write its last state, model, leakage, guarantees and status."""
         self.checkpoint(state)
         self._write_leakage(leakage)
-        if guarantee is not None:
-            guarantee_file.write(self.path / GUARANTEE, guarantee)
+        if guarantees:
+            guarantee_file.write(self.path / GUARANTEE, *guarantees)
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
         metadata = {"caveat": self.manifest.caveat} if self.manifest.caveat else None
         files.write(self.path / MODEL, safetensors.torch.save(tensors, metadata), private=True)

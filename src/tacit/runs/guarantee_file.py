@@ -1,4 +1,4 @@
-"""The file of a finished run's guarantee: what the run itself proved, with every charge that its ledger knows."""
+"""The file of a finished run's guarantees: what the run itself proved, with every charge that its ledger knows."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,32 +15,47 @@ FORMAT = 1
 _KINDS = {"differential privacy": Guarantee, "d-privacy": LeakageGuarantee}
 
 
+AnyGuarantee = Guarantee | LeakageGuarantee
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
     kind: str
     guarantee: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Document(_Entry):
     format: int
+    others: tuple[_Entry, ...] = ()
 
 
-def write(file: Path, guarantee: Guarantee | LeakageGuarantee) -> None:
-    """Write a guarantee, for the file's owner only."""
-    kind = next(name for name, record in _KINDS.items() if type(guarantee) is record)
-    content = write_json({"kind": kind, "guarantee": asdict(guarantee), "format": FORMAT}, indent=2)
-    files.write(file, content, private=True)
+def write(file: Path, *guarantees: AnyGuarantee) -> None:
+    """Write the guarantees of a run, one for each unit, for the file's owner only."""
+    first, *others = map(_entry, guarantees)
+    content = {**asdict(first), "format": FORMAT, **({"others": [asdict(each) for each in others]} if others else {})}
+    files.write(file, write_json(content, indent=2), private=True)
 
 
-def read(file: Path) -> Guarantee | LeakageGuarantee | None:
-    """The guarantee in a file; None if there is none. Raises `RunError` for anything else."""
-    if not file.exists():
-        return None
-    return parse(files.read(file, error=RunError), file)
+def read(file: Path) -> tuple[AnyGuarantee, ...]:
+    """The guarantees in a file; none if there is no file. Raises `RunError` for anything else."""
+    return parse(files.read(file, error=RunError), file) if file.exists() else ()
 
 
-def parse(content: bytes, file: Path) -> Guarantee | LeakageGuarantee:
-    """The guarantee in a JSON document."""
+def parse(content: bytes, file: Path) -> tuple[AnyGuarantee, ...]:
+    """The guarantees in a JSON document."""
     source = Source(label=f"the guarantee {file}", error=RunError, advice=NEW_RUN)
-    entry = read_json(content, _Entry, source, version=FORMAT, strict=False)
+    document = read_json(content, _Document, source, version=FORMAT, strict=False)
+    return tuple(_guarantee(entry, source) for entry in (document, *document.others))
+
+
+def _entry(guarantee: AnyGuarantee) -> _Entry:
+    kind = next(name for name, record in _KINDS.items() if type(guarantee) is record)
+    return _Entry(kind=kind, guarantee=asdict(guarantee))
+
+
+def _guarantee(entry: _Entry, source: Source) -> AnyGuarantee:
     if entry.kind not in _KINDS:
         raise source.problem(f"Expected {source.label} to be one of {', '.join(_KINDS)}, got {entry.kind!r}.")
-    found: Guarantee | LeakageGuarantee = convert(entry.guarantee, _KINDS[entry.kind], source, strict=False)
+    found: AnyGuarantee = convert(entry.guarantee, _KINDS[entry.kind], source, strict=False)
     return found

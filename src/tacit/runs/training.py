@@ -158,7 +158,7 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
                 run = step  # only now: a state is written only after the round that led to it
                 yield run
             files.write(directory.path / TABLE, rounds_csv(run.history, directory.manifest.caveat), private=True)
-            directory.finish(run.state, _tensors(run.models), run.leakage, run.privacy)
+            directory.finish(run.state, _tensors(run.models), run.leakage, run.guarantees)
     except (KeyboardInterrupt, GeneratorExit):
         directory.stop(run.state, "interrupted", run.leakage)
         raise

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import tacit
+from tacit.core import Plain
 from tacit.core.prices import Unit
 from tacit.core.state import Turnout
 from tacit.errors import BudgetError, CompositionError
@@ -88,4 +89,4 @@ def test_messages_in_the_open_are_refused() -> None:
     with pytest.raises(
         CompositionError, match="adds only a share of the noise at each client, but Plain shows the server"
     ):
-        summed(tacit.pieces.Plain())
+        summed(Plain())
