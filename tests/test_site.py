@@ -24,7 +24,7 @@ from tacit import methods, pieces
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-MAIN = ("index", "tutorial", "concepts/federated-learning", "concepts/threat-model", "recipes", "comparison")
+MAIN = ("index", "tutorial", "concepts/federated-learning", "concepts/threat-model", "recipes", "reference/privacy")
 LOOKS = {1280: False, 390: True}  # by width, whether the colours are dark
 
 

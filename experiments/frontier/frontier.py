@@ -123,7 +123,7 @@ def method_of(trial: Trial, descent: tacit.pieces.Sgd) -> tacit.Method:
 def noise_for(epsilon: float, rounds: int, clients: int) -> float:
     """The noise multiplier that ε requires in so many rounds, the same for all methods; it takes seconds to compute."""
     sized = size_noise(tacit.methods.fl_std_dp(rounds=rounds, epsilon=epsilon, delta=DELTA), clients).mechanism
-    assert isinstance(sized, tacit.DistributedGaussian)
+    assert isinstance(sized, tacit.pieces.DistributedGaussian)
     assert sized.noise_multiplier is not None
     return sized.noise_multiplier
 

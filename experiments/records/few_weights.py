@@ -29,7 +29,7 @@ SETTINGS = {
 def trained(name: str, task: tacit.Task, epsilon: float, settings: dict[str, float], seed: int) -> dict[str, float]:
     """Metrics and ε of one run."""
     size = float(task.population.sizes.double().mean())
-    gradient = tacit.RecordGradient(rate=0.2, clip=1.0)
+    gradient = tacit.pieces.RecordGradient(rate=0.2, clip=1.0)
     make = {"dp-fedsgd": tacit.methods.dp_fedsgd, "fl-top-record-dp": tacit.methods.fl_top_record_dp}[name]
     method = make(rounds=ROUNDS, gradient=gradient, size=size, epsilon=epsilon, delta=DELTA, **settings)
     try:
