@@ -9,8 +9,9 @@ from scipy import stats
 
 from report.made import PROVED, made_run
 from tacit.cli import main
+from tacit.report.chart_data import run_charts
 from tacit.report.run_data import RunData
-from tacit.report.run_groups import Interval, group_charts, grouped, guarantee_lines
+from tacit.report.run_groups import Interval, group_charts, grouped, guarantee_lines, rows
 from tacit.runs.directory import MANIFEST
 
 
@@ -90,3 +91,15 @@ def test_curves_have_the_interval_as_a_band(tmp_path: Path) -> None:
     half = float(stats.t.ppf(0.975, 1)) * 0.005
     assert low[0] == pytest.approx((line.values[0] or 0) - half, abs=1e-5)
     assert high[-1] == pytest.approx((line.values[-1] or 0) + half, abs=1e-5)
+
+
+def test_epsilon_of_records_is_shown_where_only_records_are_protected(tmp_path: Path) -> None:
+    run = RunData.read(made_run(tmp_path / "mine", 3))
+    reports = tuple(replace(report, record_epsilon=0.5 * report.round) for report in run.reports)
+    (group,), _ = grouped([replace(run, reports=reports)])
+    assert group.epsilon == 1.5
+    assert "1.5 (record)" in rows([group])[0]
+    both = run_charts([replace(report, epsilon=2.0) for report in reports], budget=None)
+    (chart,) = [chart for chart in both if chart.title.startswith("Privacy loss")]
+    assert [line.name for line in chart.lines] == ["ε", "ε of records"]
+    assert chart.lines[1].values == [0.5, 1.0, 1.5]

@@ -8,7 +8,7 @@ from math import isfinite
 from tacit.core import Report
 from tacit.report.labels import number, size
 from tacit.report.markup import Html, data, details, element, table
-from tacit.report.run_data import thinned
+from tacit.report.run_data import charged_epsilon, thinned
 
 MOST_POINTS = 1200  # of a line
 MOST_ROWS = 21  # of the table beside a chart
@@ -141,8 +141,14 @@ def _is_variant(name: str, names: Sequence[str]) -> bool:
 
 def _privacy_charts(reports: Sequence[Report], budget: float | None) -> list[Chart]:
     rounds, charts = [report.round for report in reports], []
-    if any(report.epsilon is not None for report in reports):
-        lines = [ChartLine("ε", over(reports, lambda report: report.epsilon), "--c3")]
+    if any(charged_epsilon(report) is not None for report in reports):
+        epsilons = {
+            "ε": over(reports, lambda report: report.epsilon),
+            "ε of records": over(reports, lambda report: report.record_epsilon),
+        }
+        known = {name: values for name, values in epsilons.items() if any(value is not None for value in values)}
+        colours = ("--c3", "--c4")
+        lines = [ChartLine(name, known[name], colour) for name, colour in zip(known, colours, strict=False)]
         if budget is not None:
             lines.append(ChartLine("budget", [budget] * len(rounds), "--limit", dash=True))
         charts.append(Chart("Privacy loss ε of all rounds so far", rounds, lines, zero=True))

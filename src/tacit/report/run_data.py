@@ -83,7 +83,12 @@ class RunData:
     @property
     def epsilon(self) -> float | None:
         """ε of all rounds, as it was charged; None if the run has no (ε, δ) accounting."""
-        return self.reports[-1].epsilon if self.reports else None
+        return charged_epsilon(self.reports[-1]) if self.reports else None
+
+    @property
+    def of_records(self) -> bool:
+        """Whether its ε is that of records, and none is accounted for clients."""
+        return bool(self.reports) and is_of_records(self.reports[-1])
 
     @property
     def budget(self) -> float | None:
@@ -208,6 +213,16 @@ def thinned(values: Sequence[T], most: int) -> list[T]:
 def metric_names(runs: Iterable[Mapping[str, float]]) -> list[str]:
     """The names of all metrics, in the order in which they appear."""
     return list(dict.fromkeys(name for metrics in runs for name in metrics))
+
+
+def charged_epsilon(report: Report) -> float | None:
+    """ε of clients after a round or, where only records are protected, that of records."""
+    return report.record_epsilon if report.epsilon is None else report.epsilon
+
+
+def is_of_records(report: Report) -> bool:
+    """Whether `charged_epsilon` is that of records."""
+    return report.epsilon is None and report.record_epsilon is not None
 
 
 def detection_limit(epsilon: float, delta: float, false_alarms: float) -> float:

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.report.chart_data import COLOURS, Chart, ChartLine, Values, rounded
 from tacit.report.labels import number, size
-from tacit.report.run_data import RunData, metric_names, thinned
+from tacit.report.run_data import RunData, charged_epsilon, metric_names, thinned
 
 CONFIDENCE = 0.95
 MOST_POINTS = 400
@@ -162,7 +162,8 @@ def rows(groups: Sequence[RunGroup]) -> list[list[str]]:
     for group in groups:
         amounts, metrics = group.amounts(), group.metrics
         runs = f"{len(group.runs)}{f' ({group.unfinished} unfinished)' * bool(group.unfinished)}"
-        epsilon = "-" if group.epsilon is None else f"{group.epsilon:.4g}"
+        unit = " (record)" * all(run.of_records for run in group.runs)
+        epsilon = "-" if group.epsilon is None else f"{group.epsilon:.4g}{unit}"
         found.append(
             [
                 group.label,
@@ -231,8 +232,9 @@ def _epsilon_line(group: RunGroup, rounds: Sequence[int], colour: str) -> ChartL
     found: dict[int, float] = {}
     for run in group.runs:
         for report in run.reports:
-            if report.epsilon is not None and isfinite(report.epsilon):
-                found[report.round] = max(found.get(report.round, 0.0), rounded(report.epsilon))
+            epsilon = charged_epsilon(report)
+            if epsilon is not None and isfinite(epsilon):
+                found[report.round] = max(found.get(report.round, 0.0), rounded(epsilon))
     return ChartLine(group.label, [found.get(each) for each in rounds], colour)
 
 
