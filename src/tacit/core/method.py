@@ -8,6 +8,7 @@ method only names the piece in each slot. An ablation is `dataclasses.replace`.
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import sqrt
+from numbers import Integral
 from typing import Self
 
 from tacit.core.composition import check_composition, check_pieces
@@ -90,6 +91,7 @@ class Method:
     def __post_init__(self) -> None:
         check_pieces(self)
         check_delta(self.report_delta)
+        expect(isinstance(self.rounds, Integral), f"rounds={self.rounds!r} to be a whole number")
         expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
         expect(self.reach is None or self.reach > 0, f"reach={self.reach} > 0")
         expect(self.patience is None or self.patience >= 1, f"patience={self.patience} >= 1")

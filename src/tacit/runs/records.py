@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -60,6 +61,11 @@ class Plan:
     task_args: Options | None = None
 
     def __post_init__(self) -> None:
+        advice = "Make one by name: tacit.methods.fedavg(rounds=100)."
+        expect(isinstance(self.method, Method), f"a method, got {_brief(self.method)}", advice)
+        advice = 'Give it a model and data, or make one by name: tacit.tasks.make_task("digits").'
+        expect(isinstance(self.task, Task), f"a Task, got {_brief(self.task)}", advice)
+        expect(isinstance(self.seed, Integral), f"seed={_brief(self.seed)} to be a whole number")
         expect(self.evaluate_every >= 1, f"evaluate_every={self.evaluate_every} >= 1")
         expect(self.noise in NOISES, f"noise={self.noise!r} in {', '.join(NOISES)}")
         _check_device(self.device)
@@ -380,6 +386,11 @@ def final_metrics(method: Method, history: Sequence[Report]) -> dict[str, float]
     if evaluated and method.patience is not None:
         return dict(min(evaluated, key=lambda metrics: metrics["loss"]))
     return dict(evaluated[-1]) if evaluated else {}
+
+
+def _brief(value: object) -> str:
+    """A value in a message."""
+    return repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
 
 def _check_device(device: str) -> None:

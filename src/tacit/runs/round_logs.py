@@ -15,10 +15,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from tacit.core import Report
-from tacit.errors import UserError
+from tacit.errors import UserError, expect
 from tacit.runs.directory import read_manifest
 from tacit.runs.manifest import Manifest
 from tacit.runs.records import Run
@@ -76,6 +76,7 @@ class RoundWriter(Protocol):
         ...
 
 
+@runtime_checkable
 class RoundLog(Protocol):
     """Where the rounds of a run are written, too.
 
@@ -162,6 +163,7 @@ def logged(steps: Generator[Run], logs: Sequence[RoundLog], directory: Path | No
         UserError: a log cannot be written; nothing was trained.
     """
     for log in logs:
+        expect(isinstance(log, RoundLog), f"a log such as tacit.TensorBoardLog(), got {log!r}")
         log.check(directory)
     followers = [_Follower(log) for log in logs]
     return _followed(steps, followers) if followers else steps

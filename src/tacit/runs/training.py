@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tacit.core import Method, Noise, Report, State, Task, files
 from tacit.core.worker_choice import Workers
-from tacit.errors import RunError, StorageError, UserError
+from tacit.errors import RunError, StorageError, UserError, expect
 from tacit.runs.directory import TABLE, RunDirectory
 from tacit.runs.records import Plan, Run
 from tacit.runs.round_logs import RoundLog, logged, rounds_csv
@@ -76,6 +76,7 @@ def train(
         >>> run.model, len(run.history), run.bytes.down
         (Linear(in_features=3, out_features=2, bias=True), 2, 408)
     """
+    expect(on_round is None or callable(on_round), f"on_round to be a function of state and report, got {on_round!r}")
     plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise)
     directory, shared = (None if path is None else Path(path) for path in (out, ledger))
     follower = follow(plan, workers=workers, out=directory, resume=resume, ledger=shared)
