@@ -231,3 +231,8 @@ def test_completion_knows_commands_methods_and_options(shell: str, capsys: pytes
     out = capsys.readouterr().out
     assert "fl-top-dp" in out
     assert ("--data" if shell != "fish" else "-l data") in out
+
+
+def test_a_file_without_a_function_is_refused_with_how_to_name_one() -> None:
+    with pytest.raises(UserError, match=r"Expected a function of mine.py, got the file. Name one: mine.py:FUNCTION"):
+        tacit.methods.make("mine.py")

@@ -104,7 +104,9 @@ class FileReference:
 
 
 def file_reference(name: str, role: str) -> FileReference | None:
-    """The function that `FILE.py:FUNCTION` names; None for any other name."""
+    """The function that `FILE.py:FUNCTION` names; None for any other name. A file alone is refused."""
+    if name.endswith(".py"):
+        raise UserError(f"Expected a function of {name}, got the file. Name one: {name}:FUNCTION.")
     file, colon, function = name.rpartition(":")
     return FileReference(Path(file), function, role) if colon and file.endswith(".py") else None
 

@@ -172,9 +172,8 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Metho
     except Exception as error:  # a user's function may fail in any way
         if file_reference(name, "method") is None:
             raise
-        raise UserError(
-            f"{name} failed: {type(error).__name__}: {error}. Call the function in Python to see where."
-        ) from (error)
+        why = f"{type(error).__name__}: {error}".rstrip(".")
+        raise UserError(f"{name} failed: {why}. Call the function in Python to see where.") from error
     if not hasattr(made, "trainer"):
         raise UserError(f"Expected {name} to return a tacit.Method, got {type(made).__name__}.")
     found = changed(made, {key: given[key] for key in given if key not in own}, label)
