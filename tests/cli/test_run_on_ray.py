@@ -78,6 +78,7 @@ def test_ctrl_c_ends_the_command_and_its_cluster(tmp_path: Path) -> None:
             stdout=subprocess.DEVNULL,
             stderr=errors,
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # even where it is ignored around us
         )
     try:
         rounds = tmp_path / "run" / "rounds.jsonl"

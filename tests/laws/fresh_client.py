@@ -24,7 +24,7 @@ def main(folder: Path) -> None:
     torch.manual_seed(0)
     wave = StackedClients(torch.tensor([0]), own, AutoLearner(zoo.cnn(), CrossEntropy()))
     shared, keys = Key(bytes.fromhex(known["shared"])), ClientKeys(Key(bytes.fromhex(known["secret"])), single=True)
-    namespace = {name: getattr(tacit, name) for name in dir(tacit)}
+    namespace = {name: getattr(room, name) for room in (tacit, tacit.pieces) for name in dir(room)}
     messages = {}
     for name, text, request, memory in known["cases"]:
         method = eval(text, namespace)

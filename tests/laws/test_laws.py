@@ -440,7 +440,7 @@ def test_determinism(method: Method) -> None:
 
 @every_method
 def test_card_rebuilds_the_method(method: Method) -> None:
-    namespace = {name: getattr(tacit, name) for name in dir(tacit)}
+    namespace = {name: getattr(room, name) for room in (tacit, tacit.pieces) for name in dir(room)}
     assert eval(repr(method), namespace) == method
 
 

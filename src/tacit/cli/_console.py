@@ -100,11 +100,13 @@ def _workers(text: str) -> int | str:
     from tacit.core.worker_choice import read_workers
     from tacit.errors import UserError
 
+    if text.isdigit():
+        return int(text)
     try:
         read_workers(text)
     except UserError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    return int(text) if text.isdigit() else text
+    return text
 
 
 def to_dict(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
