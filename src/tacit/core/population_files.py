@@ -58,7 +58,7 @@ class PopulationWriter:
     """Writes a population to a new folder, some clients at a time.
 
     Example:
-        >>> import tempfile
+        >>> import tempfile, torch
         >>> folder = Path(tempfile.mkdtemp()) / "mine"
         >>> with PopulationWriter(folder) as writer:
         ...     writer.add(torch.zeros(5, 2), torch.tensor([0, 1, 0, 1, 0]), sizes=[3, 2])
