@@ -98,7 +98,7 @@ class Federation:
         dropouts: who stops answering in which phase, for good.
         network: what becomes of the replies of a phase on their way.
         serialised: whether states are bytes between messages.
-        seed: of the clients' entropy.
+        seed: of the clients' entropy and the server's.
         answers: a cache of answers, which are pure functions of state and request; None: no cache.
         noise_seeds: of the surplus noise in the vectors; by default some others.
     """
@@ -128,7 +128,8 @@ class Federation:
             sent = [(j, self.reply(j, request)) for j, request in requests.items() if j not in gone]
             return self.network(phase, sent)
 
-        return play(converse(self.session, cohort, directory(self.session.parameters, cohort)), replies)
+        known, challenge = directory(self.session.parameters, cohort), entropy((self.seed, "challenge"))
+        return play(converse(self.session, cohort, known, entropy=challenge), replies)
 
     def reply(self, client: int, request: bytes) -> bytes:
         self.states[client], reply = self._answer(self.states[client], request)
