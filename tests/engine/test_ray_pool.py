@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import signal
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
@@ -119,24 +118,9 @@ def test_two_runs_at_a_time(workers: str, address: str) -> None:
     assert all(torch.equal(one.weights, other.weights) for (one, _), (other, _) in pairs)
 
 
-class DiesOnce(nn.Module):
-    """Kills its process the first time it is trained in an actor."""
-
-    def __init__(self, marker: Path) -> None:
-        super().__init__()
-        self.inner, self.marker, self.parent = zoo.Residual(), marker, os.getpid()
-
-    def forward(self, x: Tensor) -> Tensor:
-        if os.getpid() != self.parent and self.training and not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        outputs: Tensor = self.inner(x)
-        return outputs
-
-
 def test_an_actor_that_dies_is_replaced_and_its_wave_repeated(workers: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    work = task(DiesOnce(tmp_path / "died"))
+    work = task(zoo.DiesOnce(tmp_path / "died"))
     expected = final(PLAIN, work, 1)
     assert torch.equal(final(PLAIN, work, workers), expected)
     assert (tmp_path / "died").exists()

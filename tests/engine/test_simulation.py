@@ -1,7 +1,6 @@
 """The loop over rounds: bitwise reproducible for any number of workers, if workers die, and after interruptions."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -65,26 +64,11 @@ def test_another_seed_gives_another_run() -> None:
     assert not torch.equal(other.weights, final().weights)
 
 
-class DiesOnce(nn.Module):
-    """Kills its process the first time it is trained in a worker."""
-
-    def __init__(self, marker: Path) -> None:
-        super().__init__()
-        self.inner, self.marker, self.parent = zoo.Residual(), marker, os.getpid()
-
-    def forward(self, x: Tensor) -> Tensor:
-        if os.getpid() != self.parent and self.training and not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        outputs: Tensor = self.inner(x)
-        return outputs
-
-
 def test_a_dead_worker_is_replaced_and_its_wave_repeated(tmp_path: Path) -> None:
     states = []
     for workers in (1, 2):
         torch.manual_seed(0)
-        work = Task(model=DiesOnce(tmp_path / "died"), clients=zoo.population(SIZES))
+        work = Task(model=zoo.DiesOnce(tmp_path / "died"), clients=zoo.population(SIZES))
         *_, (state, report) = rounds(method(), work, workers=workers, noise="seeded")
         states.append(state.weights)
     assert (tmp_path / "died").exists()

@@ -180,32 +180,38 @@ def begin(running: Processes, plan: Path, out: Path, number: int) -> None:
     time.sleep(source.uniform(0.0, 0.15))  # in a phase of the round, or between two
 
 
-def check_end(running: Processes, consortium: Consortium, plan: FederationPlan, out: Path) -> None:
-    """The run ends by itself, with all of its rounds and their charges."""
+def rounds_at_end(running: Processes, out: Path) -> int:
+    """The rounds of a run that has ended by itself."""
     running.wait_for_run()
     state = read_checkpoint(out / "checkpoint.safetensors")
     assert state is not None, running.output()
-    assert state.round == ROUNDS, running.output()
-    check_charges(consortium, plan, out, read_journal(out.with_suffix(".log")))
+    return state.round
+
+
+def began(started: tuple[Processes, Consortium], out: Path, first: int, number: int) -> tuple[FederationPlan, Path]:
+    """A run with fresh secrets, as it is at a random moment: its plan, and the plan's file."""
+    running, consortium = started
+    plan, path = make_plan(consortium, first + number), consortium.folder / file(first + number)
+    seed(consortium, FRESH)
+    begin(running, path, out, number)
+    return plan, path
 
 
 @pytest.mark.parametrize("number", range(3 * KILLS))
 def test_a_run_killed_at_a_random_moment_is_resumed(started, tmp_path, number):
-    running, consortium = started
-    plan, path = make_plan(consortium, FIRST_OF_RUNS + number), consortium.folder / file(FIRST_OF_RUNS + number)
-    seed(consortium, FRESH)
-    begin(running, path, tmp_path / "run", number)
+    (running, consortium), out = started, tmp_path / "run"
+    plan, path = began(started, out, FIRST_OF_RUNS, number)
     running.kill("run")
-    running.start_run(path, tmp_path / "run")
-    check_end(running, consortium, plan, tmp_path / "run")
+    running.start_run(path, out)
+    assert rounds_at_end(running, out) == ROUNDS, running.output()
+    check_charges(consortium, plan, out, read_journal(out.with_suffix(".log")))
 
 
 @pytest.mark.parametrize("number", range(KILLS))
 def test_nvflare_s_server_killed_at_a_random_moment_loses_nothing(started, tmp_path, number):
-    running, consortium = started
-    plan, path = make_plan(consortium, FIRST_OF_SERVERS + number), consortium.folder / file(FIRST_OF_SERVERS + number)
-    seed(consortium, FRESH)
-    begin(running, path, tmp_path / "run", number)
+    (running, consortium), out = started, tmp_path / "run"
+    plan, _ = began(started, out, FIRST_OF_SERVERS, number)
     running.kill("server")
     start(running, consortium, "server")
-    check_end(running, consortium, plan, tmp_path / "run")
+    assert rounds_at_end(running, out) == ROUNDS, running.output()
+    check_charges(consortium, plan, out, read_journal(out.with_suffix(".log")))
