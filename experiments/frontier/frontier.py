@@ -24,6 +24,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 import tacit
+from tacit.core import files
 from tacit.papers.sweeps import divided
 from tacit.privacy.accountants import Accounting, RdpClassic
 from tacit.privacy.charging import release_of
@@ -265,7 +266,7 @@ def complete(found: Found, problem: Problem, trials: int, file: Path, pairs: Seq
         if trial.key in found:
             return
         found[trial.key] = run(trial, problem, validation if trial.part == "validation" else test)
-        file.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        files.write(file, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())  # whole, or not at all
         print(f"{len(found)}: {trial.key} {found[trial.key]}", flush=True)
 
     for number in range(trials):

@@ -17,6 +17,7 @@ from pathlib import Path
 from hospitals import DELTA, divided
 
 import tacit
+from tacit.core import files
 
 FILE = Path(__file__).parent / "few-weights-digits.json"
 EPSILONS, ROUNDS, SEEDS = (3.0,), 50, (0, 1, 2)
@@ -49,7 +50,7 @@ def main() -> None:
         key = json.dumps([name, epsilon, settings, part, seed])
         if key not in found:
             found[key] = trained(name, parts[part], epsilon, settings, seed)
-            FILE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+            files.write(FILE, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())  # whole, or not at all
         return found[key]["accuracy"]
 
     for epsilon, (name, choices) in itertools.product(EPSILONS, SETTINGS.items()):

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 import tacit
-from tacit.core import Population
+from tacit.core import Population, files
 
 EPSILONS, DELTA, SEEDS, VALIDATION = (1.0, 3.0, 8.0), 1e-5, (0, 1, 2), 0.2
 MOST, TESTED = 10_000, 20_000  # patients of an institution, and of the test, of covid-mx
@@ -145,7 +145,7 @@ def main() -> None:
     def measure(trial: Trial) -> float:
         if trial.key not in found:
             found[trial.key] = run(trial, tuning if trial.part == "validation" else task)
-            file.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+            files.write(file, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())  # whole, or not at all
         return found[trial.key]["auroc"]
 
     ways = [("no privacy", None), *((way, epsilon) for epsilon in EPSILONS for way in ("together", "alone"))]
