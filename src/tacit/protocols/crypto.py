@@ -98,7 +98,7 @@ def verify(identity: bytes, signature: bytes, statement: bytes) -> None:
 def keystream(key: bytes) -> CipherContext:
     """The pad generator: AES-256 in counter mode from block two. Encrypting zeros yields the pad.
 
-    That is what GCM encrypts with, of which OpenSSL has the faster code: twice as fast with AVX-512. Its tag is never
+    That is what GCM encrypts with, of which OpenSSL has the faster code on CPUs with vector AES. Its tag is never
     computed. A key has one stream, of at most 64 GiB.
     """
     return Cipher(algorithms.AES256(key), modes.GCM(bytes(12))).encryptor()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from tacit.core import Method, Report
+from tacit.core.prices import Unit
 from tacit.errors import RunError, TacitError, UserError
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
@@ -113,7 +114,7 @@ class RunData:
     def _computed(self) -> Guarantee | LeakageGuarantee:
         if self.method is None:
             return Guarantee.none("the method has pieces that are not known here; see the run's own output")
-        if self.method.protects_records:
+        if Unit.CLIENT not in self.method.units:
             charged = self.reports[-1].record_epsilon if self.reports else None
             so_far = "" if charged is None else f"; ε of records so far is {charged:.4g}, as it was charged"
             return Guarantee.none(f"the run has not finished{so_far}", rounds=len(self.reports))
