@@ -136,3 +136,12 @@ def test_wrong_arguments_get_one_line_and_exit_code_2(line, capsys):
         cli.main(["plan", *line.split()])
     assert caught.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("unit", ["record", "person"])
+def test_a_plan_names_its_unit(unit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--size", "800", "--batch", "40", "--steps", "20", "--noise", "2", "--delta", "1e-5"]
+    assert cli.main(["plan", "--unit", unit, *options]) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.split() == ["unit", unit]
+    assert second.split() == ["rate", "of", "a", unit, "0.05"]

@@ -241,7 +241,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield from (*aligned(rows), "")
     steps = "steps" if "steps" in found else "rounds"
     rounds = f"{found[steps]}{' or more' * ('or_more' in found)}"
-    of_records = [("unit", "record"), ("rate of a record", f"{found['rate']:.4g}")] if "steps" in found else []
+    unit = found.get("unit", "")
+    of_records = [("unit", unit), (f"rate of a {unit}", f"{found['rate']:.4g}")] if unit else []
     shown = [
         *of_records,
         ("noise multiplier", _rounded_up(found["noise"])),
