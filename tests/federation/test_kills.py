@@ -48,7 +48,7 @@ ENTRIES = 1 + COUNT + 2 * 2  # in the server's log of a start and two rounds: st
 
 
 def make(folder: Path) -> Consortium:
-    return Consortium.at(folder, COUNT, epsilon=1e6, trust_server=False)
+    return Consortium.at(folder, COUNT, epsilon=1e6, delta=1e-2, trust_server=False)  # of hundreds of rounds
 
 
 def make_plan(consortium: Consortium, number: int) -> FederationPlan:
@@ -200,7 +200,10 @@ def restart(running: Processes, consortium: Consortium, name: str) -> None:
     assert not consortium.home(name).joinpath(DEATH).exists(), f"{name} has not died"
     pid = running.pid(name)
     until(lambda: not is_running(pid), lambda: f"{name} did not end")
+    output = running.study / f"{name}.out"
+    before = output.read_text().count("Connected")
     start(running, consortium, name)
+    until(lambda: output.read_text().count("Connected") > before, running.output)  # what is asked earlier can be lost
     running.wait_for(NAMES)
 
 

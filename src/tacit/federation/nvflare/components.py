@@ -1,8 +1,8 @@
 """Our component in NVFLARE's server process and in each site's: opaque bytes by `send_aux_request`, a thread per site.
 
 NVFLARE 2.9.0 cannot multicast (`multicast_aux_requests` raises TypeError), a request to a site that dies while it works
-waits for its full time, and messages that are sent soon after a site has registered again can be lost. A short request
-on a second topic, answered at once, notices the first within seconds. It also says whether the site works on the
+waits for its full time, and messages can be lost, such as one to a site that has connected but is not registered yet,
+which answers without a token. A short request on a second topic, answered at once, notices the first within seconds. It also says whether the site works on the
 request: if it does not for longer than a message travels, the request is sent again under the same number, and the site
 answers it as before, without handling it twice.
 
