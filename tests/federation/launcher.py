@@ -9,7 +9,10 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
+
+from nvflare.fuel.f3.streaming import stream_utils
 
 from federation import runner
 from tacit.federation.nvflare.__main__ import main
@@ -22,6 +25,7 @@ def launch(folder: Path, name: str, arguments: list[str]) -> None:
         (folder / f"{name}.new").rename(folder / f"{name}.pid")
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    stream_utils.sid_base = time.time_ns() // 1000  # as in a new interpreter: the server ignores numbers it has seen
     out = os.open(folder / f"{name}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(out, 1)
