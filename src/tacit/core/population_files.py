@@ -87,7 +87,7 @@ class PopulationWriter:
             f"as many samples as the clients have together, and at least one each, got {len(inputs)} inputs, "
             f"{len(targets)} targets and {int(counts.sum())} samples of {len(counts)} clients",
         )
-        self._check_form(_form(inputs), _form(targets))
+        self._check_form(form_of(inputs), form_of(targets))
         self._files["x"].write(np.ascontiguousarray(inputs).data)
         self._files["y"].write(np.ascontiguousarray(targets).data)
         self._files["offsets"].write((self._samples + counts.cumsum()).tobytes())
@@ -185,5 +185,6 @@ def _mapping(tensor: Tensor) -> mmap.mmap:
     return found
 
 
-def _form(array: NDArray[Any]) -> ArrayForm:
+def form_of(array: NDArray[Any]) -> ArrayForm:
+    """The form of the samples of an array."""
     return ArrayForm(array.dtype.name, array.shape[1:])
