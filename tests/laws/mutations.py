@@ -49,11 +49,12 @@ def _tokens(data: bytes) -> list[re.Match[bytes]]:
 
 def change_tokens(chance: Chance, data: bytes) -> bytes:
     """One or two numbers, strings or names replaced by others that are valid syntax."""
-    for number in range(chance.randint(1, 2)):
-        found = _tokens(data) if number == 0 else list(_TOKEN.finditer(data))
-        if not found:
-            return change_bytes(chance, data)
-        at = chance.choice(found)
+    found = _tokens(data)
+    if not found:
+        return change_bytes(chance, data)
+    chosen = {chance.randrange(len(found)) for _ in range(chance.randint(1, 2))}
+    for number in sorted(chosen, reverse=True):
+        at = found[number]
         new = chance.choice([*_TOKENS, chance.choice(found)[0]])
         data = data[: at.start()] + new + data[at.end() :]
     return data
