@@ -3,10 +3,10 @@
     python benchmarks/federation.py                a server and eight sites on this machine, W1's model, SecureSum
     python benchmarks/federation.py --large 100    messages of 100 MB to five sites, and back
 
-Seconds per round beside the simulation's, before and after (the sites train on the same cores), and bytes beside the kernel's counters
-of the server's connections. What they count beyond the bandwidth report is headers of TLS, HTTP/2 and NVFLARE, and
-NVFLARE's heartbeats: `headers` is their size as measured on other messages, by message, by byte and by second, and
-`unexplained` is what remains.
+Seconds per round beside the simulation's, which is measured before and after (the sites train on the same cores), and
+bytes beside the kernel's counters of the server's connections. What they count beyond the bandwidth report is headers
+of TLS, HTTP/2 and NVFLARE, and NVFLARE's heartbeats: `headers` is their size as measured on other messages, by message,
+by byte and by second, and `unexplained` is what remains.
 """
 
 import argparse
