@@ -66,9 +66,9 @@ def single_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "make_messages", dense)
 
 
-def simulated(plan: FederationPlan, sites: int = SITES) -> Tensor:
+def simulated(plan: FederationPlan, sites: int = SITES, persons: Any = None) -> Tensor:
     clients = [acme.samples(number) for number in range(sites)]
-    task = Task(model=acme.net, clients=clients, public=acme.public())
+    task = Task(model=acme.net, clients=clients, public=acme.public(), patient=persons)
     *_, (state, _) = Simulation(plan.method, task, seed=plan.seed).rounds(workers=1, keys=SeededKeys(plan.seed))
     return state.weights
 
@@ -89,6 +89,19 @@ def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Ma
     run = played(plan, transport(consortium.sites(seeded=True)))
     assert torch.equal(run.state.weights, simulated(plan))
     assert not torch.equal(run.state.weights, run.plan.simulation.initial_state.weights)
+
+
+@pytest.mark.usefixtures("single_waves")
+@pytest.mark.parametrize("name", ["dp-sgd", "dp-fedsgd"])
+def test_sites_that_know_persons_end_there_too(tmp_path: Path, name: str) -> None:
+    consortium = Consortium.at(tmp_path, SITES, methods=[name], channels=EVERY_CHANNEL)
+    consortium.give_tables('target = "outcome"', 'patient = "person_id"')
+    plan = consortium.plan(name, args=arguments(name, {}), records=3, unit="person")
+    consortium.accept(plan)
+    run = played(plan, transport(consortium.sites(seeded=True)))
+    persons = [[f"P{row // 2}" for row in range(size)] for size in acme.SIZES[:SITES]]
+    assert torch.equal(run.state.weights, simulated(plan, persons=persons))
+    assert not torch.equal(run.state.weights, simulated(plan))
 
 
 EVERY_CHANNEL = ["plain", "secure-sum/semi_honest", "secure-sum/active_server"]

@@ -378,7 +378,8 @@ def _run_files() -> Iterator[Decoder]:
         "x": {"dtype": "float32", "shape": [4]},
         "y": {"dtype": "int64", "shape": []},
     }
-    yield Decoder("population", _opened_population, [json.dumps(described).encode()], TEXT)
+    populations = [json.dumps({**described, "persons": known}).encode() for known in (False, True)]
+    yield Decoder("population", _opened_population, populations, TEXT)
     proved = Guarantee(epsilon=1.5, delta=1e-5, rounds=3, adjacency="zero-out", not_covered=("This.",))
     leaked = LeakageGuarantee(leakage=2.4, per_round=0.4, radius=0.05, rounds=6)
     guarantees = []
@@ -510,7 +511,7 @@ def _data() -> Iterator[Decoder]:
 def _opened_population(data: bytes) -> object:
     """A population on disk with this description, whose files are of two clients with three samples."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, octets in (("x", 48), ("y", 24), ("indices", 24), ("offsets", 24)):
+        for name, octets in (("x", 48), ("y", 24), ("indices", 24), ("offsets", 24), ("persons", 24)):
             Path(folder, name).write_bytes(bytes(octets))
         Path(folder, "population.json").write_bytes(data)
         return open_population(folder)

@@ -336,12 +336,28 @@ def _listener(address: str) -> "socket.socket":
         if not isinstance(found, str):
             return socket.create_server(found)
         listener = socket.socket(socket.AF_UNIX)
+        _remove_abandoned(address)
         listener.bind(address)  # nobody can connect before `listen`
         os.chmod(address, 0o600)
         listener.listen()
         return listener
     except OSError as error:
         raise UserError(f"Could not listen on {address}: {error.strerror}. Choose another address.") from error
+
+
+def _remove_abandoned(address: str) -> None:
+    """Remove the local socket that a killed process left behind; one that answers stays."""
+    import socket
+    from contextlib import suppress
+
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(address)
+        except ConnectionRefusedError:
+            with suppress(FileNotFoundError):
+                Path(address).unlink()
+        except OSError:  # there is none, or it is something else, which `bind` reports
+            return
 
 
 def _table(result: "AttestationResult") -> dict[str, object]:

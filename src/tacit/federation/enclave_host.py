@@ -7,7 +7,8 @@ the round's first message with the request for the upload. Sites that are absent
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 from tacit.core import State
 from tacit.core.state import Traffic
@@ -47,7 +48,7 @@ class EnclaveLink(Protocol):
 
 
 class EnclaveHost:
-    """The host of a plan's enclave.
+    """The host of a plan's enclave. A `with` statement ends its connection.
 
     Args:
         sites: the enclave's clients.
@@ -68,12 +69,24 @@ class EnclaveHost:
         self._used = 0.0
         self._heads: Heads = {}
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def check(self) -> None:
+        """Raise unless the enclave answers, before anything is charged."""
+        if self._link is None:
+            self.connected()
+            self.close()
+
     def connected(self) -> EnclaveLink:
         """The connection, a new one if there is none; raises `EnclaveUnavailableError` if nothing answers."""
         if self._link is not None and self._clock() > self._used + self._idle:
             self.close()
         if self._link is None:
-            self._link = self._connect()
+            self._link, self._heads = self._connect(), {}  # it may have restarted: sites verify it again
         self._used = self._clock()
         return self._link
 

@@ -16,6 +16,7 @@ from tacit.federation.messages import ATTEST, EVALUATE, HELLO, TALK, TRAIN, Answ
 from tacit.federation.round_reports import SiteBytes
 from tacit.federation.sessions import session_of
 from tacit.federation.transport import Failure, Transport
+from tacit.protocols.pad_processes import remove_many_pads
 from tacit.protocols.secagg import Parameters, SecaggOutcome, converse
 
 STRIKES = 2  # failures in a row after which a site is not asked any more
@@ -185,7 +186,7 @@ class EnrolledSites:
         """Secure aggregation with the cohort, its first phase in one message with the broadcast."""
         session = session_of(self.plan, asked, verb, parameters)
         known = {number: self.plan.directory.by_number[number] for number in asked.cohort}
-        server = converse(session, asked.cohort, known)
+        server = converse(session, asked.cohort, known, remove=remove_many_pads)
         requests = next(server)
         replies = self.ask_round(verb, asked, requests, traffic)
         while True:

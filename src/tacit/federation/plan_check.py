@@ -68,7 +68,7 @@ def check_plan(plan: FederationPlan) -> PlanCheck:
     """What a plan means; raises `UserError` with a sentence if it cannot run."""
     method, run_plan, _ = plan.method, plan.run_plan(), plan.configuration
     state = run_plan.simulation.initial_state
-    cost = cost_of(method, Counter(), method.delta, plan.records)
+    cost = cost_of(plan, Counter(), method.delta, plan.records)
     traffic = _traffic(plan, state)
     return PlanCheck(
         plan=plan.digest.hex(),

@@ -107,9 +107,9 @@ def review(plan: FederationPlan, allow: Allow, spent: "Counter[Release] | None" 
         plan: what is to be trained.
         allow: the site's policy.
         spent: what the site's ledger holds so far.
-        samples: how many records the site has; 0: as many as the plan says.
+        samples: how many records, or persons, the site has; 0: as many as the plan says.
     """
-    cost = cost_of(plan.method, spent or Counter(), allow.delta, samples or plan.records)
+    cost = cost_of(plan, spent or Counter(), allow.delta, samples or plan.records)
     return Review(
         plan=plan.digest,
         objections=(*objections(plan, allow, cost.reason), *over_budget(plan, allow, cost)),
@@ -134,13 +134,14 @@ class Cost:
     reason: str
 
 
-def cost_of(method: Method, spent: "Counter[Release]", delta: float, samples: int = 1) -> Cost:
-    """The cost of all of a method's rounds, for a client with so many records that takes part in each.
+def cost_of(plan: FederationPlan, spent: "Counter[Release]", delta: float, samples: int = 1) -> Cost:
+    """The cost of all of a plan's rounds, for a site with so many records, or persons, that takes part in each.
 
     What was spent on clients and what was spent on records are never added.
     """
-    unit, reason = unit_of(method), reason_unbounded(method)
-    before = Counter({release: count for release, count in spent.items() if release.unit is unit})
+    method, unit = plan.method, unit_of(plan)
+    reason, within = reason_unbounded(method), unit is not Unit.CLIENT
+    before = Counter({release: count for release, count in spent.items() if (release.unit is Unit.RECORD) == within})
     used = _epsilon(before, unit, delta)
     if reason:
         return Cost(math.inf, used, math.inf, unit, reason)
@@ -154,7 +155,7 @@ def _epsilon(counts: "Counter[Release]", unit: Unit, delta: float) -> float:
 
     if not counts:
         return 0.0
-    if unit is Unit.RECORD:
+    if unit is not Unit.CLIENT:
         return RecordAccounting({0: counts}).epsilon(delta)
     return Accounting.of(default_accountant(*counts)).compose_all(counts, counts.total()).epsilon(delta)
 
@@ -165,21 +166,21 @@ def charged(method: Method, index: int, samples: int) -> "Counter[Release]":
     Of its records, where the method protects them: the site draws its batches with secret coins, which amplifies
     against the server too.
     """
-    if unit_of(method) is Unit.RECORD:
+    if method.protects_records:
         repeated = method.record_price(max(samples, 1))
         return Counter({repeated.release: repeated.times}) if isinstance(repeated, Repeated) else Counter()
     price = method.price(index)
     return Counter([price.sampled(Sampling())]) if isinstance(price, Release) else Counter()
 
 
-def unit_of(method: Method) -> Unit:
-    """Whose presence is charged: that of a record where the method protects records, otherwise that of the client."""
-    return Unit.RECORD if method.protects_records else Unit.CLIENT
+def unit_of(plan: FederationPlan) -> Unit:
+    """Whose presence is charged: that of a record or a person where records are protected, or else of the client."""
+    return plan.unit if plan.method.protects_records else Unit.CLIENT
 
 
 def reason_unbounded(method: Method) -> str:
     """Why a participant's ε is not bounded, in words; empty if it is."""
-    if unit_of(method) is Unit.RECORD:
+    if method.protects_records:
         found = method.record_price(1)
         return found.reason if isinstance(found, Unproved) else ""
     price = method.price(0)
@@ -251,6 +252,27 @@ def _enclave_objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
         yield "The enclave's noise follows from a seed that everybody knows. Configure the enclave without one."
 
 
+def unit_objections(plan: FederationPlan, known: Unit) -> Iterator[str]:
+    """That a plan protects records where a site knows persons, or the other way round; `known`: what the site does.
+
+    A site that knows persons does not take part as if it did not: those with several records would be protected less
+    than the site expects. Nor does it protect persons where the plan says records: if a record is removed, the clipped
+    mean of its person's gradients moves by up to twice the bound, so that the plan's ε for records would be wrong.
+    """
+    if not plan.method.protects_records or plan.unit is known:
+        return
+    if known is Unit.PERSON:
+        yield (
+            "The plan protects single records, and this site's data say which are one person's (patient): a person "
+            'with several would be protected as so many records. Ask for a plan with unit = "person".'
+        )
+    else:
+        yield (
+            "The plan protects persons, and this site's data do not say which records are one person's. Name the "
+            'column with their ids (patient = "column"), or let the data\'s function return (x, y, persons).'
+        )
+
+
 def _model_objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
     pinned = allow.models.get(plan.model)
     if pinned is None:
@@ -310,7 +332,7 @@ def _seen_by_enclave(channel: Enclave) -> Iterator[str]:
 
 def worth(plan: FederationPlan) -> str:
     """What the unit of privacy is worth at this number of sites, in a sentence."""
-    sites, unit = plan.population, unit_of(plan.method)
+    sites, unit = plan.population, unit_of(plan)
     if reason_unbounded(plan.method) or unit is not Unit.CLIENT or sites >= FEW_CLIENTS:
         return ""
     return (

@@ -9,7 +9,7 @@ charged anew, at server and sites.
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import ClassVar
@@ -130,7 +130,7 @@ class FederationServer:
     def ready(self) -> None:
         """Wait until enough sites are connected; raises `TooFewClientsError` if they are not in time."""
         if self._enclave is not None:
-            self._enclave.connected()
+            self._enclave.check()
         waited = 0.0
         self.sites.ask_refusing()
         while len(present := self.sites.present()) < self.least:
@@ -146,7 +146,7 @@ class FederationServer:
     def rounds(self, state: State, last: int, keys: KeySource) -> Generator[tuple[State, Report]]:
         layout = self.run_plan.simulation.layout
         state = replace(state, layers=layout.sizes, shapes=layout.shapes)
-        with self._conversation() as conversation:
+        with self._conversation() as conversation, self._enclave or nullcontext():
             while state.round < last:
                 began = time.perf_counter()
                 state, report = self._round(state, keys, conversation)
