@@ -86,7 +86,7 @@ PAPERS: dict[str, tuple[Item, ...]] = {
         Item("Figure 3", "figure-3", "the scale falls as in the paper; the variance falls where the paper's rises"),
     ),
     "group-privacy": (
-        Item("Figure 1", "figure-1", "the ranking is the paper's; its scatter panels are not drawn"),
+        Item("Figure 1", "figure-1", "the ranking is the paper's; scatter panels with one seed, in the README"),
         Item("Figure 2", "figure-2", "falls with hypotheses as in the paper; missed: it does not rise with noise"),
         Item("beyond: Figure 2, public radius", "figure-2-public", "rises with noise as in the paper"),
         Item("Figure 3", "figure-3", "an attack; see dlg.md"),

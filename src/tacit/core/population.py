@@ -111,6 +111,26 @@ class Population(Sequence[Samples]):
 
         return write_population(folder, clients)
 
+    @classmethod
+    def from_parquet(
+        cls, folder: Path | str, source: Path | str, *, target: str, client: str | None = None, **options: Any
+    ) -> "Population":
+        """Write the rows of Parquet files to a new folder, encoded and sorted by client, and open it.
+
+        Memory depends neither on the number of rows nor on that of clients. `Task.from_table(folder, target=...)` makes
+        a task of the folder.
+
+        Args:
+            folder: a folder that does not exist.
+            source: a Parquet file, a folder with folders named COLUMN=VALUE, or a folder with one file per client.
+            target: the column to predict.
+            client: the column that names the client; its rows need not follow one another. Not for one file per client.
+            **options: `public`, `drop`, `categories`, `encoding`, `kind` and `classes`, as for `Task.from_table`.
+        """
+        from tacit.core.parquet_population import convert_parquet
+
+        return convert_parquet(folder, source, target=target, client=client, **options)
+
     @property
     def sizes(self) -> Tensor:
         """The number of samples of every client."""

@@ -102,7 +102,7 @@ class PopulationWriter:
             f"as many samples as the clients have together, and at least one each, got {len(inputs)} inputs, "
             f"{len(targets)} targets and {int(counts.sum())} samples of {len(counts)} clients",
         )
-        self._check_form(_form(inputs), _form(targets))
+        self._check_form(form_of(inputs), form_of(targets))
         numbers = None if persons is None else self._number(persons, counts.tolist())
         expect(
             self._clients == 0 or self._persons == (numbers is not None),
@@ -228,5 +228,6 @@ def _mapping(tensor: Tensor) -> mmap.mmap:
     return found
 
 
-def _form(array: NDArray[Any]) -> ArrayForm:
+def form_of(array: NDArray[Any]) -> ArrayForm:
+    """The form of the samples of an array."""
     return ArrayForm(array.dtype.name, array.shape[1:])

@@ -2,9 +2,9 @@
 
 NVFLARE 2.9.0 cannot multicast (`multicast_aux_requests` raises TypeError), a request to a site that dies while it works
 waits for its full time, and messages can be lost, such as one to a site that has connected but is not registered yet,
-which answers without a token. A short request on a second topic, answered at once, notices the first within seconds. It also says whether the site works on the
-request: if it does not for longer than a message travels, the request is sent again under the same number, and the site
-answers it as before, without handling it twice.
+which answers without a token. A short request on a second topic, answered at once, notices the first within seconds. It
+also says whether the site works on the request: if it does not for longer than a message travels, the request is sent
+again under the same number, and the site answers it as before, without handling it twice.
 
 A process that has ended closes its connection, which is noticed at once, so that silence means a busy machine or a
 broken line. A site that works on a request has the plan's patience. Between two requests it is asked again and again
