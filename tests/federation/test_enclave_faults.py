@@ -24,6 +24,7 @@ from tacit.federation.messages import (
     read_request,
     signed_answer,
 )
+from tacit.federation.plan_check import check_plan
 from tacit.federation.policy import review
 from tacit.federation.server import FederationServer
 from tacit.federation.site_files import read_site
@@ -331,3 +332,31 @@ def test_a_connection_that_was_idle_is_made_anew(tmp_path: Path) -> None:
     assert (enclave.starts, len(host._heads)) == (1, 1)
     host.connected()
     assert (enclave.starts, len(host._heads)) == (2, 0)
+
+
+def test_check_and_review_say_what_the_enclave_learns_and_what_is_trusted(tmp_path: Path) -> None:
+    consortium, plan, _ = prepared(tmp_path, "geyer", args=GEYER, epsilon=8.0)
+    found = check_plan(plan)
+    assert (found.channel, found.messages, found.losses, found.colluding) == ("enclave", 1, 1, 1)
+    assert found.trusts_server
+    said = " ".join(found.reveals)
+    assert "The server forwards ciphertext to the enclave" in said
+    assert "at least 3 sites' messages" in said
+    assert "Simulated enclave (insecure)" in said
+    assert "releases one sum per round" in " ".join(found.notes)
+    assert read_site(consortium.home("site-0") / "site.toml").review(plan).reveals == found.reveals
+    attested = check_plan(hardware_plan(tmp_path))
+    assert not attested.trusts_server
+    said = " ".join(attested.reveals)
+    assert "Simulated" not in said
+    assert "the vendor of the processor and its firmware, and the measured code" in said
+
+
+def test_messages_in_the_check_are_those_of_a_round(tmp_path: Path) -> None:
+    consortium, plan, enclave = prepared(tmp_path)
+    *_, done = follow((here := started(consortium, plan, enclave)).run_plan, source=here)
+    found, report = check_plan(plan), done.history[-1]
+    envelope, attested = report.overhead["envelope"], done.history[0].overhead["attestation"]
+    assert sum(report.up) - envelope.up == 5 * found.up
+    assert sum(report.down) - envelope.down == 5 * (found.down + 32)  # one entry of the release log
+    assert min(envelope.up, envelope.down, attested.up, attested.down) > 0
