@@ -19,7 +19,8 @@ SHARES = {**INSIDE, "mechanism.arithmetic": "Reals()", "mechanism.dropouts": 0.0
 CASES: dict[str, tuple[str, Mapping[str, object]]] = {
     **{name: (name, {}) for name in IN_ENCLAVES},
     "geyer": ("geyer", {**INSIDE, "cohort": 4, "rounds": 4}),
-    "fedavg": ("fedavg", INSIDE),
+    "geyer with a bound that adapts": ("geyer", {**INSIDE, "mechanism.clip": "QuantileClip(count_noise=2.0)"}),
+    "fl-top": ("fl-top", INSIDE),
     "noise in shares": ("fl-std-dp", SHARES),
     "records": ("dp-fedsgd", SHARES),
 }

@@ -143,9 +143,10 @@ def _notes(plan: FederationPlan) -> Iterator[str]:
     yield from filter(None, (worth(plan),))
     sampling = plan.method.sampler.sampling(plan.population, 0)
     if sampling.kind == "poisson":
+        follows = "leaves the model as it was" if isinstance(plan.method.channel, Enclave) else "is repeated"
         yield (
             f"Cohorts vary in size. One of fewer than {plan.least_cohort} sites (least_cohort) ends without a sum and "
-            'is repeated. Use sampler = "Everyone()" where all sites can take part in every round.'
+            f'{follows}. Use sampler = "Everyone()" where all sites can take part in every round.'
         )
     if isinstance(plan.method.channel, Enclave):
         yield (
