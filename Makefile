@@ -21,7 +21,7 @@ test: $(READY)  ## run the test suite
 
 campaign: $(READY)  ## run the test suite with every command of the documents and far more random trials (hours)
 	TACIT_DOCUMENTS=whole TACIT_SCHEDULES=10000 TACIT_HUNDREDS=100 TACIT_LIARS=1000 TACIT_FUZZ=100000 TACIT_FRAMES=1000000 TACIT_AUDITS=100 \
-		TACIT_AUDIT_RUNS=200 TACIT_SAMPLES=10000000 TACIT_IMAGES=20 TACIT_LONG=1 $(BIN)/python -m pytest -q -n auto
+		TACIT_AUDIT_RUNS=200 TACIT_SAMPLES=10000000 TACIT_IMAGES=20 TACIT_LONG=1 TACIT_KILLS=20 $(BIN)/python -m pytest -q -n auto
 
 lint: $(READY)  ## check style, types and the direction of imports
 	$(BIN)/ruff check

@@ -32,7 +32,9 @@ def peak_gflops(workers: int) -> float:
 
 
 def gflop(workload: Workload) -> float:
-    """10⁹ operations of all clients' local training in one round, in products and convolutions."""
+    """10⁹ operations of all clients' local training in one round, in products and convolutions; 0 if not known."""
+    if any(isinstance(layer, nn.RNNBase) for layer in workload.net().modules()):
+        return 0.0  # PyTorch does not count its products
     x = torch.randn(workload.samples, *workload.shape)
     y = torch.zeros(workload.samples, dtype=torch.int64)
     net: nn.Module = workload.net()

@@ -1,64 +1,211 @@
-"""Do few trained weights help where records are protected? Two methods at equal ε, equally tuned.
+"""Do few trained weights help where records are protected? Five ways at equal ε, equally tuned.
 
-    python experiments/records/few_weights.py
+    python experiments/records/few_weights.py [CASE ...]
 
-Ten clients share the embedded digits; two hidden layers have 85,002 weights; 50 rounds go through secure aggregation.
-Each of `dp-fedsgd` and `fl-top-record-dp` has four settings, of which the one with the best accuracy on a fifth of the
-clients' images is trained on all of them with three seeds and evaluated on the test images. `fl-top-record-dp` chooses
-its weights on 50 public images, which `dp-fedsgd` does not use. Results are written after every trial, and a second
-call goes on where the first one stopped.
+Five clients train together through secure aggregation, with noise for records. Each of five ways has twelve settings
+(six learning rates, and two values of what else it can choose), of which the best on a validation part is trained with
+three seeds and evaluated on the test images, once:
+
+| way | what is trained | also chosen |
+|---|---|---|
+| `all` | all weights (`dp-fedsgd`) | 10 or 20 rounds |
+| `largest` | those with the largest gradients on public images of the kind (`fl-top-record-dp`) | 2 or 10 % of them |
+| `largest by other images` | likewise, with public images of another kind: digits for clothes | 2 or 10 % of them |
+| `random` | random ones, the same in all rounds | 2 or 10 % of them |
+| `small` | all weights of a small model (`dp-fedsgd`) | none or 25 hidden units |
+
+Of the CNN, three ways have six learning rates each, 20 rounds and 2 % of the weights. `public alone` trains all weights
+on the public images, without privacy and without any client: what they are worth by themselves. Results are written
+after every trial, and a second call goes on where the first one stopped.
 """
 
 import itertools
 import json
 import statistics
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
+import torch
 from hospitals import DELTA, divided
+from torch import nn
 
 import tacit
-from tacit.core import files
+from tacit.core import Population, Samples, files
+from tacit.pieces.codecs import FixedRandom, Select, Size
+from tacit.tasks.models import digits_mlp, mcmahan_cnn
 
-FILE = Path(__file__).parent / "few-weights-digits.json"
-EPSILONS, ROUNDS, SEEDS = (3.0,), 50, (0, 1, 2)
-SETTINGS = {
-    "dp-fedsgd": [{"lr": lr} for lr in (0.1, 0.2, 0.4, 0.8)],
-    "fl-top-record-dp": [{"ratio": r, "lr": lr} for r, lr in itertools.product((0.02, 0.1), (0.2, 0.4))],
+FILE = Path(__file__).parent / "few-weights.json"
+CLIENTS, RATE, ROUNDS, SEEDS = 5, 0.2, 20, (0, 1, 2)
+LEARNING_RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+VALIDATION, PUBLIC = 2000, 100  # images of Fashion-MNIST
+Settings = dict[str, float]
+
+
+def two_layers() -> nn.Module:
+    """784-200-200-10: 199,210 weights."""
+    layers = [nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)]
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def small(pixels: int, hidden: int) -> Callable[[], nn.Module]:
+    """A linear model, or one with a few hidden units."""
+    if not hidden:
+        return lambda: nn.Sequential(nn.Flatten(), nn.Linear(pixels, 10))
+    return lambda: nn.Sequential(nn.Flatten(), nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained at which ε.
+
+    Attributes:
+        data: `digits` or `fashion`.
+        model: all of its weights, or few of them, are trained.
+        records: of all five clients together.
+        epsilon: of every record, at δ = 1e-5.
+        ways: those that are compared.
+        second: whether ways choose something beside the learning rate; otherwise the first value is taken.
+    """
+
+    data: str
+    model: Callable[[], nn.Module]
+    records: int
+    epsilon: float
+    ways: tuple[str, ...] = ("all", "largest", "largest by other images", "random", "small")
+    second: bool = True
+
+
+CASES = {
+    "digits, 1500 records, ε = 3": Case("digits", digits_mlp, 1500, 3.0, ("all", "largest", "random", "small")),
+    "fashion, 3000 records, ε = 1": Case("fashion", two_layers, 3000, 1.0),
+    "fashion, 1000 records, ε = 0.5": Case("fashion", two_layers, 1000, 0.5),
+    "fashion, 500 records, ε = 1": Case("fashion", two_layers, 500, 1.0),
+    "fashion, 500 records, ε = 1, CNN": Case(
+        "fashion", mcmahan_cnn, 500, 1.0, ("all", "largest", "random"), second=False
+    ),
+}
+SECOND: dict[str, tuple[Settings, Settings]] = {
+    "all": ({"rounds": ROUNDS}, {"rounds": ROUNDS // 2}),
+    "largest": ({"ratio": 0.02}, {"ratio": 0.1}),
+    "largest by other images": ({"ratio": 0.02}, {"ratio": 0.1}),
+    "random": ({"ratio": 0.02}, {"ratio": 0.1}),
+    "small": ({"hidden": 0}, {"hidden": 25}),
 }
 
 
-def trained(name: str, task: tacit.Task, epsilon: float, settings: dict[str, float], seed: int) -> dict[str, float]:
+@cache
+def task_of(data: str, records: int, part: str, *, other: bool = False) -> tacit.Task:
+    """The clients' images, what is evaluated (`validation` or `test`), and public images, perhaps of another kind."""
+    if data == "digits":
+        whole = tacit.tasks.make_task("digits", clients=CLIENTS, public=50)
+        return divided(whole) if part == "validation" else whole
+    made = tacit.tasks.make_task("fashion-mnist", clients=1, samples=VALIDATION + PUBLIC + records, public=PUBLIC)
+    x, y = made.population[0]
+    held, public, rest = (tuple(side.split([VALIDATION, PUBLIC, records])[i] for side in (x, y)) for i in range(3))
+    clients = Population.of(list(zip(*(side.chunk(CLIENTS) for side in rest), strict=True)))
+    return replace(
+        made,
+        clients=clients,
+        test=held if part == "validation" else made.test,
+        public=made.public if other else public,
+        test_overlap="coincidental",
+    )
+
+
+def method_of(way: str, case: Case, settings: Settings, size: float) -> tacit.Method:
+    """The method of a way."""
+    gradient = tacit.pieces.RecordGradient(rate=RATE, clip=1.0)
+    common = {"gradient": gradient, "size": size, "epsilon": case.epsilon, "delta": DELTA, "lr": settings["lr"]}
+    if way in ("all", "small"):
+        return tacit.methods.dp_fedsgd(rounds=int(settings.get("rounds", ROUNDS)), **common)
+    method = tacit.methods.fl_top_record_dp(rounds=ROUNDS, ratio=settings["ratio"], **common)
+    if way == "random":
+        return replace(method, codec=Select(FixedRandom(size=Size(ratio=settings["ratio"]))))
+    return method
+
+
+def trained(way: str, case: Case, settings: Settings, part: str, seed: int) -> dict[str, float]:
     """Metrics and ε of one run."""
-    size = float(task.population.sizes.double().mean())
-    gradient = tacit.pieces.RecordGradient(rate=0.2, clip=1.0)
-    make = {"dp-fedsgd": tacit.methods.dp_fedsgd, "fl-top-record-dp": tacit.methods.fl_top_record_dp}[name]
-    method = make(rounds=ROUNDS, gradient=gradient, size=size, epsilon=epsilon, delta=DELTA, **settings)
+    task = task_of(case.data, case.records, part, other=way == "largest by other images")
+    pixels = task.population.x[0].numel()
+    model = small(pixels, int(settings["hidden"])) if way == "small" else case.model
+    method = method_of(way, case, settings, task.population.mean_size)
     try:
-        run = tacit.train(method, task, seed=seed, workers=1, evaluate_every=ROUNDS)
+        run = tacit.train(method, replace(task, model=model), seed=seed, workers=1, evaluate_every=method.rounds)
     except tacit.TrainingError:  # it diverged, and predicts nothing
         return {"accuracy": 0.1}
     return {**run.metrics, "epsilon": run.privacy.epsilon}
 
 
+def public_alone(case: Case, seed: int) -> float:
+    """The test accuracy of all weights after 200 steps on all public images."""
+    task = task_of(case.data, case.records, "test")
+    torch.manual_seed(seed)
+    model, (x, y) = case.model(), task.public
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(200):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return accuracy_of(model, task.test)
+
+
+def accuracy_of(model: nn.Module, test: Samples) -> float:
+    """The part of the test images that a model classifies correctly."""
+    x, y = test
+    found = torch.cat([model(part).argmax(1) for part in x.split(500)])
+    return float((found == y).double().mean())
+
+
+def choices(way: str, case: Case) -> Iterator[Settings]:
+    """The settings of a way."""
+    for lr, second in itertools.product(LEARNING_RATES, SECOND[way][: 1 + case.second]):
+        yield {"lr": lr, **second}
+
+
+@dataclass
+class Results:
+    """What was found so far."""
+
+    found: dict[str, dict[str, float]]
+
+    def accuracy(self, way: str, name: str, settings: Settings, part: str, seed: int) -> float:
+        """The accuracy of a trial, which is run if it was not before."""
+        key = json.dumps([name, way, settings, part, seed], ensure_ascii=False)
+        if key not in self.found:
+            case = CASES[name]
+            alone = way == "public alone"
+            self.found[key] = (
+                {"accuracy": public_alone(case, seed)} if alone else trained(way, case, settings, part, seed)
+            )
+            text = json.dumps(self.found, indent=1, sort_keys=True, ensure_ascii=False)
+            files.write(FILE, (text + "\n").encode())  # whole, or not at all
+        return self.found[key]["accuracy"]
+
+    def line(self, way: str, name: str) -> str:
+        """The test accuracy of a way with the settings that are best in validation."""
+        if way == "public alone":
+            best, note = Settings(), ""
+        else:
+            settings = list(choices(way, CASES[name]))
+            scores = [self.accuracy(way, name, each, "validation", 0) for each in settings]
+            best = settings[scores.index(max(scores))]
+            note = f", {best}, {max(scores):.3f} in validation"
+        tested = [self.accuracy(way, name, best, "test", seed) for seed in SEEDS]
+        return f"{way}: {statistics.mean(tested):.3f} ({min(tested):.3f} to {max(tested):.3f}){note}"
+
+
 def main() -> None:
-    """Run what is missing, and print a line for each method and ε."""
-    found: dict[str, dict[str, float]] = json.loads(FILE.read_text()) if FILE.exists() else {}
-    whole = tacit.tasks.make_task("digits", clients=10, public=50, model="digits-mlp")
-    parts = {"validation": divided(whole), "test": whole}
-
-    def accuracy(name: str, epsilon: float, settings: dict[str, float], part: str, seed: int) -> float:
-        key = json.dumps([name, epsilon, settings, part, seed])
-        if key not in found:
-            found[key] = trained(name, parts[part], epsilon, settings, seed)
-            files.write(FILE, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())  # whole, or not at all
-        return found[key]["accuracy"]
-
-    for epsilon, (name, choices) in itertools.product(EPSILONS, SETTINGS.items()):
-        scores = [accuracy(name, epsilon, settings, "validation", 0) for settings in choices]
-        best = choices[scores.index(max(scores))]
-        tested = [accuracy(name, epsilon, best, "test", seed) for seed in SEEDS]
-        spread = f"{min(tested):.3f} to {max(tested):.3f}"
-        print(f"{name} ε = {epsilon:g}: accuracy {statistics.mean(tested):.3f} ({spread}), {best}", flush=True)
+    """Run what is missing of some cases or of all, and print a line for each way."""
+    results = Results(json.loads(FILE.read_text()) if FILE.exists() else {})
+    for name in sys.argv[1:] or CASES:
+        print(name, flush=True)
+        for way in (*CASES[name].ways, "public alone"):
+            print(f"  {results.line(way, name)}", flush=True)
 
 
 if __name__ == "__main__":

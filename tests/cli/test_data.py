@@ -5,8 +5,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pandas
 import pytest
 
+from tacit import cli
 from tacit.cli import data as verb
 from tacit.errors import DataError, UserError
 from tacit.tasks import datasets, sources
@@ -95,3 +97,19 @@ def test_fetch_reports_new_files(folder, monkeypatch, capsys):
 def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(UserError, match="Did you mean 'fashion-mnist'"):
         run("fetch", "fashion-mnst")
+
+
+def test_convert(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {"hospital": ["b", "a", "b", "a"], "age": [40, 50, None, 60], "died": [0, 1, 1, 0]}
+    pandas.DataFrame(rows).to_parquet(folder / "t.parquet")
+    line = ["convert", str(folder / "t.parquet"), "--client", "hospital", "--target", "died"]
+    assert run(*line, "--out", str(folder / "one")) == 0
+    shown = capsys.readouterr().out
+    assert "one: 2 clients, 4 rows, 2 inputs." in shown
+    assert "Not covered by any guarantee: Preprocessing used the clients' rows" in shown
+    assert f"tacit run fedavg --data {folder / 'one'} --target died" in shown
+    assert run(*line, "--out", str(folder / "two"), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["clients"], found["classes"], found["preprocessing"]) == (2, ["0", "1"], "private")
+    words = ["run", "fedavg", "--data", str(folder / "two"), "--target", "died", "--rounds", "1", "--workers", "1"]
+    assert cli.main([*words, "--set", "cohort=2", "--out", str(folder / "run")]) == 0

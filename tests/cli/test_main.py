@@ -143,6 +143,11 @@ def raising(error: BaseException):
     [
         (StorageError("Disk on fire."), 1, "tacit: Disk on fire.\n"),
         (KeyboardInterrupt(), 130, "tacit: Interrupted.\n"),
+        (
+            PermissionError(13, "Permission denied", "kit/startup"),
+            2,
+            "tacit: Could not open kit/startup: Permission denied. Run as the user to whom it belongs.\n",
+        ),
     ],
 )
 def test_expected_errors_are_one_sentence(monkeypatch, capsys, error, code, message):

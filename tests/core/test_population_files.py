@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import zoo
+from tacit import methods
 from tacit.core import Method, Population, Task
 from tacit.core.population_files import STORED, PopulationWriter, let_go, open_population, read_ahead
+from tacit.core.prices import Unit
 from tacit.engine import rounds
 from tacit.errors import DataError, UserError
 from tacit.pieces.samplers import FixedSize
@@ -31,6 +33,61 @@ def test_training_from_disk_gives_the_same_bits(tmp_path: Path, workers: int) ->
         *_, (state, _) = rounds(METHOD, Task(model=zoo.mlp, clients=clients), seed=1, workers=workers, noise="seeded")
         finals.append(state.weights)
     assert torch.equal(*finals)
+
+
+def visited() -> Population:
+    """Clients whose samples are those of two persons in turn, and in the last one of as many as it has samples."""
+    population = zoo.population(SIZES)
+    ids = [[f"P{sample % (2 if size != 6 else 6)}" for sample in range(size)] for size in SIZES]
+    return population.with_persons(ids)
+
+
+def test_training_persons_from_disk_gives_the_same_bits(tmp_path: Path) -> None:
+    disk, finals = Population.write(tmp_path / "p", visited()), []
+    assert hasattr(disk.persons, STORED)
+    method = methods.dp_sgd(rounds=2, epsilon=None, noise=1.0)
+    for clients in (visited(), disk, zoo.population(SIZES)):
+        *_, (state, _) = rounds(method, Task(model=zoo.mlp, clients=clients), seed=1, workers=1, noise="seeded")
+        finals.append(state.weights)
+    assert torch.equal(finals[0], finals[1])
+    assert not torch.equal(finals[0], finals[2])
+
+
+def test_persons_are_written_with_their_clients(tmp_path: Path) -> None:
+    whole, ids = visited(), np.array(["b", "a", "a", "b", *"abcdefghi"])
+    with PopulationWriter(tmp_path / "p") as writer:
+        writer.add(whole.x[:13], whole.y[:13], SIZES[:2], persons=ids)
+        writer.add(whole.x[13:20], whole.y[13:20], [7], torch.tensor([5, 5, 5, 4, 4, 5, 0]))
+        with pytest.raises(UserError, match="the persons of all clients or of none"):
+            writer.add(whole.x[20:27], whole.y[20:27], [7])
+        with pytest.raises(UserError, match="the id of a person for each of 7 samples, got 3"):
+            writer.add(whole.x[20:27], whole.y[20:27], [7], [1, 2, 3])
+        with pytest.raises(DataError, match="every record of client 3, but record 1 has none"):
+            writer.add(whole.x[20:22], whole.y[20:22], [2], [1, None])
+    found = open_population(tmp_path / "p")
+    assert (found.unit, found.unit_sizes.tolist()) == (Unit.PERSON, [2, 9, 3])
+    assert found.persons is not None
+    assert found.persons.tolist() == [0, 1, 1, 0, *range(9), 0, 0, 0, 1, 1, 0, 2]
+    let_go(found)
+    again = Population.write(tmp_path / "q", found)
+    assert again.persons is not None
+    assert torch.equal(again.persons, found.persons)
+
+
+def test_a_stream_of_clients_can_have_persons(tmp_path: Path) -> None:
+    stream = ((torch.zeros(n, 2), torch.zeros(n).long(), ["a"] * n) for n in (3, 1))
+    assert Population.write(tmp_path / "p", stream).unit_sizes.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("wrong", [-1, 1, 4, 1 << 40])
+def test_persons_that_are_not_numbered_from_0_are_refused(tmp_path: Path, wrong: int) -> None:
+    disk = Population.write(tmp_path / "p", [(torch.zeros(n, 3), torch.zeros(n).long(), [7] * n) for n in (2, 4)])
+    assert Task(model=zoo.mlp, clients=disk).population.unit is Unit.PERSON
+    numbers = np.fromfile(tmp_path / "p" / "persons", np.int64)
+    numbers[2:] = wrong
+    numbers.tofile(tmp_path / "p" / "persons")
+    with pytest.raises(DataError, match="Expected the persons of every client to be numbered from 0"):
+        Task(model=zoo.mlp, clients=Population.open(tmp_path / "p"))
 
 
 def test_clients_can_be_written_many_at_a_time(tmp_path: Path) -> None:
@@ -58,9 +115,9 @@ def test_a_folder_is_never_overwritten(tmp_path: Path) -> None:
         PopulationWriter(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["x", "y", "offsets", "indices"])
+@pytest.mark.parametrize("name", ["x", "y", "offsets", "indices", "persons"])
 def test_files_of_another_length_are_refused(tmp_path: Path, name: str) -> None:
-    Population.write(tmp_path / "p", zoo.population(SIZES))
+    Population.write(tmp_path / "p", visited())
     with (tmp_path / "p" / name).open("ab") as file:
         file.write(b"\0")
     with pytest.raises(DataError, match=rf"{name} to have \d+ bytes, got \d+\. Write the population again"):

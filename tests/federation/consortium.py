@@ -76,11 +76,33 @@ class Consortium:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def give_tables(self, *lines: str) -> None:
+        """Let sites read their samples from tables, in which two rows after each other are one person's."""
+        for number, name in enumerate(self.names):
+            x, y = acme.samples(number)
+            header = ",".join([*(f"x{column}" for column in range(x.shape[1])), "person_id", "outcome"])
+            rows = (
+                ",".join([*map(repr, values), f"P{row // 2}", str(label)])
+                for row, (values, label) in enumerate(zip(x.tolist(), y.tolist(), strict=True))
+            )
+            (self.home(name) / "visits.csv").write_text("\n".join([header, *rows]))
+            self.change(name, f'data = "acme:load_{number}"', "\n".join(['data = "visits.csv"', *lines]))
+
+    def change(self, name: str, old: str, new: str) -> None:
+        """Change a site's file."""
+        path = self.home(name) / "site.toml"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
     def plan(self, method: str = "fl-std", name: str = "plan.toml", **changes: Any) -> FederationPlan:
+        return read_plan(self.write_plan(method, name, **changes))
+
+    def write_plan(self, method: str, name: str = "plan.toml", **changes: Any) -> Path:
         args = {"rounds": 2, **changes.pop("args", {})}
         content = {"method": method, "args": args, "model": MODEL, "sites": "directory.toml", "seed": acme.SEED}
         (self.folder / name).write_text(table({**content, "evaluate_every": 0, **changes}))
-        return read_plan(self.folder / name)
+        return self.folder / name
 
     def accept(self, plan: FederationPlan, *names: str) -> None:
         for name in names or self.names:

@@ -7,9 +7,13 @@ killed, and the processes with it.
 
 import json
 import os
+import random
 import signal
 import sys
+import time
 from pathlib import Path
+
+from nvflare.fuel.f3.streaming import stream_utils
 
 from federation import runner
 from tacit.federation.nvflare.__main__ import main
@@ -22,11 +26,21 @@ def launch(folder: Path, name: str, arguments: list[str]) -> None:
         (folder / f"{name}.new").rename(folder / f"{name}.pid")
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _number_streams_anew()
     out = os.open(folder / f"{name}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(out, 1)
     os.dup2(out, 2)
     os._exit(_play(arguments))
+
+
+def _number_streams_anew() -> None:
+    """As an interpreter of its own does: NVFLARE draws the first number when it is imported.
+
+    A process that began with the same numbers as the one that it replaces would not be heard for half a minute: its
+    messages would count as repetitions.
+    """
+    stream_utils.sid_base = int(time.time() * 1e6) + random.randint(0, 10**6)
 
 
 def _play(arguments: list[str]) -> int:

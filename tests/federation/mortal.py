@@ -1,40 +1,62 @@
-"""Sites with seeded secrets in processes of their own, which die where a file beside theirs says."""
+"""Sites in processes of their own, which die where a file beside theirs says, with secrets that can be played again."""
 
+import json
 import os
+import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import acme
-from tacit.core import ClientKeys
-from tacit.federation.accepted_plan import fresh_secrets, seeded_secrets
+from tacit.core import ClientKeys, Key
+from tacit.federation.accepted_plan import seeded_secrets
+from tacit.federation.messages import TRAIN, SiteRequest, read_request
 from tacit.federation.site_files import read_site
 from tacit.federation.site_service import Site
 from tacit.federation.transport import Handler
 
 DEATH = "death"  # holds `VERB NUMBER before` or `VERB NUMBER after`: at which request, before or after its handling
-SEED = "seed"  # holds the seed of the site's secrets, if it is not that of the plans: a ledger refuses repeated noise
-FRESH = "fresh"  # in place of that seed: secrets of the operating system
+NOTES = "notes"  # if it exists: secrets are fresh, and noted here; otherwise they are those of the plans' seed
+
+
+@dataclass(frozen=True)
+class NotedKeys(ClientKeys):
+    """Keys of one attempt only, the same whatever its number: an undisturbed run takes fewer attempts."""
+
+    def child(self, name: str, index: int = 0) -> ClientKeys:
+        return self if name == "attempt" else ClientKeys.child(self, name, index)
+
+    @classmethod
+    def from_note(cls, note: int) -> "NotedKeys":
+        return cls(Key.from_seed(note, "noted"), single=True)
+
+
+def read_notes(path: Path) -> dict[tuple[str, int, int], int]:
+    """What a site's keys derive from, by the server's run, round and attempt."""
+    lines = map(json.loads, path.read_text().splitlines())
+    return {(run, index, attempt): note for run, index, attempt, note in lines}
 
 
 def open_mortal(config: Path) -> Handler:
-    number, file = read_site(config).number, config.with_name(SEED)
+    number, notes = read_site(config).number, config.with_name(NOTES)
+    asked: list[SiteRequest] = []
 
-    def secrets() -> ClientKeys:
-        chosen = file.read_text() if file.exists() else str(acme.SEED)
-        return fresh_secrets() if chosen == FRESH else seeded_secrets(int(chosen), number)()
+    def keys() -> ClientKeys:
+        if not notes.exists():
+            return seeded_secrets(acme.SEED, number)()
+        note, (now,) = secrets.randbits(63), asked
+        with notes.open("a") as file:
+            file.write(json.dumps([now.run.hex(), now.round + 1, now.attempt, note]) + "\n")
+        return NotedKeys.from_note(note)
 
-    return _counting(Site.open(config, secrets).handle, lambda point: _die(config.with_name(DEATH), point))
+    site = Site.open(config, keys)
 
+    def handle(verb: str, request: bytes) -> bytes:
+        if verb == TRAIN:
+            asked[:] = [read_request(request, SiteRequest)]
+        return site.handle(verb, request)
 
-def deadly(handlers: dict[str, Handler], name: str, point: str) -> None:
-    """Let one of these disconnect at this point, for good."""
-
-    def check(now: str) -> None:
-        if now == point:
-            del handlers[name]
-            raise ConnectionError(now)
-
-    handlers[name] = _counting(handlers[name], check)
+    return _counting(handle, lambda point: _die(config.with_name(DEATH), point))
 
 
 def _counting(handle: Handler, check: Callable[[str], None]) -> Handler:
@@ -42,7 +64,7 @@ def _counting(handle: Handler, check: Callable[[str], None]) -> Handler:
     seen: dict[str, int] = {}
 
     def counted(verb: str, request: bytes) -> bytes:
-        if verb == "train":
+        if verb == TRAIN:
             seen.clear()
         seen[verb] = seen.get(verb, 0) + 1
         check(f"{verb} {seen[verb]} before")

@@ -1,11 +1,13 @@
 """A run in a process of its own: `runner.py SOCKET PLAN OUT`. It resumes if it has begun before.
 
-Its noise is seeded, so that it ends where a simulation ends, unless the method adds some: a repeated round must not.
+Who answered is written down beside its log. Its noise is seeded, so that it ends where a simulation ends, unless the
+method adds some: a repeated round must not.
 """
 
 import sys
 from pathlib import Path
 
+from federation.replay import RecordingTransport
 from tacit.core import Noise
 from tacit.federation.federation_plan import read_plan
 from tacit.federation.journal import AuditLog
@@ -17,7 +19,8 @@ from tacit.runs.training import follow
 def main(path: Path, plan: Path, out: Path) -> int:
     read = read_plan(plan)
     noise: Noise = "secret" if read.method.accounted else "seeded"
-    server = FederationServer(read, RelayTransport(path), AuditLog(out.with_suffix(".log")), noise=noise)
+    transport = RecordingTransport(RelayTransport(path), out.with_suffix(".exchanges"))
+    server = FederationServer(read, transport, AuditLog(out.with_suffix(".log")), noise=noise)
     resume = (out / "manifest.json").exists()
     for run in follow(server.run_plan, source=server, out=out, resume=resume):
         sys.stdout.write(f"{run.state.round}\n")

@@ -2,45 +2,49 @@
 
 Each death costs seconds, so that `make test` has one of them (`test_real_federation`). TACIT_LONG=1 has those here: a
 site at ten moments of a round, the run at three random ones, NVFLARE's server at one. TACIT_KILLS=20 has 20 times as
-many.
+many; TACIT_KILLS_OUT is a folder to which those that passed are written, and are not repeated.
+
+Every run must end, bit for bit, where one in a single process ends that has the same survivors in every phase of every
+round and no other disturbance (`federation.replay`).
 """
 
+import json
 import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from federation.consortium import Consortium
-from federation.mortal import DEATH, FRESH, SEED, deadly
-from federation.processes import Processes, processes, until
-from tacit.federation.accepted_plan import seeded_secrets
+from federation.mortal import DEATH, NOTES, NotedKeys, read_notes
+from federation.processes import Processes, is_running, processes, until
+from federation.replay import Exchange, RecordingTransport, ReplayTransport, released
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import AuditLog, Entry, read_journal
 from tacit.federation.server import FederationServer
 from tacit.federation.site_service import Site
-from tacit.federation.transport import Handler, InProcess
+from tacit.federation.transport import Handler
 from tacit.privacy.ledger import Ledger
 from tacit.runs.checkpoint import read as read_checkpoint
 from tacit.runs.records import Run
 from tacit.runs.training import follow
 
 pytestmark = pytest.mark.skipif(not os.environ.get("TACIT_LONG"), reason="minutes: set TACIT_LONG=1")
-COUNT, ROUNDS = 5, 3
 KILLS = int(os.environ.get("TACIT_KILLS", "1"))
+OUT = os.environ.get("TACIT_KILLS_OUT")
 POINTS = [
     f"{phase} {when}" for phase in ("train 1", "talk 1", "talk 2", "talk 3", "talk 4") for when in ("before", "after")
 ]
-DEATHS = [(point, number) for number in range(KILLS) for point in POINTS]
+COUNT, ROUNDS, DEATHS_OF_A_RUN = 5, len(POINTS), 3
 NAMES = tuple(f"site-{number}" for number in range(COUNT))
-VICTIM = "site-1"
-PRIVATE = {"cohort": COUNT, "noise": 2.0, "epsilon": 1e4, "delta": 1e-5, "rounds": ROUNDS}
+PRIVATE = {"cohort": COUNT, "noise": 20.0, "epsilon": 1e4, "delta": 1e-5, "rounds": ROUNDS}
 FIRST_OF_RUNS, FIRST_OF_SERVERS = 1000, 2000  # their plans' numbers
-ENTRIES = 1 + COUNT + 2 * ROUNDS  # of the server's log of an undisturbed run: started, joined; asked and closed
+ENTRIES = 1 + COUNT + 2 * 2  # in the server's log of a start and two rounds: started, joined; asked and closed
 
 
 def make(folder: Path) -> Consortium:
@@ -62,6 +66,8 @@ def file(number: int) -> str:
 def started() -> Iterator[tuple[Processes, Consortium]]:
     with processes(*NAMES) as running:
         consortium = make(running.study / "consortium")
+        for name in NAMES:
+            consortium.home(name).joinpath(NOTES).touch()
         start(running, consortium, "server", *NAMES)
         running.wait_for(NAMES)
         yield running, consortium
@@ -72,31 +78,20 @@ def start(running: Processes, consortium: Consortium, *names: str) -> None:
     running.start(*names, opener="federation.mortal:open_mortal", configs=configs)
 
 
-def seed(consortium: Consortium, text: str) -> None:
-    for name in NAMES:
-        consortium.home(name).joinpath(SEED).write_text(text)
-
-
-def played(server: FederationServer, out: Path) -> Run:
-    *_, run = follow(server.run_plan, source=server, out=out)
-    return run
-
-
-def undisturbed(folder: Path, point: str, number: int) -> Run:
-    """The same in one process, where the victim is lost for the whole run at the same point."""
+def undisturbed(folder: Path, real: Consortium, rounds: Sequence[Sequence[Exchange]]) -> list[Run]:
+    """The run after each round of one in this process, in which the same are lost in the same phases."""
     consortium = make(folder)
     plan = make_plan(consortium, 0)
-    handlers: dict[str, Handler] = {name: site.handle for name, site in sites(consortium, number).items()}
-    deadly(handlers, VICTIM, point)
-    server = FederationServer(plan, InProcess(handlers), noise="seeded", sleep=lambda _: None)
-    return played(server, folder / "run")
+    handlers = {name: again(consortium, real, name, rounds) for name in NAMES}
+    server = FederationServer(plan, ReplayTransport(handlers, rounds), noise="seeded", sleep=lambda _: None)
+    return [*follow(server.run_plan, source=server)][1:]
 
 
-def sites(consortium: Consortium, chosen: int) -> dict[str, Site]:
-    return {
-        name: Site.open(consortium.home(name) / "site.toml", seeded_secrets(chosen, number))
-        for number, name in enumerate(NAMES)
-    }
+def again(consortium: Consortium, real: Consortium, name: str, rounds: Sequence[Sequence[Exchange]]) -> Handler:
+    """A site with the secrets that it had in those attempts in which it answered."""
+    notes = read_notes(real.home(name) / NOTES)
+    keys = iter([NotedKeys.from_note(notes[first.attempt]) for first, *_ in rounds if name in first.answered])
+    return Site.open(consortium.home(name) / "site.toml", lambda: next(keys)).handle
 
 
 def delivered(run: Run) -> list[set[str]]:
@@ -114,8 +109,8 @@ def check_charges(consortium: Consortium, plan: FederationPlan, out: Path, log: 
     sums = [each for each in log if each["event"] == "closed"]
     with Ledger.open(out / "ledger.db") as ledger:
         attempts = Counter(entry.round for entry in ledger.entries)
-        released = Counter(entry.round for entry in ledger.entries if entry.digest is not None)
-    assert set(released) == set(range(1, ROUNDS + 1))
+        settled = Counter(entry.round for entry in ledger.entries if entry.digest is not None)
+    assert set(settled) == set(range(1, ROUNDS + 1))
     assert not Counter(int(str(each["round"])) for each in sums) - attempts
     for name in NAMES:
         charged = charges(consortium.home(name) / "state" / "ledger.db")
@@ -146,72 +141,120 @@ def run_of(log: list[Entry], entry: Entry) -> str:
     return str(starts[-1])
 
 
-@pytest.mark.parametrize(
-    ("point", "number"), DEATHS, ids=[f"{point}-{number}".replace(" ", "-") for point, number in DEATHS]
-)
-def test_a_site_killed_in_any_phase(started, tmp_path, point, number):
-    running, consortium = started
-    chosen = number * len(POINTS) + POINTS.index(point)
-    plan = make_plan(consortium, chosen)
-    consortium.home(VICTIM).joinpath(DEATH).write_text(point)
-    seed(consortium, str(chosen))
-    log = AuditLog(tmp_path / "run.log")
-    run = played(FederationServer(plan, running.transport, log, noise="seeded"), tmp_path / "run")
-    start(running, consortium, VICTIM)
-    running.wait_for(NAMES)
+def skip_if_counted(kind: str, number: int) -> None:
+    if OUT and result(kind, number).exists():
+        pytest.skip("passed before")
+
+
+def count(kind: str, number: int, killed: Sequence[object], began: float) -> None:
+    """Write down what was killed, after everything about it was checked."""
+    if OUT:
+        content = {"kind": kind, "killed": list(killed), "seconds": round(time.monotonic() - began, 1)}
+        result(kind, number).parent.mkdir(parents=True, exist_ok=True)
+        result(kind, number).write_text(json.dumps(content))
+
+
+def result(kind: str, number: int) -> Path:
+    return Path(OUT or "") / f"{kind}-{number}.json"
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_sites_killed_in_every_phase(started, tmp_path, number):
+    skip_if_counted("site", number)
+    (running, consortium), source, began = started, random.Random(number), time.monotonic()
+    deaths = [(NAMES[(number + index) % COUNT], point) for index, point in enumerate(source.sample(POINTS, ROUNDS))]
+    plan, log = make_plan(consortium, number), AuditLog(tmp_path / "run.log")
+    transport = RecordingTransport(running.transport, tmp_path / "run.exchanges")
+    server = FederationServer(plan, transport, log)
+    weights: list[Tensor] = []
+    for run in follow(server.run_plan, source=server, out=tmp_path / "run"):
+        if run.history:
+            weights.append(run.state.weights.clone())
+            restart(running, consortium, deaths[run.state.round - 1][0])
+        if run.state.round < ROUNDS:
+            name, point = deaths[run.state.round]
+            consortium.home(name).joinpath(DEATH).write_text(point)
     assert run.state.round == ROUNDS
-    others = set(NAMES) - {VICTIM}
-    assert all(others <= each for each in delivered(run))
-    expected = undisturbed(tmp_path / "undisturbed", point, chosen)
-    assert delivered(run) == delivered(expected)
-    assert torch.equal(run.state.weights, expected.state.weights)
+    for (name, _), those in zip(deaths, delivered(run), strict=True):
+        assert set(NAMES) - {name} <= those
+    rounds = released(read_journal(log.path), transport.path)
+    expected = undisturbed(tmp_path / "undisturbed", consortium, rounds)
+    assert delivered(run) == delivered(expected[-1])
+    assert all(torch.equal(each.state.weights, found) for each, found in zip(expected, weights, strict=True))
     check_charges(consortium, plan, tmp_path / "run", read_journal(log.path))
-    for name in NAMES:
-        charged = [each["round"] for each in entries(consortium, name, plan) if each["event"] == "charged"]
-        assert charged.count(1) == (0 if (name, point) == (VICTIM, "train 1 before") else 1)
+    for (victim, point), (first, *_) in zip(deaths, rounds, strict=True):
+        for name in NAMES:
+            unasked = (name, point) == (victim, "train 1 before")
+            assert times_charged(entries(consortium, name, plan), *first.attempt[1:]) == (0 if unasked else 1)
+    count("site", number, deaths, began)
 
 
-def begin(running: Processes, plan: Path, out: Path, number: int) -> None:
-    """Start a run, and return at a random moment before its last round ends."""
-    source, log = random.Random(number), out.with_suffix(".log")
-    wanted = source.randrange(1, ENTRIES)
+def times_charged(log: list[Entry], index: int, attempt: int) -> int:
+    """How often a site has charged an attempt at a round."""
+    events = [(each["event"], each.get("round"), each.get("attempt")) for each in log]
+    return events.count(("charged", index, attempt))
+
+
+def restart(running: Processes, consortium: Consortium, name: str) -> None:
+    """Start a site again, which has died."""
+    assert not consortium.home(name).joinpath(DEATH).exists(), f"{name} has not died"
+    pid = running.pid(name)
+    until(lambda: not is_running(pid), lambda: f"{name} did not end")
+    output = running.study / f"{name}.out"
+    before = output.read_text().count("Connected")
+    start(running, consortium, name)
+    until(lambda: output.read_text().count("Connected") > before, running.output)  # what is asked earlier can be lost
+    running.wait_for(NAMES)
+
+
+def begin(running: Processes, plan: Path, out: Path, source: random.Random) -> None:
+    """Start or resume a run, and return at a random moment of its next two rounds."""
+    log = out.with_suffix(".log")
+    wanted = length(log) + source.randrange(1, ENTRIES)
     running.start_run(plan, out)
-    until(lambda: log.exists() and log.read_bytes().count(b"\n") >= wanted, running.output)
-    time.sleep(source.uniform(0.0, 0.15))  # in a phase of the round, or between two
+    until(lambda: length(log) >= wanted, running.output)
+    time.sleep(source.uniform(0.0, 0.5))  # in a phase of the round, or between two
+    assert is_running(running.pid("run")), running.output()
 
 
-def rounds_at_end(running: Processes, out: Path) -> int:
-    """The rounds of a run that has ended by itself."""
+def length(log: Path) -> int:
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def check_run(running: Processes, consortium: Consortium, plan: FederationPlan, out: Path) -> None:
+    """Wait for the end of a run, and check what it released."""
     running.wait_for_run()
-    state = read_checkpoint(out / "checkpoint.safetensors")
+    state, log = read_checkpoint(out / "checkpoint.safetensors"), read_journal(out.with_suffix(".log"))
     assert state is not None, running.output()
-    return state.round
+    assert state.round == ROUNDS, running.output()
+    expected = undisturbed(out.parent / "undisturbed", consortium, released(log, out.with_suffix(".exchanges")))
+    assert torch.equal(state.weights, expected[-1].state.weights)
+    check_charges(consortium, plan, out, log)
 
 
-def began(started: tuple[Processes, Consortium], out: Path, first: int, number: int) -> tuple[FederationPlan, Path]:
-    """A run with fresh secrets, as it is at a random moment: its plan, and the plan's file."""
-    running, consortium = started
-    plan, path = make_plan(consortium, first + number), consortium.folder / file(first + number)
-    seed(consortium, FRESH)
-    begin(running, path, out, number)
-    return plan, path
-
-
-@pytest.mark.parametrize("number", range(3 * KILLS))
-def test_a_run_killed_at_a_random_moment_is_resumed(started, tmp_path, number):
-    (running, consortium), out = started, tmp_path / "run"
-    plan, path = began(started, out, FIRST_OF_RUNS, number)
-    running.kill("run")
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_run_killed_at_random_moments_is_resumed(started, tmp_path, number):
+    skip_if_counted("run", number)
+    (running, consortium), out, began = started, tmp_path / "run", time.monotonic()
+    plan, source = make_plan(consortium, FIRST_OF_RUNS + number), random.Random(number)
+    path, moments = consortium.folder / file(FIRST_OF_RUNS + number), []
+    for _ in range(DEATHS_OF_A_RUN):
+        begin(running, path, out, source)
+        running.kill("run")
+        moments.append(read_journal(out.with_suffix(".log"))[-1]["event"])
     running.start_run(path, out)
-    assert rounds_at_end(running, out) == ROUNDS, running.output()
-    check_charges(consortium, plan, out, read_journal(out.with_suffix(".log")))
+    check_run(running, consortium, plan, out)
+    count("run", number, moments, began)
 
 
 @pytest.mark.parametrize("number", range(KILLS))
 def test_nvflare_s_server_killed_at_a_random_moment_loses_nothing(started, tmp_path, number):
-    (running, consortium), out = started, tmp_path / "run"
-    plan, _ = began(started, out, FIRST_OF_SERVERS, number)
+    skip_if_counted("server", number)
+    (running, consortium), out, began = started, tmp_path / "run", time.monotonic()
+    plan = make_plan(consortium, FIRST_OF_SERVERS + number)
+    begin(running, consortium.folder / file(FIRST_OF_SERVERS + number), out, random.Random(number))
     running.kill("server")
+    moment = read_journal(out.with_suffix(".log"))[-1]["event"]
     start(running, consortium, "server")
-    assert rounds_at_end(running, out) == ROUNDS, running.output()
-    check_charges(consortium, plan, out, read_journal(out.with_suffix(".log")))
+    check_run(running, consortium, plan, out)
+    count("server", number, [moment], began)

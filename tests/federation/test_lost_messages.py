@@ -1,4 +1,4 @@
-"""Messages that NVFLARE loses: the request is sent again, the site handles it once, and a dead site is noticed."""
+"""Messages that NVFLARE loses, and slow sites: what is lost is sent again, handled once, and silence is waited for."""
 
 import time
 from contextlib import contextmanager
@@ -20,13 +20,16 @@ class Engine:
     """NVFLARE's server engine with one site, which loses messages on the way there or back."""
 
     def __init__(self, lost: dict[str, int]) -> None:
-        self.lost, self.handled = lost, 0
+        self.lost, self.handled, self.checked = lost, 0, 0
         self.site = SiteComponent()
         self.site._handle = self.handle
 
     def handle(self, verb: str, data: bytes) -> bytes:
         self.handled += 1
         return data[::-1]
+
+    def get_clients(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name="ash")]
 
     def get_client_from_name(self, name: str) -> str:
         return name
@@ -37,6 +40,9 @@ class Engine:
 
     def send_aux_request(self, names, topic, message, patience, ctx):
         if topic == ALIVE:
+            self.checked += 1
+            if self.loses("check"):
+                return self.silence(patience)
             return {names[0]: self.site._alive(topic, message, ctx)}
         assert topic == ASK
         if self.loses("request"):
@@ -57,6 +63,7 @@ class Engine:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(components, "SECONDS_BETWEEN_CHECKS", 0.01)
     monkeypatch.setattr(components, "SECONDS_TO_TRAVEL", 0.05)
+    monkeypatch.setattr(components, "SECONDS_TO_BE_ALIVE", (0.01, 0.01, 0.01, 0.01))
 
 
 @pytest.mark.parametrize("lost", [{"request": 1}, {"reply": 1}, {"request": 1, "reply": 2}])
@@ -80,3 +87,17 @@ def test_another_request_is_handled_even_if_it_holds_the_same_bytes():
     for _ in range(2):
         assert transport.ask("echo", {"ash": b"abc"}, 30.0) == {"ash": b"cba"}
     assert engine.handled == 2
+
+
+@pytest.mark.parametrize(("lost", "connected"), [(3, ("ash",)), (4, ())])
+def test_a_site_that_is_slow_to_answer_is_asked_again_before_it_counts_as_gone(lost, connected):
+    assert NvflareTransport(Engine({"check": lost})).sites() == connected
+
+
+def test_a_site_that_stays_silent_costs_less_every_further_time_and_is_found_again():
+    engine = Engine({"check": 6})
+    transport = NvflareTransport(engine)
+    assert transport.sites() == ()
+    assert transport.sites() == ()
+    assert engine.checked == 4 + 2
+    assert transport.sites() == ("ash",)

@@ -9,6 +9,7 @@ import pytest
 
 from federation.consortium import Consortium
 from tacit import methods
+from tacit.core.prices import Unit
 from tacit.errors import UserError
 from tacit.federation.federation_plan import FederationPlan, Patience, read_plan
 from tacit.federation.journal import AuditLog, read_journal
@@ -37,10 +38,13 @@ def test_the_digest_names_all_of_a_plan(tmp_path: Path) -> None:
         {"evaluate_every": 3},
         {"least_cohort": 4},
         {"retries": 11},
+        {"unit": Unit.PERSON},
         {"patience": Patience(train=1)},
     ]
     assert len({plan.digest, *(replace(plan, **other).digest for other in others)}) == 1 + len(others)
-    assert FederationPlan.from_canonical(json.loads(plan.canonical)) == plan
+    for each in (plan, replace(plan, unit=Unit.PERSON)):
+        assert FederationPlan.from_canonical(json.loads(each.canonical)) == each
+    assert "unit" not in json.loads(plan.canonical)  # so that plans of earlier versions keep their digest
 
 
 @pytest.mark.parametrize("sites", range(3, 65))

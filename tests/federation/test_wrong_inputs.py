@@ -13,7 +13,7 @@ from tacit.federation.messages import TRAIN
 from tacit.federation.nvflare.kits import name_in_kit
 from tacit.federation.nvflare.process import claim
 from tacit.federation.plan_check import check_plan
-from tacit.federation.site_files import read_table
+from tacit.federation.site_data import read_table
 from tacit.runs.training import follow
 
 

@@ -36,6 +36,7 @@ from tacit import methods
 from tacit.core import Budget, ClientMemory, DenseRows, Key, Messages, Round, State
 from tacit.core.client_half import read_broadcast
 from tacit.core.intake.tables import parse_table
+from tacit.core.parquet_population import encoded_rows
 from tacit.core.population_files import open_population
 from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.core.serialization import read_toml
@@ -378,7 +379,14 @@ def _run_files() -> Iterator[Decoder]:
         "x": {"dtype": "float32", "shape": [4]},
         "y": {"dtype": "int64", "shape": []},
     }
-    yield Decoder("population", _opened_population, [json.dumps(described).encode()], TEXT)
+    populations = [json.dumps({**described, "persons": known}).encode() for known in (False, True)]
+    yield Decoder("population", _opened_population, populations, TEXT)
+    encoder = {
+        "numbers": ["age"], "categories": ["sex"], "target": "died", "classes": ["0", "1"], "limits": [0.0, 1.0],
+        "codebook": {"numbers": {"age": [20.0, 90.0]}, "categories": {"sex": ["", "f"]}, "indicators": ["age"]},
+    }  # fmt: skip
+    encoded = json.dumps({"encoder": encoder, "preprocessing": {"source": "private", "detail": "ages."}}).encode()
+    yield Decoder("encoded rows", _with_file("table.json", lambda path: encoded_rows(path.parent)), [encoded], TEXT)
     proved = Guarantee(epsilon=1.5, delta=1e-5, rounds=3, adjacency="zero-out", not_covered=("This.",))
     leaked = LeakageGuarantee(leakage=2.4, per_round=0.4, radius=0.05, rounds=6)
     guarantees = []
@@ -510,7 +518,7 @@ def _data() -> Iterator[Decoder]:
 def _opened_population(data: bytes) -> object:
     """A population on disk with this description, whose files are of two clients with three samples."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, octets in (("x", 48), ("y", 24), ("indices", 24), ("offsets", 24)):
+        for name, octets in (("x", 48), ("y", 24), ("indices", 24), ("offsets", 24), ("persons", 24)):
             Path(folder, name).write_bytes(bytes(octets))
         Path(folder, "population.json").write_bytes(data)
         return open_population(folder)

@@ -1,5 +1,6 @@
 """Random changes of valid inputs, for fuzzing."""
 
+import functools
 import random
 import re
 import struct
@@ -40,13 +41,20 @@ def change_bytes(chance: Chance, data: bytes) -> bytes:
     return bytes(text)
 
 
+@functools.lru_cache(maxsize=64)
+def _tokens(data: bytes) -> list[re.Match[bytes]]:
+    """The tokens of an input; samples come again and again."""
+    return list(_TOKEN.finditer(data))
+
+
 def change_tokens(chance: Chance, data: bytes) -> bytes:
     """One or two numbers, strings or names replaced by others that are valid syntax."""
-    for _ in range(chance.randint(1, 2)):
-        found = list(_TOKEN.finditer(data))
-        if not found:
-            return change_bytes(chance, data)
-        at = chance.choice(found)
+    found = _tokens(data)
+    if not found:
+        return change_bytes(chance, data)
+    chosen = {chance.randrange(len(found)) for _ in range(chance.randint(1, 2))}
+    for number in sorted(chosen, reverse=True):
+        at = found[number]
         new = chance.choice([*_TOKENS, chance.choice(found)[0]])
         data = data[: at.start()] + new + data[at.end() :]
     return data
@@ -54,7 +62,7 @@ def change_tokens(chance: Chance, data: bytes) -> bytes:
 
 def nest(chance: Chance, data: bytes) -> bytes:
     """A value nested far too deeply, or repeated far too often, in place of a token."""
-    found = list(_TOKEN.finditer(data))
+    found = _tokens(data)
     deep = chance.choice([50, 900, 3000, 100_000])
     left, right = chance.choice(
         [(b"[", b"]"), (b'{"a":', b"}"), (b"(", b")"), (b"-", b""), (b"Plain(", b")"), (b"a.", b"b")]

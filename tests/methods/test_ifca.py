@@ -115,8 +115,8 @@ def test_clients_decline_above_the_limit(run: tacit.Run) -> None:
         assert not set(report.clients) & set(report.declined)
         assert len(report.clients) + len(report.declined) == 7
         assert len(report.up) == len(report.clients)
-    taken = run.state.memory[PARTICIPATIONS].tolist()
-    assert {client: n for client, n in enumerate(taken) if n} == dict(run.leakage.participations)
+    clients, taken = run.state.memory[PARTICIPATIONS].tolist()
+    assert dict(zip(clients, taken, strict=True)) == dict(run.leakage.participations)
     assert run.history[-1].leakage == run.leakage.maximum
 
 

@@ -179,5 +179,11 @@ def _exit_code(error: Exception) -> int:
     if isinstance(error, TacitError):
         print(f"tacit: {error}", file=sys.stderr)
         return error.exit_code
+    if isinstance(error, PermissionError) and error.filename:
+        print(
+            f"tacit: Could not open {error.filename}: {error.strerror}. Run as the user to whom it belongs.",
+            file=sys.stderr,
+        )
+        return 2
     traceback.print_exception(error)
     return 1

@@ -63,7 +63,7 @@ def add_adjacency(parser: argparse.ArgumentParser, meaning: str) -> None:
 def add_table(parser: argparse.ArgumentParser) -> None:
     """Declare the options that describe a table of one's own; `table_args` are the task's arguments."""
     group = parser.add_argument_group("your own table", "More options: tacit tasks table; give them with --task-set.")
-    group.add_argument("--data", metavar="FILE", help="a CSV or Parquet file, or a folder with one file per client")
+    group.add_argument("--data", metavar="FILE", help="a CSV or Parquet file, or a folder of them")
     group.add_argument("--client", metavar="COLUMN", help="the column that names the client; not for a folder")
     group.add_argument("--target", metavar="COLUMN", help="the column to predict")
     group.add_argument("--patient", metavar="COLUMN", help="the column that says which rows are one person's")

@@ -73,11 +73,14 @@ def _init(args: argparse.Namespace) -> int:
     if new:
         lines.append(f"Next: edit {args.config}, and give the public key to who keeps the directory, in person.")
     else:
-        train, held_out = read_site(args.config).load_data()
-        counts = len(train[1]), 0 if held_out is None else len(held_out[1])
-        found |= {"samples": counts[0], "held_out": counts[1]}
-        shape = tuple(train[0].shape[1:])
-        lines.append(f"data        {counts[0]} samples to train on, {counts[1]} held out; inputs of shape {shape}")
+        data = read_site(args.config).load_data()
+        x, y = data.train
+        counts = len(y), 0 if data.held_out is None else len(data.held_out[1])
+        persons = {"persons": data.units} if data.unit == "person" else {}
+        found |= {"samples": counts[0], "held_out": counts[1], **persons}
+        whose = f" of {data.units} persons" if persons else ""
+        trained, held = f"{counts[0]} samples{whose} to train on", f"{counts[1]} held out"
+        lines.append(f"data        {trained}, {held}; inputs of shape {tuple(x.shape[1:])}")
     if args.json:
         print_json(found)
     else:
@@ -144,6 +147,7 @@ def _ledger(args: argparse.Namespace) -> int:
         document = {
             "epsilon": use.epsilon,
             "epsilon_of_records": records,
+            "unit": use.unit.value,
             "budget": asdict(use.budget),
             "rounds": use.rounds,
             "runs": runs,
@@ -151,7 +155,7 @@ def _ledger(args: argparse.Namespace) -> int:
         print_json({**document, "head": asdict(head)})
         return 0
     if use.records is not None:
-        print(f"ε = {use.records.epsilon:.4g} for every record, of {use.budget}, was used.")
+        print(f"ε = {use.records.epsilon:.4g} for every {use.unit}, of {use.budget}, was used.")
     if use.records is None or use.epsilon:
         print(f"ε = {use.epsilon:.4g} for the client as a whole, of {use.budget}, was used.")
     rows = [["method", "plan and run of the server", "rounds", "charges"]]

@@ -1,4 +1,4 @@
-"""List, download and check the data sets of the tasks.
+"""List, download and check the data sets of the tasks, and convert Parquet files that are larger than memory.
 
 Files are looked up in $TACIT_DATA, then in the cache folder (~/.cache/tacit), each as <data set>/<file>. Downloads are
 stored in $TACIT_DATA if it is set, else in the cache folder. A file is used only if the checksum of its content is
@@ -11,6 +11,8 @@ Examples:
   tacit data fetch mnist-writers       or of all data sets that a task needs
   tacit data check                     verify the checksums of all files that are present
   TACIT_DATA=/data tacit data check fashion-mnist
+  tacit data convert visits/ --client patient --target died --out clients
+                                       then: tacit run fedavg --data clients --target died
 """
 
 import argparse
@@ -26,20 +28,40 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the three actions."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|fetch|check")
+    """Declare the actions."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|fetch|check|convert")
     listing = actions.add_parser("list", help="tasks and data sets, and which files are present")
     fetching = actions.add_parser("fetch", help="download missing files")
     checking = actions.add_parser("check", help="verify checksums")
     fetching.add_argument("names", nargs="+", metavar="NAME", help="a data set or a task")
     checking.add_argument("names", nargs="*", metavar="NAME", help="a data set or a task (default: all present files)")
-    for action in (listing, fetching, checking):
+    converting = actions.add_parser("convert", help="write Parquet files as a population on disk, in bounded memory")
+    _configure_convert(converting)
+    for action in (listing, fetching, checking, converting):
         action.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+
+
+def _configure_convert(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="PATH", help="a Parquet file, or a folder of them (also hospital=3/...)")
+    parser.add_argument("--out", metavar="FOLDER", required=True, help="the new folder")
+    parser.add_argument("--target", metavar="COLUMN", required=True, help="the column to predict")
+    parser.add_argument("--client", metavar="COLUMN", help="the column of the client; none: every file is one")
+    parser.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns to leave out, such as names")
+    parser.add_argument("--categories", metavar="COLUMN", nargs="+", default=[], help="numbers that are categories")
+    parser.add_argument("--encoding", metavar="FILE", help="a TOML file that declares minima, maxima and categories")
+    parser.add_argument("--public", metavar="FILE", help="public rows, whose minima, maxima and categories are used")
+    parser.add_argument("--kind", choices=("auto", "classes", "number"), default="auto", help="of the target")
+    parser.add_argument("--classes", metavar="VALUE", nargs="+", default=[], help="the values of the target")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the chosen action."""
-    actions: dict[str, Callable[[argparse.Namespace], int]] = {"list": _list, "fetch": _fetch, "check": _check}
+    actions: dict[str, Callable[[argparse.Namespace], int]] = {
+        "list": _list,
+        "fetch": _fetch,
+        "check": _check,
+        "convert": _convert,
+    }
     return actions[args.action](args)
 
 
@@ -110,6 +132,33 @@ def _check(args: argparse.Namespace) -> int:
         raise DataError(f"{len(invalid)} of {len(results)} files are invalid: {invalid[0]}")
     if absent and args.names:
         raise DataError(f"{len(absent)} of {len(results)} files are missing: {', '.join(absent)}.")
+    return 0
+
+
+def _convert(args: argparse.Namespace) -> int:
+    from tacit.core.parquet_population import OPTIONS, convert_parquet, encoded_rows
+
+    options = {name: getattr(args, name) for name in OPTIONS}
+    population = convert_parquet(args.out, args.source, target=args.target, client=args.client, **options)
+    found = encoded_rows(args.out)
+    clients, samples, inputs = len(population), len(population.x), population.x.shape[1]
+    if args.json:
+        print_json(
+            {
+                "folder": args.out,
+                "clients": clients,
+                "samples": samples,
+                "inputs": inputs,
+                "target": args.target,
+                "classes": list(found.encoder.classes),
+                "preprocessing": found.preprocessing.source,
+            }
+        )
+        return 0
+    print(f"{args.out}: {clients} clients, {samples} rows, {inputs} inputs.")
+    if found.preprocessing.not_covered:
+        print(f"Not covered by any guarantee: {found.preprocessing.not_covered}")
+    print(f"Next: tacit run fedavg --data {args.out} --target {args.target}")
     return 0
 
 

@@ -17,8 +17,8 @@ _ADVICE = {
     errno.ENOSPC: "Free some space",
     errno.EDQUOT: "Free some space",
     errno.EROFS: "Choose another directory with --out",
-    errno.EACCES: "Choose another directory with --out",
-    errno.EPERM: "Choose another directory with --out",
+    errno.EACCES: "Run as the user to whom the folder belongs, or choose another directory",
+    errno.EPERM: "Run as the user to whom the folder belongs, or choose another directory",
 }
 
 

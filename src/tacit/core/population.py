@@ -75,13 +75,14 @@ class Population(Sequence[Samples]):
         return f"client {self.names[client]!r}" if self.names else f"client {client}"
 
     @classmethod
-    def elsewhere(cls, clients: int, like: Samples | None = None, samples: int = 0) -> Self:
+    def elsewhere(cls, clients: int, like: Samples | None = None, samples: int = 0, unit: Unit = Unit.RECORD) -> Self:
         """Clients whose data are not on this machine, as the server of a federation knows them: only their number.
 
         Args:
             clients: how many there are.
             like: samples of the same form, such as public ones, if there are any.
-            samples: how many each of them declares to have.
+            samples: how many of them, or of persons, each client declares to have.
+            unit: what these are.
 
         Example:
             >>> len(Population.elsewhere(8)), Population.elsewhere(8).is_elsewhere
@@ -89,7 +90,9 @@ class Population(Sequence[Samples]):
         """
         expect(clients > 0, "at least one client, got none")
         x, y = (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64)) if like is None else (part[:0] for part in like)
-        return cls(x, y, torch.zeros(0, dtype=torch.int64), samples * torch.arange(clients + 1), is_elsewhere=True)
+        none = torch.zeros(0, dtype=torch.int64)
+        persons = none if unit is Unit.PERSON else None
+        return cls(x, y, none, samples * torch.arange(clients + 1), is_elsewhere=True, persons=persons)
 
     @classmethod
     def open(cls, folder: Path | str) -> "Population":
@@ -99,11 +102,34 @@ class Population(Sequence[Samples]):
         return open_population(folder)
 
     @classmethod
-    def write(cls, folder: Path | str, clients: Iterable[Samples]) -> "Population":
-        """Write clients' samples to a new folder, one client after the other, and open it: they stay on disk."""
+    def write(cls, folder: Path | str, clients: Iterable[Sequence[Any]]) -> "Population":
+        """Write clients' samples to a new folder, one client after the other, and open it: they stay on disk.
+
+        A client is `(x, y)`, or `(x, y, persons)` with the id of every sample's person.
+        """
         from tacit.core.population_files import write_population
 
         return write_population(folder, clients)
+
+    @classmethod
+    def from_parquet(
+        cls, folder: Path | str, source: Path | str, *, target: str, client: str | None = None, **options: Any
+    ) -> "Population":
+        """Write the rows of Parquet files to a new folder, encoded and sorted by client, and open it.
+
+        Memory depends neither on the number of rows nor on that of clients. `Task.from_table(folder, target=...)` makes
+        a task of the folder.
+
+        Args:
+            folder: a folder that does not exist.
+            source: a Parquet file, a folder with folders named COLUMN=VALUE, or a folder with one file per client.
+            target: the column to predict.
+            client: the column that names the client; its rows need not follow one another. Not for one file per client.
+            **options: `public`, `drop`, `categories`, `encoding`, `kind` and `classes`, as for `Task.from_table`.
+        """
+        from tacit.core.parquet_population import convert_parquet
+
+        return convert_parquet(folder, source, target=target, client=client, **options)
 
     @property
     def sizes(self) -> Tensor:
@@ -127,9 +153,9 @@ class Population(Sequence[Samples]):
     @cached_property
     def unit_sizes(self) -> Tensor:
         """The number of such units of every client."""
-        if self.persons is None:
+        if self.persons is None or self.is_elsewhere:
             return self.sizes
-        return torch.stack([numbers.max() + 1 for numbers in torch.split(self.persons, self.sizes.tolist())])
+        return torch.from_numpy(np.maximum.reduceat(self.persons.numpy(), self.offsets[:-1].numpy())) + 1
 
     def samples_of(self, client: int, units: Tensor) -> tuple[Tensor, Tensor | None]:
         """The indices of the samples of these units of a client, which ascend, one unit after the other.

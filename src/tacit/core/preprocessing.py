@@ -34,6 +34,11 @@ class Preprocessing:
                 bool(self.detail), "detail of private preprocessing: a sentence that says what was computed from rows"
             )
 
+    def with_target(self, target: str) -> "Preprocessing":
+        """The same, where the values of the target are those of the clients' rows, too."""
+        more = f"the values of {target!r} are those of all rows (classes=... declares them)."
+        return Preprocessing("private", f"{self.detail} T{more[1:]}" if self.source == "private" else more)
+
     @property
     def not_covered(self) -> str:
         """What a guarantee does not cover because of it, as a sentence; empty if there is nothing."""

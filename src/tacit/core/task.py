@@ -36,6 +36,7 @@ from tacit.core.losses import (
     as_loss,
     unreduced,
 )
+from tacit.core.parquet_population import converted_arguments, is_converted
 from tacit.core.population import Population, Samples, read_clients, read_held
 from tacit.core.preprocessing import Preprocessing
 from tacit.core.schema import check_names
@@ -114,7 +115,7 @@ class Task:
 
         Args:
             table: a CSV file (also `.csv.gz`) or Parquet file, a folder of them, a frame of pandas, Polars or pyarrow,
-                a dictionary of columns, or a dictionary of tables by client.
+                a dictionary of columns, or a dictionary of tables by client; or a folder of `Population.from_parquet`.
             target: the column to predict.
             client: the column that names the client; not for one table per client.
             test: the fraction of rows that is held out, or a table of its own.
@@ -135,7 +136,8 @@ class Task:
             (2, ('A', 'B'), torch.Size([20, 3]), 'private')
         """
         check_names(options, (each.name for each in fields(TableSettings)), "Task.from_table")
-        return cls(**task_arguments(table, TableSettings(target=target, client=client, test=test, **options)))
+        settings = TableSettings(target=target, client=client, test=test, **options)
+        return cls(**(converted_arguments if is_converted(table) else task_arguments)(table, settings))
 
     def __post_init__(self) -> None:
         set_field = partial(object.__setattr__, self)

@@ -1,6 +1,8 @@
 """The checks that a task's data must pass: finite, of one form, and held-out samples that no client owns."""
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.core.overlap import find_overlap
@@ -20,6 +22,11 @@ def check_population(population: Population) -> None:
         raise DataError(f"Expected one target per sample, got {len(population.x)} and {len(population.y)}.")
     if int(population.sample_indices.min()) < 0 or int(population.sample_indices.max()) >= len(population.x):
         raise DataError(f"Expected the clients' sample indices in [0, {len(population.x)}), the size of the pool.")
+    if population.persons is not None and not _persons_fit(population.persons, population.offsets):
+        raise DataError(
+            "Expected the persons of every client to be numbered from 0, one number per sample. Give ids of any kind "
+            "as patient=, or write the population again."
+        )
     if not _finite(population.x):
         raise DataError(
             f"Expected finite data, but {_non_finite_client(population)} has NaN or infinite values as "
@@ -31,6 +38,31 @@ def _all_have_samples(offsets: Tensor) -> bool:
     """A part at a time, because they may be on disk."""
     parts = range(0, len(offsets) - 1, CHECKED_AT_ONCE)
     return all(bool((offsets[begin : begin + CHECKED_AT_ONCE + 1].diff() > 0).all()) for begin in parts)
+
+
+def _persons_fit(persons: Tensor, offsets: Tensor) -> bool:
+    """Whether every client's persons are 0, 1, … without a gap; some clients at a time, because they may be on disk."""
+    if persons.shape != (int(offsets[-1]),) or persons.dtype != torch.int64:
+        return False
+    first = 0
+    while first < len(offsets) - 1:
+        most = int(torch.searchsorted(offsets, offsets[first] + CHECKED_AT_ONCE, right=True)) - 1
+        last = max(first + 1, most)
+        numbers = persons[int(offsets[first]) : int(offsets[last])]
+        if not _without_gaps(numbers.numpy(), offsets[first : last + 1].diff().numpy()):
+            return False
+        first = last
+    return True
+
+
+def _without_gaps(numbers: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
+    """Whether the numbers of each of a few clients of these sizes are all those from 0 to the largest."""
+    if (numbers < 0).any() or (numbers >= np.repeat(sizes, sizes)).any():
+        return False
+    begins = sizes.cumsum() - sizes
+    occurs = np.zeros(len(numbers), np.int64)
+    occurs[np.repeat(begins, sizes) + numbers] = 1
+    return bool((np.add.reduceat(occurs, begins) == np.maximum.reduceat(numbers, begins) + 1).all())
 
 
 def _finite(x: Tensor) -> bool:

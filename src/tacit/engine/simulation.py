@@ -46,14 +46,15 @@ from tacit.core.worker_choice import Workers
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.learners.records import check_records
 from tacit.engine.pool import Pool, choose_workers, open_pool
+from tacit.engine.tallies import counts_of, tally_of, with_one_more
 from tacit.engine.waves import FEWEST_MASKED, AutoLearner, StackedClients, divide
 from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker, single_thread
 from tacit.errors import TrainingError, expect
 
 EVALUATED_AT_ONCE = 256  # test samples, or more if they are small
 SMALL = 1 << 18  # numbers in them
-RECEIVED = SERVER + "told"  # which clients have received the part of the broadcast that is sent only once
-PARTICIPATIONS = SERVER + "taken"  # in how many rounds each client took part, where there is a limit to it
+RECEIVED = SERVER + "told"  # a tally of clients that have received the part of the broadcast that is sent only once
+PARTICIPATIONS = SERVER + "taken"  # a tally of rounds in which clients took part, where there is a limit to it
 
 
 def rounds(
@@ -303,30 +304,24 @@ class RoundRunner:
         download = partial(download_size, self.method.channel, sent, now, tolerated=tolerated)
         if not sent.first_parts or not clients:
             return tuple(download(first=False) for _ in clients[:1]) * len(clients), None
-        received = state.memory.get(RECEIVED, torch.zeros(len(self.task.population), dtype=torch.bool)).clone()
+        received, mine = tally_of(state.memory.get(RECEIVED)), torch.tensor(clients, dtype=torch.int64)
         sizes = {first: download(first=first) for first in (True, False)}
-        mine = torch.tensor(clients, dtype=torch.int64)
-        down = tuple(sizes[not before] for before in received[mine].tolist())
-        received[mine] = True
-        return down, received
+        down = tuple(sizes[not before] for before in counts_of(received, mine).tolist())
+        return down, with_one_more(received, mine)
 
     def _willing(self, sampled: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Of the sampled clients, those that take part and those that decline."""
         most = max_participations(self.method.mechanism.price(state.round), state.dim)
         if most is None:
             return sampled, sampled[:0]
-        willing = self._taken(state)[sampled] < most
+        willing = counts_of(tally_of(state.memory.get(PARTICIPATIONS)), sampled) < most
         return sampled[willing], sampled[~willing]
 
     def _participations(self, state: State, cohort: Tensor) -> Tensor | None:
-        """In how many rounds each client has taken part by now, if there is a limit to it."""
+        """In how many rounds clients have taken part by now, if there is a limit to it."""
         if max_participations(self.method.mechanism.price(state.round), state.dim) is None:
             return None
-        return self._taken(state).index_add(0, cohort, torch.ones_like(cohort))
-
-    def _taken(self, state: State) -> Tensor:
-        """In how many rounds each client took part before this one."""
-        return state.memory.get(PARTICIPATIONS, torch.zeros(len(self.task.population), dtype=torch.int64))
+        return with_one_more(tally_of(state.memory.get(PARTICIPATIONS)), cohort)
 
     def _jobs(self, state: State, waves: list[Tensor], now: SimulatedRound) -> list[TrainJob]:
         known = self.worker.initial_memory

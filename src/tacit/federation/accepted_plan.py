@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tacit.core import ClientKeys, ClientMemory, Key, Population, Samples, files
+from tacit.core import ClientKeys, ClientMemory, Key, Samples, files
 from tacit.core.client_half import ClientHalf
 from tacit.core.keys import RunKeys
 from tacit.core.losses import best_outputs
@@ -23,6 +23,7 @@ from tacit.engine.worker import single_thread
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.messages import RefusalCode, SiteRequest
 from tacit.federation.metrics import HeldOut
+from tacit.federation.site_data import SiteData
 from tacit.federation.site_files import SiteFiles
 from tacit.protocols.secagg import SecaggClientState
 from tacit.wire import frames
@@ -88,15 +89,14 @@ class SiteProgress:
 class AcceptedPlan:
     """A plan while it runs at a site."""
 
-    def __init__(self, site: SiteFiles, plan: FederationPlan, train: Samples, held_out: Samples | None) -> None:
+    def __init__(self, site: SiteFiles, plan: FederationPlan, data: SiteData) -> None:
         self.plan, self.method, self.folder = plan, plan.method, site.folder_of(plan.digest)
-        self.number, self.held_out = site.number, held_out
-        self.own = Population.of([train])
-        self.task = plan.task_of(self.own)
+        self.number, self.data = site.number, data
+        self.task = plan.task_of(data.own)
         self.model: nn.Module = make_model(self.task, plan.seed)
         self.layout = Layout.of(self.model)
-        learner = AutoLearner(make_model(self.task, plan.seed), self.task.loss, like=train)
-        self.wave = StackedClients(torch.tensor([0]), self.own, learner)
+        learner = AutoLearner(make_model(self.task, plan.seed), self.task.loss, like=data.train)
+        self.wave = StackedClients(torch.tensor([0]), data.own, learner)
 
     @cached_property
     def initial_weights(self) -> Tensor:

@@ -6,6 +6,7 @@
     args = { rounds = 100, ratio = 0.02, epsilon = 3, delta = 1e-5 }
     model = "acme.models:net"               # a function of an installed package that returns a module
     sites = "directory.toml"                # the enrolled sites and their public keys
+    unit = "person"                         # where sites know which records are one person's; otherwise "record"
     patience = { train = 3600, talk = 120 } # seconds
 
 A plan is known by the digest of its canonical form, which includes the public keys of all sites: whoever changes
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from msgspec import Meta, Struct
@@ -26,16 +27,19 @@ from torch import nn
 
 from tacit import core, methods
 from tacit.core import Loss, Method, Noise, Population, Samples, Task
+from tacit.core.prices import Unit
 from tacit.core.record_text import parse, records_of
 from tacit.core.serialization import Source, convert, read_toml
 from tacit.core.task import TestOverlap
 from tacit.errors import DataError, PublicDataError, UserError, expect
-from tacit.federation import entry_points
+from tacit.federation import enclave_plan, entry_points
+from tacit.federation.enclave_plan import EnclaveTable, PlannedEnclave
 from tacit.federation.site_directory import Directory, read_directory
 from tacit.federation.suitability import federated, obstacle
 from tacit.protocols import crypto
+from tacit.protocols.tee import Configuration
 from tacit.runs.experiment import flat_args
-from tacit.runs.records import Plan, size_noise
+from tacit.runs.records import Plan, check_draws_persons, size_noise
 
 Seconds = Annotated[float, Meta(gt=0)]
 
@@ -60,6 +64,7 @@ class _Canonical(Struct, frozen=True, kw_only=True):
     least_cohort: Annotated[int, Meta(ge=1)] = 3
     retries: Annotated[int, Meta(ge=0)] = 10
     records: Annotated[int, Meta(ge=0)] = 0
+    unit: Literal["record", "person"] = "record"
     patience: Patience = member(default_factory=Patience)
 
 
@@ -67,6 +72,7 @@ class _Table(_Canonical, frozen=True, kw_only=True):
     """A plan as it is written in TOML."""
 
     sites: Path
+    enclave: EnclaveTable | None = None
 
 
 _STORED = Source(label="a stored plan", advice="Review the plan again.")
@@ -87,9 +93,11 @@ class FederationPlan:
         evaluate_every: sites evaluate the model on their held-out data every `n` rounds and after the last; 0: never.
         least_cohort: the fewest sites with which a round ends and metrics are shown.
         retries: how many attempts beside one for each round a run may take.
-        records: how many records every site has at least, by which noise that sites add for records is sized; 0: not
-            said, which suffices where all draw batches at the same rate.
+        records: how many records, or persons, every site has at least, by which noise that sites add for them is
+            sized; 0: not said, which suffices where all draw batches at the same rate.
+        unit: what a method that protects records protects within a site: records, or persons with all of theirs.
         patience: how long the server waits.
+        enclave: where messages are summed, for methods whose channel is `Enclave`; None: nowhere.
     """
 
     method_name: str
@@ -103,7 +111,9 @@ class FederationPlan:
     least_cohort: int
     retries: int
     records: int
+    unit: Unit
     patience: Patience
+    enclave: PlannedEnclave | None = None
 
     def __post_init__(self) -> None:
         methods.check(self.method_name, self.args)
@@ -122,7 +132,10 @@ class FederationPlan:
 
     @cached_property
     def canonical(self) -> bytes:
-        """The plan as canonical JSON: equal plans have equal bytes, on every machine."""
+        """The plan as canonical JSON: equal plans have equal bytes, on every machine.
+
+        The unit is left out if it is the record, as in plans of earlier versions, which have the same digest.
+        """
         content = {
             "format": 1,
             "method": self.method_name,
@@ -137,15 +150,19 @@ class FederationPlan:
             "retries": self.retries,
             "records": self.records,
             "patience": {"train": float(self.patience.train), "talk": float(self.patience.talk)},
+            **({} if self.unit is Unit.RECORD else {"unit": self.unit.value}),
         }
+        if self.enclave is not None:
+            content["enclave"] = self.enclave.canonical()
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @classmethod
     def from_canonical(cls, content: Mapping[str, Any]) -> "FederationPlan":
         """The plan of which this is the canonical form, as plain values."""
-        table = convert({key: content[key] for key in content if key not in ("format", "sites")}, _Canonical, _STORED)
+        own = {key: content[key] for key in content if key not in ("format", "sites", "enclave")}
         identities = {name: bytes.fromhex(key) for name, key in content["sites"].items()}
-        return cls(directory=Directory(identities), **_arguments(table))
+        enclave = PlannedEnclave.from_canonical(content["enclave"]) if "enclave" in content else None
+        return cls(directory=Directory(identities), enclave=enclave, **_arguments(convert(own, _Canonical, _STORED)))
 
     @cached_property
     def digest(self) -> bytes:
@@ -155,16 +172,29 @@ class FederationPlan:
     @cached_property
     def method(self) -> Method:
         """The method as sites run it, with its noise; refused with a sentence if it cannot run between them."""
-        made = federated(methods.make(self.method_name, self.args), self.population)
+        hardware = self.enclave is not None and not self.enclave.simulated
+        made = federated(
+            methods.make(self.method_name, self.args), self.population, least=self.least_cohort, hardware=hardware
+        )
         problem = obstacle(made, self.population)
         if problem:
             raise UserError(problem)
+        if self.unit is Unit.PERSON:
+            _check_person_unit(made)
         if made.protects_records and made.record_bound is None and not self.records:
             raise UserError(
-                f"{made.name} draws batches at a rate that depends on the number of a site's records. "
+                f"{made.name} draws batches at a rate that depends on the number of a site's {self.unit}s. "
                 "Give the plan the fewest that any site has, records = …"
             )
         return size_noise(made, self.population, (max(self.records, 1),) * self.population)
+
+    @cached_property
+    def configuration(self) -> Configuration | None:
+        """What the plan's enclave does, refused with a sentence if it is not of this plan; None: none is needed."""
+        problem = enclave_plan.problem(self.method, self.directory, self.enclave)
+        if problem:
+            raise UserError(problem)
+        return None if self.enclave is None else self.enclave.configuration
 
     @property
     def max_answers(self) -> int:
@@ -221,7 +251,7 @@ class FederationPlan:
             raise DataError(problems[0])
         made = Plan(
             method=self.method,
-            task=self.task_of(Population.elsewhere(self.population, public, self.records), public),
+            task=self.task_of(Population.elsewhere(self.population, public, self.records, self.unit), public),
             seed=self.seed,
             evaluate_every=max(self.evaluate_every, 1),
             args=self.args,
@@ -237,16 +267,33 @@ class FederationPlan:
         return made
 
 
-def read_plan(path: Path) -> FederationPlan:
-    """The plan in a file; unknown keys, wrong types and names that do not exist are errors that say what to write."""
-    table = read_toml(path, _Table)
-    return FederationPlan(directory=read_directory(path.parent / table.sites), **_arguments(table))
+def read_plan(path: Path, *, configured: bool = True) -> FederationPlan:
+    """The plan in a file; unknown keys, wrong types and names that do not exist are errors that say what to write.
+
+    Args:
+        path: the file.
+        configured: whether its enclave, if it names one, is configured already.
+    """
+    table, folder = read_toml(path, _Table), path.parent
+    named = table.enclave
+    enclave = None if named is None else PlannedEnclave.read(named, folder, configured=configured)
+    return FederationPlan(directory=read_directory(folder / table.sites), enclave=enclave, **_arguments(table))
 
 
 def _arguments(table: _Canonical) -> dict[str, Any]:
     names = ("model", "loss", "public", "seed", "evaluate_every", "least_cohort", "retries", "records", "patience")
     found = {name: getattr(table, name) for name in names}
-    return {**found, "method_name": table.method, "args": flat_args(table.args)}
+    return {**found, "unit": Unit(table.unit), "method_name": table.method, "args": flat_args(table.args)}
+
+
+def _check_person_unit(method: Method) -> None:
+    """Raise `UserError` unless the method protects the persons of a site."""
+    if not method.protects_records:
+        raise UserError(
+            f'Expected a method that protects records for unit = "person", got {method.name}, which protects whole '
+            "sites or nothing. Use dp-sgd, dp-fedsgd or fl-top-record-dp, or leave unit out."
+        )
+    check_draws_persons(method)
 
 
 def load_samples(name: str, what: str) -> Samples:

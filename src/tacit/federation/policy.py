@@ -16,9 +16,11 @@ from tacit.core import Budget, Method
 from tacit.core.prices import Leakage, Release, Repeated, Sampling, Unit, Unproved, reason_unproved
 from tacit.errors import UserError, expect
 from tacit.federation import entry_points
+from tacit.federation.enclave_plan import NO_POLICY
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.suitability import channel_name, server_draws_noise
-from tacit.pieces.channels import SecureSum
+from tacit.pieces.channels import Enclave, SecureSum
+from tacit.protocols.attestation import AttestationPolicy
 
 FEW_CLIENTS = 100  # below it, noise that hides a whole client hides most of what clients have in common
 
@@ -29,12 +31,13 @@ class Allow(Struct, frozen=True):
     Attributes:
         methods: names of the methods that may be run.
         models: functions that make models, and the pin of their installed code.
-        channels: `plain`, `secure-sum/semi_honest`, `secure-sum/active_server`.
+        channels: `plain`, `secure-sum/semi_honest`, `secure-sum/active_server`, `enclave`.
         epsilon: ε of all plans together, against the server; `inf` allows methods without a proved (ε, δ) guarantee.
         delta: δ of all plans together.
         least_cohort: the fewest sites in a sum or a metric.
         metrics: how metrics on the site's held-out data may be sent: not at all, only in a secure sum, or in the clear.
         trust_server: whether the server may see this site's messages without noise and add it itself.
+        attestation: which enclaves this site accepts; by default none. `simulation`: also one that isolates nothing.
     """
 
     methods: tuple[str, ...]
@@ -45,13 +48,14 @@ class Allow(Struct, frozen=True):
     least_cohort: Annotated[int, Meta(ge=1)] = 5
     metrics: Literal["none", "secure-sum", "plain"] = "none"
     trust_server: bool = False
+    attestation: AttestationPolicy = NO_POLICY
 
     def __post_init__(self) -> None:
         for name, pin in self.models.items():
             entry_points.check_name(name, "a model")
             if not entry_points.PIN.fullmatch(pin):
                 raise UserError(f"Expected the pin of {name} as sha256: and 64 hexadecimal digits, got {pin[:80]!r}.")
-        known = ("plain", "secure-sum/semi_honest", "secure-sum/active_server")
+        known = ("plain", "secure-sum/semi_honest", "secure-sum/active_server", "enclave")
         for channel in self.channels:
             expect(channel in known, f"channels in {', '.join(known)}, got {channel}")
 
@@ -103,9 +107,9 @@ def review(plan: FederationPlan, allow: Allow, spent: "Counter[Release] | None" 
         plan: what is to be trained.
         allow: the site's policy.
         spent: what the site's ledger holds so far.
-        samples: how many records the site has; 0: as many as the plan says.
+        samples: how many records, or persons, the site has; 0: as many as the plan says.
     """
-    cost = cost_of(plan.method, spent or Counter(), allow.delta, samples or plan.records)
+    cost = cost_of(plan, spent or Counter(), allow.delta, samples or plan.records)
     return Review(
         plan=plan.digest,
         objections=(*objections(plan, allow, cost.reason), *over_budget(plan, allow, cost)),
@@ -130,13 +134,14 @@ class Cost:
     reason: str
 
 
-def cost_of(method: Method, spent: "Counter[Release]", delta: float, samples: int = 1) -> Cost:
-    """The cost of all of a method's rounds, for a client with so many records that takes part in each.
+def cost_of(plan: FederationPlan, spent: "Counter[Release]", delta: float, samples: int = 1) -> Cost:
+    """The cost of all of a plan's rounds, for a site with so many records, or persons, that takes part in each.
 
     What was spent on clients and what was spent on records are never added.
     """
-    unit, reason = unit_of(method), reason_unbounded(method)
-    before = Counter({release: count for release, count in spent.items() if release.unit is unit})
+    method, unit = plan.method, unit_of(plan)
+    reason, within = reason_unbounded(method), unit is not Unit.CLIENT
+    before = Counter({release: count for release, count in spent.items() if (release.unit is Unit.RECORD) == within})
     used = _epsilon(before, unit, delta)
     if reason:
         return Cost(math.inf, used, math.inf, unit, reason)
@@ -150,7 +155,7 @@ def _epsilon(counts: "Counter[Release]", unit: Unit, delta: float) -> float:
 
     if not counts:
         return 0.0
-    if unit is Unit.RECORD:
+    if unit is not Unit.CLIENT:
         return RecordAccounting({0: counts}).epsilon(delta)
     return Accounting.of(default_accountant(*counts)).compose_all(counts, counts.total()).epsilon(delta)
 
@@ -161,21 +166,21 @@ def charged(method: Method, index: int, samples: int) -> "Counter[Release]":
     Of its records, where the method protects them: the site draws its batches with secret coins, which amplifies
     against the server too.
     """
-    if unit_of(method) is Unit.RECORD:
+    if method.protects_records:
         repeated = method.record_price(max(samples, 1))
         return Counter({repeated.release: repeated.times}) if isinstance(repeated, Repeated) else Counter()
     price = method.price(index)
     return Counter([price.sampled(Sampling())]) if isinstance(price, Release) else Counter()
 
 
-def unit_of(method: Method) -> Unit:
-    """Whose presence is charged: that of a record where the method protects records, otherwise that of the client."""
-    return Unit.RECORD if method.protects_records else Unit.CLIENT
+def unit_of(plan: FederationPlan) -> Unit:
+    """Whose presence is charged: that of a record or a person where records are protected, or else of the client."""
+    return plan.unit if plan.method.protects_records else Unit.CLIENT
 
 
 def reason_unbounded(method: Method) -> str:
     """Why a participant's ε is not bounded, in words; empty if it is."""
-    if unit_of(method) is Unit.RECORD:
+    if method.protects_records:
         found = method.record_price(1)
         return found.reason if isinstance(found, Unproved) else ""
     price = method.price(0)
@@ -205,17 +210,66 @@ def objections(plan: FederationPlan, allow: Allow, unbounded: str) -> Iterator[s
             f"The channel {channel_name(method.channel)} is not among those that this site allows: "
             f"{', '.join(allow.channels)}."
         )
+    yield from _enclave_objections(plan, allow)
     if server_draws_noise(method) and not allow.trust_server:
-        yield (
-            f"With {type(method.mechanism).__name__} the server sees this site's messages without noise and adds it "
-            "itself. Use noise that sites add (DistributedGaussian), or trust the server: trust_server = true."
-        )
+        yield _whose_noise(method)
     if unbounded and math.isfinite(allow.epsilon):
         yield f"ε against the server is not bounded: {unbounded}. This site allows at most {allow.epsilon:g}."
     if plan.least_cohort < allow.least_cohort:
         yield (
             f"The plan ends a round with {plan.least_cohort} sites; this site requires {allow.least_cohort} in a sum "
             f"(least_cohort)."
+        )
+
+
+def _whose_noise(method: Method) -> str:
+    """Why a server that is not trusted may not draw the noise."""
+    if isinstance(method.channel, Enclave):
+        return (
+            "A simulated enclave isolates nothing: whoever runs it sees this site's messages without noise. Use an "
+            "enclave on hardware, or trust the server: trust_server = true."
+        )
+    return (
+        f"With {type(method.mechanism).__name__} the server sees this site's messages without noise and adds it "
+        "itself. Use noise that sites add (DistributedGaussian), or trust the server: trust_server = true."
+    )
+
+
+def _enclave_objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
+    """What the policy objects to in the plan's enclave, if it has one."""
+    try:
+        configuration = plan.configuration
+    except UserError as error:
+        yield str(error)
+        return
+    if configuration is None or plan.enclave is None:
+        return
+    if plan.enclave.simulated and not allow.attestation.simulation:
+        yield "The plan's enclave may be a simulation, which isolates nothing. This site accepts none (attestation)."
+    if not allow.attestation.measurements:
+        yield "This site accepts no enclave: list the measurements of trusted code under [allow.attestation]."
+    if configuration.seed is not None and math.isfinite(allow.epsilon):
+        yield "The enclave's noise follows from a seed that everybody knows. Configure the enclave without one."
+
+
+def unit_objections(plan: FederationPlan, known: Unit) -> Iterator[str]:
+    """That a plan protects records where a site knows persons, or the other way round; `known`: what the site does.
+
+    A site that knows persons does not take part as if it did not: those with several records would be protected less
+    than the site expects. Nor does it protect persons where the plan says records: if a record is removed, the clipped
+    mean of its person's gradients moves by up to twice the bound, so that the plan's ε for records would be wrong.
+    """
+    if not plan.method.protects_records or plan.unit is known:
+        return
+    if known is Unit.PERSON:
+        yield (
+            "The plan protects single records, and this site's data say which are one person's (patient): a person "
+            'with several would be protected as so many records. Ask for a plan with unit = "person".'
+        )
+    else:
+        yield (
+            "The plan protects persons, and this site's data do not say which records are one person's. Name the "
+            'column with their ids (patient = "column"), or let the data\'s function return (x, y, persons).'
         )
 
 
@@ -244,11 +298,13 @@ def reveals(plan: FederationPlan, allow: Allow | None = None) -> Iterator[str]:
     if secure:
         yield "The server learns the sum of the sites' messages in every round, who took part, and when; no message."
         yield "Other sites learn the model, who takes part, and nothing about a single message."
+    elif isinstance(method.channel, Enclave):
+        yield from _seen_by_enclave(method.channel)
     elif server_draws_noise(method):
         yield "The server sees every message without noise: it must be trusted. Other sites learn the model."
     else:
         yield "The server sees every message of every site. Other sites learn the model."
-    if method.weighted:
+    if method.weighted and not isinstance(method.channel, Enclave):
         yield "The server learns how many samples every site has."
     if plan.evaluate_every:
         how = "as a sum over all sites" if secure else "of every site"
@@ -258,9 +314,25 @@ def reveals(plan: FederationPlan, allow: Allow | None = None) -> Iterator[str]:
     yield "Nobody can be kept from taking part badly or not at all: availability and poisoning are not covered."
 
 
+def _seen_by_enclave(channel: Enclave) -> Iterator[str]:
+    """What the enclave and its host learn, and what is trusted."""
+    yield (
+        "The server forwards ciphertext to the enclave. It learns who takes part, when, the length of ciphertexts, and "
+        f"what the enclave releases: the sum of at least {channel.least} sites' messages in every round."
+    )
+    yield "The enclave sees every message until the end of its round. Other sites learn the model."
+    if channel.hardware:
+        yield (
+            "Every site verifies the enclave by its own policy before it trains. What is trusted: the vendor of the "
+            "processor and its firmware, and the measured code. Physical attacks are not covered."
+        )
+    else:
+        yield f"{channel.caveat} Nothing is proved about it: it must be trusted like the server."
+
+
 def worth(plan: FederationPlan) -> str:
     """What the unit of privacy is worth at this number of sites, in a sentence."""
-    sites, unit = plan.population, unit_of(plan.method)
+    sites, unit = plan.population, unit_of(plan)
     if reason_unbounded(plan.method) or unit is not Unit.CLIENT or sites >= FEW_CLIENTS:
         return ""
     return (

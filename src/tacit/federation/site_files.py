@@ -14,41 +14,40 @@
 """
 
 import json
-import math
 import traceback
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import torch
 from msgspec import Meta, Struct
-from torch import Tensor
 
-from tacit.core import Key, Samples, files
+from tacit.core import files
 from tacit.core.prices import Release, Unit
 from tacit.core.serialization import Source, read_json, read_toml
-from tacit.errors import DataError, ProtocolError, StorageError, UserError, expect
+from tacit.errors import ProtocolError, StorageError, UserError
 from tacit.federation import entry_points
-from tacit.federation.federation_plan import FederationPlan, check_samples
+from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import AuditLog
-from tacit.federation.policy import Allow, Review, review
+from tacit.federation.policy import Allow, Review, review, unit_objections
+from tacit.federation.site_data import OwnSamples, SiteData, hold_out, read_returned, read_table
 from tacit.federation.site_directory import Directory, new_identity, read_directory, read_identity
 from tacit.protocols import crypto
-from tacit.tasks.formats import parse_csv
 
 if TYPE_CHECKING:
     from tacit.privacy.ledger import LedgerEntry
 
-LIMIT = 1 << 31  # bytes of a table
 TEMPLATE = """\
 # A site of a federation: what it has, and what it allows. Read docs/guides/federation.md.
 
 data = "hospital_a.data:load"      # a function of an installed package that returns (x, y), or a .csv file
 # target = "outcome"               # of a .csv file: the column to predict; all other columns are numbers
 # client = "hospital"              # of a .csv file: the column that names the site's clients, which is not used
+# patient = "person_id"            # of a .csv file: the column that says which rows are one person's; then persons
+                                   # are protected, and only by plans with unit = "person"
 held_out = 0.1                     # the fraction of the samples on which the model is evaluated, never trained
 identity = "identity.key"          # this site's secret key
 directory = "directory.toml"       # everybody's public keys, pinned out of band; never taken from the server
@@ -72,6 +71,7 @@ class SiteTable(Struct, frozen=True):
     allow: Allow
     target: str = ""
     client: str = ""
+    patient: str = ""
     held_out: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     identity: Path = Path("identity.key")
     directory: Path = Path("directory.toml")
@@ -163,23 +163,44 @@ class SiteFiles:
 
     def spent(self) -> "Counter[Release]":
         """What the site's ledger holds."""
+        return sum((_releases(entry) for entry in self._entries()), Counter[Release]())
+
+    def charged_units(self) -> set[Unit]:
+        """Whose privacy the site's ledger has charged."""
+        return {entry.unit for entry in self._entries()}
+
+    def _entries(self) -> "Sequence[LedgerEntry]":
         from tacit.privacy.ledger import Ledger
 
         if not self.has_ledger:
-            return Counter()
+            return ()
         with Ledger.open(self.ledger) as ledger:
-            return sum((_releases(entry) for entry in ledger.entries), Counter[Release]())
+            return ledger.entries
 
     def review(self, plan: FederationPlan) -> Review:
         """What a plan would cost and reveal here; a plan for another directory is refused."""
-        samples = len(self.load_data()[0][1]) if plan.method.protects_records else 0
-        found = review(plan, self.allow, self.spent(), samples)
+        data = self.load_data() if plan.method.protects_records else None
+        found = review(plan, self.allow, self.spent(), 0 if data is None else data.units)
+        if data is not None:
+            found = replace(found, objections=(*self.unit_objections(plan, data.unit), *found.objections))
         if plan.directory != self.directory:
             problem = "The plan's sites and keys are not those of this site's pinned directory."
             found = replace(found, objections=(problem, *found.objections))
         if found.accepted:  # only code that is allowed is called
-            found = replace(found, objections=tuple(plan.misfits(self.load_data()[0], "this site's data")))
+            data = data or self.load_data()
+            found = replace(found, objections=tuple(plan.misfits(data.train, "this site's data")))
         return found
+
+    def unit_objections(self, plan: FederationPlan, unit: Unit) -> Iterator[str]:
+        """That the plan protects another unit within the site than its data have, or than its ledger has charged."""
+        yield from unit_objections(plan, unit)
+        other = Unit.RECORD if plan.unit is Unit.PERSON else Unit.PERSON
+        if plan.method.protects_records and other in self.charged_units():
+            yield (
+                f"This site's ledger has charges for {other}s, and the plan would charge {plan.unit}s: each account "
+                f"would miss what the other released. Use plans for {other}s, or another state folder for data that "
+                "no earlier plan has used."
+            )
 
     def record(self, plan: FederationPlan, *, accepted: bool, found: Review) -> Verdict:
         """Store the site's verdict on a plan, signed, with the plan itself."""
@@ -217,22 +238,23 @@ class SiteFiles:
         found = FederationPlan.from_canonical(stored)
         return found if found.digest == plan else None
 
-    def load_data(self) -> tuple[Samples, Samples | None]:
-        """The samples to train on, and those held out; None: none are."""
-        found = self._all_data()
-        if isinstance(found[0], tuple):
-            train, held_out = found
-            return check_samples(train, self.table.data), check_samples(held_out, self.table.data)
-        x, y = check_samples(found, self.table.data)
-        return _split(x, y, self.table.held_out, self.identity)
-
-    def _all_data(self) -> tuple[object, object]:
-        if not self.table.data.endswith(".csv"):
-            found = entry_points.call(self.table.data, "the data")
-            if not isinstance(found, tuple) or len(found) != 2:
-                raise DataError(f"Expected {self.table.data} to return (x, y), or two such pairs.")
-            return found
-        return read_table(self.path.parent / self.table.data, self.table.target, self.table.client)
+    def load_data(self) -> SiteData:
+        """What the site trains on, and what it holds out."""
+        table = self.table
+        if table.data.endswith(".csv"):
+            path = self.path.parent / table.data
+            return hold_out(
+                read_table(path, table.target, table.client, table.patient), table.held_out, self.identity, table.data
+            )
+        if table.patient:
+            raise UserError(
+                f"Expected patient only with a .csv file, whose column it names, got {table.patient!r} with the "
+                f"function {table.data}. Let the function return (x, y, persons), and leave patient out."
+            )
+        found = read_returned(entry_points.call(table.data, "the data"), table.data)
+        if isinstance(found, OwnSamples):
+            return hold_out(found, table.held_out, self.identity, table.data)
+        return SiteData.of(*found, table.data)
 
     def _review_file(self, plan: bytes) -> Path:
         return self.state / "reviews" / f"{plan.hex()[:32]}.json"
@@ -248,55 +270,6 @@ def init_site(path: Path) -> bytes:
     if not path.exists():
         files.write(path, TEMPLATE.encode(), parents=True)
     return new_identity(path.parent / read_site(path).table.identity)
-
-
-def read_table(path: Path, target: str, client: str = "") -> Samples:
-    """The samples in a table of numbers; the column `target` is what is predicted, as a class number."""
-    expect(bool(target), f"the column to predict of {path}", 'Give it as target = "column".')
-    columns = parse_csv(files.read(path, "the table", DataError, LIMIT), str(path))
-    for name in filter(None, (target, client)):
-        if name not in columns:
-            raise DataError(f"Expected a column {name!r} in {path}, got {', '.join(list(columns)[:20])}.")
-    inputs = [name for name in columns if name not in (target, client)]
-    return torch.stack([_numbers(columns[name], name, path) for name in inputs], 1), _classes(
-        columns[target], target, path
-    )
-
-
-def _numbers(values: list[str], name: str, path: Path) -> Tensor:
-    for line, value in enumerate(values, 2):  # after the header
-        if not _is_finite(value):
-            raise DataError(
-                f"Expected numbers in column {name!r} of {path}, got something else in row {line}. Correct it, "
-                "or use a function that encodes and imputes (data)."
-            )
-    return torch.tensor([float(value) for value in values])
-
-
-def _is_finite(value: str) -> bool:
-    try:
-        return math.isfinite(float(value))
-    except ValueError:
-        return False
-
-
-def _classes(values: list[str], name: str, path: Path) -> Tensor:
-    numbers = _numbers(values, name, path)
-    if bool((numbers != numbers.round()).any()) or bool((numbers < 0).any()):
-        raise DataError(
-            f"Expected class numbers from 0 in column {name!r} of {path}, the target. Use a function for other targets."
-        )
-    return numbers.long()
-
-
-def _split(x: Tensor, y: Tensor, fraction: float, identity: bytes) -> tuple[Samples, Samples | None]:
-    """The same split whenever the site starts, unknown to everybody else: by a key that only the site has."""
-    count = math.floor(fraction * len(x))
-    if count == 0:
-        return (x, y), None
-    order = Key(crypto.derive(identity, "held out", bytes(crypto.KEY))).stream().permutation(len(x))
-    train, held_out = order[count:].sort().values, order[:count].sort().values
-    return (x[train], y[train]), (x[held_out], y[held_out])
 
 
 def _releases(entry: "LedgerEntry") -> "Counter[Release]":

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tacit.core import ClientMemory, ClientRound, Messages, Samples
+from tacit.core import ClientMemory, ClientRound, Messages
 from tacit.core.client_half import read_broadcast
 from tacit.core.prices import Repeated, Unit, max_participations
 from tacit.core.server_half import reject_unusable
@@ -28,11 +28,13 @@ from tacit.errors import BudgetError, LedgerError, ProtocolError, StorageError, 
 from tacit.federation import messages as wire
 from tacit.federation import metrics
 from tacit.federation.accepted_plan import AcceptedPlan, RefusedError, Secrets, SiteProgress, fresh_secrets
-from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, RefusalCode, SiteRequest
-from tacit.federation.policy import charged, objections, reason_unbounded
+from tacit.federation.enclave_membership import EnclaveMembership, accepted_kind
+from tacit.federation.messages import ATTEST, EVALUATE, HELLO, TALK, TRAIN, RefusalCode, SiteRequest
+from tacit.federation.policy import charged, objections, reason_unbounded, unit_of
 from tacit.federation.sessions import evaluation_parameters, session_of, training_parameters
+from tacit.federation.site_data import SiteData
 from tacit.federation.site_files import SiteFiles, read_site
-from tacit.pieces.channels import SecureSum
+from tacit.pieces.channels import Enclave, SecureSum
 from tacit.pieces.channels.secure_sum import THREAT_MODELS
 from tacit.protocols.secagg import Parameters, SecaggClientState, SecaggPolicy, Vector, answer, join_round, set_vector
 from tacit.wire import frames
@@ -63,8 +65,8 @@ class Site:
         return cls(read_site(path), keys)
 
     @cached_property
-    def data(self) -> tuple[Samples, Samples | None]:
-        """The samples to train on, and those held out."""
+    def data(self) -> SiteData:
+        """What the site trains on, and what it holds out."""
         return self.files.load_data()
 
     def handle(self, verb: str, request: bytes) -> bytes:
@@ -90,14 +92,14 @@ class Site:
         if verb == HELLO:
             hello = wire.read_request(request, wire.Hello)
             return hello.session, lambda: self._hello(hello)
-        if verb == TALK:
+        if verb in (TALK, ATTEST):
             talk = wire.read_request(request, wire.Talk)
-            return talk.session, lambda: self._talk(talk)
+            return talk.session, lambda: self._talk(talk) if verb == TALK else self._attest(talk)
         if verb in (TRAIN, EVALUATE):
             asked = wire.read_request(request, SiteRequest)
             act = self._train if verb == TRAIN else self._evaluate
             return asked.session(verb), lambda: act(asked)
-        raise RefusedError("malformed", f"Expected one of hello, train, talk, evaluate, got {verb[:20]!r}.")
+        raise RefusedError("malformed", f"Expected one of hello, train, talk, attest, evaluate, got {verb[:20]!r}.")
 
     def _refuse(self, verb: str, session: bytes, code: RefusalCode, text: str) -> bytes:
         self.journal.append("refused", verb=verb[:20], code=code, reason=text[:500])
@@ -113,6 +115,8 @@ class Site:
     def _train(self, asked: SiteRequest) -> bytes:
         plan = self._accepted(asked.plan)
         frame = self._check(plan, asked, TRAIN)
+        if isinstance(plan.method.channel, Enclave):
+            self._member(plan).check(asked)
         progress = self._begin(plan, asked, TRAIN)
         keys = self._secrets()
         half = plan.half(keys)
@@ -125,6 +129,8 @@ class Site:
         self._check_finite(plan, found)
         self.journal.append("trained", **_round_of(asked))
         channel = plan.method.channel
+        if isinstance(channel, Enclave):
+            return self._member(plan).upload(plan.method, found, asked, now)
         if not isinstance(channel, SecureSum):
             return channel.message_format.pack(found, 0, now)
         tolerated = None if found.surplus is None else found.surplus.tolerated
@@ -137,14 +143,14 @@ class Site:
         channel = plan.method.channel
         if not self.files.allow.allows_metrics(channel):
             raise RefusedError("policy", "This site does not send metrics through this channel.")
-        if plan.held_out is None:
+        if plan.data.held_out is None:
             raise RefusedError("policy", "This site holds no samples out.")
         frame = self._check(plan, asked, EVALUATE)
         self._begin(plan, asked, EVALUATE)
         now = plan.half(fresh_secrets()).round(asked.round, len(asked.cohort))
         parts, memory = {**frame.parts, **_first_parts(asked)}, plan.memory(anew=bool(asked.first))
         view, _ = read_broadcast(plan.method, parts, memory, now)
-        vector = plan.evaluate(view.weights, plan.held_out).to_vector()
+        vector = plan.evaluate(view.weights, plan.data.held_out).to_vector()
         self.journal.append("evaluated", plan=asked.plan.hex(), round=asked.round, attempt=asked.attempt)
         if not isinstance(channel, SecureSum):
             return metrics.pack_vector(vector)
@@ -182,6 +188,22 @@ class Site:
             raise RefusedError("replay", "This request was answered before.")
         return self._step(plan, *found, talk.request)
 
+    def _attest(self, talk: wire.Talk) -> bytes:
+        """A step of the attestation of the plan's enclave."""
+        plan = self._accepted(talk.plan)
+        reply = self._member(plan).attest(talk.request)
+        kind = accepted_kind(talk.request)
+        if kind is not None:
+            self.journal.append("accepted the enclave", plan=talk.plan.hex(), kind=kind.label)
+        return reply
+
+    def _member(self, plan: AcceptedPlan) -> EnclaveMembership:
+        enclave, configuration = plan.plan.enclave, plan.plan.configuration
+        if enclave is None or configuration is None:
+            raise RefusedError("malformed", "This plan has no enclave.")
+        path, policy = plan.folder / "enclave", enclave.restricted(self.files.allow.attestation)
+        return EnclaveMembership(path, configuration, self.number, self.files.identity, policy)
+
     def _step(self, plan: AcceptedPlan, session: bytes, state: SecaggClientState, request: bytes) -> bytes:
         """One step of the conversation; a request that is not safe to answer ends it here."""
         try:
@@ -205,9 +227,10 @@ class Site:
             if plan is None or plan.directory != self.files.directory:
                 raise RefusedError("plan", "The plan's sites and keys are not those of this site's pinned directory.")
             found = [*objections(plan, self.files.allow, reason_unbounded(plan.method))]
+            found += [] if found else self.files.unit_objections(plan, self.data.unit)
             if found:
                 raise RefusedError("policy", " ".join(found))
-            self._plans[digest] = AcceptedPlan(self.files, plan, *self.data)
+            self._plans[digest] = AcceptedPlan(self.files, plan, self.data)
         return self._plans[digest]
 
     def _check(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> Frame:
@@ -229,7 +252,8 @@ class Site:
             raise RefusedError("malformed", "What is sent once has another digest than announced.")
         if not asked.first and plan.progress.first != asked.first_digest:
             raise RefusedError("protocol", "This site has not received what is sent once, or received something else.")
-        if bool(asked.talk) != isinstance(plan.method.channel, SecureSum):
+        channel = plan.method.channel
+        if bool(asked.talk) != (isinstance(channel, SecureSum) or (isinstance(channel, Enclave) and verb == TRAIN)):
             raise RefusedError("malformed", "Expected the first request of the plan's channel.")
         return frame
 
@@ -249,7 +273,7 @@ class Site:
         budget = self.files.allow.budget
         if budget is None:
             return
-        counts = charged(plan.method, asked.round, int(plan.own.sizes[0]))
+        counts = charged(plan.method, asked.round, plan.data.units)
         if not counts:
             raise RefusedError("policy", "This plan has no proved ε, which this site requires.")
         from tacit.privacy.accountants import default_accountant
@@ -258,13 +282,14 @@ class Site:
 
         ((release, times),) = counts.items()
         run, label = f"{asked.plan.hex()[:16]} {asked.run.hex()}", plan.plan.method_name
-        of_record = release.unit is Unit.RECORD
-        terms = () if self.files.has_ledger else (default_accountant(*(() if of_record else (release,))),)
+        unit = unit_of(plan.plan)
+        within = unit is not Unit.CLIENT
+        terms = () if self.files.has_ledger else (default_accountant(*(() if within else (release,))),)
         with Ledger.open(self.files.ledger, budget, *terms) as ledger:
-            charge = RecordCharge({0: Repeated(release, times)}) if of_record else release
+            charge = RecordCharge({0: Repeated(release, times)}, unit) if within else release
             ledger.reserve(run, asked.round + 1, charge, label, now.clients.of(0).digest)
-            used = (ledger.records if of_record else ledger.accounting).epsilon(budget.delta)
-        self.journal.append("charged", **_round_of(asked), unit=release.unit.value, epsilon=round(used, 6))
+            used = (ledger.records if within else ledger.accounting).epsilon(budget.delta)
+        self.journal.append("charged", **_round_of(asked), unit=unit.value, epsilon=round(used, 6))
 
     def _keep(self, plan: AcceptedPlan, progress: SiteProgress, asked: SiteRequest, memory: ClientMemory) -> None:
         """Store what the client keeps, and what it has received that is sent only once."""

@@ -1,9 +1,11 @@
 """Removes the pads of secure aggregation in several processes: most of a server's work on long vectors.
 
-Outside of `tacit.protocols.secagg`, which does no I/O: give `PadProcesses.remove` to its `converse`.
+Outside of `tacit.protocols.secagg`, which does no I/O: give `PadProcesses.remove` to its `converse`, or
+`remove_many_pads`, as the server of a federation does, which starts processes where there is work for them.
 """
 
 import multiprocessing
+import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from types import TracebackType
@@ -13,6 +15,7 @@ import numpy as np
 from tacit.errors import expect
 from tacit.protocols.secagg.pads import Vector, remove_pads
 
+MANY = 10**10  # numbers of pads: about ten seconds on one core, of which the start of processes takes one or two
 _PORTIONS = 4  # per process: they end at about the same time, and few vectors wait to be added
 
 
@@ -53,6 +56,16 @@ class PadProcesses:
         ]
         for task in tasks:
             np.add(total, np.frombuffer(task.result(), np.uint32), out=total)
+
+
+def remove_many_pads(total: Vector, added: Sequence[bytes], subtracted: Sequence[bytes]) -> None:
+    """As `pads.remove_pads`, in place, with the same result: from `MANY` numbers on, in one process for each core."""
+    cores = len(os.sched_getaffinity(0))
+    if cores == 1 or total.size * (len(added) + len(subtracted)) < MANY:
+        remove_pads(total, added, subtracted)
+        return
+    with PadProcesses(cores) as processes:
+        processes.remove(total, added, subtracted)
 
 
 def _portion(size: int, added: Sequence[bytes], subtracted: Sequence[bytes]) -> bytes:

@@ -324,18 +324,24 @@ def check_records(method: Method, task: Task) -> None:
     """Raise `CompositionError` if the gradient of a record's loss depends on the other records of its batch."""
     if not method.protects_records and method.record_sum is None:
         return
-    if task.population.unit is Unit.PERSON and not getattr(method.trainer, "draws_persons", False):
-        raise CompositionError(
-            f"{method.name}: the task says which records are one person's (patient), but "
-            f"{type(method.trainer).__name__} draws and clips single records, so that nothing is proved about a person "
-            "with several. Use DpSgd or RecordGradient, or a trainer that declares draws_persons."
-        )
+    if task.population.unit is Unit.PERSON:
+        check_draws_persons(method)
     mean = torch.tensor([0.25, 4.0])
     if not torch.equal(task.loss.from_mean(mean), mean):
         raise CompositionError(
             f"{method.name}: {type(task.loss).__name__} is a function of the mean loss of a batch, so that what one "
             "record adds to the gradient depends on the others and cannot be clipped. Use a loss that is a mean over "
             "records, such as MeanSquared or CrossEntropy."
+        )
+
+
+def check_draws_persons(method: Method) -> None:
+    """Raise `CompositionError` if the method's trainer draws single records where persons are to be protected."""
+    if not getattr(method.trainer, "draws_persons", False):
+        raise CompositionError(
+            f"{method.name}: the task says which records are one person's (patient), but "
+            f"{type(method.trainer).__name__} draws and clips single records, so that nothing is proved about a person "
+            "with several. Use DpSgd or RecordGradient, or a trainer that declares draws_persons."
         )
 
 

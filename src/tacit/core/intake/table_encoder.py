@@ -125,6 +125,9 @@ def make_encoder(
     """How rows become inputs and targets, and what that was computed from."""
     for name in categories:
         find_column(inputs, name, table.name, "categories")
+    for name in inputs:
+        if name not in categories:
+            check_readable(table, name)
     coded = tuple(name for name in inputs if name in categories or table.columns[name].dtype.kind == "O")
     numbers = tuple(name for name in inputs if name not in coded)
     source = public if public is not None and encoding in (None, "public") else table
@@ -160,6 +163,8 @@ def target_values(
         return declared, (0.0, 1.0)
     find_column(table.columns, target, table.name, "target")
     expect(kind in ("auto", "classes", "number"), f"kind={kind!r} to be one of auto, classes, number")
+    if kind != "classes":
+        check_readable(table, target)
     column = table.columns[target]
     values = sorted(set(as_texts(column)), key=_order)
     whole = column.dtype.kind == "f" and bool((column == np.round(column)).all())
@@ -226,18 +231,31 @@ def check_known(table: Table, name: str, role: str) -> None:
         )
 
 
+def check_readable(table: Table, name: str) -> None:
+    """Raise `DataError` if the values of a column may be numbers, but which ones is not certain."""
+    if name in table.doubts:
+        raise DataError(table.doubts[name])
+
+
 def _as_numbers(table: Table, name: str) -> NDArray[np.float64]:
     column = table.columns[find_column(table.columns, name, table.name, "input")]
     if as_dates(column):
         days = column.astype("M8[D]").astype(np.float64)
         return np.where(np.isnat(column), np.nan, days)
     if column.dtype.kind == "O":
+        check_readable(table, name)
         example = next((value for value in column if value is not None), None)
         raise DataError(f"Expected numbers in column {name!r} of {table.name}, got texts such as {example!r}.")
-    if np.isinf(column).any():
+    check_finite(table, name)
+    return column.astype(np.float64)
+
+
+def check_finite(table: Table, name: str) -> None:
+    """Raise `DataError` if a column of numbers has infinite ones."""
+    column = table.columns[name]
+    if column.dtype.kind == "f" and np.isinf(column).any():
         row = int(np.flatnonzero(np.isinf(column))[0]) + 1
         raise DataError(f"Expected finite numbers in column {name!r} of {table.name}, got infinity in row {row}.")
-    return column.astype(np.float64)
 
 
 def as_texts(column: NDArray[Any]) -> list[str]:

@@ -21,7 +21,6 @@ from tacit.core.intake.tables import Table, as_dates, read_table
 from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy, CrossEntropy
 from tacit.core.population import Population, Samples
-from tacit.core.preprocessing import Preprocessing
 from tacit.core.schema import listed
 from tacit.errors import DataError
 
@@ -62,7 +61,7 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
     """The arguments of the task that a table makes."""
     table, target, test = read_table(source), settings.target, settings.test
     client = client_column(table, settings.client)
-    inputs = _input_columns(table, client, settings)
+    inputs = input_columns(table, client, settings)
     names, parts = clients_of(table, client)
     key = Key.from_seed(settings.seed, "table")
     persons = np.array(as_texts(table.columns[settings.patient])) if settings.patient else None
@@ -76,7 +75,7 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
     x, y = encoder.samples(table)
     held, overlap = held_out_samples(rows, test, encoder, x, y, settings.split)
     public_samples: Samples | None = encoder.random(PUBLIC_ROWS, key) if public is None else encoder.samples(public)
-    model = _sized_model(settings.model, x.shape[1], encoder.outputs)
+    model = sized_model(settings.model, x.shape[1], encoder.outputs)
     loss = encoder.loss if settings.loss is None else settings.loss
     if isinstance(loss, BinaryCrossEntropy) and settings.model is not None and _outputs_of(model, x) == 2:
         loss = CrossEntropy()  # a model with an output for each of the two classes
@@ -90,7 +89,7 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
         "loss": loss,
         "public": public_samples,
         "name": settings.name or Path(table.name).name.split(".")[0],
-        "preprocessing": found if classes or public is not None else _with_target(found, target),
+        "preprocessing": found if classes or public is not None else found.with_target(target),
         "test_overlap": overlap,
         "patient": None if persons is None else [persons[part.numpy()] for part in rows.clients],
         "encoder": encoder,
@@ -98,7 +97,7 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
     }
 
 
-def _input_columns(table: Table, client: str, settings: TableSettings) -> list[str]:
+def input_columns(table: Table, client: str, settings: TableSettings) -> list[str]:
     """The columns that are inputs, after all roles were checked."""
     if client == settings.target:
         raise DataError(f"Expected different columns as client and target of {table.name}, got {client!r} as both.")
@@ -127,13 +126,7 @@ def _as_classes(samples: Samples | None) -> Samples | None:
     return None if samples is None else (samples[0], samples[1][:, 0].long())
 
 
-def _with_target(found: Preprocessing, target: str) -> Preprocessing:
-    """The same, with the values of the target, which are those of the clients' rows."""
-    more = f"the values of {target!r} are those of all rows (classes=... declares them)."
-    return Preprocessing("private", f"{found.detail} T{more[1:]}" if found.source == "private" else more)
-
-
-def _sized_model(model: Any, inputs: int, outputs: int) -> nn.Module | Callable[[], nn.Module]:
+def sized_model(model: Any, inputs: int, outputs: int) -> nn.Module | Callable[[], nn.Module]:
     """The model that was given, or a function of the numbers of inputs and outputs; none: one hidden layer."""
     if isinstance(model, nn.Module):
         return model

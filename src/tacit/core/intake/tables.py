@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.core.intake.data_frames import Columns, columns_of, is_columns, is_frame, is_number, missing_as_none
+from tacit.core.intake.parquet_files import read_parquet
+from tacit.core.intake.partitions import is_partitioned, partition_columns, partitioned_files
+from tacit.core.intake.written_numbers import EXACT, plain_number, read_numbers
 from tacit.core.schema import listed
 from tacit.errors import DataError
 
@@ -26,9 +29,9 @@ MAX_BYTES = 1 << 32  # of a CSV file, decompressed
 SEPARATORS = ",;\t|"
 KINDS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".parquet", ".pq")
 OTHERS = (".json", ".jsonl", ".feather", ".arrow", ".zip", ".bz2", ".xz", ".zst", ".7z", ".pkl", ".h5", ".sav", ".dta")
+POPULATION = "population.json"  # describes a population on disk
 CLIENT = "client"  # the column that names the file, where a folder has one per client
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?")
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +42,13 @@ class Table:
         name: what error messages call it.
         columns: by name.
         client: the column that names the client, if the table comes from one file per client.
+        doubts: the columns of texts that may be numbers, each with the sentence by which it is refused as such.
     """
 
     name: str
     columns: Columns
     client: str = ""
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -101,7 +106,7 @@ def _from_path(path: Path) -> Table:
     if not path.exists():
         raise DataError(f"Expected a CSV or Parquet file or a folder of them, but there is no {path}.")
     if path.suffix in (".parquet", ".pq"):
-        return _checked(str(path), columns_of(_read_parquet(path), str(path)))
+        return _checked(str(path), columns_of(read_parquet(path), str(path)))
     if path.suffix in (".xlsx", ".xls"):
         raise DataError(f"Expected a CSV or Parquet file, got the spreadsheet {path}. Save it as CSV.")
     if path.suffix in OTHERS:
@@ -109,33 +114,88 @@ def _from_path(path: Path) -> Table:
             f"Expected a CSV or Parquet file, got {path}. Convert it, or read it yourself and give the frame: "
             "tacit.Task.from_table(frame, ...)."
         )
-    return _checked(str(path), parse_table(_content(path), str(path)))
+    parsed = parse_table(_content(path), str(path))
+    return replace(_checked(parsed.name, parsed.columns), doubts=parsed.doubts)
 
 
 def _from_folder(folder: Path) -> Table:
+    if is_partitioned(folder):
+        return _from_partitions(folder)
+    if (folder / POPULATION).exists():
+        raise DataError(
+            f"Expected a table, got the population on disk {folder}. Give it to tacit.Task.from_table or --data, as it "
+            "is, if tacit data convert wrote it; otherwise use tacit.Population.open."
+        )
+    files = table_files(folder)
+    return _joined(str(folder), {client_of_file(path): _from_path(path) for path in files})
+
+
+def table_files(folder: Path) -> list[Path]:
+    """The tables directly in a folder, one per client."""
     files = sorted(path for path in folder.iterdir() if path.name.endswith(KINDS) and not path.name.startswith("."))
     if not files:
-        raise DataError(f"Expected one CSV or Parquet file per client in {folder}, got none ({', '.join(KINDS)}).")
-    return _joined(str(folder), {path.name.split(".")[0]: _from_path(path) for path in files})
+        raise DataError(
+            f"Expected one CSV or Parquet file per client in {folder}, got none ({', '.join(KINDS)}). Folders in it "
+            "are read if they are named COLUMN=VALUE, such as hospital=3."
+        )
+    return files
+
+
+def client_of_file(path: Path) -> str:
+    """The client whose file this is."""
+    return path.name.split(".")[0]
+
+
+def _from_partitions(folder: Path) -> Table:
+    """One table of all files in folders named COLUMN=VALUE, with these columns."""
+    files = partitioned_files(folder, KINDS)
+    if not files:
+        raise DataError(f"Expected CSV or Parquet files in the folders of {folder}, got none ({', '.join(KINDS)}).")
+    tables = [_from_path(path) for path in files]
+    keys = partition_columns(folder, files)
+    for table in tables:
+        check_not_in_files(keys, table)
+    rows = [table.rows for table in tables]
+    columns = _stacked_columns(tables) | {key: np.repeat(values, rows) for key, values in keys.items()}
+    return Table(str(folder), columns, doubts=_doubts(tables))
+
+
+def check_not_in_files(keys: Iterable[str], table: Table) -> None:
+    """Raise `DataError` if a file has a column that its folder or its name stands for."""
+    for key in keys:
+        if key in table.columns:
+            source = "the file's name is the client" if key == CLIENT else "a folder's name says it"
+            raise DataError(f"Expected no column {key!r} in {table.name}: {source}. Rename it.")
 
 
 def _joined(name: str, tables: Mapping[str, Table]) -> Table:
     """Tables of clients as one, with a column for the client."""
-    first = next(iter(tables.values()))
-    names = list(first.columns)
-    if CLIENT in names:
-        raise DataError(f"Expected no column {CLIENT!r} in {first.name}: the file's name is the client. Rename it.")
-    for table in tables.values():
-        lacking, more = set(names) - set(table.columns), set(table.columns) - set(names)
-        if lacking or more:
-            wrong = f"lacks {listed(sorted(lacking))}" if lacking else f"also has {listed(sorted(more))}"
-            raise DataError(f"Expected the columns of {first.name} in {table.name}, but it {wrong}.")
-    columns = {key: _stacked([table.columns[key] for table in tables.values()]) for key in names}
-    clients = np.repeat(np.array(list(tables), dtype=object), [table.rows for table in tables.values()])
-    return Table(name, {**columns, CLIENT: clients}, CLIENT)
+    check_not_in_files([CLIENT], next(iter(tables.values())))
+    parts = list(tables.values())
+    clients = np.repeat(np.array(list(tables), dtype=object), [table.rows for table in parts])
+    return Table(name, _stacked_columns(parts) | {CLIENT: clients}, CLIENT, _doubts(parts))
 
 
-def _stacked(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _doubts(tables: Iterable[Table]) -> dict[str, str]:
+    return {key: sentence for table in tables for key, sentence in table.doubts.items()}
+
+
+def _stacked_columns(tables: Sequence[Table]) -> Columns:
+    first = tables[0]
+    for table in tables:
+        check_same_columns(first, table)
+    return {key: stack_columns([table.columns[key] for table in tables]) for key in first.columns}
+
+
+def check_same_columns(first: Table, table: Table) -> None:
+    """Raise `DataError` unless two tables have the same columns, in any order."""
+    lacking, more = set(first.columns) - set(table.columns), set(table.columns) - set(first.columns)
+    if lacking or more:
+        wrong = f"lacks {listed(sorted(lacking))}" if lacking else f"also has {listed(sorted(more))}"
+        raise DataError(f"Expected the columns of {first.name} in {table.name}, but it {wrong}.")
+
+
+def stack_columns(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """One column from those of several tables; where only some have numbers, all values are strings."""
     known = [part for part in parts if not missing(part).all()]
     if any(part.dtype.kind == "O" for part in known) and not all(part.dtype.kind == "O" for part in known):
@@ -168,17 +228,6 @@ def text_of(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _read_parquet(path: Path) -> Any:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise DataError(f"Expected pyarrow to read {path}. Install it: pip install 'tacit[data]'.") from error
-    try:
-        return parquet.read_table(path)
-    except Exception as error:  # of pyarrow, for damaged files
-        raise DataError(f"{path} is not a Parquet file that can be read: {error}") from error
-
-
 def _content(path: Path) -> bytes:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
@@ -194,11 +243,11 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def parse_table(content: bytes, name: str) -> Columns:
+def parse_table(content: bytes, name: str) -> Table:
     r"""The columns of a CSV file; separators, decimal commas, numbers and dates are recognised.
 
     Example:
-        >>> table = parse_table(b"\xef\xbb\xbfage;sex\n40,5;f\n;m\n", "patients.csv")
+        >>> table = parse_table(b"\xef\xbb\xbfage;sex\n40,5;f\n;m\n", "patients.csv").columns
         >>> table["age"].tolist(), table["sex"].tolist()
         ([40.5, nan], ['f', 'm'])
     """
@@ -216,7 +265,10 @@ def parse_table(content: bytes, name: str) -> Columns:
         if len(row) != len(names):
             raise DataError(f"Expected {len(names)} cells in line {line} of {name}, as in its header, got {len(row)}.")
     columns = zip(*cells, strict=True) if cells else ([] for _ in names)
-    return {title: _typed(column, comma=separator == ";") for title, column in zip(names, columns, strict=True)}
+    texts = {title: [cell.strip() for cell in column] for title, column in zip(names, columns, strict=True)}
+    known = {title: [text for text in column if not _is_gone(text)] for title, column in texts.items()}
+    numbers, doubts = read_numbers(known, name, semicolons=separator == ";")
+    return Table(name, {title: _typed(column, numbers.get(title)) for title, column in texts.items()}, doubts=doubts)
 
 
 def _decoded(content: bytes, name: str) -> str:
@@ -233,35 +285,27 @@ def _decoded(content: bytes, name: str) -> str:
 def _check_header(names: Sequence[str], name: str) -> None:
     if not any(names):
         raise DataError(f"Expected {name} to have a header and rows, got an empty file.")
-    if all(_number(cell, comma=False) is not None for cell in names):
+    if all(plain_number(cell) is not None for cell in names):
         raise DataError(f"Expected the names of the columns in the first line of {name}, got numbers. Add a header.")
     repeated = [cell for cell in dict.fromkeys(names) if names.count(cell) > 1]
     if repeated:
         raise DataError(f"Expected columns with different names in {name}, but {listed(repeated)} is there twice.")
 
 
-def _typed(cells: Iterable[str], *, comma: bool) -> NDArray[Any]:
-    """A column of texts as numbers or dates, if all of them are."""
-    texts = [cell.strip() for cell in cells]
-    known = [text for text in texts if text.lower() not in MISSING]
-    gone = [text.lower() in MISSING for text in texts]
-    numbers = [_number(text, comma=comma) for text in known]
-    if all(number is not None for number in numbers):
+def _is_gone(text: str) -> bool:
+    return text.lower() in MISSING
+
+
+def _typed(texts: Sequence[str], numbers: Sequence[float] | None) -> NDArray[Any]:
+    """A column of texts as the numbers of those that are not missing, if there are, or as dates, if all are."""
+    gone = [_is_gone(text) for text in texts]
+    if numbers is not None:
         values = iter(numbers)
         return np.array([np.nan if absent else next(values) for absent in gone], dtype=np.float64)
-    if all(_DATE.fullmatch(text) for text in known):
+    if all(absent or _DATE.fullmatch(text) for text, absent in zip(texts, gone, strict=True)):
         with suppress(ValueError):  # such as the 31st of February
             return np.array(["NaT" if absent else text[:10] for text, absent in zip(texts, gone, strict=True)], "M8[D]")
     return np.array([None if absent else text for text, absent in zip(texts, gone, strict=True)], dtype=object)
-
-
-def _number(text: str, *, comma: bool) -> float | None:
-    if comma and _DECIMAL_COMMA.fullmatch(text):
-        text = text.replace(",", ".")
-    try:
-        return None if "_" in text else float(text)  # Python would read 1_000
-    except ValueError:
-        return None
 
 
 def _column(values: list[Any]) -> NDArray[Any]:
@@ -288,6 +332,8 @@ def _checked(name: str, columns: Columns) -> Table:
 
 def _plain(column: NDArray[Any]) -> NDArray[Any]:
     """Numbers as float64, dates as days, anything else as strings."""
+    if column.dtype.kind in "iu" and len(column) and max(int(column.max()), -int(column.min())) > EXACT:
+        return column.astype(str).astype(object)  # identifiers, which numbers would mix up
     if column.dtype.kind in "biuf":
         return column.astype(np.float64)
     if column.dtype.kind == "M":
@@ -295,7 +341,7 @@ def _plain(column: NDArray[Any]) -> NDArray[Any]:
     if column.dtype.kind == "m":  # durations, in days
         return np.where(np.isnat(column), np.nan, column / np.timedelta64(1, "D"))
     known = [value for value in column if value is not None]
-    if all(map(is_number, known)):
+    if all(map(is_number, known)) and not any(isinstance(value, int) and abs(value) > EXACT for value in known):
         return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
     if known and all(hasattr(value, "isoformat") and hasattr(value, "year") for value in known):
         return np.array(["NaT" if value is None else value.isoformat()[:10] for value in column], "M8[D]")

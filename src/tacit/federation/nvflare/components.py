@@ -1,10 +1,15 @@
 """Our component in NVFLARE's server process and in each site's: opaque bytes by `send_aux_request`, a thread per site.
 
 NVFLARE 2.9.0 cannot multicast (`multicast_aux_requests` raises TypeError), a request to a site that dies while it works
-waits for its full time, and messages that are sent soon after a site has registered again can be lost. A short request
-on a second topic, answered at once, notices the first within seconds. It also says whether the site works on the
-request: if it does not for longer than a message travels, the request is sent again under the same number, and the site
-answers it as before, without handling it twice.
+waits for its full time, and messages can be lost, such as one to a site that has connected but is not registered yet,
+which answers without a token. A short request on a second topic, answered at once, notices the first within seconds. It
+also says whether the site works on the request: if it does not for longer than a message travels, the request is sent
+again under the same number, and the site answers it as before, without handling it twice.
+
+A process that has ended closes its connection, which is noticed at once, so that silence means a busy machine or a
+broken line. A site that works on a request has the plan's patience. Between two requests it is asked again and again
+for 30 s before it counts as not connected; after that it is asked for 6 s, so that a broken line does not cost the
+others more in every round.
 """
 
 import secrets
@@ -29,11 +34,14 @@ from tacit.federation.transport import Failure, FailureReason
 ASK = "tacit.ask"
 ALIVE = "tacit.alive"
 SECONDS_BETWEEN_CHECKS = 1.0
-SECONDS_TO_BE_ALIVE = 5.0
+SECONDS_OF_A_CHECK = 5.0
+SECONDS_TO_BE_ALIVE = (2.0, 4.0, 8.0, 16.0)  # of one check after the other: short ones first, as messages can be lost
+CHECKS_OF_SILENT = 2  # how many of these a site gets that was silent before
 SECONDS_TO_TRAVEL = 10.0  # of a small message at most; after that it is lost
 SLOWEST = 100_000.0  # bytes per second: how much longer a large one may take
 MAX_THREADS = 256
 TOKEN = 16  # bytes of a random number
+_SILENT = Failure("late", "It does not answer.")
 _REASONS: dict[str, FailureReason] = {ReturnCode.TIMEOUT: "late", ReturnCode.COMMUNICATION_ERROR: "absent"}
 
 
@@ -110,10 +118,12 @@ class NvflareTransport:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
+        self._silent: set[str] = set()  # they did not answer when they were last asked whether they are connected
 
     def sites(self) -> tuple[str, ...]:
         names = sorted(client.name for client in self._engine.get_clients())
         answers = self._for_each(names, self._incarnation)
+        self._silent = {name for name, answer in answers.items() if answer == _SILENT}
         return tuple(name for name in names if isinstance(answers[name], bytes))
 
     def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
@@ -139,7 +149,7 @@ class NvflareTransport:
         while (left := deadline - time.monotonic()) > 0:
             if done := wait(sent, min(left, SECONDS_BETWEEN_CHECKS), FIRST_COMPLETED).done:
                 break
-            now = self._look(name, number)
+            now = self._look(name, number, SECONDS_OF_A_CHECK)
             if isinstance(now, Failure):
                 if now.reason == "absent":
                     break
@@ -160,13 +170,19 @@ class NvflareTransport:
         return Failure("late", f"{name} did not answer in time.")
 
     def _incarnation(self, name: str) -> bytes | Failure:
-        """What identifies the site's process."""
-        found = self._look(name, b"")
-        return found if isinstance(found, Failure) else found.process
+        """What identifies the site's process, once it answers; a site that was silent before has less time."""
+        checks = SECONDS_TO_BE_ALIVE[:CHECKS_OF_SILENT] if name in self._silent else SECONDS_TO_BE_ALIVE
+        for patience in checks:
+            found = self._look(name, b"", patience)
+            if not isinstance(found, Failure):
+                return found.process
+            if found.reason != "late":
+                return found
+        return _SILENT
 
-    def _look(self, name: str, number: bytes) -> "_Look | Failure":
+    def _look(self, name: str, number: bytes, patience: float) -> "_Look | Failure":
         """The site's process, and what has become of the request with this number there."""
-        found = self._send(name, ALIVE, _packed(number), SECONDS_TO_BE_ALIVE, Signal())
+        found = self._send(name, ALIVE, _packed(number), patience, Signal())
         return found if isinstance(found, Failure) else _Look.read(found)
 
     def _send(self, name: str, topic: str, message: Shareable, patience: float, abort: Signal) -> bytes | Failure:

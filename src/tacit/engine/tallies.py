@@ -1,0 +1,43 @@
+"""How often clients took part, of those that did: what a server remembers grows with its cohorts, not its population.
+
+A tally is a tensor with two rows: the numbers of clients, ascending, and how often each took part.
+"""
+
+import torch
+from torch import Tensor
+
+
+def empty_tally() -> Tensor:
+    """Nobody took part."""
+    return torch.zeros(2, 0, dtype=torch.int64)
+
+
+def tally_of(stored: Tensor | None) -> Tensor:
+    """A tally as it was stored; earlier versions stored a count or a flag for every client of the population."""
+    if stored is None:
+        return empty_tally()
+    if stored.dim() == 1:
+        clients = stored.nonzero().flatten()
+        return torch.stack([clients, stored[clients].to(torch.int64)])
+    return stored
+
+
+def counts_of(tally: Tensor, clients: Tensor) -> Tensor:
+    """How often each of these clients took part.
+
+    Example:
+        >>> counts_of(with_one_more(empty_tally(), torch.tensor([7, 3])), torch.tensor([3, 5, 7])).tolist()
+        [1, 0, 1]
+    """
+    known, counts = tally
+    if not len(known):
+        return torch.zeros_like(clients)
+    place = torch.searchsorted(known, clients).clamp(max=len(known) - 1)
+    return torch.where(known[place] == clients, counts[place], 0)
+
+
+def with_one_more(tally: Tensor, clients: Tensor) -> Tensor:
+    """The tally after these clients took part once more."""
+    known, which = torch.unique(torch.cat([tally[0], clients]), return_inverse=True)
+    added = torch.cat([tally[1], torch.ones_like(clients)])
+    return torch.stack([known, torch.zeros_like(known).index_add(0, which, added)])
