@@ -17,11 +17,11 @@ demo: $(READY)  ## train on the embedded digits, split over 100 clients, without
 	@echo "Next: tacit card fl-top-dp (who sees what), tacit run --help, docs/guides/own-data.md (your own data and model)."
 
 test: $(READY)  ## run the test suite
-	$(BIN)/python -m pytest -q -n auto
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto  # tests start many interpreters: keep what is compiled
 
 campaign: $(READY)  ## run the test suite with every command of the documents and far more random trials (hours)
 	TACIT_DOCUMENTS=whole TACIT_SCHEDULES=10000 TACIT_HUNDREDS=100 TACIT_LIARS=1000 TACIT_FUZZ=100000 TACIT_FRAMES=1000000 TACIT_AUDITS=100 \
-		TACIT_AUDIT_RUNS=200 TACIT_SAMPLES=10000000 TACIT_IMAGES=20 TACIT_LONG=1 $(BIN)/python -m pytest -q -n auto
+		TACIT_AUDIT_RUNS=200 TACIT_SAMPLES=10000000 TACIT_IMAGES=20 TACIT_LONG=1 TACIT_KILLS=20 $(BIN)/python -m pytest -q -n auto
 
 lint: $(READY)  ## check style, types and the direction of imports
 	$(BIN)/ruff check

@@ -9,6 +9,7 @@
     │   ├── TooFewClientsError       too few clients or valid shares remain for a secure sum
     │   ├── EnclaveUnavailableError  the enclave's process ended or does not answer
     │   └── EnclaveRefusedError      the enclave rejects a request of its host
+    │       └── RoundOverError       it has released the aggregate of that round
     └── UserError               the caller can fix it (exit code 2): what was expected, what was found, what to do
         ├── CompositionError    the pieces of a method do not fit together
         ├── DataError           data that is missing or cannot be trained on
@@ -50,6 +51,10 @@ class EnclaveUnavailableError(ProtocolError):
 
 class EnclaveRefusedError(ProtocolError):
     """The enclave rejected a request of its host; the message contains no client data."""
+
+
+class RoundOverError(EnclaveRefusedError):
+    """The enclave has released the aggregate of that round, and releases one per round."""
 
 
 class UserError(TacitError, ValueError):

@@ -55,7 +55,7 @@ def test_the_bytes_of_a_check_are_those_of_a_round(tmp_path: Path) -> None:
         ({"patience": {"train": -1}}, "patience.train"),
         ({"patients": 3}, "patients"),
         ({"loss": "Path()"}, "Path"),
-        ({"method": "esmfl"}, "enclave, which is not a party of a federation yet"),
+        ({"method": "esmfl"}, "messages to an enclave, and the plan names none"),
         ({"sites": "nowhere.toml"}, "nowhere.toml"),
     ],
 )

@@ -96,10 +96,13 @@ class Consortium:
         path.write_text(text.replace(old, new))
 
     def plan(self, method: str = "fl-std", name: str = "plan.toml", **changes: Any) -> FederationPlan:
+        return read_plan(self.write_plan(method, name, **changes))
+
+    def write_plan(self, method: str, name: str = "plan.toml", **changes: Any) -> Path:
         args = {"rounds": 2, **changes.pop("args", {})}
         content = {"method": method, "args": args, "model": MODEL, "sites": "directory.toml", "seed": acme.SEED}
         (self.folder / name).write_text(table({**content, "evaluate_every": 0, **changes}))
-        return read_plan(self.folder / name)
+        return self.folder / name
 
     def accept(self, plan: FederationPlan, *names: str) -> None:
         for name in names or self.names:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from tacit.errors import TooFewClientsError
 from tacit.federation import messages as wire
 from tacit.federation.journal import AuditLog, read_journal
 from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, Answer, Refusal
+from tacit.federation.server import FederationServer
 from tacit.federation.transport import Failure, Handler, InProcess
 from tacit.privacy.ledger import Ledger
 from tacit.runs import checkpoint
@@ -127,6 +129,22 @@ def test_a_run_waits_for_sites_before_anything_is_charged(tmp_path: Path) -> Non
     few = {name: sites[name] for name in consortium.names[:3]}
     with pytest.raises(TooFewClientsError, match="at least 4 of 5 sites, got 3"):
         final(server(plan, transport(few)))
+
+
+def test_the_time_that_silent_sites_take_counts_as_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, plan = at(tmp_path)
+    clock = [0.0]
+
+    class Silent(InProcess):
+        def sites(self) -> tuple[str, ...]:
+            clock[0] += 30.0
+            return ()
+
+    monkeypatch.setattr("tacit.federation.server.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    here = FederationServer(plan, Silent({}), sleep=lambda _: None)
+    with pytest.raises(TooFewClientsError, match="Start those that are absent"):
+        here.ready()
+    assert clock == [plan.patience.talk]
 
 
 # A crash between a site's charge and its answer

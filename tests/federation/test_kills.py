@@ -42,13 +42,13 @@ POINTS = [
 ]
 COUNT, ROUNDS, DEATHS_OF_A_RUN = 5, len(POINTS), 3
 NAMES = tuple(f"site-{number}" for number in range(COUNT))
-PRIVATE = {"cohort": COUNT, "noise": 2.0, "epsilon": 1e4, "delta": 1e-5, "rounds": ROUNDS}
+PRIVATE = {"cohort": COUNT, "noise": 20.0, "epsilon": 1e4, "delta": 1e-5, "rounds": ROUNDS}
 FIRST_OF_RUNS, FIRST_OF_SERVERS = 1000, 2000  # their plans' numbers
 ENTRIES = 1 + COUNT + 2 * 2  # in the server's log of a start and two rounds: started, joined; asked and closed
 
 
 def make(folder: Path) -> Consortium:
-    return Consortium.at(folder, COUNT, epsilon=1e6, delta=1e-2, trust_server=False)  # of hundreds of rounds
+    return Consortium.at(folder, COUNT, epsilon=1e6, trust_server=False)
 
 
 def make_plan(consortium: Consortium, number: int) -> FederationPlan:

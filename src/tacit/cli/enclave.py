@@ -4,6 +4,7 @@ Examples:
   tacit enclave verify quote.bin --collateral collateral.json --policy policy.toml
   tacit enclave configure fedavg --set cohort=10 --population 100 --seed 0 --out enclave.json
   tacit enclave configure fedavg --population 100 --directory keys.json --host host.pem --out enclave.json
+  tacit enclave configure --plan plan.toml --out enclave.json       for the sites of a federation
   tacit enclave serve enclave.json --listen enclave.sock --insecure-simulation
   tacit enclave manifest enclave.json --listen 127.0.0.1:7070 --parameters 431080 --cohort 10
 """
@@ -62,9 +63,17 @@ def _configure_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure_configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("method", help="name of a method; if its channel is not Enclave, it is replaced by Enclave()")
+    parser.add_argument(
+        "method", nargs="?", help="name of a method; if its channel is not Enclave, it is replaced by Enclave()"
+    )
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        metavar="PLAN.toml",
+        help="the plan of a federation, instead of all that follows: its method, its sites, and its server as the host",
+    )
     add_options(parser, "--set", "method")
-    parser.add_argument("--population", type=int, required=True, help="number of clients")
+    parser.add_argument("--population", type=int, help="number of clients")
     parser.add_argument(
         "--directory", type=Path, help="file with the clients' Ed25519 public keys, as JSON: client number to hex"
     )
@@ -130,17 +139,48 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _configure(args: argparse.Namespace) -> int:
     from tacit import methods
+    from tacit.errors import expect
 
+    if args.plan is not None:
+        return _configure_plan(args)
+    expect(args.method is not None and args.population is not None, "a method and --population, or --plan")
     methods.check(args.method, to_dict(args.set))  # before PyTorch is imported
 
     method = methods.make(args.method, to_dict(args.set))
     configuration = _configuration(args, method)
+    return _write(args, configuration, {"caveat": _simulated()} if configuration.seed is not None else {})
+
+
+def _configure_plan(args: argparse.Namespace) -> int:
+    """The configuration for a plan's method, sites and server, whose key as the enclave's host is made if missing."""
+    from tacit.errors import expect
+    from tacit.federation.enclave_plan import new_configuration
+    from tacit.federation.federation_plan import read_plan
+    from tacit.protocols.attestation import code_measurement
+
+    given = [name for name in _NOT_OF_A_PLAN if getattr(args, name)]
+    expect(not given, f"--plan alone, got also {', '.join(given)}", "The plan decides: change it instead.")
+    plan = read_plan(args.plan, configured=False)
+    access = None if plan.enclave is None else plan.enclave.access
+    expect(access is not None, f"a table [enclave] in {args.plan}", 'Add it, with address = "127.0.0.1:7070".')
+    assert plan.enclave is not None
+    assert access is not None
+    state = plan.run_plan().simulation.initial_state
+    configuration = new_configuration(plan.method, plan.directory, state, access.new_host())
+    simulated = {"measurement": code_measurement(), "caveat": _simulated()} if plan.enclave.simulated else {}
+    return _write(args, configuration, simulated)
+
+
+_NOT_OF_A_PLAN = ("method", "set", "population", "directory", "host", "parameters", "memory", "seed")
+
+
+def _write(args: argparse.Namespace, configuration: "Configuration", more: dict[str, str]) -> int:
     files.write(args.out, configuration.to_bytes())
-    caveat = {"caveat": _simulated()} if configuration.seed is not None else {}
     if args.json:
-        print_json({"configuration": str(args.out), "digest": configuration.digest.hex(), **caveat})
+        print_json({"configuration": str(args.out), "digest": configuration.digest.hex(), **more})
         return 0
-    print(f"configuration  {args.out}\ndigest         {configuration.digest.hex()}", *caveat.values(), sep="\n")
+    lines = [f"configuration  {args.out}", f"digest         {configuration.digest.hex()}"]
+    print(*lines, *(f"{name:13}  {text}" if name != "caveat" else text for name, text in more.items()), sep="\n")
     return 0
 
 
@@ -289,18 +329,35 @@ def _listener(address: str) -> "socket.socket":
     import socket
 
     from tacit.errors import UserError
+    from tacit.protocols.tee.connection import socket_address
 
-    host, colon, port = address.rpartition(":")
+    found = socket_address(address)
     try:
-        if colon and port.isdigit():
-            return socket.create_server((host, int(port)))
+        if not isinstance(found, str):
+            return socket.create_server(found)
         listener = socket.socket(socket.AF_UNIX)
+        _remove_abandoned(address)
         listener.bind(address)  # nobody can connect before `listen`
         os.chmod(address, 0o600)
         listener.listen()
         return listener
     except OSError as error:
         raise UserError(f"Could not listen on {address}: {error.strerror}. Choose another address.") from error
+
+
+def _remove_abandoned(address: str) -> None:
+    """Remove the local socket that a killed process left behind; one that answers stays."""
+    import socket
+    from contextlib import suppress
+
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(address)
+        except ConnectionRefusedError:
+            with suppress(FileNotFoundError):
+                Path(address).unlink()
+        except OSError:  # there is none, or it is something else, which `bind` reports
+            return
 
 
 def _table(result: "AttestationResult") -> dict[str, object]:

@@ -199,9 +199,14 @@ def aggregate_messages(method: Method, conversation: Conversation, state: State,
 def finish_round(method: Method, conversation: Conversation, state: State, total: Sum, now: ServerRound) -> State:
     """The state after the round. Without contributions, the model is unchanged."""
     noisy = released_sum(method, conversation, total, now)
+    after = method.mechanism.update_state(state, total, now) if noisy.weight > 0 else state
+    return apply_release(method, after, noisy, now)
+
+
+def apply_release(method: Method, state: State, noisy: Sum, now: ServerRound) -> State:
+    """The state after a round of which this sum was released, noise included; the mechanism's memory is up to date."""
     after = state
     if noisy.weight > 0:
-        after = method.mechanism.update_state(state, total, now)
         aggregate = method.aggregator.finish(noisy).to(state.weights.dtype)
         vector, after = method.codec.decode(aggregate, after, now)
         after = method.server.apply(after, vector)

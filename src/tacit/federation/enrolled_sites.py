@@ -12,7 +12,7 @@ from tacit.errors import ProtocolError
 from tacit.federation import messages as wire
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import AuditLog
-from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, Answer, Refusal, SiteRequest
+from tacit.federation.messages import ATTEST, EVALUATE, HELLO, TALK, TRAIN, Answer, Refusal, SiteRequest
 from tacit.federation.round_reports import SiteBytes
 from tacit.federation.sessions import session_of
 from tacit.federation.transport import Failure, Transport
@@ -95,22 +95,26 @@ class EnrolledSites:
             first = b"" if number in self._received else asked.first
             return wire.pack(wire.addressed(asked, first, talks[number]))
 
-        requests = {number: packed(number) for number in asked.cohort}
-        traffic.sent_once.update({n: len(asked.first) for n in asked.cohort if n not in self._received})
-        self.log("asked", verb=verb, round=asked.round + 1, attempt=asked.attempt, sites=self.names(asked.cohort))
+        requests = {number: packed(number) for number in talks}
+        traffic.sent_once.update({n: len(asked.first) for n in talks if n not in self._received})
+        self.log("asked", verb=verb, round=asked.round + 1, attempt=asked.attempt, sites=self.names([*talks]))
         found = self._ask(verb, asked.session(verb), requests, self.plan.patience.train, traffic)
         if verb == TRAIN:
-            self._received = (self._received - set(asked.cohort)) | (set(found) if asked.first else set())
+            self._received = (self._received - set(talks)) | (set(found) if asked.first else set())
         return found
 
+    def attest(self, asked: SiteRequest, requests: Mapping[int, bytes], traffic: SiteBytes) -> dict[int, bytes]:
+        """A step of an enclave's attestation, before the round's first message."""
+        return self._ask_further(ATTEST, asked, requests, traffic, ATTEST)
+
     def _ask_further(
-        self, verb: str, asked: SiteRequest, requests: Mapping[int, bytes], traffic: SiteBytes
+        self, verb: str, asked: SiteRequest, requests: Mapping[int, bytes], traffic: SiteBytes, by: str = TALK
     ) -> dict[int, bytes]:
         session = asked.session(verb)
         packed = {
             number: wire.pack(wire.Talk(self.plan.digest, session, request)) for number, request in requests.items()
         }
-        return self._ask(TALK, session, packed, self.plan.patience.talk, traffic)
+        return self._ask(by, session, packed, self.plan.patience.talk, traffic)
 
     def _ask(
         self, verb: str, session: bytes, requests: Mapping[int, bytes], patience: float, traffic: SiteBytes

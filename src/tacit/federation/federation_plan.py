@@ -32,10 +32,12 @@ from tacit.core.record_text import parse, records_of
 from tacit.core.serialization import Source, convert, read_toml
 from tacit.core.task import TestOverlap
 from tacit.errors import DataError, PublicDataError, UserError, expect
-from tacit.federation import entry_points
+from tacit.federation import enclave_plan, entry_points
+from tacit.federation.enclave_plan import EnclaveTable, PlannedEnclave
 from tacit.federation.site_directory import Directory, read_directory
 from tacit.federation.suitability import federated, obstacle
 from tacit.protocols import crypto
+from tacit.protocols.tee import Configuration
 from tacit.runs.experiment import flat_args
 from tacit.runs.records import Plan, check_draws_persons, size_noise
 
@@ -70,6 +72,7 @@ class _Table(_Canonical, frozen=True, kw_only=True):
     """A plan as it is written in TOML."""
 
     sites: Path
+    enclave: EnclaveTable | None = None
 
 
 _STORED = Source(label="a stored plan", advice="Review the plan again.")
@@ -94,6 +97,7 @@ class FederationPlan:
             sized; 0: not said, which suffices where all draw batches at the same rate.
         unit: what a method that protects records protects within a site: records, or persons with all of theirs.
         patience: how long the server waits.
+        enclave: where messages are summed, for methods whose channel is `Enclave`; None: nowhere.
     """
 
     method_name: str
@@ -109,6 +113,7 @@ class FederationPlan:
     records: int
     unit: Unit
     patience: Patience
+    enclave: PlannedEnclave | None = None
 
     def __post_init__(self) -> None:
         methods.check(self.method_name, self.args)
@@ -147,14 +152,17 @@ class FederationPlan:
             "patience": {"train": float(self.patience.train), "talk": float(self.patience.talk)},
             **({} if self.unit is Unit.RECORD else {"unit": self.unit.value}),
         }
+        if self.enclave is not None:
+            content["enclave"] = self.enclave.canonical()
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @classmethod
     def from_canonical(cls, content: Mapping[str, Any]) -> "FederationPlan":
         """The plan of which this is the canonical form, as plain values."""
-        table = convert({key: content[key] for key in content if key not in ("format", "sites")}, _Canonical, _STORED)
+        own = {key: content[key] for key in content if key not in ("format", "sites", "enclave")}
         identities = {name: bytes.fromhex(key) for name, key in content["sites"].items()}
-        return cls(directory=Directory(identities), **_arguments(table))
+        enclave = PlannedEnclave.from_canonical(content["enclave"]) if "enclave" in content else None
+        return cls(directory=Directory(identities), enclave=enclave, **_arguments(convert(own, _Canonical, _STORED)))
 
     @cached_property
     def digest(self) -> bytes:
@@ -164,7 +172,10 @@ class FederationPlan:
     @cached_property
     def method(self) -> Method:
         """The method as sites run it, with its noise; refused with a sentence if it cannot run between them."""
-        made = federated(methods.make(self.method_name, self.args), self.population)
+        hardware = self.enclave is not None and not self.enclave.simulated
+        made = federated(
+            methods.make(self.method_name, self.args), self.population, least=self.least_cohort, hardware=hardware
+        )
         problem = obstacle(made, self.population)
         if problem:
             raise UserError(problem)
@@ -176,6 +187,14 @@ class FederationPlan:
                 "Give the plan the fewest that any site has, records = …"
             )
         return size_noise(made, self.population, (max(self.records, 1),) * self.population)
+
+    @cached_property
+    def configuration(self) -> Configuration | None:
+        """What the plan's enclave does, refused with a sentence if it is not of this plan; None: none is needed."""
+        problem = enclave_plan.problem(self.method, self.directory, self.enclave)
+        if problem:
+            raise UserError(problem)
+        return None if self.enclave is None else self.enclave.configuration
 
     @property
     def max_answers(self) -> int:
@@ -248,10 +267,17 @@ class FederationPlan:
         return made
 
 
-def read_plan(path: Path) -> FederationPlan:
-    """The plan in a file; unknown keys, wrong types and names that do not exist are errors that say what to write."""
-    table = read_toml(path, _Table)
-    return FederationPlan(directory=read_directory(path.parent / table.sites), **_arguments(table))
+def read_plan(path: Path, *, configured: bool = True) -> FederationPlan:
+    """The plan in a file; unknown keys, wrong types and names that do not exist are errors that say what to write.
+
+    Args:
+        path: the file.
+        configured: whether its enclave, if it names one, is configured already.
+    """
+    table, folder = read_toml(path, _Table), path.parent
+    named = table.enclave
+    enclave = None if named is None else PlannedEnclave.read(named, folder, configured=configured)
+    return FederationPlan(directory=read_directory(folder / table.sites), enclave=enclave, **_arguments(table))
 
 
 def _arguments(table: _Canonical) -> dict[str, Any]:

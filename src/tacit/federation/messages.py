@@ -1,10 +1,11 @@
-"""What server and sites send one another: four verbs, requests and signed replies, as MessagePack with a fixed schema.
+"""What server and sites send one another: five verbs, requests and signed replies, as MessagePack with a fixed schema.
 
 ::
 
     hello      does the site take part in this plan?
     train      the first message of a round: broadcast, and the first request of the channel's protocol
     talk       every further request of that protocol
+    attest     an enclave's answer to the site's own nonce, before the site trains for it
     evaluate   like train, for the metrics on the site's own held-out data
 
 Nothing in a message names a class, a module or a file. A reply is signed by the site and bound to its verb and session,
@@ -23,7 +24,7 @@ from tacit.protocols import crypto
 from tacit.protocols.kit import RUN
 from tacit.wire.packing import pack_number
 
-HELLO, TRAIN, TALK, EVALUATE = "hello", "train", "talk", "evaluate"
+HELLO, TRAIN, TALK, EVALUATE, ATTEST = "hello", "train", "talk", "evaluate", "attest"
 RefusalCode = Literal["malformed", "plan", "policy", "budget", "replay", "protocol", "training", "storage", "error"]
 
 Digest = Annotated[bytes, Meta(min_length=crypto.KEY, max_length=crypto.KEY)]

@@ -14,7 +14,7 @@ from tacit.engine.simulation import draw
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.policy import cost_of, reveals, worth
 from tacit.federation.suitability import channel_name, server_draws_noise
-from tacit.pieces.channels import SecureSum
+from tacit.pieces.channels import Enclave, SecureSum
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class PlanCheck:
 
 def check_plan(plan: FederationPlan) -> PlanCheck:
     """What a plan means; raises `UserError` with a sentence if it cannot run."""
-    method, run_plan = plan.method, plan.run_plan()
+    method, run_plan, _ = plan.method, plan.run_plan(), plan.configuration
     state = run_plan.simulation.initial_state
     cost = cost_of(plan, Counter(), method.delta, plan.records)
     traffic = _traffic(plan, state)
@@ -118,6 +118,8 @@ def _cohort(plan: FederationPlan) -> int:
 
 def _losses(plan: FederationPlan) -> int:
     channel, cohort = plan.method.channel, _cohort(plan)
+    if isinstance(channel, Enclave):
+        return max(cohort - channel.contributors(cohort), 0)
     if not isinstance(channel, SecureSum):
         return max(cohort - plan.least_cohort, 0)
     least = max(channel.parameters_for(max(cohort, channel.min_cohort)).min_survivors, plan.least_cohort)
@@ -125,8 +127,10 @@ def _losses(plan: FederationPlan) -> int:
 
 
 def _colluding(plan: FederationPlan) -> int | None:
-    channel = plan.method.channel
-    return int(channel.corrupt * _cohort(plan)) if isinstance(channel, SecureSum) else None
+    channel, cohort = plan.method.channel, _cohort(plan)
+    if isinstance(channel, Enclave):
+        return channel.contributors(cohort) - channel.least
+    return int(channel.corrupt * cohort) if isinstance(channel, SecureSum) else None
 
 
 def _messages(method: Method) -> int:
@@ -139,9 +143,16 @@ def _notes(plan: FederationPlan) -> Iterator[str]:
     yield from filter(None, (worth(plan),))
     sampling = plan.method.sampler.sampling(plan.population, 0)
     if sampling.kind == "poisson":
+        follows = "leaves the model as it was" if isinstance(plan.method.channel, Enclave) else "is repeated"
         yield (
             f"Cohorts vary in size. One of fewer than {plan.least_cohort} sites (least_cohort) ends without a sum and "
-            'is repeated. Use sampler = "Everyone()" where all sites can take part in every round.'
+            f'{follows}. Use sampler = "Everyone()" where all sites can take part in every round.'
+        )
+    if isinstance(plan.method.channel, Enclave):
+        yield (
+            "The enclave draws cohorts from all enrolled sites, and releases one sum per round. A round in which too "
+            "few deliver leaves the model as it was, and is not repeated. A site is sent two more messages when it "
+            "verifies the enclave: in its first round, and after a restart of the enclave or the run."
         )
     if sampling.rate < 1:
         yield "The server knows who takes part in a round: against it, sampling does not amplify privacy."

@@ -16,9 +16,11 @@ from tacit.core import Budget, Method
 from tacit.core.prices import Leakage, Release, Repeated, Sampling, Unit, Unproved, reason_unproved
 from tacit.errors import UserError, expect
 from tacit.federation import entry_points
+from tacit.federation.enclave_plan import NO_POLICY
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.suitability import channel_name, server_draws_noise
-from tacit.pieces.channels import SecureSum
+from tacit.pieces.channels import Enclave, SecureSum
+from tacit.protocols.attestation import AttestationPolicy
 
 FEW_CLIENTS = 100  # below it, noise that hides a whole client hides most of what clients have in common
 
@@ -29,12 +31,13 @@ class Allow(Struct, frozen=True):
     Attributes:
         methods: names of the methods that may be run.
         models: functions that make models, and the pin of their installed code.
-        channels: `plain`, `secure-sum/semi_honest`, `secure-sum/active_server`.
+        channels: `plain`, `secure-sum/semi_honest`, `secure-sum/active_server`, `enclave`.
         epsilon: ε of all plans together, against the server; `inf` allows methods without a proved (ε, δ) guarantee.
         delta: δ of all plans together.
         least_cohort: the fewest sites in a sum or a metric.
         metrics: how metrics on the site's held-out data may be sent: not at all, only in a secure sum, or in the clear.
         trust_server: whether the server may see this site's messages without noise and add it itself.
+        attestation: which enclaves this site accepts; by default none. `simulation`: also one that isolates nothing.
     """
 
     methods: tuple[str, ...]
@@ -45,13 +48,14 @@ class Allow(Struct, frozen=True):
     least_cohort: Annotated[int, Meta(ge=1)] = 5
     metrics: Literal["none", "secure-sum", "plain"] = "none"
     trust_server: bool = False
+    attestation: AttestationPolicy = NO_POLICY
 
     def __post_init__(self) -> None:
         for name, pin in self.models.items():
             entry_points.check_name(name, "a model")
             if not entry_points.PIN.fullmatch(pin):
                 raise UserError(f"Expected the pin of {name} as sha256: and 64 hexadecimal digits, got {pin[:80]!r}.")
-        known = ("plain", "secure-sum/semi_honest", "secure-sum/active_server")
+        known = ("plain", "secure-sum/semi_honest", "secure-sum/active_server", "enclave")
         for channel in self.channels:
             expect(channel in known, f"channels in {', '.join(known)}, got {channel}")
 
@@ -206,11 +210,9 @@ def objections(plan: FederationPlan, allow: Allow, unbounded: str) -> Iterator[s
             f"The channel {channel_name(method.channel)} is not among those that this site allows: "
             f"{', '.join(allow.channels)}."
         )
+    yield from _enclave_objections(plan, allow)
     if server_draws_noise(method) and not allow.trust_server:
-        yield (
-            f"With {type(method.mechanism).__name__} the server sees this site's messages without noise and adds it "
-            "itself. Use noise that sites add (DistributedGaussian), or trust the server: trust_server = true."
-        )
+        yield _whose_noise(method)
     if unbounded and math.isfinite(allow.epsilon):
         yield f"ε against the server is not bounded: {unbounded}. This site allows at most {allow.epsilon:g}."
     if plan.least_cohort < allow.least_cohort:
@@ -218,6 +220,36 @@ def objections(plan: FederationPlan, allow: Allow, unbounded: str) -> Iterator[s
             f"The plan ends a round with {plan.least_cohort} sites; this site requires {allow.least_cohort} in a sum "
             f"(least_cohort)."
         )
+
+
+def _whose_noise(method: Method) -> str:
+    """Why a server that is not trusted may not draw the noise."""
+    if isinstance(method.channel, Enclave):
+        return (
+            "A simulated enclave isolates nothing: whoever runs it sees this site's messages without noise. Use an "
+            "enclave on hardware, or trust the server: trust_server = true."
+        )
+    return (
+        f"With {type(method.mechanism).__name__} the server sees this site's messages without noise and adds it "
+        "itself. Use noise that sites add (DistributedGaussian), or trust the server: trust_server = true."
+    )
+
+
+def _enclave_objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
+    """What the policy objects to in the plan's enclave, if it has one."""
+    try:
+        configuration = plan.configuration
+    except UserError as error:
+        yield str(error)
+        return
+    if configuration is None or plan.enclave is None:
+        return
+    if plan.enclave.simulated and not allow.attestation.simulation:
+        yield "The plan's enclave may be a simulation, which isolates nothing. This site accepts none (attestation)."
+    if not allow.attestation.measurements:
+        yield "This site accepts no enclave: list the measurements of trusted code under [allow.attestation]."
+    if configuration.seed is not None and math.isfinite(allow.epsilon):
+        yield "The enclave's noise follows from a seed that everybody knows. Configure the enclave without one."
 
 
 def unit_objections(plan: FederationPlan, known: Unit) -> Iterator[str]:
@@ -266,11 +298,13 @@ def reveals(plan: FederationPlan, allow: Allow | None = None) -> Iterator[str]:
     if secure:
         yield "The server learns the sum of the sites' messages in every round, who took part, and when; no message."
         yield "Other sites learn the model, who takes part, and nothing about a single message."
+    elif isinstance(method.channel, Enclave):
+        yield from _seen_by_enclave(method.channel)
     elif server_draws_noise(method):
         yield "The server sees every message without noise: it must be trusted. Other sites learn the model."
     else:
         yield "The server sees every message of every site. Other sites learn the model."
-    if method.weighted:
+    if method.weighted and not isinstance(method.channel, Enclave):
         yield "The server learns how many samples every site has."
     if plan.evaluate_every:
         how = "as a sum over all sites" if secure else "of every site"
@@ -278,6 +312,22 @@ def reveals(plan: FederationPlan, allow: Allow | None = None) -> Iterator[str]:
         refused = "" if sends else " This site sends none (metrics)."
         yield f"The server learns loss, accuracy and number of held-out samples {how}, without noise.{refused}"
     yield "Nobody can be kept from taking part badly or not at all: availability and poisoning are not covered."
+
+
+def _seen_by_enclave(channel: Enclave) -> Iterator[str]:
+    """What the enclave and its host learn, and what is trusted."""
+    yield (
+        "The server forwards ciphertext to the enclave. It learns who takes part, when, the length of ciphertexts, and "
+        f"what the enclave releases: the sum of at least {channel.least} sites' messages in every round."
+    )
+    yield "The enclave sees every message until the end of its round. Other sites learn the model."
+    if channel.hardware:
+        yield (
+            "Every site verifies the enclave by its own policy before it trains. What is trusted: the vendor of the "
+            "processor and its firmware, and the measured code. Physical attacks are not covered."
+        )
+    else:
+        yield f"{channel.caveat} Nothing is proved about it: it must be trusted like the server."
 
 
 def worth(plan: FederationPlan) -> str:

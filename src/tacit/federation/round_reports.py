@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from torch import Tensor
+
 from tacit.core import Report, State, Sum
 from tacit.core.state import Traffic
 from tacit.federation.messages import SiteRequest
@@ -18,9 +20,9 @@ class SiteBytes:
     down: Counter[int] = field(default_factory=Counter)
     sent_once: Counter[int] = field(default_factory=Counter)
 
-    def beyond(self, content: int, asked: SiteRequest) -> Traffic:
-        """The bytes beyond this content of replies, and beyond the broadcast of a request."""
-        broadcasts = len(asked.frame) * len(asked.cohort) + self.sent_once.total()
+    def beyond(self, content: int, asked: SiteRequest, sites: int | None = None) -> Traffic:
+        """The bytes beyond this content of replies, and beyond the broadcast to all of the cohort, or so many sites."""
+        broadcasts = len(asked.frame) * (len(asked.cohort) if sites is None else sites) + self.sent_once.total()
         return Traffic(self.up.total() - content, self.down.total() - broadcasts)
 
 
@@ -34,6 +36,7 @@ class RoundOutcome:
         diagnostics: norm, variance and scale of the messages, where the server sees them.
         overhead: bytes that are neither messages nor broadcasts, by phase.
         traffic: all bytes, by site.
+        memory: of the mechanism, as far as an enclave changed it, which also added the noise; None: the server does.
     """
 
     total: Sum
@@ -41,6 +44,7 @@ class RoundOutcome:
     diagnostics: tuple[float | None, float | None, float | None] = (None, None, None)
     overhead: Mapping[str, Traffic] = field(default_factory=dict)
     traffic: SiteBytes = field(default_factory=SiteBytes)
+    memory: Mapping[str, Tensor] | None = None
 
 
 def report_of(after: State, cohort: Sequence[int], found: RoundOutcome) -> Report:

@@ -9,7 +9,7 @@ charged anew, at server and sites.
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import ClassVar
@@ -21,6 +21,7 @@ from tacit.core.interfaces import Conversation
 from tacit.core.keys import Key, Ratchet, SecretKeys
 from tacit.core.server_half import (
     aggregate_messages,
+    apply_release,
     broadcast,
     finish_round,
     no_messages,
@@ -33,9 +34,10 @@ from tacit.core.server_half import (
 from tacit.core.state import Broadcast, Traffic
 from tacit.engine.simulation import draw, variance_and_scale
 from tacit.engine.worker import single_thread
-from tacit.errors import ProtocolError, TooFewClientsError
+from tacit.errors import ProtocolError, RoundOverError, TooFewClientsError, UserError
 from tacit.federation import messages as wire
 from tacit.federation import metrics
+from tacit.federation.enclave_host import EnclaveHost, EnclaveLink
 from tacit.federation.enrolled_sites import EnrolledSites
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import AuditLog
@@ -44,7 +46,7 @@ from tacit.federation.metrics import HeldOut
 from tacit.federation.round_reports import RoundOutcome, SiteBytes, phase_bytes, report_of, with_metrics
 from tacit.federation.sessions import evaluation_parameters, training_parameters
 from tacit.federation.transport import Transport
-from tacit.pieces.channels import SecureSum
+from tacit.pieces.channels import Enclave, SecureSum
 from tacit.pieces.channels.secure_sum import opened_surplus
 from tacit.protocols.kit import RUN
 from tacit.protocols.secagg import Phase
@@ -76,6 +78,7 @@ class FederationServer:
         journal: where to record what is sent, received and refused; None: nowhere.
         noise: `secret`, or `seeded` in tests, where sites have seeded secrets too.
         sleep: how to wait for sites to connect.
+        enclave: makes a connection to the plan's enclave; None: as the plan says.
 
     Attributes:
         run: random bytes of this start of the server, to which all sessions are bound.
@@ -91,11 +94,13 @@ class FederationServer:
         journal: AuditLog | None = None,
         noise: Noise = "secret",
         sleep: Callable[[float], None] = time.sleep,
+        enclave: Callable[[], EnclaveLink] | None = None,
     ) -> None:
         self.plan, self._noise, self._sleep = plan, noise, sleep
         self.run = secrets.token_bytes(RUN)
         self.sites = EnrolledSites(plan, transport, self.run, journal)
         self._attempt, self._retries = 1, 0
+        self._enclave = self._host(enclave)
         self.sites.log("started", plan=plan.digest.hex(), method=plan.method_name, run=self.run.hex())
 
     @property
@@ -107,6 +112,15 @@ class FederationServer:
         """What `tacit.runs` runs, with this server as the source of its rounds."""
         return self.plan.run_plan(self._noise)
 
+    def _host(self, connect: Callable[[], EnclaveLink] | None) -> EnclaveHost | None:
+        """The host of the plan's enclave; None: it needs none."""
+        enclave, configuration = self.plan.enclave, self.plan.configuration
+        if enclave is None or configuration is None:
+            return None
+        if configuration.seed is not None and self._noise == "secret":
+            raise UserError("The enclave's configuration has a seed, which makes its noise public. Configure it anew.")
+        return EnclaveHost(self.sites, connect or enclave.connect)
+
     # The source of rounds
 
     def keys(self, ratchet: Ratchet | None) -> KeySource:
@@ -115,9 +129,16 @@ class FederationServer:
 
     def ready(self) -> None:
         """Wait until enough sites are connected; raises `TooFewClientsError` if they are not in time."""
+        if self._enclave is not None:
+            self._enclave.check()
         waited = 0.0
         self.sites.ask_refusing()
-        while len(present := self.sites.present()) < self.least:
+        while True:
+            began = time.monotonic()
+            present = self.sites.present()
+            if len(present) >= self.least:
+                return
+            waited += time.monotonic() - began  # a silent site takes its time
             if waited >= self.plan.patience.talk:
                 raise TooFewClientsError(
                     f"Expected at least {self.least} of {self.plan.population} sites, got {len(present)}. "
@@ -130,7 +151,7 @@ class FederationServer:
     def rounds(self, state: State, last: int, keys: KeySource) -> Generator[tuple[State, Report]]:
         layout = self.run_plan.simulation.layout
         state = replace(state, layers=layout.sizes, shapes=layout.shapes)
-        with self._conversation() as conversation:
+        with self._conversation() as conversation, self._enclave or nullcontext():
             while state.round < last:
                 began = time.perf_counter()
                 state, report = self._round(state, keys, conversation)
@@ -160,25 +181,29 @@ class FederationServer:
     @property
     def least(self) -> int:
         """The fewest sites with which a round can begin."""
-        return max(self.plan.least_cohort, self.method.channel.min_cohort)
+        channel = self.method.channel
+        return max(self.plan.least_cohort, channel.least if isinstance(channel, Enclave) else channel.min_cohort)
 
     # A round
 
     def _round(self, state: State, keys: KeySource, conversation: Conversation) -> tuple[State, Report]:
         method = self.method
         sampled, now = draw(method, self.plan.population, keys.keys(state.round), state.round)
-        cohort = self._cohort(sampled.tolist())
+        cohort = self._cohort(sampled.tolist()) if self._enclave is None else self._drawn_inside(state, now)
         now = replace(now, cohort=len(cohort))
         sent = broadcast(method, state, now)
         like = no_messages(method, sent, state, now)
         found = RoundOutcome(aggregate_messages(method, conversation, state, like, now))
         if cohort:
             asked = self._request(state, now, sent, cohort)
-            play = self._secure if isinstance(method.channel, SecureSum) else self._plain
             with self.sites.counting_failures(cohort):
-                found = play(state, now, asked, like, conversation)
+                found = self._play(state, now, asked, like, conversation)
         with single_thread():
-            after = finish_round(method, conversation, state, found.total, now)
+            if found.memory is None:
+                after = finish_round(method, conversation, state, found.total, now)
+            else:  # clipping, noise and the mechanism's next memory are the enclave's
+                updated = replace(state, memory={**state.memory, **found.memory})
+                after = apply_release(method, updated, found.total, now)
         self.sites.log("closed", round=after.round, attempt=self._attempt, delivered=self.sites.names(found.clients))
         return after, report_of(after, cohort, found)
 
@@ -186,13 +211,50 @@ class FederationServer:
         """The sampled sites that are connected; raises if they are too few, nobody if too few were sampled."""
         if len(sampled) < self.method.channel.min_cohort:  # ends like a round without clients, as in a simulation
             return []
-        present = {self.plan.directory.number(name) for name in self.sites.present()}
-        cohort = [number for number in sampled if number in present]
+        cohort = self._present(sampled)
         if len(cohort) < min(self.least, len(sampled)):
             raise TooFewClientsError(
                 f"Expected at least {self.least} sites in a round, got {len(cohort)}. {self.sites.explanation()}"
             )
         return cohort
+
+    def _play(
+        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, talk: Conversation
+    ) -> RoundOutcome:
+        """What the round brings, through the method's channel."""
+        if self._enclave is not None:
+            return self._enclave.aggregate(state, like.rows.dim, asked, self._present(asked.cohort))
+        secure = isinstance(self.method.channel, SecureSum)
+        return (self._secure if secure else self._plain)(state, now, asked, like, talk)
+
+    def _drawn_inside(self, state: State, now: ServerRound) -> list[int]:
+        """The cohort that the enclave draws; nobody if it will release nothing.
+
+        That is so if the cohort is too small, or if it has released this round before, to a server that has died.
+        """
+        assert self._enclave is not None
+        like = no_messages(self.method, broadcast(self.method, state, now), state, now)
+        try:
+            cohort = self._enclave.cohort(state, like.rows.dim)
+        except RoundOverError as error:
+            self.sites.log("abandoned", round=state.round + 1, reason=str(error))
+            return []
+        channel, present = self.method.channel, self._present(cohort)
+        assert isinstance(channel, Enclave)
+        needed = channel.contributors(len(cohort))
+        if len(cohort) < needed:  # ends like a round without clients, as in a simulation
+            return []
+        if len(present) < needed:
+            raise TooFewClientsError(
+                f"Expected at least {needed} of the {len(cohort)} sites that the enclave drew, got {len(present)}. "
+                f"{self.sites.explanation()}Nobody was asked. Start those that are absent, and resume the run."
+            )
+        return cohort
+
+    def _present(self, cohort: Sequence[int]) -> list[int]:
+        """The sites of a cohort that are connected and take part."""
+        present = {self.plan.directory.number(name) for name in self.sites.present()}
+        return [number for number in cohort if number in present]
 
     def _request(self, state: State, now: Round, sent: Broadcast, cohort: Sequence[int]) -> SiteRequest:
         """The request of a round, without what is sent only once."""

@@ -61,6 +61,9 @@ epsilon = 4.0                      # of all plans together, against the server, 
 delta = 1e-5
 least_cohort = 5                   # the fewest sites in a sum
 metrics = "secure-sum"             # or "none", or "plain"
+
+# [allow.attestation]              # which enclaves are accepted, where channels has "enclave"; by default none
+# measurements = []                # of trusted code, as in the policy of tacit enclave verify
 """
 
 

@@ -28,12 +28,13 @@ from tacit.errors import BudgetError, LedgerError, ProtocolError, StorageError, 
 from tacit.federation import messages as wire
 from tacit.federation import metrics
 from tacit.federation.accepted_plan import AcceptedPlan, RefusedError, Secrets, SiteProgress, fresh_secrets
-from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, RefusalCode, SiteRequest
+from tacit.federation.enclave_membership import EnclaveMembership, accepted_kind
+from tacit.federation.messages import ATTEST, EVALUATE, HELLO, TALK, TRAIN, RefusalCode, SiteRequest
 from tacit.federation.policy import charged, objections, reason_unbounded, unit_of
 from tacit.federation.sessions import evaluation_parameters, session_of, training_parameters
 from tacit.federation.site_data import SiteData
 from tacit.federation.site_files import SiteFiles, read_site
-from tacit.pieces.channels import SecureSum
+from tacit.pieces.channels import Enclave, SecureSum
 from tacit.pieces.channels.secure_sum import THREAT_MODELS
 from tacit.protocols.secagg import Parameters, SecaggClientState, SecaggPolicy, Vector, answer, join_round, set_vector
 from tacit.wire import frames
@@ -91,14 +92,14 @@ class Site:
         if verb == HELLO:
             hello = wire.read_request(request, wire.Hello)
             return hello.session, lambda: self._hello(hello)
-        if verb == TALK:
+        if verb in (TALK, ATTEST):
             talk = wire.read_request(request, wire.Talk)
-            return talk.session, lambda: self._talk(talk)
+            return talk.session, lambda: self._talk(talk) if verb == TALK else self._attest(talk)
         if verb in (TRAIN, EVALUATE):
             asked = wire.read_request(request, SiteRequest)
             act = self._train if verb == TRAIN else self._evaluate
             return asked.session(verb), lambda: act(asked)
-        raise RefusedError("malformed", f"Expected one of hello, train, talk, evaluate, got {verb[:20]!r}.")
+        raise RefusedError("malformed", f"Expected one of hello, train, talk, attest, evaluate, got {verb[:20]!r}.")
 
     def _refuse(self, verb: str, session: bytes, code: RefusalCode, text: str) -> bytes:
         self.journal.append("refused", verb=verb[:20], code=code, reason=text[:500])
@@ -114,6 +115,8 @@ class Site:
     def _train(self, asked: SiteRequest) -> bytes:
         plan = self._accepted(asked.plan)
         frame = self._check(plan, asked, TRAIN)
+        if isinstance(plan.method.channel, Enclave):
+            self._member(plan).check(asked)
         progress = self._begin(plan, asked, TRAIN)
         keys = self._secrets()
         half = plan.half(keys)
@@ -126,6 +129,8 @@ class Site:
         self._check_finite(plan, found)
         self.journal.append("trained", **_round_of(asked))
         channel = plan.method.channel
+        if isinstance(channel, Enclave):
+            return self._member(plan).upload(plan.method, found, asked, now)
         if not isinstance(channel, SecureSum):
             return channel.message_format.pack(found, 0, now)
         tolerated = None if found.surplus is None else found.surplus.tolerated
@@ -183,6 +188,22 @@ class Site:
             raise RefusedError("replay", "This request was answered before.")
         return self._step(plan, *found, talk.request)
 
+    def _attest(self, talk: wire.Talk) -> bytes:
+        """A step of the attestation of the plan's enclave."""
+        plan = self._accepted(talk.plan)
+        reply = self._member(plan).attest(talk.request)
+        kind = accepted_kind(talk.request)
+        if kind is not None:
+            self.journal.append("accepted the enclave", plan=talk.plan.hex(), kind=kind.label)
+        return reply
+
+    def _member(self, plan: AcceptedPlan) -> EnclaveMembership:
+        enclave, configuration = plan.plan.enclave, plan.plan.configuration
+        if enclave is None or configuration is None:
+            raise RefusedError("malformed", "This plan has no enclave.")
+        path, policy = plan.folder / "enclave", enclave.restricted(self.files.allow.attestation)
+        return EnclaveMembership(path, configuration, self.number, self.files.identity, policy)
+
     def _step(self, plan: AcceptedPlan, session: bytes, state: SecaggClientState, request: bytes) -> bytes:
         """One step of the conversation; a request that is not safe to answer ends it here."""
         try:
@@ -231,7 +252,8 @@ class Site:
             raise RefusedError("malformed", "What is sent once has another digest than announced.")
         if not asked.first and plan.progress.first != asked.first_digest:
             raise RefusedError("protocol", "This site has not received what is sent once, or received something else.")
-        if bool(asked.talk) != isinstance(plan.method.channel, SecureSum):
+        channel = plan.method.channel
+        if bool(asked.talk) != (isinstance(channel, SecureSum) or (isinstance(channel, Enclave) and verb == TRAIN)):
             raise RefusedError("malformed", "Expected the first request of the plan's channel.")
         return frame
 

@@ -42,6 +42,8 @@ class Enclave:
             not counted as honest: a cohort of 10 needs `least` + 1 contributors.
         conversation: run the protocol with a separate process, including attestation; otherwise the same result is
             computed without it.
+        hardware: clients verify by their own policies that the enclave is on hardware, as in a federation whose plan
+            requires it; otherwise it is simulated, and every output says so.
 
     Formal guarantees: none by itself. With a mechanism that adds noise to sums, the noise is added inside. The enclave
     draws cohorts itself, and enforces number of rounds and budget. The host learns who takes part: sampling amplifies
@@ -60,8 +62,8 @@ class Enclave:
     least: int = 3
     colluding: float = 0.1
     conversation: bool = False
+    hardware: bool = False
     messages_seen_by: ClassVar[Reader] = "enclave"
-    caveat: ClassVar[str] = SIMULATED
     min_cohort: ClassVar[int] = 0
     streams: ClassVar[bool] = False  # rows are summed in the order of the clients' numbers, whenever they arrive
 
@@ -69,6 +71,10 @@ class Enclave:
         expect(self.padding >= 1, f"padding={self.padding} >= 1")
         expect(self.least >= 1, f"least={self.least} >= 1")
         expect(0 <= self.colluding < 1, f"colluding={self.colluding} in [0, 1)")
+
+    @property
+    def caveat(self) -> str:
+        return "" if self.hardware else SIMULATED
 
     @property
     def tolerates(self) -> str:
@@ -103,22 +109,29 @@ class Enclave:
 
         Raises `UserError` if no cohort of the run could be large enough for a release.
         """
-        if self.conversation and seed is not None and method.aggregator.models != 1:
-            raise UserError(f"Expected an aggregator of one model for conversation=True, got {method.aggregator}.")
-        if self.conversation and seed is not None and method.mechanism.bits is not None:
-            raise UserError(
-                f"Expected real-valued rows for Enclave(conversation=True), which adds up float32 numbers, but "
-                f"{type(method.mechanism).__name__} sends integers. Use arithmetic=Reals(), or the channel SecureSum."
-            )
         if seed is not None:
-            self._check_cohorts(method, population)
+            expect(not self.hardware, "hardware=False in a simulation", "It has no enclave hardware: run a federation.")
+            if self.conversation:
+                self.check_messages(method)
+            self.check_cohorts(method, population)
         if not self.conversation or seed is None:
             yield EnclaveConversation(self)
             return
         with SimulatedEnclave(method, self.message_format, population, seed) as process:
             yield EnclaveConversation(self, process)
 
-    def _check_cohorts(self, method: Method, population: int) -> None:
+    def check_messages(self, method: Method) -> None:
+        """Raise `UserError` unless an enclave's process can add up what clients of this method send."""
+        if method.aggregator.models != 1:
+            raise UserError(f"Expected an aggregator of one model for an enclave's process, got {method.aggregator}.")
+        if method.mechanism.bits is not None:
+            raise UserError(
+                f"Expected real-valued rows for an enclave's process, which adds up float32 numbers, but "
+                f"{type(method.mechanism).__name__} sends integers. Use arithmetic=Reals(), or the channel SecureSum."
+            )
+
+    def check_cohorts(self, method: Method, population: int) -> None:
+        """Raise `UserError` if no cohort of the run could be large enough for a release."""
         sizes = [method.sampler.sampling(population, index) for index in range(method.rounds)]
         fixed = [round(each.mean_cohort(population)) for each in sizes if each.kind != "poisson"]
         largest = max(fixed, default=population)

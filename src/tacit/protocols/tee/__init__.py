@@ -25,7 +25,7 @@ from tacit.protocols.tee.configuration import (
     JournalEntry,
     read_directory,
 )
-from tacit.protocols.tee.connection import EnclaveConnection, EnclaveServer, serve
+from tacit.protocols.tee.connection import EnclaveConnection, EnclaveServer, reach, serve
 from tacit.protocols.tee.enclave_client import (
     UPLOAD_REQUEST,
     EnclaveClientState,
@@ -35,7 +35,13 @@ from tacit.protocols.tee.enclave_client import (
     set_time,
     set_upload,
 )
-from tacit.protocols.tee.enclave_messages import EnclaveRelease, MessageType, RoundRequest, memory_digest
+from tacit.protocols.tee.enclave_messages import (
+    EnclaveRelease,
+    MessageType,
+    RoundRequest,
+    mechanism_memory,
+    memory_digest,
+)
 from tacit.protocols.tee.host import ENCLAVE, EnclaveOutcome, converse
 from tacit.protocols.tee.secure_channel import ChannelIdentity, connect, enclave_context
 from tacit.protocols.tee.service import Charge, EnclaveService, aggregate
@@ -79,7 +85,9 @@ __all__ = [
     "enclave_context",
     "join_run",
     "launch",
+    "mechanism_memory",
     "memory_digest",
+    "reach",
     "read_directory",
     "seal",
     "serve",

@@ -9,7 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from tacit.errors import EnclaveUnavailableError, ProtocolError
 from tacit.protocols.tee import enclave_messages
@@ -62,6 +62,35 @@ def serve(connection: socket.socket, answer: Callable[[bytes], bytes], limit: in
                 return
             if not _send(connection, answer(request)):
                 return
+
+
+def socket_address(address: str) -> tuple[str, int] | str:
+    """`HOST:PORT` as host and port; anything else is the path of a local socket.
+
+    Example:
+        >>> socket_address("127.0.0.1:7070"), socket_address("enclave.sock")
+        (('127.0.0.1', 7070), 'enclave.sock')
+    """
+    host, colon, port = address.rpartition(":")
+    return (host, int(port)) if colon and port.isdigit() else address
+
+
+def reach(address: str, timeout: float = HANDSHAKE) -> socket.socket:
+    """A socket that is connected to the enclave at this address; raises `EnclaveUnavailableError` if there is none."""
+    found = socket_address(address)
+    try:
+        if not isinstance(found, str):
+            return socket.create_connection(found, timeout)
+        connection = socket.socket(socket.AF_UNIX)
+        with ExitStack() as unless_connected:
+            unless_connected.callback(connection.close)
+            connection.connect(found)
+            unless_connected.pop_all()
+        return connection
+    except OSError as error:
+        raise EnclaveUnavailableError(
+            f"No enclave answers at {address}: {error.strerror or error}. Start it (tacit enclave serve), and resume."
+        ) from error
 
 
 class EnclaveServer:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from tacit.core import State, Sum
-from tacit.errors import EnclaveRefusedError, ProtocolError
+from tacit.errors import EnclaveRefusedError, ProtocolError, RoundOverError
 from tacit.protocols import crypto, kit
 from tacit.protocols.attestation.evidence import MAX_LOG_ENTRIES
 from tacit.protocols.crypto import KEY
@@ -24,6 +24,7 @@ MAX_FRAME = 1 << 31  # bytes
 MAX_MEMORY = 1 << 30  # bytes
 MAX_LAYERS = 1 << 16
 MECHANISM = "mechanism/"  # the memory that the enclave needs
+ROUND_OVER = "is over: one aggregate is released per round."  # by which a host recognises that refusal
 _FLOATS = struct.Struct("<ddd")
 
 
@@ -75,7 +76,8 @@ def read_reply(data: bytes, expected: MessageType) -> Reader:
     """The body of the expected reply; a refusal raises `EnclaveRefusedError` with the enclave's reason."""
     frame = unpack(data)
     if frame.kind is MessageType.REFUSED:
-        raise EnclaveRefusedError(bytes(frame.body).decode("utf-8", "replace"))
+        reason = bytes(frame.body).decode("utf-8", "replace")
+        raise (RoundOverError if reason.endswith(ROUND_OVER) else EnclaveRefusedError)(reason)
     if frame.kind is not expected:
         raise ProtocolError(f"Expected a message of type {expected.label}, got {frame.kind.label}.")
     return Reader(frame.body)

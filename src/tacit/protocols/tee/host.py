@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from tacit.errors import ProtocolError
+from tacit.errors import EnclaveRefusedError, ProtocolError
 from tacit.protocols.crypto import KEY
 from tacit.protocols.kit import Exchange, Outcome, ProtocolFrame, ReplyStatus, ServerSide, Transcript
 from tacit.protocols.tee import enclave_messages
@@ -55,7 +55,7 @@ class _Host:
     def run(self, known: Heads) -> ServerSide[EnclaveOutcome]:
         opened = yield from self._ask_enclave(MessageType.OPEN_ROUND, self.request.pack(), MessageType.ROUND_OPENED)
         head, cohort = enclave_messages.read_opened(opened)
-        accepted = yield from self._attest([client for client in cohort if client not in known])
+        accepted = yield from self._attest(cohort, known)
         heads = {**known, **dict.fromkeys(accepted, head)}
         answered = yield from self._collect({client: heads[client] for client in cohort if client in heads}, head)
         closed = yield from self._ask_enclave(
@@ -68,14 +68,26 @@ class _Host:
         heads = {client: heads[client] for client in heads if client not in lost}
         return EnclaveOutcome(result, tuple(sorted(heads)), self.transcript, heads)
 
-    def _attest(self, clients: list[int]) -> ServerSide[frozenset[int]]:
-        """Every client challenges the enclave with its own nonce, and decides whether to accept it."""
-        challenge = dict.fromkeys(clients, b"")
+    def _attest(self, cohort: tuple[int, ...], known: Heads) -> ServerSide[frozenset[int]]:
+        """Every client that needs it challenges the enclave with its own nonce, and decides whether to accept it.
+
+        One whose head the enclave never had is left out: it, or the enclave, has lost its memory. If all are, the
+        enclave has.
+        """
+        challenge = dict.fromkeys((client for client in cohort if client not in known), b"")
         nonces = yield from self._ask_clients(MessageType.CHALLENGE, challenge, MessageType.NONCE, 2 * KEY)
         evidence: dict[int, bytes] = {}
+        refusal: EnclaveRefusedError | None = None
         for client, nonce in nonces.items():
-            reply = yield from self._ask_enclave(MessageType.ATTEST, nonce, MessageType.EVIDENCE)
+            try:
+                reply = yield from self._ask_enclave(MessageType.ATTEST, nonce, MessageType.EVIDENCE)
+            except EnclaveRefusedError as error:
+                refusal = error
+                continue
             evidence[client] = bytes(reply.rest())
+        if refusal is not None and not evidence and not known:
+            raise refusal
+        self.transcript.unresponsive.update(nonces.keys() - evidence.keys())
         accepted = yield from self._ask_clients(MessageType.PRESENT_EVIDENCE, evidence, MessageType.ENCLAVE_ACCEPTED, 0)
         return frozenset(accepted)
 

@@ -36,6 +36,7 @@ from tacit.protocols.tee import enclave_messages
 from tacit.protocols.tee.configuration import Configuration, EnclaveSession, Journal, JournalEntry
 from tacit.protocols.tee.enclave_messages import (
     MAX_MEMORY,
+    ROUND_OVER,
     EnclaveRelease,
     MessageType,
     RoundRequest,
@@ -207,7 +208,7 @@ class EnclaveService:
     def _check_round(self, request: RoundRequest) -> None:
         """Raise `ProtocolError` unless the configuration allows this round."""
         if request.round <= self._last_released:
-            raise ProtocolError(f"Round {request.round} is over: one aggregate is released per round.")
+            raise ProtocolError(f"Round {request.round} {ROUND_OVER}")
         if request.round >= self.configuration.rounds:
             raise ProtocolError(f"Round {request.round} is beyond the {self.configuration.rounds} rounds of this run.")
         if request.noise_key and self.configuration.seed is None:
