@@ -17,7 +17,7 @@ demo: $(READY)  ## train on the embedded digits, split over 100 clients, without
 	@echo "Next: tacit card fl-top-dp (who sees what), tacit run --help, docs/guides/own-data.md (your own data and model)."
 
 test: $(READY)  ## run the test suite
-	$(BIN)/python -m pytest -q -n auto
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto  # tests start many interpreters: keep what is compiled
 
 campaign: $(READY)  ## run the test suite with every command of the documents and far more random trials (hours)
 	TACIT_DOCUMENTS=whole TACIT_SCHEDULES=10000 TACIT_HUNDREDS=100 TACIT_LIARS=1000 TACIT_FUZZ=100000 TACIT_FRAMES=1000000 TACIT_AUDITS=100 \

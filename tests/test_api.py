@@ -1,5 +1,7 @@
+import json
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import pytest
 
@@ -50,21 +52,29 @@ def test_importing_tacit_loads_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def imported(code: str, *names: str) -> list[str]:
-    """Which of these packages a new interpreter has imported after this code."""
-    code += f"; import sys; print(*[name for name in {names!r} if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    return found.splitlines()[-1].split()
-
-
 HEAVY = ("scipy", "dp_accounting", "matplotlib", "pandas", "polars", "pyarrow", "sklearn", "rich", "nvflare", "mlflow",
          "tensorboard", "onnx", "onnxruntime", "torch.onnx", "torch._dynamo", "torch.utils.tensorboard")  # fmt: skip
+STEPS = """
+import json, sys
+names, steps = json.loads(sys.argv[1])
+for code in steps:
+    exec(code)
+    print("imported", *[name for name in names if name in sys.modules])
+"""
+
+
+def imported(names: Iterable[str], *steps: str) -> list[list[str]]:
+    """Which of these packages a new interpreter has imported after each of these steps."""
+    command = [sys.executable, "-c", STEPS, json.dumps([list(names), steps])]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [line.split()[1:] for line in lines if line.startswith("imported")]
 
 
 def test_commands_import_no_more_than_they_need(tmp_path):
     """By counting and not by time: a run and its report need PyTorch, and none of what takes long beside it."""
     run = f"run fedavg --rounds 1 --set cohort=2 epochs=1 --workers 1 --out {tmp_path}/run"
-    for line in (run, f"report {tmp_path}/run", f"compare {tmp_path}/run", f"export {tmp_path}/run --to state-dict"):
-        assert imported(f"from tacit.cli import main; assert main({line.split()!r}) == 0", "torch", *HEAVY) == ["torch"]
-    assert imported("import tacit", "torch", "numpy", "tacit.api", *HEAVY) == []
-    assert imported("import tacit; tacit.train, tacit.TensorBoardLog", *HEAVY) == []
+    lines = (run, f"report {tmp_path}/run", f"compare {tmp_path}/run", f"export {tmp_path}/run --to state-dict")
+    commands = [f"from tacit.cli import main; assert main({line.split()!r}) == 0" for line in lines]
+    light = ("torch", "numpy", "tacit.api")
+    found = imported((*light, *HEAVY), "import tacit", "tacit.train, tacit.TensorBoardLog", *commands)
+    assert found == [[], *[[*light]] * 5]

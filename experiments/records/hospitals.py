@@ -13,16 +13,19 @@ institution train and 20,000 are tested, chosen at random, and there are two set
 
 import argparse
 import itertools
-import json
 import statistics
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 import tacit
-from tacit.core import Population, files
+from tacit.core import Population
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the module that all experiments share
+from trials import TrialFile
 
 EPSILONS, DELTA, SEEDS, VALIDATION = (1.0, 3.0, 8.0), 1e-5, (0, 1, 2), 0.2
 MOST, TESTED = 10_000, 20_000  # patients of an institution, and of the test, of covid-mx
@@ -51,10 +54,6 @@ class Trial:
     settings: tuple[tuple[str, float], ...]
     part: str
     seed: int
-
-    @property
-    def key(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
 
 
 def method_of(trial: Trial, sizes: list[int]) -> tacit.Method:
@@ -137,16 +136,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=TASKS)
     args = parser.parse_args()
-    file = Path(__file__).parent / f"hospitals-{args.task}.json"
-    found: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.exists() else {}
+    file = TrialFile.open(Path(__file__).parent / f"hospitals-{args.task}.json")
     task = TASKS[args.task]()
     tuning, hospitals = divided(task), len(task.population)
 
     def measure(trial: Trial) -> float:
-        if trial.key not in found:
-            found[trial.key] = run(trial, tuning if trial.part == "validation" else task)
-            files.write(file, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())  # whole, or not at all
-        return found[trial.key]["auroc"]
+        return file.measure(trial, lambda: run(trial, tuning if trial.part == "validation" else task))["auroc"]
 
     ways = [("no privacy", None), *((way, epsilon) for epsilon in EPSILONS for way in ("together", "alone"))]
     for way, epsilon in ways:

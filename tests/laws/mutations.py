@@ -63,7 +63,7 @@ def change_tokens(chance: Chance, data: bytes) -> bytes:
 def nest(chance: Chance, data: bytes) -> bytes:
     """A value nested far too deeply, or repeated far too often, in place of a token."""
     found = _tokens(data)
-    deep = chance.choice([50, 900, 3000, 100_000])
+    (deep,) = chance.choices([50, 900, 3000, 100_000], [10, 6, 3, 1])
     left, right = chance.choice(
         [(b"[", b"]"), (b'{"a":', b"}"), (b"(", b")"), (b"-", b""), (b"Plain(", b")"), (b"a.", b"b")]
     )

@@ -1,0 +1,95 @@
+"""Experiments go on where they stopped, and give every method the same trials."""
+
+import json
+import math
+import runpy
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+
+
+@cache
+def script(name: str) -> Any:
+    """The names of an experiment's module."""
+    before = list(sys.path)
+    try:
+        return SimpleNamespace(**runpy.run_path(str(EXPERIMENTS / name)))
+    finally:
+        sys.path[:] = before
+
+
+@dataclass(frozen=True)
+class Roll:
+    die: int
+
+
+def test_a_trial_is_made_once_and_survives_a_restart(tmp_path: Path) -> None:
+    path, made = tmp_path / "rolls.json", []
+
+    def roll() -> dict[str, float]:
+        made.append(1)
+        return {"value": 4.0}
+
+    file = script("trials.py").TrialFile.open(path)
+    assert file.get(Roll(1)) is None
+    assert file.measure(Roll(1), roll) == file.measure(Roll(1), roll) == {"value": 4.0}
+    again = script("trials.py").TrialFile.open(path)
+    assert again.measure(Roll(1), roll) == {"value": 4.0}
+    assert len(made) == 1
+    assert again.get(Roll(2)) is None
+
+
+def test_a_trial_that_fails_leaves_what_was_found(tmp_path: Path) -> None:
+    path = tmp_path / "rolls.json"
+    file = script("trials.py").TrialFile.open(path)
+    file.measure(Roll(1), lambda: {"value": 1.0})
+    with pytest.raises(ZeroDivisionError):
+        file.measure(Roll(2), lambda: {"value": 1 / 0})
+    assert list(json.loads(path.read_text()).values()) == [{"value": 1.0}]
+
+
+def contender(name: str, *tuned: str) -> Any:
+    return script("frontier/tuning.py").Contender(name, lambda *_: None, tuned)
+
+
+def test_every_contender_and_every_budget_has_the_same_settings() -> None:
+    tuning = script("frontier/tuning.py")
+    problem = tuning.PROBLEMS["covid-mx"]
+    few, all_of_them = contender("few", "bound", "length"), contender("all", *tuning.NAMES)
+    for epsilon in (0.25, 8.0):
+        pairs = zip(few.tuning(epsilon, 8, problem), all_of_them.tuning(1.0, 8, problem), strict=True)
+        assert all(set(one.settings) <= set(two.settings) for one, two in pairs)
+    assert few.tuning(1.0, 3, problem) == few.tuning(1.0, 8, problem)[:3]
+
+
+@pytest.mark.parametrize(("name", "ends"), [("length", "LENGTHS"), ("ratio", "RATIOS"), ("bound", "BOUNDS")])
+def test_settings_are_spread_over_their_range_and_not_at_its_ends(name: str, ends: str) -> None:
+    tuning = script("frontier/tuning.py")
+    low, high = getattr(tuning, ends)
+    settings = [dict(contender("all", name).settings(number, tuning.PROBLEMS["covid-mx"])) for number in range(8)]
+    at = sorted(math.log(each[name] / low) / math.log(high / low) for each in settings)
+    assert 0 < at[0] < 0.3
+    assert 0.7 < at[-1] < 1
+    assert len(set(at)) == 8
+
+
+def test_the_best_on_the_validation_part_is_chosen_and_what_diverged_is_not(tmp_path: Path) -> None:
+    tuning, one = script("frontier/tuning.py"), contender("one", "length")
+    problem, file = tuning.PROBLEMS["covid-mx"], script("trials.py").TrialFile.open(tmp_path / "trials.json")
+    trials = one.tuning(1.0, 3, problem)
+    results: list[dict[str, float]] = [{"auroc": 0.6}, {"auroc": 0.7}, {"diverged": 1.0}]
+    for trial, result in zip(trials[:2], results[:2], strict=True):
+        file.measure(trial, lambda result=result: result)
+    assert tuning.chosen(file, problem, one, 1.0, 3) is None, "one trial is missing"
+    file.measure(trials[2], lambda: results[2])
+    best = tuning.chosen(file, problem, one, 1.0, 3)
+    assert best == trials[1]
+    assert {trial.part for trial in tuning.finals(best)} == {"test"}
+    assert best.seed not in {trial.seed for trial in tuning.finals(best)}
