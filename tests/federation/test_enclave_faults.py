@@ -243,7 +243,12 @@ def test_a_simulated_enclave_that_adds_the_noise_must_be_trusted_like_the_server
 
 def test_a_simulated_enclave_must_be_trusted_unless_messages_are_protected_by_themselves() -> None:
     shares = {"channel": "Enclave()", "mechanism.arithmetic": "Reals()", "mechanism.dropouts": 0.0}
-    trusted = {"geyer": GEYER, "dp-fedsgd": shares, "esmfl": {}, "dp-sgd": {"channel": "Enclave()"}}
+    trusted: dict[str, dict[str, object]] = {
+        "geyer": GEYER,
+        "dp-fedsgd": shares,
+        "esmfl": {},
+        "dp-sgd": {"channel": "Enclave()"},
+    }
     found = {name: server_draws_noise(methods.make(name, args)) for name, args in trusted.items()}
     assert found == {"geyer": True, "dp-fedsgd": True, "esmfl": False, "dp-sgd": False}
 
