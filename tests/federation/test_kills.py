@@ -41,8 +41,9 @@ POINTS = [
     f"{phase} {when}" for phase in ("train 1", "talk 1", "talk 2", "talk 3", "talk 4") for when in ("before", "after")
 ]
 COUNT, ROUNDS, DEATHS_OF_A_RUN = 5, len(POINTS), 3
+FEW_ROUNDS = 4  # of a run that outlives one death of the server
 NAMES = tuple(f"site-{number}" for number in range(COUNT))
-PRIVATE = {"cohort": COUNT, "noise": 20.0, "epsilon": 1e4, "delta": 1e-5, "rounds": ROUNDS}
+PRIVATE = {"cohort": COUNT, "noise": 20.0, "epsilon": 1e4, "delta": 1e-5}
 FIRST_OF_RUNS, FIRST_OF_SERVERS = 1000, 2000  # their plans' numbers
 ENTRIES = 1 + COUNT + 2 * 2  # in the server's log of a start and two rounds: started, joined; asked and closed
 
@@ -51,9 +52,10 @@ def make(folder: Path) -> Consortium:
     return Consortium.at(folder, COUNT, epsilon=1e6, trust_server=False)
 
 
-def make_plan(consortium: Consortium, number: int) -> FederationPlan:
+def make_plan(consortium: Consortium, number: int, rounds: int = ROUNDS) -> FederationPlan:
     """One of several plans that train the same, each of which a site answers once."""
-    plan = consortium.plan("fl-std-dp", file(number), args=PRIVATE, retries=10 + number, public="acme:public")
+    args = {**PRIVATE, "rounds": rounds}
+    plan = consortium.plan("fl-std-dp", file(number), args=args, retries=10 + number, public="acme:public")
     consortium.accept(plan)
     return plan
 
@@ -69,7 +71,7 @@ def started() -> Iterator[tuple[Processes, Consortium]]:
         for name in NAMES:
             consortium.home(name).joinpath(NOTES).touch()
         start(running, consortium, "server", *NAMES)
-        running.wait_for(NAMES)
+        connect(running, consortium)
         yield running, consortium
 
 
@@ -78,10 +80,21 @@ def start(running: Processes, consortium: Consortium, *names: str) -> None:
     running.start(*names, opener="federation.mortal:open_mortal", configs=configs)
 
 
+def connect(running: Processes, consortium: Consortium) -> None:
+    """Wait for all sites; one that NVFLARE has ended on a busy machine is started again, as `tacit site serve` does."""
+
+    def connected() -> bool:
+        ended = [name for name in NAMES if not is_running(running.pid(name))]
+        start(running, consortium, *ended)
+        return not ended and set(running.transport.sites()) == set(NAMES)
+
+    until(connected, running.output)
+
+
 def undisturbed(folder: Path, real: Consortium, rounds: Sequence[Sequence[Exchange]]) -> list[Run]:
     """The run after each round of one in this process, in which the same are lost in the same phases."""
     consortium = make(folder)
-    plan = make_plan(consortium, 0)
+    plan = make_plan(consortium, 0, len(rounds))
     handlers = {name: again(consortium, real, name, rounds) for name in NAMES}
     server = FederationServer(plan, ReplayTransport(handlers, rounds), noise="seeded", sleep=lambda _: None)
     return [*follow(server.run_plan, source=server)][1:]
@@ -110,7 +123,7 @@ def check_charges(consortium: Consortium, plan: FederationPlan, out: Path, log: 
     with Ledger.open(out / "ledger.db") as ledger:
         attempts = Counter(entry.round for entry in ledger.entries)
         settled = Counter(entry.round for entry in ledger.entries if entry.digest is not None)
-    assert set(settled) == set(range(1, ROUNDS + 1))
+    assert set(settled) == set(range(1, plan.method.rounds + 1))
     assert not Counter(int(str(each["round"])) for each in sums) - attempts
     for name in NAMES:
         charged = charges(consortium.home(name) / "state" / "ledger.db")
@@ -203,8 +216,9 @@ def restart(running: Processes, consortium: Consortium, name: str) -> None:
     output = running.study / f"{name}.out"
     before = output.read_text().count("Connected")
     start(running, consortium, name)
-    until(lambda: output.read_text().count("Connected") > before, running.output)  # what is asked earlier can be lost
-    running.wait_for(NAMES)
+    pid = running.pid(name)
+    until(lambda: not is_running(pid) or output.read_text().count("Connected") > before, running.output)
+    connect(running, consortium)  # not earlier: what is asked before can be lost, which takes time
 
 
 def begin(running: Processes, plan: Path, out: Path, source: random.Random) -> None:
@@ -226,7 +240,7 @@ def check_run(running: Processes, consortium: Consortium, plan: FederationPlan, 
     running.wait_for_run()
     state, log = read_checkpoint(out / "checkpoint.safetensors"), read_journal(out.with_suffix(".log"))
     assert state is not None, running.output()
-    assert state.round == ROUNDS, running.output()
+    assert state.round == plan.method.rounds, running.output()
     expected = undisturbed(out.parent / "undisturbed", consortium, released(log, out.with_suffix(".exchanges")))
     assert torch.equal(state.weights, expected[-1].state.weights)
     check_charges(consortium, plan, out, log)
@@ -236,6 +250,7 @@ def check_run(running: Processes, consortium: Consortium, plan: FederationPlan, 
 def test_a_run_killed_at_random_moments_is_resumed(started, tmp_path, number):
     skip_if_counted("run", number)
     (running, consortium), out, began = started, tmp_path / "run", time.monotonic()
+    connect(running, consortium)
     plan, source = make_plan(consortium, FIRST_OF_RUNS + number), random.Random(number)
     path, moments = consortium.folder / file(FIRST_OF_RUNS + number), []
     for _ in range(DEATHS_OF_A_RUN):
@@ -251,7 +266,8 @@ def test_a_run_killed_at_random_moments_is_resumed(started, tmp_path, number):
 def test_nvflare_s_server_killed_at_a_random_moment_loses_nothing(started, tmp_path, number):
     skip_if_counted("server", number)
     (running, consortium), out, began = started, tmp_path / "run", time.monotonic()
-    plan = make_plan(consortium, FIRST_OF_SERVERS + number)
+    connect(running, consortium)
+    plan = make_plan(consortium, FIRST_OF_SERVERS + number, FEW_ROUNDS)
     begin(running, consortium.folder / file(FIRST_OF_SERVERS + number), out, random.Random(number))
     running.kill("server")
     moment = read_journal(out.with_suffix(".log"))[-1]["event"]
