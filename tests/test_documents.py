@@ -26,7 +26,7 @@ SHORT = {  # options that replace those of a command, or are added to them
     "attack dlg": {"--images": "3", "--steps": "20"},
     "attack membership": {"--rounds": "2", "--models": "4"},
     "audit --canaries": {"--canaries": "50"},
-    "audit --runs": {"--runs": "100"},
+    "audit --runs": {"--runs": "100", "--rounds": "1"},
 }
 EXAMPLES = [
     pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")

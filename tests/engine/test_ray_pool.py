@@ -2,7 +2,9 @@
 
 import os
 import secrets
+import socket
 import sys
+import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import zoo
+from federation.processes import until
 from laws.compositions import all_methods
 from tacit.core import ClientRound, Method, SeededKeys, Task
 from tacit.core.discovery import run_file
@@ -25,6 +28,7 @@ from tacit.engine.simulation import Simulation, draw
 from tacit.engine.waves import AutoLearner
 from tacit.engine.worker import Worker
 from tacit.errors import TacitError, UserError, WorkerError
+from tacit.federation.relay import free_port
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import Sgd
 
@@ -43,15 +47,25 @@ PLAIN = Method(name="plain", rounds=2, sampler=Everyone(), trainer=Sgd(lr=0.1, e
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def client_port() -> int:
+    """Where the cluster's first machine waits for Ray's client."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def address(client_port: int) -> Iterator[str]:
     """Two raylets that admit only who knows their token, and no other machine."""
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    own["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray's processes take 127.0.0.1 as it is
     with pytest.MonkeyPatch.context() as patch:
         for name, value in own.items():
             patch.setenv(name, value)
         ray_cluster.forget_token()
         node = {"num_cpus": 2, "node_ip_address": "127.0.0.1", "object_store_memory": 100 << 20}
-        cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+        head = {"include_dashboard": False, "ray_client_server_port": client_port}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves a log of its client server open
+            cluster = Cluster(initialize_head=True, head_node_args={**node, **head})
         try:
             cluster.add_node(**node)
             yield cluster.address
@@ -76,6 +90,32 @@ def test_a_token_of_another_cluster_is_named(address: str, tmp_path: Path, monke
 def test_an_address_where_nothing_answers() -> None:
     with pytest.raises(UserError, match=r"Expected a Ray cluster at 127\.0\.0\.1:1, but nothing answers there"):
         next(rounds(PLAIN, task(), workers="ray:127.0.0.1:1", noise="seeded"))
+
+
+def test_a_process_outside_the_cluster_computes_the_same_bits(address: str, client_port: int) -> None:
+    """Through Ray's client, whose server starts a process for it and may not listen yet."""
+    until(lambda: is_listening(client_port), lambda: "Ray's client server does not listen")
+    assert torch.equal(final(PLAIN, task(), f"ray://127.0.0.1:{client_port}/1"), final(PLAIN, task(), 1))
+    assert not ray.is_initialized()
+
+
+def is_listening(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_without_rays_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(**options: Any) -> None:
+        raise ImportError("grpc")
+
+    monkeypatch.setattr(ray_cluster, "_init", absent)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"ray://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(UserError, match=rf"Ray's client to join {place}\. Install it: pip install 'ray\[client\]'"):
+            next(rounds(PLAIN, task(), workers=place, noise="seeded"))
 
 
 @pytest.fixture(scope="module")

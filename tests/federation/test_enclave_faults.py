@@ -9,6 +9,7 @@ import torch
 
 from federation.consortium import Consortium, server, table, transport
 from federation.enclaves import ATTESTATION, MEASUREMENT, SITES, LocalEnclave, configured, enclave_plan
+from tacit import methods
 from tacit.errors import EnclaveRefusedError, EnclaveUnavailableError, TooFewClientsError, UserError
 from tacit.federation.enclave_host import EnclaveHost
 from tacit.federation.federation_plan import FederationPlan, read_plan
@@ -28,6 +29,7 @@ from tacit.federation.plan_check import check_plan
 from tacit.federation.policy import review
 from tacit.federation.server import FederationServer
 from tacit.federation.site_files import read_site
+from tacit.federation.suitability import server_draws_noise
 from tacit.federation.transport import Handler, InProcess
 from tacit.protocols.tee import Journal, MessageType, enclave_messages
 from tacit.runs.records import Run
@@ -237,6 +239,18 @@ def test_a_simulated_enclave_that_adds_the_noise_must_be_trusted_like_the_server
     (objection,) = found.objections
     assert "whoever runs it sees this site's messages without noise" in objection
     assert review(hardware_plan(tmp_path), site.allow).accepted
+
+
+def test_a_simulated_enclave_must_be_trusted_unless_messages_are_protected_by_themselves() -> None:
+    shares = {"channel": "Enclave()", "mechanism.arithmetic": "Reals()", "mechanism.dropouts": 0.0}
+    trusted: dict[str, dict[str, object]] = {
+        "geyer": GEYER,
+        "dp-fedsgd": shares,
+        "esmfl": {},
+        "dp-sgd": {"channel": "Enclave()"},
+    }
+    found = {name: server_draws_noise(methods.make(name, args)) for name, args in trusted.items()}
+    assert found == {"geyer": True, "dp-fedsgd": True, "esmfl": False, "dp-sgd": False}
 
 
 def test_noise_of_an_enclave_that_follows_from_a_seed_is_no_noise(tmp_path: Path) -> None:

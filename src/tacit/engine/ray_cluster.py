@@ -139,7 +139,9 @@ def _connect(address: str) -> None:
                 _init(address=address)
         else:
             _init(address=address)
-    except (ConnectionError, RuntimeError, ImportError) as error:
+    except ImportError as error:
+        raise UserError(f"Expected Ray's client to join {address}. Install it: pip install 'ray[client]'.") from error
+    except (ConnectionError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"Expected to join the Ray cluster at {address}, but: {reason}. {_token_advice()}") from error
 

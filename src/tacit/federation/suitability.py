@@ -115,10 +115,10 @@ def server_draws_noise(method: Method) -> bool:
     Noise that an enclave adds is not the server's, if sites verify the enclave. A simulated one proves nothing: who
     runs its machine, presumably the server, sees messages without noise, or with a single share of it.
     """
+    if isinstance(method.channel, Enclave):
+        return not method.channel.hardware and method.mechanism.requires != "anything"
     price = method.mechanism.price(0)
     noisy = not isinstance(price, Unproved) or price.noisy
-    if isinstance(method.channel, Enclave):
-        return noisy and not method.channel.hardware
     return noisy and (method.mechanism.requires in ("messages", "all messages") or _drawn_at_once(method.mechanism))
 
 

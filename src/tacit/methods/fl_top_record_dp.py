@@ -1,6 +1,7 @@
 """FL-TOP for records: only the weights with the largest gradients on public data are trained, with noise for records.
 
-Noise has the same size in every trained weight, and fewer of them have less of it in total, as in FL-TOP for clients.
+Few weights are few bytes. They are not more accurate at the same ε: equally tuned, `dp-fedsgd` with all weights is as
+good or better, and where noise is too much for a model, a smaller one is better than either (experiments/records).
 `fl-top-record-dp` takes one step a round with noise in shares, as `dp-fedsgd`; `fl-top-dp-sgd` trains at every client
 with all of the noise, as `dp-sgd`. The people in the public data are not protected.
 """
@@ -32,6 +33,9 @@ def fl_top_record_dp(
 ) -> Method:
     """FL-TOP with privacy for records: few weights are trained, with noise in shares on the sum of all records.
 
+    It sends less. At the same ε, `dp-fedsgd` with all weights was as accurate or more in every case that was measured,
+    within the range of three seeds.
+
     Args:
         ratio: the fraction of the weights that is trained and sent.
         rounds: number of rounds, a gradient step each.
@@ -60,7 +64,7 @@ def fl_top_dp_sgd(
     delta: float = 1e-5,
     noise: float | None = None,
 ) -> Method:
-    """FL-TOP with DP-SGD at every client: few weights are trained, so that there is less noise in total.
+    """FL-TOP with DP-SGD at every client: few weights are trained and sent, and only they get noise.
 
     Args:
         ratio: the fraction of the weights that is trained and sent.
