@@ -43,10 +43,15 @@ VALIDATION, PUBLIC = 2000, 100  # images of Fashion-MNIST
 Settings = dict[str, float]
 
 
-def two_layers() -> nn.Module:
+def two_layers(width: int = 200) -> nn.Module:
     """784-200-200-10: 199,210 weights."""
-    layers = [nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)]
+    layers = [nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
     return nn.Sequential(nn.Flatten(), *layers)
+
+
+def wide() -> nn.Module:
+    """784-1000-1000-10: 1,796,010 weights."""
+    return two_layers(1000)
 
 
 def small(pixels: int, hidden: int) -> Callable[[], nn.Module]:
@@ -78,6 +83,7 @@ CASES = {
     "fashion, 3000 records, ε = 1": Case("fashion", two_layers, 3000, 1.0),
     "fashion, 1000 records, ε = 0.5": Case("fashion", two_layers, 1000, 0.5),
     "fashion, 500 records, ε = 1": Case("fashion", two_layers, 500, 1.0),
+    "fashion, 1000 records, ε = 0.5, wide": Case("fashion", wide, 1000, 0.5),
 }
 SECOND: dict[str, tuple[Settings, Settings]] = {
     "all": ({"rounds": ROUNDS}, {"rounds": ROUNDS // 2}),

@@ -118,7 +118,7 @@ def until(condition: Callable[[], bool], problem: Callable[[], str]) -> None:
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ended before, or while this was read
         return False
 
 

@@ -1,5 +1,10 @@
-"""A site in an interpreter of its own: requests on standard input, replies on standard output."""
+"""Sites in processes of their own, forked from an interpreter that has nothing but the code: requests and replies.
 
+`site_process.py DESCRIPTOR=FILE ...`: for each site, the socket that this process inherits, and the site's file.
+"""
+
+import os
+import socket
 import sys
 from pathlib import Path
 
@@ -10,9 +15,9 @@ from tacit.federation.accepted_plan import seeded_secrets
 from tacit.federation.site_service import Site
 
 
-def main(path: Path, number: int) -> None:
+def serve(path: Path, number: int, link: socket.socket) -> None:
     site = Site.open(path, seeded_secrets(acme.SEED, number))
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    source, sink = link.makefile("rb"), link.makefile("wb")
     while size := source.read(8):
         verb = source.read(int.from_bytes(size, "little")).decode()
         reply = site.handle(verb, source.read(int.from_bytes(source.read(8), "little")))
@@ -20,5 +25,18 @@ def main(path: Path, number: int) -> None:
         sink.flush()
 
 
+def main(*sites: str) -> None:
+    children = []
+    for number, each in enumerate(sites):
+        descriptor, _, path = each.partition("=")
+        child = os.fork()
+        if child == 0:
+            serve(Path(path), number, socket.socket(fileno=int(descriptor)))
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(*sys.argv[1:])

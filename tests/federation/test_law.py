@@ -1,10 +1,12 @@
 """Law *federation*: in test mode, sites end bitwise where the simulation of the same method ends."""
 
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -108,7 +110,7 @@ EVERY_CHANNEL = ["plain", "secure-sum/semi_honest", "secure-sum/active_server"]
 
 
 @pytest.mark.usefixtures("single_waves")
-def test_sites_in_interpreters_of_their_own_end_there_too(tmp_path: Path) -> None:
+def test_sites_in_processes_of_their_own_end_there_too(tmp_path: Path) -> None:
     consortium = Consortium.at(tmp_path, 3, methods=list(FRESH))
     plans = [
         consortium.plan(name, f"{name}.toml", args=arguments(name, {"cohort": 3}), public="acme:public")
@@ -116,31 +118,33 @@ def test_sites_in_interpreters_of_their_own_end_there_too(tmp_path: Path) -> Non
     ]
     for plan in plans:
         consortium.accept(plan)
-    with ExitStack() as stack:
-        started = {name: stack.enter_context(interpreter(consortium, name)) for name in consortium.names}
+    with processes_of(consortium) as started:
         for plan in plans:
             assert torch.equal(played(plan, InProcess(started)).state.weights, simulated(plan, 3))
 
 
 @contextmanager
-def interpreter(consortium: Consortium, name: str) -> Iterator[Callable[[str, bytes], bytes]]:
-    """A site in an interpreter of its own, which has its file and nothing else of this process."""
-    script, number = Path(__file__).with_name("site_process.py"), consortium.names.index(name)
-    command = [sys.executable, str(script), str(consortium.home(name) / "site.toml"), str(number)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        to, back = process.stdin, process.stdout
+def processes_of(consortium: Consortium) -> Iterator[dict[str, Callable[[str, bytes], bytes]]]:
+    """Sites in processes of their own, each of which has its file and nothing else of this process."""
+    script = str(Path(__file__).with_name("site_process.py"))
+    pairs = {name: socket.socketpair() for name in consortium.names}
+    theirs = {name: there.fileno() for name, (_, there) in pairs.items()}
+    sites = [f"{number}={consortium.home(name) / 'site.toml'}" for name, number in theirs.items()]
+    with subprocess.Popen([sys.executable, script, *sites], pass_fds=tuple(theirs.values())) as process:
+        for _, there in pairs.values():
+            there.close()
+        yield {name: partial(handle, here.makefile("rwb")) for name, (here, _) in pairs.items()}
+        for here, _ in pairs.values():
+            here.shutdown(socket.SHUT_RDWR)
+            here.close()
+        assert process.wait(timeout=60) == 0
 
-        def handle(verb: str, request: bytes) -> bytes:
-            for part in (verb.encode(), request):
-                to.write(len(part).to_bytes(8, "little") + part)
-            to.flush()
-            return read_part(back)
 
-        yield handle
-        to.close()
-        process.wait(timeout=60)
+def handle(link: IO[bytes], verb: str, request: bytes) -> bytes:
+    for part in (verb.encode(), request):
+        link.write(len(part).to_bytes(8, "little") + part)
+    link.flush()
+    return read_part(link)
 
 
 def read_part(stream: IO[bytes]) -> bytes:

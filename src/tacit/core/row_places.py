@@ -22,7 +22,7 @@ class RowPlaces:
     """Collects the clients of all rows, then says where each row goes.
 
     Args:
-        folder: for temporary files, of about 40 bytes a row.
+        folder: for temporary files, of about 32 bytes a row.
         rows: how many rows will come.
     """
 
