@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from io import BufferedRWPair
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 import torch
@@ -140,12 +141,12 @@ def processes_of(consortium: Consortium) -> Iterator[dict[str, Callable[[str, by
         assert process.wait(timeout=60) == 0
 
 
-def handle(link: IO[bytes], verb: str, request: bytes) -> bytes:
+def handle(link: BufferedRWPair, verb: str, request: bytes) -> bytes:
     for part in (verb.encode(), request):
         link.write(len(part).to_bytes(8, "little") + part)
     link.flush()
     return read_part(link)
 
 
-def read_part(stream: IO[bytes]) -> bytes:
+def read_part(stream: BufferedRWPair) -> bytes:
     return stream.read(int.from_bytes(stream.read(8), "little"))
