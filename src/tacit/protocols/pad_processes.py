@@ -15,7 +15,7 @@ import numpy as np
 from tacit.errors import expect
 from tacit.protocols.secagg.pads import Vector, remove_pads
 
-MANY = 10**10  # numbers of pads: about ten seconds on one core, of which the start of processes takes one or two
+MANY = 10**10  # numbers of pads: five to ten seconds on one core, of which the start of processes takes one or two
 _PORTIONS = 4  # per process: they end at about the same time, and few vectors wait to be added
 
 
