@@ -37,6 +37,8 @@ from tacit.report.style import COLOURS, INK, plain, to_png
 METHODS = ("fl-std-dp", "fl-basic-dp", "fl-bas-3-dp", "fl-cs-dp", "fl-top-dp")
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 MOMENTUM = 0.9  # of FL-CS, as in the paper
+BESIDE = 1.035  # the factor between the points of two methods at one ε, so that their bars can be told apart
+KILOBYTES = (2, 5, 10, 20, 30, 50, 70, 100, 200, 500, 1000, 2000)  # on the axis
 
 
 def method_of(trial: Trial, problem: Problem, _: tacit.Task) -> tacit.Method:
@@ -65,25 +67,29 @@ def draw(made: list[Cell], problem: Problem, title: str) -> bytes:
     """Accuracy over ε, and over bytes: a point is a chosen setting, its bar the 95 % interval over seeds."""
     figure = Figure(figsize=(10, 4.6))
     left, right = figure.subplots(1, 2, sharey=True)
-    for colour, method in zip(COLOURS, METHODS, strict=False):
-        own = [cell for cell in made if cell.name == method]
+    for number, (colour, method) in enumerate(zip(COLOURS, METHODS, strict=False)):
+        own, beside = [cell for cell in made if cell.name == method], BESIDE ** (number - len(METHODS) // 2)
         means, halves = [cell.metric.mean for cell in own], [cell.metric.half or 0.0 for cell in own]
         style = {"capsize": 3, "marker": "o", "color": colour, "ms": 4}
-        left.errorbar([cell.epsilon for cell in own], means, halves, label=_short(method), **style)
+        left.errorbar([cell.epsilon * beside for cell in own], means, halves, label=_short(method), **style)
         right.errorbar([cell.kilobytes for cell in own], means, halves, linestyle="none", **style)
-        for cell in own:
-            right.annotate(f"{cell.epsilon:g}", (cell.kilobytes, cell.metric.mean), size=6, color=colour,
-                           xytext=(3, 3), textcoords="offset points")  # fmt: skip
-    for panel, label in ((left, "ε at δ = 1e-5, per client"), (right, "kB per client, up and down (numbers: ε)")):
+    for panel, label in (
+        (left, "ε at δ = 1e-5, per client"),
+        (right, "kB per client, up and down (a point for each ε)"),
+    ):
         panel.set_xscale("log")
         panel.set_xlabel(label, color=INK)
         panel.minorticks_off()
         plain(panel)
     left.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
     left.set_xlim(EPSILONS[0] / 1.3, EPSILONS[-1] * 1.3)
-    left.legend(frameon=False, fontsize=8.5, labelcolor="linecolor", loc="lower right")
+    low, high = min(cell.kilobytes for cell in made) / 1.2, max(cell.kilobytes for cell in made) * 1.2
+    shown = [kilobytes for kilobytes in KILOBYTES if low <= kilobytes <= high]
+    right.set_xticks(shown, [f"{kilobytes:g}" for kilobytes in shown])
+    right.set_xlim(low, high)
     left.set_title(problem.metric.replace("_", " "), loc="left", size=9.5, color=INK)
     figure.suptitle(title, size=12, color=INK, x=0.06, ha="left")
+    figure.legend(frameon=False, fontsize=8.5, labelcolor="linecolor", loc="upper right", ncols=len(METHODS))
     figure.tight_layout()
     return to_png(figure)
 
