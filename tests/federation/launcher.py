@@ -37,8 +37,8 @@ def launch(folder: Path, name: str, arguments: list[str]) -> None:
 def _number_streams_anew() -> None:
     """As an interpreter of its own does: NVFLARE draws the first number when it is imported.
 
-    A process that began with the same numbers as the one that it replaces would not be heard for half a minute: its
-    messages would count as repetitions.
+    If a process began with the same numbers as the one that it replaces, NVFLARE would take its messages for
+    repetitions and drop them, for half a minute.
     """
     stream_utils.sid_base = int(time.time() * 1e6) + random.randint(0, 10**6)
 
