@@ -19,7 +19,6 @@ themselves. Results are written after every trial, and a second call goes on whe
 """
 
 import itertools
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -32,9 +31,12 @@ from hospitals import DELTA, divided
 from torch import nn
 
 import tacit
-from tacit.core import Population, Samples, files
+from tacit.core import Population, Samples
 from tacit.pieces.codecs import FixedRandom, Select, Size
 from tacit.tasks.models import digits_mlp
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the module that all experiments share
+from trials import Result, TrialFile
 
 FILE = Path(__file__).parent / "few-weights.json"
 CLIENTS, RATE, ROUNDS, SEEDS = 5, 0.2, 20, (0, 1, 2)
@@ -125,7 +127,7 @@ def method_of(way: str, case: Case, settings: Settings, size: float) -> tacit.Me
     return method
 
 
-def trained(way: str, case: Case, settings: Settings, part: str, seed: int) -> dict[str, float]:
+def trained(way: str, case: Case, settings: Settings, part: str, seed: int) -> Result:
     """Metrics and ε of one run."""
     task = task_of(case.data, case.records, part, by_digits=way == "largest by digits")
     pixels = task.population.x[0].numel()
@@ -165,47 +167,51 @@ def choices(way: str) -> Iterator[Settings]:
         yield {"lr": lr, **second}
 
 
-@dataclass
-class Results:
-    """What was found so far."""
+@dataclass(frozen=True)
+class Trial:
+    """One run of a way: its case, its settings, what it is evaluated on, and its seed."""
 
-    found: dict[str, dict[str, float]]
+    case: str
+    way: str
+    settings: Settings
+    part: str
+    seed: int
 
-    def accuracy(self, way: str, name: str, settings: Settings, part: str, seed: int) -> float:
-        """The accuracy of a trial, which is run if it was not before."""
-        key = json.dumps([name, way, settings, part, seed], ensure_ascii=False)
-        if key not in self.found:
-            case = CASES[name]
-            alone = way == "public alone"
-            self.found[key] = (
-                {"accuracy": public_alone(case, seed)} if alone else trained(way, case, settings, part, seed)
-            )
-            text = json.dumps(self.found, indent=1, sort_keys=True, ensure_ascii=False)
-            files.write(FILE, (text + "\n").encode())  # whole, or not at all
-        return self.found[key]["accuracy"]
 
-    def line(self, way: str, name: str) -> str:
-        """The test accuracy of a way with the settings that are best in validation."""
-        if way == "public alone":
-            best, note = Settings(), ""
-        else:
-            settings = list(choices(way))
-            scores = [self.accuracy(way, name, each, "validation", 0) for each in settings]
-            best = settings[scores.index(max(scores))]
-            note = f", {best}, {max(scores):.3f} in validation"
-        tested = [self.accuracy(way, name, best, "test", seed) for seed in SEEDS]
-        return f"{way}: {statistics.mean(tested):.3f} ({min(tested):.3f} to {max(tested):.3f}){note}"
+def run(trial: Trial) -> Result:
+    """What a trial gives."""
+    case = CASES[trial.case]
+    if trial.way == "public alone":
+        return {"accuracy": public_alone(case, trial.seed)}
+    return trained(trial.way, case, trial.settings, trial.part, trial.seed)
+
+
+def line(file: TrialFile, way: str, name: str) -> str:
+    """The test accuracy of a way with the settings that are best in validation; what is missing is run."""
+
+    def accuracy(settings: Settings, part: str, seed: int) -> float:
+        trial = Trial(name, way, settings, part, seed)
+        return file.measure(trial, lambda: run(trial))["accuracy"]
+
+    best, note = Settings(), ""
+    if way != "public alone":
+        settings = list(choices(way))
+        scores = [accuracy(each, "validation", 0) for each in settings]
+        best = settings[scores.index(max(scores))]
+        note = f", {best}, {max(scores):.3f} in validation"
+    tested = [accuracy(best, "test", seed) for seed in SEEDS]
+    return f"{way}: {statistics.mean(tested):.3f} ({min(tested):.3f} to {max(tested):.3f}){note}"
 
 
 def main() -> None:
     """Run what is missing of some cases or of all, and print a line for each way."""
-    results = Results(json.loads(FILE.read_text()) if FILE.exists() else {})
+    file = TrialFile.open(FILE)
     for name in sys.argv[1:] or CASES:
         print(name, flush=True)
         for way in (*SECOND, "public alone"):
             if way == "largest by digits" and CASES[name].data == "digits":
                 continue
-            print(f"  {results.line(way, name)}", flush=True)
+            print(f"  {line(file, way, name)}", flush=True)
 
 
 if __name__ == "__main__":
