@@ -106,7 +106,7 @@ def test_the_totals_of_table_3_include_attestation() -> None:
     assert sum(last) == pytest.approx(52.6957)  # printed: 52.6757
 
 
-@pytest.mark.parametrize("what", ["table-1", "at-once", "table-2", "table-3", "figure-2", "figure-3"])
+@pytest.mark.parametrize("what", ["table-1", "at-once", "tuned-alike", "table-2", "table-3", "figure-2", "figure-3"])
 def test_every_row_builds_a_method_with_the_paper_s_settings(what: str) -> None:
     study = read_study(f"esmfl/{what}")
     for row in study.rows:
@@ -116,7 +116,7 @@ def test_every_row_builds_a_method_with_the_paper_s_settings(what: str) -> None:
         if what != "table-3":
             pruning = {"mnist": 50, "cifar-10": 100}[row.experiment.task]
             assert (method.sampler, method.rounds - method.trainer.warm_up) == (FixedSize(10), pruning)
-            assert row.source
+            assert row.source or what == "tuned-alike"  # some of its rows are not the paper's
 
 
 def test_the_printed_numbers() -> None:

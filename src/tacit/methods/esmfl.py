@@ -98,18 +98,21 @@ def masked_pruning(
     ramp: int | None = None,
     cohort: int = 10,
     pruning: Keep = PRUNING,
+    freeze_after: int | None = None,
     descent: Sgd = DESCENT,
     channel: Channel = ENCLAVE,
 ) -> Method:
     """Magnitude pruning, the baseline of ESMFL: clients train all weights and send the largest of each layer.
 
-    Args: those of ESMFL, as far as they apply.
+    Args: those of ESMFL, as far as they apply, and:
+        freeze_after: number of rounds, warm-up included, after which the mask of the aggregated model is frozen, as
+            ESMFL does; none: never, as in the paper.
 
     Reference: Lin, Wang, Li, Deng, Wang, Ding. ESMFL: Efficient and Secure Models for Federated Learning. NeurIPS 2020
     workshop, Section 2.3.
     """
     warm_up, ramp = _phases(rounds, warm_up, ramp)
-    trainer = MagnitudePrune(sgd=descent, keep=pruning, warm_up=warm_up, ramp=ramp)
+    trainer = MagnitudePrune(sgd=descent, keep=pruning, warm_up=warm_up, ramp=ramp, freeze_after=freeze_after)
     return _method("masked-pruning", trainer, rounds, cohort, channel)
 
 

@@ -180,11 +180,12 @@ def test_the_warm_up_is_plain_training() -> None:
     assert trainer.train(view, wave, now(5)).dense().count_nonzero(dim=1).tolist() == [186, 186]
 
 
-def test_with_a_frozen_mask_no_other_weights_move() -> None:
+@pytest.mark.parametrize("prune", [MagnitudePrune, AdmmPrune])
+def test_with_a_frozen_mask_no_other_weights_move(prune: type[MagnitudePrune] | type[AdmmPrune]) -> None:
     """Equal to masked training of the pruned model by the reference learner, and exactly zero elsewhere."""
     net, clients = double_cnn(), zoo.population((6, 6), dtype=torch.float64)
     wave, view = wave_of(net, clients), view_of(net)
-    trainer = AdmmPrune(sgd=ADMM_SGD, keep=KEEP, warm_up=1, freeze_after=3)
+    trainer = prune(sgd=ADMM_SGD, keep=KEEP, warm_up=1, freeze_after=3)
     free, frozen = (trainer.train(view, wave, now(index)).dense() for index in (2, 3))
     start = KEEP.project(view.weights, wave.shapes)
     mask = torch.cat([start.nonzero()[:, 0], _biases(wave.shapes)]).unique()
@@ -245,6 +246,7 @@ def test_the_penalty_coefficient() -> None:
         (lambda: AdmmPrune(sgd=ADMM_SGD, keep=KEEP, penalty=1.0), "penalty=1.0 in (0, 1)"),
         (lambda: AdmmPrune(sgd=ADMM_SGD, keep=KEEP, warm_up=-1), "warm_up=-1 >= 0"),
         (lambda: AdmmPrune(sgd=ADMM_SGD, keep=KEEP, warm_up=3, freeze_after=2), "freeze_after=2 >= warm_up=3"),
+        (lambda: MagnitudePrune(sgd=SGD, keep=KEEP, warm_up=3, freeze_after=2), "freeze_after=2 >= warm_up=3"),
         (lambda: AdmmPrune(sgd=ADMM_SGD, keep=KEEP, warm_up=3, ramp=4), "ramp=4 in [0, warm_up=3]"),
     ],
 )

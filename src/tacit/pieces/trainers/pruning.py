@@ -12,8 +12,8 @@ difference::
 A client's round starts at Z = Π(W), U = 0, repeats the three a few times, and sends Π(W). The penalty makes the client
 learn with the weights that remain what the others would have contributed.
 
-Each final projection still loses some of it. So after some rounds the mask may be frozen, as Zhang et al. freeze it
-before they retrain: only the weights that the aggregated model has are trained from then on.
+Each final projection still loses some of it. So after some rounds the mask may be frozen, with either trainer, as Zhang
+et al. freeze it before they retrain: only the weights that the aggregated model has are trained from then on.
 
 The penalty coefficient follows from one number that does not depend on model, learning rate or batch size: the fraction
 of the distance to Z − U that weights move per step. One gradient step on the penalty moves them by lr·ρ of the
@@ -25,6 +25,7 @@ Reference: Lin et al., ESMFL: Efficient and Secure Models for Federated Learning
 Systematic DNN Weight Pruning Framework using Alternating Direction Method of Multipliers, ECCV 2018.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -132,32 +133,40 @@ class Keep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MagnitudePrune:
-    """Train all weights, then send only the largest of each layer; the others are sent as zeros.
-
-    Args:
-        sgd: the local SGD. Its `sends` must be `weights`.
-        keep: how many weights of each layer are sent.
-        warm_up: number of rounds before full pruning.
-        ramp: how many of the last rounds of the warm-up already prune, each keeping fewer weights than the one before
-            (`Keep.progress`); in the rounds before, clients send whole models.
-    """
+class _Prune(ABC):
+    """Warm-up, gradual and full pruning, and finally a frozen mask: what both ways of pruning have in common."""
 
     sgd: Sgd
     keep: Keep
     warm_up: int = 0
     ramp: int = 0
+    freeze_after: int | None = None
     sends: ClassVar[Payload] = "weights"
     masked: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_pruning(self.sgd, self.warm_up, self.ramp)
+        expect(self.sgd.sends == "weights", "sgd to send weights: updates of a sparse model are not sparse")
+        expect(self.warm_up >= 0, f"warm_up={self.warm_up} >= 0")
+        expect(0 <= self.ramp <= self.warm_up, f"ramp={self.ramp} in [0, warm_up={self.warm_up}]")
+        expect(
+            self.freeze_after is None or self.freeze_after >= self.warm_up,
+            f"freeze_after={self.freeze_after} >= warm_up={self.warm_up}",
+            "There is no mask to freeze before the end of the warm-up.",
+        )
+
+    @abstractmethod
+    def solve(self, view: View, data: Wave, now: ClientRound, keep: Keep) -> Tensor:
+        """Every client's trained weights, not yet pruned, (clients, dim)."""
 
     def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
-        rows = self.sgd.train(view, data, now)
+        """One pruned row per client; before the ramp, whole models."""
         keep = self.keep.at_round(now.index, warm_up=self.warm_up, ramp=self.ramp)
-        return rows if keep is None else DenseRows(keep.project(rows.dense(), data.shapes))
+        if keep is None:
+            return self.sgd.train(view, data, now)
+        if self.freeze_after is not None and now.index >= self.freeze_after:
+            return self._train_masked(view, data, now)
+        return DenseRows(keep.project(self.solve(view, data, now, keep), data.shapes))
 
     def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
         return self.keep.layer_counts(shapes)
@@ -166,9 +175,33 @@ class MagnitudePrune:
         """After the warm-up, the model pruned to as many weights as a client sends."""
         return {"pruned": self.keep.project(state.weights, state.shapes)} if state.round > self.warm_up else {}
 
+    def _train_masked(self, view: View, data: Wave, now: ClientRound) -> Rows:
+        """One row per client, trained under the frozen mask."""
+        start = self.keep.project(view.weights, data.shapes)
+        mask = self.keep.mask(start, data.shapes)
+        return DenseRows(data.descend(start, replace(self.sgd.descent(now), mask=mask)).dense() + start)
+
 
 @dataclass(frozen=True, kw_only=True)
-class AdmmPrune:
+class MagnitudePrune(_Prune):
+    """Train all weights, then send only the largest of each layer; the others are sent as zeros.
+
+    Args:
+        sgd: the local SGD. Its `sends` must be `weights`.
+        keep: how many weights of each layer are sent.
+        warm_up: number of rounds before full pruning.
+        ramp: how many of the last rounds of the warm-up already prune, each keeping fewer weights than the one before
+            (`Keep.progress`); in the rounds before, clients send whole models.
+        freeze_after: number of rounds, warm-up included, after which the mask is frozen: clients then train only the
+            largest weights of the model that they receive. None: never.
+    """
+
+    def solve(self, view: View, data: Wave, now: ClientRound, keep: Keep) -> Tensor:
+        return self.sgd.train(view, data, now).dense()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmmPrune(_Prune):
     """ADMM pruning: train towards few weights and send only these, at most as many per layer as `keep` allows.
 
     Args:
@@ -185,40 +218,18 @@ class AdmmPrune:
             every epoch.
     """
 
-    sgd: Sgd
-    keep: Keep
-    warm_up: int = 0
-    ramp: int = 0
-    freeze_after: int | None = None
     penalty: float = 0.01
     updates: int | None = None
-    sends: ClassVar[Payload] = "weights"
-    masked: ClassVar[bool] = False
-    chooses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_pruning(self.sgd, self.warm_up, self.ramp)
+        super().__post_init__()
         expect(0 < self.penalty < 1, f"penalty={self.penalty} in (0, 1)")
-        expect(
-            self.freeze_after is None or self.freeze_after >= self.warm_up,
-            f"freeze_after={self.freeze_after} >= warm_up={self.warm_up}",
-            "There is no mask to freeze before the end of the warm-up.",
-        )
         length, updates = self.sgd.steps or self.sgd.epochs or 0, self.updates
         if updates is None:
             expect(self.sgd.epochs is not None, "updates to be given for training in steps", "Give updates or epochs.")
         else:
             fits = updates >= 1 and length % updates == 0
             expect(fits, f"updates={updates} to divide the {length} steps or epochs of a round")
-
-    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
-        """One pruned row per client; before the ramp, whole models."""
-        keep = self.keep.at_round(now.index, warm_up=self.warm_up, ramp=self.ramp)
-        if keep is None:
-            return self.sgd.train(view, data, now)
-        if self.freeze_after is not None and now.index >= self.freeze_after:
-            return self._train_masked(view, data, now)
-        return DenseRows(keep.project(self.solve(view, data, now, keep), data.shapes))
 
     def solve(self, view: View, data: Wave, now: ClientRound, keep: Keep) -> Tensor:
         """Every client's W after the last update, close to a pruned model but not yet pruned, (clients, dim)."""
@@ -244,19 +255,6 @@ class AdmmPrune:
             0.25
         """
         return self.penalty * (1 - self.sgd.momentum) / lr
-
-    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
-        return self.keep.layer_counts(shapes)
-
-    def variants(self, state: State) -> Mapping[str, Tensor]:
-        """After the warm-up, the model pruned to as many weights as a client sends."""
-        return {"pruned": self.keep.project(state.weights, state.shapes)} if state.round > self.warm_up else {}
-
-    def _train_masked(self, view: View, data: Wave, now: ClientRound) -> Rows:
-        """One row per client, trained under the frozen mask."""
-        start = self.keep.project(view.weights, data.shapes)
-        mask = self.keep.mask(start, data.shapes)
-        return DenseRows(data.descend(start, replace(self.sgd.descent(now), mask=mask)).dense() + start)
 
     @property
     def _updates(self) -> int:
@@ -287,12 +285,6 @@ def allocate(total: int, sizes: Sequence[int], power: float) -> list[int]:
     for layer in by_remainder[: max(total - sum(counts), 0)]:
         counts[layer] = min(counts[layer] + 1, sizes[layer])
     return counts
-
-
-def _check_pruning(sgd: Sgd, warm_up: int, ramp: int) -> None:
-    expect(sgd.sends == "weights", "sgd to send weights: updates of a sparse model are not sparse")
-    expect(warm_up >= 0, f"warm_up={warm_up} >= 0")
-    expect(0 <= ramp <= warm_up, f"ramp={ramp} in [0, warm_up={warm_up}]")
 
 
 def _largest(part: Tensor, count: int | None) -> Tensor:
