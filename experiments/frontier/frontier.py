@@ -3,6 +3,8 @@
     python experiments/frontier/frontier.py covid-mx                          run what is missing, print and draw it
     python experiments/frontier/frontier.py fashion-mnist --epsilons 1 4      only these ε
     python experiments/frontier/frontier.py covid-mx --show                   print and draw what there is
+    python experiments/frontier/frontier.py fashion-mnist-cnn --epsilons 1    the paper's CNN at the settings that the
+                                                                              small network of fashion-mnist has chosen
 
 How all methods are tuned is in `tuning.py`. Results are written after every trial, and a second call goes on where the
 first one stopped.
@@ -11,25 +13,9 @@ first one stopped.
 import argparse
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 from matplotlib.figure import Figure
-from tuning import (
-    DELTA,
-    DRAWS,
-    NAMES,
-    PROBLEMS,
-    TRIALS,
-    Cell,
-    Contender,
-    Problem,
-    Trial,
-    TrialFile,
-    cells,
-    complete,
-    differences,
-    table,
-)
+from tuning import DELTA, DRAWS, NAMES, PROBLEMS, TRIALS, Cell, Contender, Problem, Results, Trial, differences, table
 
 import tacit
 from tacit.report.style import COLOURS, INK, plain, to_png
@@ -107,15 +93,15 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, choices=EPSILONS, default=EPSILONS, help="run only these")
     parser.add_argument("--show", action="store_true", help="run nothing")
     args = parser.parse_args()
-    path, problem = Path(__file__).parent / f"{args.problem}.json", PROBLEMS[args.problem]
-    file = TrialFile.open(path)
+    results = Results.open(args.problem, args.trials)
     if not args.show:
-        pairs = [*itertools.product((CONTENDERS[name] for name in args.methods), args.epsilons)]
-        complete(file, problem, args.trials, pairs)
-    made = cells(file, problem, args.trials, CONTENDERS.values(), EPSILONS)
-    print(table(made, problem.metric), differences(made, "fl-top-dp"), sep="\n\n")
+        results.complete([*itertools.product((CONTENDERS[name] for name in args.methods), args.epsilons)])
+    made = results.cells(CONTENDERS.values(), EPSILONS)
+    print(table(made, results.problem.metric), differences(made, "fl-top-dp"), sep="\n\n")
+    if not made:
+        raise SystemExit("Nothing to draw yet: call this without --show.")
     title = f"{args.problem}: equally tuned, {args.trials} trials each"
-    path.with_suffix(".png").write_bytes(draw(made, problem, title))
+    results.file.path.with_suffix(".png").write_bytes(draw(made, results.problem, title))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ class Problem:
         metric: by which settings are chosen.
         validation: the fraction of the held-out samples on which they are chosen.
         rounds: the numbers of rounds to choose from.
-        hidden: units of a hidden layer of its network.
+        hidden: units of a hidden layer of its network; None: the network is as the task has it.
+        tuned_as: the problem whose trials choose its settings, where it is too large for trials of its own.
     """
 
     task: str
@@ -61,14 +62,16 @@ class Problem:
     metric: str
     validation: float
     rounds: tuple[int, ...]
-    hidden: int
+    hidden: int | None
+    tuned_as: str | None = None
 
     def parts(self) -> dict[str, tacit.Task]:
         """The task with the validation part and with the test part of its held-out samples."""
         task = tacit.tasks.make_task(self.task, **self.task_args)
         owned = Population.of([task.population[client] for client in range(len(task.population))])
         task = replace(task, clients=owned)  # without the samples of nobody, of which every run would take a digest
-        task = replace(task, model=partial(task.model, hidden=self.hidden))
+        if self.hidden is not None:
+            task = replace(task, model=partial(task.model, hidden=self.hidden))
         return dict(zip(("validation", "test"), divided(task, self.validation), strict=True))
 
 
@@ -92,6 +95,12 @@ PROBLEMS = {
         hidden=32,
     ),
 }
+PROBLEMS["fashion-mnist-cnn"] = replace(
+    PROBLEMS["fashion-mnist"],
+    task_args={"clients": 6000, "samples": 10, "public": 10, "model": "mcmahan-cnn"},
+    hidden=None,
+    tuned_as="fashion-mnist",
+)
 
 
 @dataclass(frozen=True)
@@ -228,37 +237,9 @@ def balanced_accuracy(model: torch.nn.Module, parts: Mapping[str, tacit.Task]) -
     return 0.5 * float(above[positive].double().mean() + (~above[~positive]).double().mean())
 
 
-def chosen(file: TrialFile, problem: Problem, contender: Contender, epsilon: float, trials: int) -> Trial | None:
-    """The best of a contender's trials on the validation part; None: not all of them have been made."""
-    made = contender.tuning(epsilon, trials, problem)
-    if any(file.get(trial) is None for trial in made):
-        return None
-    return max(made, key=lambda trial: (file.get(trial) or {}).get(problem.metric, float("-inf")))
-
-
 def finals(best: Trial) -> list[Trial]:
     """The chosen settings on the test part, with every seed."""
     return [replace(best, part="test", seed=seed) for seed in SEEDS]
-
-
-def complete(file: TrialFile, problem: Problem, trials: int, pairs: Sequence[tuple[Contender, float]]) -> None:
-    """Make all trials that are missing: first those of tuning, number by number, then the chosen ones."""
-    parts = problem.parts()
-
-    def measure(trial: Trial, contender: Contender) -> None:
-        if file.get(trial) is None:
-            found = file.measure(trial, lambda: run(trial, contender, problem, parts))
-            shown = {name: round(value, 4) for name, value in found.items()}
-            print(f"{len(file.found)}: {trial} {shown}", flush=True)
-
-    for number in range(trials):
-        for contender, epsilon in pairs:
-            measure(contender.tuning(epsilon, trials, problem)[number], contender)
-    for seed in range(len(SEEDS)):
-        for contender, epsilon in pairs:
-            best = chosen(file, problem, contender, epsilon, trials)
-            assert best is not None  # all of its trials have been made
-            measure(finals(best)[seed], contender)
 
 
 @dataclass(frozen=True)
@@ -294,19 +275,65 @@ class Cell:
         )
 
 
-def cells(
-    file: TrialFile, problem: Problem, trials: int, contenders: Iterable[Contender], epsilons: Sequence[float]
-) -> list[Cell]:
-    """All that are finished."""
-    made = []
-    for contender, epsilon in itertools.product(contenders, epsilons):
-        best = chosen(file, problem, contender, epsilon, trials)
-        found = [file.get(trial) for trial in finals(best)] if best else []
-        done = tuple(result for result in found if result is not None and problem.metric in result)
-        if best is not None and done:
-            values = tuple(result[problem.metric] for result in done)
-            made.append(Cell(contender.name, epsilon, dict(best.settings), values, done))
-    return made
+@dataclass(frozen=True)
+class Results:
+    """The trials of a problem that were made so far.
+
+    Attributes:
+        problem: what is trained.
+        file: its trials.
+        tuning: those that choose its settings: its own, or another problem's.
+        trials: how many settings of a contender are tried at every ε.
+    """
+
+    problem: Problem
+    file: TrialFile
+    tuning: TrialFile
+    trials: int
+
+    @classmethod
+    def open(cls, name: str, trials: int, kind: str = "") -> "Results":
+        """Those of a problem, in the files of this folder."""
+        problem, folder = PROBLEMS[name], Path(__file__).parent
+        file, tuning = (TrialFile.open(folder / f"{each}{kind}.json") for each in (name, problem.tuned_as or name))
+        return cls(problem, file, tuning if problem.tuned_as else file, trials)
+
+    def chosen(self, contender: Contender, epsilon: float) -> Trial | None:
+        """The best of a contender's trials on the validation part; None: not all of them have been made."""
+        made = contender.tuning(epsilon, self.trials, self.problem)
+        if any(self.tuning.get(trial) is None for trial in made):
+            return None
+        return max(made, key=lambda trial: (self.tuning.get(trial) or {}).get(self.problem.metric, float("-inf")))
+
+    def complete(self, pairs: Sequence[tuple[Contender, float]]) -> None:
+        """Make all trials that are missing: first those of tuning, number by number, then the chosen ones."""
+        parts = self.problem.parts()
+        own = range(self.trials) if self.tuning is self.file else ()
+        for number, (contender, epsilon) in itertools.product(own, pairs):
+            self._measure(contender.tuning(epsilon, self.trials, self.problem)[number], contender, parts)
+        for seed, (contender, epsilon) in itertools.product(range(len(SEEDS)), pairs):
+            best = self.chosen(contender, epsilon)
+            if best is None:  # not of this problem's own, which have been made
+                raise SystemExit(f"Run `frontier.py {self.problem.tuned_as} --epsilons {epsilon:g}` first: it chooses.")
+            self._measure(finals(best)[seed], contender, parts)
+
+    def _measure(self, trial: Trial, contender: Contender, parts: Mapping[str, tacit.Task]) -> None:
+        if self.file.get(trial) is None:
+            found = self.file.measure(trial, lambda: run(trial, contender, self.problem, parts))
+            shown = {name: round(value, 4) for name, value in found.items()}
+            print(f"{len(self.file.found)}: {trial} {shown}", flush=True)
+
+    def cells(self, contenders: Iterable[Contender], epsilons: Sequence[float]) -> list[Cell]:
+        """All that are finished."""
+        made = []
+        for contender, epsilon in itertools.product(contenders, epsilons):
+            best = self.chosen(contender, epsilon)
+            found = [self.file.get(trial) for trial in finals(best)] if best else []
+            done = tuple(result for result in found if result is not None and self.problem.metric in result)
+            if best is not None and done:
+                values = tuple(result[self.problem.metric] for result in done)
+                made.append(Cell(contender.name, epsilon, dict(best.settings), values, done))
+        return made
 
 
 def table(made: Sequence[Cell], metric: str) -> str:

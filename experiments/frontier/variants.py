@@ -13,27 +13,11 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import ClassVar
 
 from frontier import CONTENDERS, method_of
 from torch import Tensor
-from tuning import (
-    COHORT,
-    DELTA,
-    NAMES,
-    PROBLEMS,
-    TRIALS,
-    Contender,
-    Problem,
-    Trial,
-    TrialFile,
-    cells,
-    complete,
-    differences,
-    table,
-    train,
-)
+from tuning import COHORT, DELTA, NAMES, TRIALS, Contender, Problem, Results, Trial, differences, table, train
 
 import tacit
 from tacit.core import Population, Round, State, Wave
@@ -189,21 +173,19 @@ BESIDE = {
 def main() -> None:
     """Run what is missing, unless only `--show` is asked for, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("problem", choices=PROBLEMS)
+    parser.add_argument("problem", choices=MASKS)
     parser.add_argument("question", choices=QUESTIONS)
     parser.add_argument("--trials", type=int, default=TRIALS, help=f"settings of each (default: {TRIALS})")
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS, help="run only these")
     parser.add_argument("--show", action="store_true", help="run nothing")
     args = parser.parse_args()
-    here, problem = Path(__file__).parent, PROBLEMS[args.problem]
-    file, frontier = (TrialFile.open(here / f"{args.problem}{end}.json") for end in ("-variants", ""))
+    results, frontier = (Results.open(args.problem, args.trials, kind) for kind in ("-variants", ""))
     contenders = QUESTIONS[args.question](args.problem)
     if not args.show:
-        complete(file, problem, args.trials, [*itertools.product(contenders, args.epsilons)])
-    made = cells(file, problem, args.trials, contenders, args.epsilons)
+        results.complete([*itertools.product(contenders, args.epsilons)])
     beside = [CONTENDERS[name] for name in BESIDE[args.question]]
-    made += cells(frontier, problem, args.trials, beside, args.epsilons)
-    print(table(made, problem.metric), differences(made, "fl-top-dp"), sep="\n\n")
+    made = results.cells(contenders, args.epsilons) + frontier.cells(beside, args.epsilons)
+    print(table(made, results.problem.metric), differences(made, "fl-top-dp"), sep="\n\n")
 
 
 if __name__ == "__main__":
