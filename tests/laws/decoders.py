@@ -18,12 +18,10 @@ import struct
 import sys
 import tarfile
 import tempfile
-import time
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +29,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, too
 
+from laws.fuzzing import BYTES, TEXT, Decoder, Mutate, fuzz, in_file, with_file
 from laws.mutations import Chance, change_bytes, change_tokens, nest
+from laws.party_decoders import party_decoders
 from tacit import methods
 from tacit.core import Budget, ClientMemory, DenseRows, Key, Messages, Round, State
 from tacit.core.client_half import read_broadcast
@@ -42,21 +42,13 @@ from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.core.serialization import read_toml
 from tacit.core.server_half import broadcast, pack_broadcast
 from tacit.core.state import FrameFormat
-from tacit.errors import TacitError
-from tacit.federation import messages as site_messages
-from tacit.federation.federation_plan import read_plan
-from tacit.federation.journal import AuditLog, read_journal
-from tacit.federation.site_directory import Directory, read_directory
-from tacit.federation.site_files import read_site
 from tacit.papers.comparison import Comparison
 from tacit.papers.study import read_study
 from tacit.pieces.channels import SecureSum
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.release_json import canonical, from_json, to_json
-from tacit.protocols.attestation import AttestationPolicy, verify_quote
-from tacit.protocols.attestation.evidence import Evidence, QuoteKind
-from tacit.protocols.crypto import public_identity
+from tacit.protocols.attestation import AttestationPolicy
 from tacit.report.pictures import Strip
 from tacit.runs import checkpoint, guarantee_file
 from tacit.runs import experiment as experiments
@@ -67,80 +59,8 @@ from tacit.tasks.formats import image_records, parse_csv, parse_idx, unpack
 from tacit.tasks.writers import read_leaf
 from tacit.wire import frames, indices
 from tacit.wire.frames import FrameKind, Part
-from tacit.wire.packing import Reader, pack_chunk, pack_number, pack_subset, pack_table
+from tacit.wire.packing import Reader, pack_chunk, pack_subset, pack_table
 from tacit.wire.sparse import Compact, Csr
-
-MAX_SECONDS = 1.0
-MAX_MEMORY = 1 << 30
-Mutate = Callable[[Chance, bytes], bytes]
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """A decoder, inputs that it accepts, and how they are changed."""
-
-    name: str
-    decode: Callable[[bytes], object]
-    samples: Sequence[bytes]
-    mutations: Sequence[Mutate]
-
-
-@dataclass
-class Outcome:
-    """What happened to the inputs of a decoder."""
-
-    inputs: int = 0
-    refused: int = 0
-    slowest: float = 0.0
-    memory: int = 0
-    foreign: tuple[str, ...] = ()
-
-    @property
-    def clean(self) -> bool:
-        return not self.foreign and self.slowest <= MAX_SECONDS and self.memory <= MAX_MEMORY
-
-
-def fuzz(decoder: Decoder, seed: int, inputs: int) -> Outcome:
-    """Decode the samples, which must be accepted, and this many changed ones."""
-    for sample in decoder.samples:
-        decoder.decode(sample)
-    chance, outcome, before = Chance(f"{seed} {decoder.name}"), Outcome(), _peak()
-    for number in range(inputs):
-        data = chance.choice(decoder.mutations)(chance, chance.choice(decoder.samples))
-        error, seconds = _decode(decoder, data)
-        if seconds > MAX_SECONDS / 2:  # perhaps something else kept the machine busy
-            seconds = min(seconds, _decode(decoder, data)[1])
-        outcome.slowest = max(outcome.slowest, seconds)
-        outcome.refused += isinstance(error, TacitError)
-        if error is not None and not (isinstance(error, TacitError) and str(error)):
-            found = f"{type(error).__name__}: {str(error)[:300]} for {data[:300]!r}"
-            outcome.foreign += (f"input {number}: {found}",)
-    outcome.inputs, outcome.memory = inputs, _peak() - before
-    return outcome
-
-
-def _decode(decoder: Decoder, data: bytes) -> tuple[BaseException | None, float]:
-    """The error that the decoder raised, and the seconds it took."""
-    began = time.perf_counter()
-    try:
-        decoder.decode(data)
-    except BaseException as error:  # whatever it is
-        return error, time.perf_counter() - began
-    return None, time.perf_counter() - began
-
-
-def _peak() -> int:
-    """The most address space that this process has had, in bytes; also memory that was reserved but never touched."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return 0
-    found = re.search(r"VmPeak:\s+(\d+) kB", status.read_text())
-    return int(found[1]) * 1024 if found else 0
-
-
-# --- mutations ---
-
-BYTES, TEXT = (change_bytes,), (change_tokens, change_tokens, change_bytes, nest)
 
 
 def sealed_frame(chance: Chance, data: bytes) -> bytes:
@@ -195,7 +115,7 @@ def _unzip(data: bytes) -> dict[str, bytes]:
 
 def _zip(members: dict[str, bytes]) -> bytes:
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
     return stream.getvalue()
@@ -213,7 +133,7 @@ def flagged_zip(chance: Chance, data: bytes) -> bytes:
 
 def rechained_ledger(chance: Chance, data: bytes) -> bytes:
     """A ledger whose rows change and whose hash chain is right, as somebody makes it who can write the file."""
-    with _in_file("ledger.db", data) as path:
+    with in_file("ledger.db", data) as path:
         connection = sqlite3.connect(path, isolation_level=None)
         try:
             rows = [body for (body,) in connection.execute("SELECT body FROM rows ORDER BY number")]
@@ -245,7 +165,7 @@ _STATEMENTS = [
 
 def infinite_view(_: Chance, data: bytes) -> bytes:
     """A ledger whose table of rows is a view without end."""
-    with _in_file("ledger.db", data) as path:
+    with in_file("ledger.db", data) as path:
         connection = sqlite3.connect(path, isolation_level=None)
         connection.execute("DROP TABLE rows")
         connection.execute(
@@ -254,38 +174,6 @@ def infinite_view(_: Chance, data: bytes) -> bytes:
         )
         connection.close()
         return path.read_bytes()
-
-
-# --- decoders ---
-
-
-class _in_file:  # noqa: N801, used as a function
-    """Bytes in a file of this name, in memory where that is possible."""
-
-    def __init__(self, name: str, data: bytes) -> None:
-        self.path = Path(_folder().name, name)
-        self.path.write_bytes(data)
-
-    def __enter__(self) -> Path:
-        return self.path
-
-    def __exit__(self, *_: object) -> None:
-        for path in self.path.parent.iterdir():
-            path.unlink()
-
-
-@functools.cache
-def _folder() -> "tempfile.TemporaryDirectory[str]":
-    memory = Path("/dev/shm")
-    return tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
-
-
-def _with_file(name: str, decode: Callable[[Path], object]) -> Callable[[bytes], object]:
-    def run(data: bytes) -> object:
-        with _in_file(name, data) as path:
-            return decode(path)
-
-    return run
 
 
 def _wire() -> Iterator[Decoder]:
@@ -386,22 +274,22 @@ def _run_files() -> Iterator[Decoder]:
         "codebook": {"numbers": {"age": [20.0, 90.0]}, "categories": {"sex": ["", "f"]}, "indicators": ["age"]},
     }  # fmt: skip
     encoded = json.dumps({"encoder": encoder, "preprocessing": {"source": "private", "detail": "ages."}}).encode()
-    yield Decoder("encoded rows", _with_file("table.json", lambda path: encoded_rows(path.parent)), [encoded], TEXT)
+    yield Decoder("encoded rows", with_file("table.json", lambda path: encoded_rows(path.parent)), [encoded], TEXT)
     proved = Guarantee(epsilon=1.5, delta=1e-5, rounds=3, adjacency="zero-out", not_covered=("This.",))
     leaked = LeakageGuarantee(leakage=2.4, per_round=0.4, radius=0.05, rounds=6)
     guarantees = []
-    with _in_file("g", b"") as path:
+    with in_file("g", b"") as path:
         for each in (proved, leaked):
             guarantee_file.write(path, each)
             guarantees.append(path.read_bytes())
     yield Decoder("guarantee", functools.partial(guarantee_file.parse, file=Path("g")), guarantees, TEXT)
     state = State(3, torch.rand(20), {"server/momentum": torch.rand(20), "n": torch.tensor(3)})
-    with _in_file("c", b"") as path:
+    with in_file("c", b"") as path:
         checkpoint.write(path, state)
         written = path.read_bytes()
-    yield Decoder("checkpoint", _with_file("c", checkpoint.read), [written], (change_bytes, sealed_checkpoint))
+    yield Decoder("checkpoint", with_file("c", checkpoint.read), [written], (change_bytes, sealed_checkpoint))
     yield Decoder(
-        "ledger", _with_file("l.db", _open_ledger), [_ledger()], (change_bytes, rechained_ledger, infinite_view)
+        "ledger", with_file("l.db", _open_ledger), [_ledger()], (change_bytes, rechained_ledger, infinite_view)
     )
     release = canonical(to_json(Release(Gaussian(1.5), sampling=Sampling("poisson", 0.1)))).encode()
     old = b'{"kind":"poisson","rate":0.1,"event":{"kind":"repeated","count":3,"event":{"kind":"gaussian","noise":2.0}}}'
@@ -421,7 +309,7 @@ def _open_ledger(path: Path) -> object:
 
 
 def _ledger() -> bytes:
-    with _in_file("new.db", b"") as path:
+    with in_file("new.db", b"") as path:
         with Ledger.open(path, Budget(8, 1e-3)) as ledger:
             for number in range(1, 4):
                 entry = ledger.reserve("run", number, Release(Gaussian(2.0), sampling=Sampling("poisson", 0.1)))
@@ -434,15 +322,15 @@ def _texts() -> Iterator[Decoder]:
         b'method = "fl-std"\ntask = "digits"\nseeds = [0, 1]\n'
         b"[args]\nrounds = 5\ndescent.lr = 0.5\n[task-args]\nclients = 60\n"
     )
-    yield Decoder("experiment", _with_file("e.toml", _check_experiment), [experiment], TEXT)
+    yield Decoder("experiment", with_file("e.toml", _check_experiment), [experiment], TEXT)
     study = (
         b'title = "T"\ncolumns = ["accuracy"]\n[[rows]]\nname = "a"\nmethod = "fedavg"\nseeds = [0, 1]\n'
         b'args = { rounds = 3 }\nfast = { args = { rounds = 1 } }\n[figure]\ny = ["accuracy"]\nlog = ["accuracy"]\n'
     )
-    yield Decoder("study", _with_file("s.toml", lambda path: read_study("a/b", {"a/b": path})), [study], TEXT)
+    yield Decoder("study", with_file("s.toml", lambda path: read_study("a/b", {"a/b": path})), [study], TEXT)
     policy = b'measurements = ["00ff"]\nsigners = []\nstatuses = ["UpToDate"]\n'
     read_policy = functools.partial(read_toml, kind=AttestationPolicy)
-    yield Decoder("policy", _with_file("p.toml", read_policy), [policy], TEXT)
+    yield Decoder("policy", with_file("p.toml", read_policy), [policy], TEXT)
     texts = [repr(methods.make(name)).encode() for name in ("fedavg", "geyer", "esmfl")]
     yield Decoder("method text", lambda data: build(data.decode("utf-8", "replace")), texts, TEXT)
     options = (
@@ -498,7 +386,7 @@ def _data() -> Iterator[Decoder]:
     }
     for name, data in packed.items():
         read = functools.partial(unpack, member="batch.bin", limit=limit)
-        yield Decoder(f"file {name[1:]}", _with_file(name, read), [data], changes[name])
+        yield Decoder(f"file {name[1:]}", with_file(name, read), [data], changes[name])
     idx = struct.pack(">BBBB2I", 0, 0, 8, 2, 3, 4) + bytes(12)
     yield Decoder(
         "idx", functools.partial(parse_idx, name="idx"), [idx, idx[:2] + b"\x0c\x01\0\0\0\1" + bytes(4)], BYTES
@@ -512,7 +400,7 @@ def _data() -> Iterator[Decoder]:
         "own table", functools.partial(parse_table, name="t"), [own, table, own.decode().encode("utf-16")], edits
     )
     leaf = {"users": ["w"], "user_data": {"w": {"x": [[0.5] * 784] * 2, "y": [1, 61]}}, "num_samples": [2]}
-    yield Decoder("leaf", _with_file("l.json", lambda path: read_leaf(path.parent)), [json.dumps(leaf).encode()], TEXT)
+    yield Decoder("leaf", with_file("l.json", lambda path: read_leaf(path.parent)), [json.dumps(leaf).encode()], TEXT)
 
 
 def _opened_population(data: bytes) -> object:
@@ -540,59 +428,9 @@ def _npz() -> bytes:
     return stream.getvalue()
 
 
-def _quotes() -> Iterator[Decoder]:
-    evidence = Evidence(QuoteKind.SIMULATION, b"quote", b"{}", bytes(32), bytes(32), bytes(32), bytes(32), (bytes(32),))
-    yield Decoder("evidence", lambda data: Evidence.read(Reader(data)), [evidence.pack()], BYTES)
-    samples = Path(__file__).resolve().parents[1] / "protocols" / "attestation" / "samples"
-    quote, collateral = (samples / "sgx_quote").read_bytes(), (samples / "sgx_quote_collateral.json").read_bytes()
-    policy = AttestationPolicy(measurements=("00",))
-
-    def verify(data: bytes) -> object:
-        size, rest = struct.unpack_from("<I", data)[0] if len(data) >= 4 else 0, data[4:]
-        return verify_quote(QuoteKind.SGX, rest[:size], rest[size:], policy, 1_751_371_200, None)
-
-    yield Decoder("quote", verify, [pack_number(len(quote)) + quote + collateral], (change_bytes, change_tokens))
-
-
-def _federation() -> Iterator[Decoder]:
-    identity = bytes(range(32))
-    session, known = bytes(32), {0: public_identity(identity)}
-    asked = site_messages.SiteRequest(bytes(32), bytes(16), 3, 1, (0, 1, 2), b"frame", b"first", bytes(32), b"talk")
-    read_asked = functools.partial(site_messages.read_request, kind=site_messages.SiteRequest)
-    yield Decoder("site request", read_asked, [site_messages.pack(asked)], BYTES)
-    read_talk = functools.partial(site_messages.read_request, kind=site_messages.Talk)
-    yield Decoder("site talk", read_talk, [site_messages.pack(site_messages.Talk(bytes(32), session, b"r"))], BYTES)
-    replies = [
-        site_messages.pack(site_messages.signed_answer("talk", session, 0, b"body", identity)),
-        site_messages.pack(site_messages.signed_refusal("talk", session, 0, ("policy", "No."), identity)),
-    ]
-    read = functools.partial(site_messages.read_reply, verb="talk", session=session, site=0, identities=known)
-    yield Decoder("site reply", read, replies, BYTES)
-    directory = Directory({"a": known[0]}).to_toml().encode()
-    yield Decoder("directory", _with_file("d.toml", read_directory), [directory], TEXT)
-    plan = (
-        b'method = "fl-std"\nmodel = "acme.models:net"\nsites = "d.toml"\nargs = { rounds = 3 }\n'
-        b"least_cohort = 1\npatience = { train = 10, talk = 1.5 }\n"
-    )
-    yield Decoder("plan", _with_file("p.toml", functools.partial(_plan, directory)), [plan], TEXT)
-    site = b'data = "a.b:c"\nheld_out = 0.1\n[allow]\nmethods = ["fedavg"]\nchannels = ["plain"]\nepsilon = inf\n'
-    site += b'models = { "a.b:c" = "sha256:' + b"0" * 64 + b'" }\n'
-    yield Decoder("site file", _with_file("s.toml", read_site), [site], TEXT)
-    with tempfile.TemporaryDirectory() as folder:
-        log = AuditLog(Path(folder) / "log.jsonl")
-        log.append("charged", round=1)
-        log.append("refused", reason="No.")
-        yield Decoder("log", _with_file("l.jsonl", read_journal), [log.path.read_bytes()], TEXT)
-
-
-def _plan(directory: bytes, path: Path) -> object:
-    path.with_name("d.toml").write_bytes(directory)
-    return read_plan(path)
-
-
 def all_decoders() -> list[Decoder]:
     """All decoders, of messages and of files."""
-    return [*_wire(), *_broadcasts(), *_run_files(), *_texts(), *_data(), *_quotes(), *_federation()]
+    return [*_wire(), *_broadcasts(), *_run_files(), *_texts(), *_data(), *party_decoders()]
 
 
 def main() -> int:

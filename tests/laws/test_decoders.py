@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from laws.decoders import Decoder, all_decoders, fuzz
+from laws.decoders import all_decoders
+from laws.fuzzing import Decoder, fuzz
 
 INPUTS = min(int(os.environ.get("TACIT_FUZZ", "150")), 1_000_000)
 SEED = int(os.environ.get("TACIT_SEED", "0"))

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import inspect
+from msgspec import Meta, inspect
 
 from tacit.core import files
 from tacit.core.schema import TYPES_IN_WORDS, listed, suggestion
@@ -30,6 +30,7 @@ MAX_DEPTH = 32  # of values in a document
 MAX_SHOWN = 300  # characters of a value in an error message
 MAX_KEY = 8  # dots in a key of a TOML document
 MAX_TRIALS = 100  # keys of a mapping that are tried, to find the one that an error is about
+HexBytes = Annotated[str, Meta(pattern="^([0-9a-fA-F]{2})*$", description="bytes in hex")]
 Step = str | int  # a key of a table, or the place of an item in a list
 Steps = tuple[Step, ...]
 _PROBLEM = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]*)`)?", re.DOTALL)

@@ -11,12 +11,14 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from msgspec import Struct
 from torch import Tensor, nn
 
 from tacit.core import ClientKeys, ClientMemory, Key, Samples, files
 from tacit.core.client_half import ClientHalf
 from tacit.core.keys import RunKeys
 from tacit.core.losses import best_outputs
+from tacit.core.serialization import HexBytes, Source, read_json
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.engine.worker import single_thread
@@ -50,6 +52,14 @@ class RefusedError(Exception):
         self.code: RefusalCode = code
 
 
+class _StoredProgress(Struct, frozen=True):
+    """A site's progress in JSON."""
+
+    answers: dict[str, int]
+    begun: dict[str, tuple[int, int]]
+    first: HexBytes
+
+
 @dataclass(frozen=True)
 class SiteProgress:
     """What a site has answered under a plan.
@@ -81,9 +91,9 @@ class SiteProgress:
     def read(cls, path: Path) -> "SiteProgress":
         if not path.exists():
             return cls()
-        found = json.loads(files.read(path))
-        begun = {run: (int(last[0]), int(last[1])) for run, last in found["begun"].items()}
-        return cls(found["answers"], begun, bytes.fromhex(found["first"]))
+        advice = "Restore it: it says which rounds this site has begun, which are not begun again."
+        found = read_json(files.read(path), _StoredProgress, Source(label=str(path), advice=advice))
+        return cls(found.answers, found.begun, bytes.fromhex(found.first))
 
 
 class AcceptedPlan:

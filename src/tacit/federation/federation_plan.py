@@ -154,7 +154,7 @@ class FederationPlan:
         }
         if self.enclave is not None:
             content["enclave"] = self.enclave.canonical()
-        return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+        return _canonical(content)
 
     @classmethod
     def from_canonical(cls, content: Mapping[str, Any]) -> "FederationPlan":
@@ -164,10 +164,19 @@ class FederationPlan:
         enclave = PlannedEnclave.from_canonical(content["enclave"]) if "enclave" in content else None
         return cls(directory=Directory(identities), enclave=enclave, **_arguments(convert(own, _Canonical, _STORED)))
 
+    @classmethod
+    def with_digest(cls, digest: bytes, content: Mapping[str, Any]) -> "FederationPlan | None":
+        """The plan with this digest, if these plain values are its canonical form; other ones are not interpreted."""
+        try:
+            same = _digest(_canonical(content)) == digest
+        except ValueError:  # an infinite number, which no plan has
+            same = False
+        return cls.from_canonical(content) if same else None
+
     @cached_property
     def digest(self) -> bytes:
         """32 bytes by which all parties know the plan."""
-        return crypto.digest("federation plan", self.canonical)
+        return _digest(self.canonical)
 
     @cached_property
     def method(self) -> Method:
@@ -278,6 +287,14 @@ def read_plan(path: Path, *, configured: bool = True) -> FederationPlan:
     named = table.enclave
     enclave = None if named is None else PlannedEnclave.read(named, folder, configured=configured)
     return FederationPlan(directory=read_directory(folder / table.sites), enclave=enclave, **_arguments(table))
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _digest(canonical: bytes) -> bytes:
+    return crypto.digest("federation plan", canonical)
 
 
 def _arguments(table: _Canonical) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -89,6 +89,12 @@ class Verdict(Struct, frozen=True):
     signature: str
     objections: tuple[str, ...] = ()
     name: str = ""
+
+
+class _Reviewed(Struct, frozen=True):
+    """The plan beside a stored verdict, in its canonical form."""
+
+    content: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -237,9 +243,9 @@ class SiteFiles:
         verdict = self.verdict(plan)
         if verdict is None or not verdict.accepted:
             return None
-        stored = json.loads(files.read(self._review_file(plan)))["content"]
-        found = FederationPlan.from_canonical(stored)
-        return found if found.digest == plan else None
+        path = self._review_file(plan)
+        stored = read_json(files.read(path), _Reviewed, Source(label=str(path), closed=False))
+        return FederationPlan.with_digest(plan, stored.content)
 
     def load_data(self) -> SiteData:
         """What the site trains on, and what it holds out."""

@@ -22,6 +22,7 @@ from tacit.protocols.tee import (
     connect,
     connection,
     enclave_messages,
+    secure_channel,
     simulated_host,
 )
 from tacit.wire.packing import pack_number
@@ -43,6 +44,14 @@ def listening() -> Iterator[Callable[..., Listening]]:
         each.server.close()
         each.thread.join(10)
         assert not each.thread.is_alive()
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, 255])
+def test_a_certificate_of_another_version_is_refused(version: int) -> None:
+    own = secure_channel.certificate(bytes(range(32)))
+    assert secure_channel.read_certificate(own) == own
+    with pytest.raises(ProtocolError, match=r"an X\.509 certificate"):
+        secure_channel.read_certificate(own.replace(b"\xa0\x03\x02\x01\x02", bytes([0xA0, 3, 2, 1, version])))
 
 
 def test_only_the_host_of_the_configuration_is_served(listening) -> None:

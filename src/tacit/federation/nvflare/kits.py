@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.impl.cert import CertBuilder
 from nvflare.lighter.impl.static_file import StaticFileBuilder
@@ -24,7 +25,7 @@ from nvflare.lighter.provision import prepare_project
 from nvflare.lighter.provisioner import Provisioner
 
 from tacit.core import files
-from tacit.core.serialization import read_toml
+from tacit.core.serialization import Source, read_json, read_toml
 from tacit.errors import StorageError, UserError, expect
 
 PARTICIPANTS = "participants.toml"
@@ -231,6 +232,16 @@ def _hardened_site(resources: dict[str, Any]) -> dict[str, Any]:
     return {**resources, "components": [*components, ours], "allow_log_streaming": False}
 
 
+class _Named(Struct, frozen=True):
+    fqsn: str
+
+
+class _SiteKit(Struct, frozen=True):
+    """What Tacit reads of a site's fed_client.json."""
+
+    client: _Named
+
+
 def name_in_kit(kit: Path) -> str:
     """The name of the site whose start-up kit this is."""
     if not (file := kit / "startup" / "fed_client.json").exists():
@@ -238,15 +249,19 @@ def name_in_kit(kit: Path) -> str:
         raise UserError(
             f"Expected a site's start-up kit in {kit}, got {what}. Give the folder that you received with --kit."
         )
-    return str(json.loads(files.read(file, "the start-up kit's"))["client"]["fqsn"])
+    return read_json(files.read(file), _SiteKit, Source(label=str(file), closed=False)).client.fqsn
 
 
 def place_storage(kit: Path) -> None:
     """Let the server store files in its kit, wherever that lies now: NVFLARE takes absolute paths only."""
     file, store = kit / "local" / "resources.json", kit.absolute() / "store"
-    resources = json.loads(files.read(file, "the server's start-up kit"))
-    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(store / "snapshots")
-    for part in resources["components"]:
-        if part["id"] == "job_manager":
-            part["args"]["uri_root"] = str(store / "jobs")
+    content = files.read(file, "the server's start-up kit")
+    try:
+        resources = json.loads(content)
+        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(store / "snapshots")
+        for part in resources["components"]:
+            if part["id"] == "job_manager":
+                part["args"]["uri_root"] = str(store / "jobs")
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise UserError(f"Expected {file} as provisioning wrote it, got other content. Restore the kit.") from error
     files.write(file, json.dumps(resources, indent=2).encode(), private=True)

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from tacit.core import Turnout
-from tacit.core.serialization import Source, read_json
+from tacit.core import Turnout, files
+from tacit.core.serialization import HexBytes, Source, read_json
 from tacit.errors import StorageError, UserError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, Entropy
@@ -24,11 +24,11 @@ PARAMETERS = 1 << 26  # the length of an update, and of the model, unless a conf
 MAX_PARAMETERS = 1 << 31
 NO_MEMORY = crypto.digest("memory")  # the digest of a mechanism's memory without entries
 _JOURNAL = b"TACJ\x02\0\0\0"  # magic and version
+MAX_JOURNAL = 1 << 30  # bytes
 _ENTRY = struct.Struct("<III32s32s")
 
 
 Client = Annotated[int, Meta(ge=0, description="the number of a client")]
-HexBytes = Annotated[str, Meta(pattern="^([0-9a-fA-F]{2})*$", description="bytes in hex")]
 
 
 class _Document(Struct, frozen=True, kw_only=True):
@@ -215,10 +215,7 @@ class Journal:
 
     def __init__(self, path: Path, entropy: Entropy = crypto.system_entropy) -> None:
         self.path = path
-        try:
-            content = path.read_bytes() if path.exists() else b""
-        except OSError as error:
-            raise UserError(f"Could not read the journal {path}: {error.strerror}.") from error
+        content = files.read(path, "the journal", limit=MAX_JOURNAL) if path.exists() else b""
         if not content:
             content = _JOURNAL + entropy(KEY)
             self._write(content)

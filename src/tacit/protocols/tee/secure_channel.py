@@ -178,7 +178,7 @@ def read_certificate(data: bytes) -> bytes:
     try:
         load = x509.load_pem_x509_certificate if data.startswith(b"-----") else x509.load_der_x509_certificate
         return load(data).public_bytes(Encoding.DER)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise ProtocolError("Expected an X.509 certificate in PEM or DER, got other bytes.") from error
 
 
