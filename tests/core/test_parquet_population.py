@@ -16,6 +16,7 @@ import tacit
 from tacit.core import parquet_population, row_places
 from tacit.core.parquet_population import encoded_rows
 from tacit.core.population_files import STORED
+from tacit.core.prices import Unit
 from tacit.core.row_places import RowPlaces
 
 ROWS = 300
@@ -78,6 +79,33 @@ def test_rows_are_those_of_the_table_in_memory(kind: str, tmp_path: Path) -> Non
     assert {path.name for path in (tmp_path / "clients").iterdir()} == {
         *("x", "y", "offsets", "indices", "names.jsonl", "population.json", "table.json")
     }
+
+
+def test_persons_are_those_of_the_table_in_memory(tmp_path: Path) -> None:
+    frame = FRAME.assign(name=[f"P{number}" for number in RANDOM.integers(0, 40, ROWS)])
+    options = {"target": "died", "client": "hospital", "patient": "name"}
+    stored = tacit.Population.from_parquet(tmp_path / "clients", one_file(tmp_path, frame), **options)
+    memory = tacit.Task.from_table(frame, test=0, **options).population
+    names = [json.loads(line) for line in (tmp_path / "clients" / "names.jsonl").read_text().splitlines()]
+    assert stored.persons is not None
+    assert memory.persons is not None
+    assert stored.unit is memory.unit is Unit.PERSON
+    assert stored.x.shape == memory.x.shape  # the ids are no input
+    own = dict(zip(memory.names, torch.split(memory.persons, memory.sizes.tolist()), strict=True))
+    for name, numbers in zip(names, torch.split(stored.persons, stored.sizes.tolist()), strict=True):
+        assert torch.equal(numbers, own[name])
+    task = tacit.Task.from_table(tmp_path / "clients", target="died", test=frame[:20])
+    method = tacit.methods.dp_fedsgd(rounds=1, size=20, epsilon=3, delta=1e-5)
+    assert "every person" in str(tacit.train(method, task, workers=1).privacy)
+
+
+def test_rows_of_nobody_are_refused(tmp_path: Path) -> None:
+    frame = FRAME.assign(name=["", *FRAME["name"][1:]])
+    with pytest.raises(tacit.DataError, match="the patient 'name' in every row"):
+        tacit.Population.from_parquet(
+            tmp_path / "p", one_file(tmp_path, frame), client="hospital", target="died", patient="name"
+        )
+    assert not (tmp_path / "p").exists()
 
 
 def test_a_task_of_the_folder_trains_from_disk(tmp_path: Path) -> None:

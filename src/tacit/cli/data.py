@@ -46,6 +46,7 @@ def _configure_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FOLDER", required=True, help="the new folder")
     parser.add_argument("--target", metavar="COLUMN", required=True, help="the column to predict")
     parser.add_argument("--client", metavar="COLUMN", help="the column of the client; none: every file is one")
+    parser.add_argument("--patient", metavar="COLUMN", help="the column that says whose row it is: protects persons")
     parser.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns to leave out, such as names")
     parser.add_argument("--categories", metavar="COLUMN", nargs="+", default=[], help="numbers that are categories")
     parser.add_argument("--encoding", metavar="FILE", help="a TOML file that declares minima, maxima and categories")

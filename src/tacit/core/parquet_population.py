@@ -6,12 +6,14 @@ depends neither on the number of rows nor on that of clients. Beside the populat
 encoded, and `names.jsonl`, the clients' names in their order.
 """
 
+import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from tacit.core.intake.tables import (
 )
 from tacit.core.keys import Key
 from tacit.core.population import Population
-from tacit.core.population_files import DESCRIPTION, PopulationForm, form_of, open_population
+from tacit.core.population_files import DESCRIPTION, PERSONS, PopulationForm, form_of, open_population
 from tacit.core.preprocessing import Preprocessing
 from tacit.core.row_places import RowPlaces
 from tacit.core.schema import check_names
@@ -48,8 +50,8 @@ from tacit.errors import DataError, expect
 ENDINGS = (".parquet", ".pq")
 BATCH = 1 << 16  # rows that are in memory at a time
 TABLE, NAMES = "table.json", "names.jsonl"
-OPTIONS = ("public", "drop", "categories", "encoding", "kind", "classes")  # those of `Task.from_table` that encode
-FIXED = ("client", "patient", "split", *OPTIONS[1:])  # what a task of a converted table cannot change
+OPTIONS = ("public", "drop", "categories", "encoding", "kind", "classes", "patient")  # those of `Task.from_table`
+FIXED = ("client", "split", *OPTIONS[1:])  # what a task of a converted table cannot change
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def convert_parquet(
     with _new_folder(Path(folder)) as place, tempfile.TemporaryDirectory(dir=place, prefix="sorting-") as scratch:
         sketch, places, name = _first_pass(rows, settings, Path(scratch), place)
         found = _encoding(sketch, name, settings)
-        form = _second_pass(rows, name, found.encoder, places, place)
+        form = _second_pass(rows, name, settings.patient, found.encoder, places, place)
         del places
     files.write(place / TABLE, write_json(msgspec.to_builtins(found)))
     files.write(place / DESCRIPTION, write_json(asdict(form)))
@@ -151,6 +153,8 @@ def _first_pass(
                 inputs = input_columns(table, client, settings)
             for role, name in (("target", settings.target), ("client", client)):
                 check_known(table, name, role)
+            if settings.patient is not None:
+                _check_persons(table, settings.patient)
             places.add(as_texts(table.columns[client]))
             sketch.add(table, [*inputs, settings.target])
     finally:
@@ -175,7 +179,12 @@ def _encoding(sketch: Table, client: str, settings: TableSettings) -> EncodedRow
 
 
 def _second_pass(
-    rows: ParquetRows, client: str, encoder: TableEncoder, places: NDArray[np.int64], place: Path
+    rows: ParquetRows,
+    client: str,
+    patient: str | None,
+    encoder: TableEncoder,
+    places: NDArray[np.int64],
+    place: Path,
 ) -> PopulationForm:
     """Encode all rows and write them to their places."""
     offsets: NDArray[np.int64] = np.memmap(place / "offsets", np.int64, "r")
@@ -183,21 +192,51 @@ def _second_pass(
     begin = 0
     with (place / NAMES).open("w") as names, (place / "indices").open("wb") as indices:
         for table in rows.batches():
-            x, y = (part.numpy() for part in encoder.samples(table))
-            for name, part in (("x", x), ("y", y)):
-                if name not in arrays:
-                    arrays[name] = np.memmap(place / name, part.dtype, "w+", shape=(len(places), *part.shape[1:]))
+            parts: dict[str, NDArray[Any]] = dict(
+                zip("xy", (part.numpy() for part in encoder.samples(table)), strict=True)
+            )
+            if patient is not None:
+                parts[PERSONS] = _digests(as_texts(table.columns[patient]))
             end = begin + table.rows
             targets = places[begin:end]
-            arrays["x"][targets], arrays["y"][targets] = x, y
+            for name, part in parts.items():
+                if name not in arrays:
+                    arrays[name] = np.memmap(place / name, part.dtype, "w+", shape=(len(places), *part.shape[1:]))
+                arrays[name][targets] = part
             first = offsets[np.searchsorted(offsets, targets)] == targets
             texts = as_texts(table.columns[client])
             names.writelines(f"{json.dumps(texts[row])}\n" for row in np.flatnonzero(first))
             indices.write(np.arange(begin, end).tobytes())
             begin = end
+    if patient is not None:
+        _number_persons(arrays[PERSONS], offsets)
     for array in arrays.values():
         array.flush()  # type: ignore[attr-defined]
-    return PopulationForm(len(offsets) - 1, begin, form_of(arrays["x"]), form_of(arrays["y"]))
+    return PopulationForm(
+        len(offsets) - 1, begin, form_of(arrays["x"]), form_of(arrays["y"]), persons=patient is not None
+    )
+
+
+def _check_persons(table: Table, patient: str) -> None:
+    """Raise `DataError` if it is not known of every row whose it is."""
+    check_known(table, patient, "patient")
+    if "" in as_texts(table.columns[patient]):
+        raise DataError(
+            f"Expected the patient {patient!r} in every row of {table.name}, but some are empty. Fill them."
+        )
+
+
+def _digests(ids: Sequence[str]) -> NDArray[np.int64]:
+    """64 bits of every id; two persons of a client that had the same ones would be protected as one."""
+    joined = b"".join(hashlib.blake2b(each.encode(), digest_size=8).digest() for each in ids)
+    return np.frombuffer(joined, np.int64)
+
+
+def _number_persons(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
+    """Replace the ids of persons by their numbers within their client, in the order in which they appear."""
+    for begin, end in pairwise(offsets):  # numbers on disk, of which few are in memory
+        _, first, which = np.unique(ids[begin:end], return_index=True, return_inverse=True)
+        ids[begin:end] = np.argsort(np.argsort(first))[which]
 
 
 def encoded_rows(folder: Path | str) -> EncodedRows:

@@ -125,7 +125,8 @@ class Population(Sequence[Samples]):
             source: a Parquet file, a folder with folders named COLUMN=VALUE, or a folder with one file per client.
             target: the column to predict.
             client: the column that names the client; its rows need not follow one another. Not for one file per client.
-            **options: `public`, `drop`, `categories`, `encoding`, `kind` and `classes`, as for `Task.from_table`.
+            **options: `patient`, `public`, `drop`, `categories`, `encoding`, `kind` and `classes`, as for
+                `Task.from_table`.
         """
         from tacit.core.parquet_population import convert_parquet
 
