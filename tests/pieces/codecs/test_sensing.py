@@ -30,7 +30,7 @@ from tacit.core.rows import ClippedSum
 from tacit.core.wave import Shapes
 from tacit.errors import TrainingError, UserError
 from tacit.pieces.codecs import Size, sensing
-from tacit.pieces.codecs.sensing import FLOOR, THRESHOLD, Sense, angular_error, measure, reconstruct
+from tacit.pieces.codecs.sensing import ADDED, FLOOR, GAIN, THRESHOLD, Sense, angular_error, measure, reconstruct
 
 DIM = 1_663_370  # the Fashion-MNIST model of the FL-TOP paper
 ROOT = Key.from_seed(0)
@@ -246,12 +246,16 @@ def test_the_threshold_is_tuned_on_public_data() -> None:
     assert calibrated(TUNED, span, AggregateNoise()) == (0.0, 0.0)
 
 
-def error(codec: Sense, update: Tensor, deviation: float, floor: float, threshold: float, draws: int = 6) -> float:
-    """Of the best multiple of the reconstruction from noisy coefficients; other noise than that of the calibration."""
-    memory = {FLOOR: torch.tensor(floor), THRESHOLD: torch.tensor(threshold)}
-    state, coded = State(0, torch.zeros_like(update), memory), encode(codec, update[None])[0]
-    noisy = (coded + deviation * normal(len(coded), name=f"other noise {draw}") for draw in range(draws))
-    return sum(angular_error(codec.decode(y, state, NOW)[0], update) for y in noisy) / draws
+def error(codec: Sense, update: Tensor, deviation: float, floor: float, threshold: float, rounds: int = ADDED) -> float:
+    """Of the best multiple of what is reconstructed in several rounds together; other noise than the calibration's."""
+    state = State(0, torch.zeros_like(update), {FLOOR: torch.tensor(floor), THRESHOLD: torch.tensor(threshold)})
+    total = torch.zeros_like(update)
+    for number in range(rounds):
+        now = replace(NOW, shared=NOW.shared.child("other round", number))
+        coded = encode(codec, update[None], now)[0]
+        noisy = coded + deviation * normal(len(coded), name=f"other noise {number}")
+        total += codec.decode(noisy, state, now)[0]
+    return angular_error(total, update)
 
 
 def calibrated(codec: Sense, update: Tensor, noise: AggregateNoise) -> tuple[float, float]:
@@ -287,6 +291,30 @@ def test_under_noise_the_floor_is_positive_and_the_error_smaller_than_with_none(
     assert floor > 0
     assert error(TUNED, update, deviation, floor, threshold) < 0.7 * error(TUNED, update, deviation, 0.0, 0.0)
     assert calibrated(TUNED, update, AggregateNoise()) == (0.0, 0.0)
+
+
+def test_a_floor_for_many_rounds_is_lower_than_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise of many rounds cancels, and what a floor removes in each of them is lost."""
+    update, noise = UPDATES["smooth"], AggregateNoise(deviation=0.6)
+    many, _ = calibrated(TUNED, update, noise)
+    monkeypatch.setattr(sensing, "ADDED", 1)
+    one, _ = calibrated(TUNED, update, noise)
+    assert 0 < many < one
+    assert error(TUNED, update, 0.6, many, 0.0) < error(TUNED, update, 0.6, one, 0.0)
+    assert error(TUNED, update, 0.6, one, 0.0, rounds=1) < error(TUNED, update, 0.6, many, 0.0, rounds=1)
+
+
+def test_with_a_floor_the_model_moves_as_far_as_without() -> None:
+    update, noise = UPDATES["smooth"], AggregateNoise(deviation=0.6)
+    known = TUNED.calibrate(State(0, torch.zeros_like(update)), Public(update), noise, NOW).memory
+    assert float(known[GAIN]) > 1
+    coded = encode(TUNED, update[None])[0] + 0.6 * normal(600, name="fresh")
+
+    def along(memory: dict[str, Tensor]) -> float:
+        return float(TUNED.decode(coded, State(0, torch.zeros_like(update), memory), NOW)[0] @ update)
+
+    assert along({**known}) == pytest.approx(along({THRESHOLD: known[THRESHOLD]}), rel=0.1)
+    assert along({**known, GAIN: torch.tensor(1.0)}) < 0.9 * along({THRESHOLD: known[THRESHOLD]})
 
 
 def test_the_floor_grows_with_the_noise() -> None:

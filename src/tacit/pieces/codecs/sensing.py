@@ -9,9 +9,11 @@ coefficients as they do to weights. From the aggregate the server solves, chunk 
 by FISTA with step 1. With a threshold of 0 the result is Aᵀy.
 
 If y is noisy, coefficients of which little but noise is to be expected are removed first: each is moved towards zero by
-`floor`, and at most to zero (soft thresholding: it solves min ½‖c − y‖² + floor·‖c‖₁). Floor and threshold are chosen
-on public data, under the noise that the mechanism declares (`calibrate`). An ℓ1 term on x alone does not remove noise
-from few coefficients: the sparse x that fits them is longer than Aᵀy.
+`floor`, and at most to zero (soft thresholding: it solves min ½‖c − y‖² + floor·‖c‖₁); what is left is scaled up by
+`gain`, so that the reconstruction is on average as long as it would be without the floor. All three are chosen on
+public data, under the noise that the mechanism declares (`calibrate`). An ℓ1 term on x alone does not remove noise from
+few coefficients: the sparse x that fits them is longer than Aᵀy. They are chosen for the sum of several rounds, not for
+one: the noise of many rounds cancels, and what a floor removes in each of them does not come back.
 
 Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
 EuroS&P 2021 (FL-CS), as summarised by the same authors' UAI 2021 paper; chunks, P, in its Appendix, Table 3. Beck,
@@ -21,7 +23,7 @@ Soft-Thresholding. IEEE Trans. Information Theory 41(3), 1995.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
@@ -37,10 +39,10 @@ from tacit.errors import TrainingError, expect
 from tacit.pieces.codecs.select import Size
 from tacit.wire.frames import Parts
 
-THRESHOLD, FLOOR = "codec/threshold", "codec/floor"
+THRESHOLD, FLOOR, GAIN = "codec/threshold", "codec/floor", "codec/gain"
 FLOORS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)  # candidates, in standard deviations of the noise
-DRAWN = 20_000  # numbers of noise, at least, under which candidates are compared
-MOST_DRAWS = 8
+ADDED = 10  # rounds whose sum is compared: as many as momentum of 0.9 adds up
+ADDED_SPARSE = 3  # for thresholds, whose reconstructions take long
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,23 +105,21 @@ class Sense:
     def calibrate(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
         """The floor, and then the threshold, with the smallest error for the update of a client with the public data.
 
-        The update is clipped as a client's, and its coefficients get noise as those of an aggregate. The error is that
-        of the best multiple of the reconstruction, because the server's rate scales it in any case: otherwise, under
-        much noise, zero would be best.
+        The update is clipped as a client's, and its coefficients get noise as those of an aggregate, in each of several
+        rounds, whose reconstructions are added up. The error is that of the best multiple of their sum, because the
+        server's rate scales it in any case: otherwise, under much noise, zero would be best.
         """
-        update, frame = self._public_update(state.weights, public, now), self._frame(state.dim)
-        kept = self._kept(frame, now)
-        coded = frame.encode(update, kept)
-        clipped = min(1.0, noise.bound / max(float(coded.norm()), torch.finfo(coded.dtype).tiny))
-        noisy = _noisy(coded * clipped, noise.deviation, now)
+        update = self._public_update(state.weights, public, now)
+        rounds = self._rounds(update, noise, now)
 
-        def error(floor: float, threshold: float) -> float:
-            return sum(angular_error(self._decode(_shrunk(y, floor), frame, kept, threshold), update) for y in noisy)
+        def added(floor: float, threshold: float = 0.0, count: int = ADDED) -> Tensor:
+            return self._added([(_shrunk(y, floor), kept) for y, kept in rounds[:count]], len(update), threshold)
 
         floors = [noise.deviation * floor for floor in FLOORS] if noise.deviation else [0.0]
-        floor = min(floors, key=lambda floor: error(floor, 0.0))
-        threshold = min(self.thresholds, key=lambda threshold: error(floor, threshold))
-        known = {FLOOR: floor, THRESHOLD: threshold}
+        floor = min(floors, key=lambda floor: angular_error(added(floor), update))
+        threshold = min(self.thresholds, key=lambda each: angular_error(added(floor, each, ADDED_SPARSE), update))
+        gain = max(float(added(0.0) @ update) / float(added(floor) @ update), 1.0) if floor else 1.0
+        known = {FLOOR: floor, THRESHOLD: threshold, GAIN: gain}
         found = {name: torch.tensor(value, dtype=torch.float64) for name, value in known.items()}
         return replace(state, memory={**state.memory, **found})
 
@@ -139,7 +139,7 @@ class Sense:
     def decode(self, total: Tensor, state: State, now: Round) -> tuple[Tensor, State]:
         """The sparse vector that approximately has these coefficients."""
         threshold, frame = float(state.memory.get(THRESHOLD, self.threshold)), self._frame(state.dim)
-        shrunk = _shrunk(total, float(state.memory.get(FLOOR, 0.0)))
+        shrunk = _shrunk(total, float(state.memory.get(FLOOR, 0.0))) * float(state.memory.get(GAIN, 1.0))
         return self._decode(shrunk, frame, self._kept(frame, now), threshold), state
 
     def _frame(self, dim: int) -> "_Frame":
@@ -154,6 +154,27 @@ class Sense:
         drawn = torch.randperm(frame.length - low, generator=now.shared.child("coefficients").public_generator())
         return torch.cat([torch.arange(low), low + drawn])[: frame.most]
 
+    def _rounds(self, update: Tensor, noise: AggregateNoise, now: Round) -> list[tuple[Tensor, Tensor]]:
+        """Noisy coefficients of the clipped update, and which they are, in several rounds; without noise, in one.
+
+        Anybody may know this noise: it protects nobody.
+        """
+        frame, made = self._frame(len(update)), []
+        generator = now.shared.child("calibration noise").public_generator()
+        for number in range(ADDED if noise.deviation else 1):
+            key = now.shared.child("calibration", number) if number else now.shared
+            kept = self._kept(frame, replace(now, shared=key))
+            coded = frame.encode(update, kept)
+            clipped = min(1.0, noise.bound / max(float(coded.norm()), torch.finfo(coded.dtype).tiny))
+            drawn = torch.randn(len(coded), generator=generator, dtype=coded.dtype).to(coded.device)
+            made.append((coded * clipped + noise.deviation * drawn, kept))
+        return made
+
+    def _added(self, rounds: Sequence[tuple[Tensor, Tensor]], dim: int, threshold: float) -> Tensor:
+        """The sum of what is reconstructed from the coefficients of several rounds."""
+        frame = self._frame(dim)
+        return torch.stack([self._decode(y, frame, kept, threshold) for y, kept in rounds]).sum(0)
+
     def _decode(self, total: Tensor, frame: "_Frame", kept: Tensor, threshold: float) -> Tensor:
         solved = [
             reconstruct(y, kept[: y.shape[1]], frame.length, threshold, self.iterations, self.tolerance)
@@ -167,16 +188,6 @@ class Sense:
         if not bool(torch.isfinite(update).all()):
             raise TrainingError("Training on the public data diverged, so no threshold can be tuned on it. Lower lr.")
         return update
-
-
-def _noisy(coded: Tensor, deviation: float, now: Round) -> list[Tensor]:
-    """The coefficients with several draws of such noise, which anybody may know; without noise, once as they are."""
-    if deviation == 0:
-        return [coded]
-    generator = now.shared.child("calibration noise").public_generator()
-    draws = min(MOST_DRAWS, -(-DRAWN // len(coded)))
-    drawn = torch.randn(draws, len(coded), generator=generator, dtype=coded.dtype)
-    return [*(coded + deviation * drawn.to(coded.device))]
 
 
 def _shrunk(coefficients: Tensor, floor: float) -> Tensor:
