@@ -50,6 +50,7 @@ PAPERS: dict[str, tuple[Item, ...]] = {
         Item("medical, appendix", "appendix-medical", "under a minute a run, by those of Table 2"),
         Item("Figure 1", "figure-1", "agrees"),
         Item("beyond: larger steps", "larger-steps"),
+        Item("beyond: other masks, and a vote", "masks"),
         Item("beyond: secure aggregation", "secure-sum"),
     ),
     "priority": (
