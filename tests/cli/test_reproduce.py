@@ -115,7 +115,7 @@ def test_results_are_compared_with_the_paper_and_nothing_is_run_twice(capsys):
     said = capsys.readouterr()
     lines = said.out.splitlines()
     assert lines[0] == "A tiny table"
-    assert lines[1].split() == ["row", "quantity", "paper", "ours", "range", "seeds", "verdict"]
+    assert lines[1].split() == ["row", "quantity", "paper", "ours", "range", "one", "more", "seed", "seeds", "verdict"]
     (missed,) = (line for line in lines if "0.999" in line)
     assert missed.split()[0] == "private"
     assert missed.endswith("1   missed")

@@ -47,7 +47,7 @@ def test_a_saved_document_can_be_read_again():
     assert again.to_bytes() == made.to_bytes()
     assert again.rows[0].verdict("accuracy") == "reached"
     (compared, _) = json.loads(made.to_bytes())["rows"][0]["compared"]
-    ours = {"mean": 0.8, "lowest": 0.8, "highest": 0.8}
+    ours = {"mean": 0.8, "lowest": 0.8, "highest": 0.8, "further": None}
     assert compared == {"quantity": "accuracy", "paper": 0.78, "ours": ours, "verdict": "reached"}
 
 

@@ -1,7 +1,9 @@
 from dataclasses import replace
 
+import numpy as np
+
 from papers.comparisons import make, row
-from tacit.papers.comparison import Ranking
+from tacit.papers.comparison import Ranking, Spread
 from tacit.papers.comparison_tables import footnotes, table
 
 
@@ -9,8 +11,24 @@ def test_the_table_names_a_row_once_and_reports_misses():
     made = make(row({"accuracy": 0.7, "loss": 2.0, "delta": 1e-7}, paper={"accuracy": 0.78, "delta": 1e-3}))
     header, first, second = table(made)
     assert header[-1] == "verdict"
-    assert first == ["a row", "accuracy", "0.78", "0.7", "", "1", "missed"]
-    assert second == ["", "δ at the budget's ε (nominal)", "0.001", "1e-07", "", "1", "no guarantee"]
+    assert first == ["a row", "accuracy", "0.78", "0.7", "", "", "1", "missed"]
+    assert second == ["", "δ at the budget's ε (nominal)", "0.001", "1e-07", "", "", "1", "no guarantee"]
+
+
+def test_from_three_seeds_on_the_table_says_where_one_more_seed_lies():
+    seeds = ({"accuracy": 0.9}, {"accuracy": 0.92}, {"accuracy": 0.94})
+    assert table(make(row(*seeds)))[1] == ["a row", "accuracy", "", "0.92", "0.9 to 0.94", "±0.099", "3", ""]
+    assert table(make(row(*seeds[:2])))[1] == ["a row", "accuracy", "", "0.91", "0.9 to 0.92", "", "2", ""]
+    assert table(replace(make(row(*seeds)), columns=("accuracy",)))[1][1] == "0.92 ±0.099"
+
+
+def test_one_more_seed_lies_in_its_interval_19_times_of_20():
+    """Of normal numbers, by their own spread, for three seeds and for five."""
+    drawn = np.random.default_rng(0).normal(size=(4000, 6))
+    for count in (3, 5):
+        spreads = [Spread.of(values[:count].tolist()) for values in drawn]
+        means, further = (np.array([getattr(each, name) for each in spreads]) for name in ("mean", "further"))
+        assert 0.94 < np.mean(abs(drawn[:, 5] - means) <= further) < 0.96
 
 
 def test_with_columns_there_is_a_line_per_row_and_the_paper_s_number_follows_ours():
@@ -21,7 +39,7 @@ def test_with_columns_there_is_a_line_per_row_and_the_paper_s_number_follows_our
     header, first, second = table(replace(make(one, two), columns=columns))
     assert header == ["row", "best accuracy", "paper", "at round", "paper", "cost up", "paper", "kB up", "verdict"]
     assert first == ["a row", "0.8", "0.82", "195", "200", "108.1", "110.9", "108.4", "missed: best accuracy"]
-    assert second == ["another", "0.83 ±0.03", "0.82", "", "", "", "", "", "reached"]
+    assert second == ["another", "0.83 (0.8 to 0.86)", "0.82", "", "", "", "", "", "reached"]
     text = "\n".join(footnotes(replace(make(one), columns=columns)))
     assert "best accuracy; at round: the best of all rounds that were evaluated, chosen on the test data." in text
     assert "kB up: measured bytes per client up to the best round" in text

@@ -83,13 +83,30 @@ def test_settings_are_spread_over_their_range_and_not_at_its_ends(name: str, end
 def test_the_best_on_the_validation_part_is_chosen_and_what_diverged_is_not(tmp_path: Path) -> None:
     tuning, one = script("frontier/tuning.py"), contender("one", "length")
     problem, file = tuning.PROBLEMS["covid-mx"], script("trials.py").TrialFile.open(tmp_path / "trials.json")
+    made = tuning.Results(problem, file, file, 3)
     trials = one.tuning(1.0, 3, problem)
     results: list[dict[str, float]] = [{"auroc": 0.6}, {"auroc": 0.7}, {"diverged": 1.0}]
     for trial, result in zip(trials[:2], results[:2], strict=True):
         file.measure(trial, lambda result=result: result)
-    assert tuning.chosen(file, problem, one, 1.0, 3) is None, "one trial is missing"
+    assert made.chosen(one, 1.0) is None, "one trial is missing"
     file.measure(trials[2], lambda: results[2])
-    best = tuning.chosen(file, problem, one, 1.0, 3)
+    best = made.chosen(one, 1.0)
     assert best == trials[1]
     assert {trial.part for trial in tuning.finals(best)} == {"test"}
     assert best.seed not in {trial.seed for trial in tuning.finals(best)}
+
+
+def test_a_large_problem_has_the_settings_that_a_small_one_has_chosen(tmp_path: Path) -> None:
+    tuning, one, store = script("frontier/tuning.py"), contender("one", "length"), script("trials.py").TrialFile
+    large = tuning.PROBLEMS["fashion-mnist-cnn"]
+    assert large.tuned_as in tuning.PROBLEMS
+    small, own = (store.open(tmp_path / name) for name in ("small.json", "own.json"))
+    results = tuning.Results(large, own, small, 2)
+    for trial, accuracy in zip(one.tuning(1.0, 2, large), (0.8, 0.7), strict=True):
+        small.measure(trial, lambda accuracy=accuracy: {"accuracy": accuracy})
+    best = results.chosen(one, 1.0)
+    assert best == one.tuning(1.0, 2, large)[0]
+    assert results.cells([one], [1.0]) == []
+    own.measure(tuning.finals(best)[0], lambda: {"accuracy": 0.9})
+    (cell,) = results.cells([one], [1.0])
+    assert (cell.values, cell.settings) == ((0.9,), dict(best.settings))

@@ -20,6 +20,7 @@ from tacit.papers.figure_specs import FigureSpec, Number, with_kind, without_kin
 
 FORMAT = 1
 _ADVICE = "Save it again with tacit reproduce --save."
+MIN_SEEDS = 3  # with two, Student's t allows nearly everything
 RENAMED = {"orders": "rankings", "words": "note"}  # keys of earlier versions and their present names
 LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "volume", "uploads"}
 PRIVACY = {"epsilon", "delta"}
@@ -50,11 +51,33 @@ class RowTrial:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, minimum and maximum of a quantity over seeds."""
+    """A quantity over seeds.
+
+    Attributes:
+        mean: its mean.
+        lowest: its minimum.
+        highest: its maximum.
+        further: how far from the mean a run with one more seed lies, at most, with a probability of 95 % (Student's t);
+            None: fewer than `MIN_SEEDS` seeds do not tell.
+    """
 
     mean: float
     lowest: float
     highest: float
+    further: float | None = None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """That of some values.
+
+        Example:
+            >>> round(Spread.of([0.90, 0.92, 0.94]).further, 3), Spread.of([0.90, 0.94]).further
+            (0.099, None)
+        """
+        mean, further = math.fsum(values) / len(values), None
+        if len(values) >= MIN_SEEDS:
+            further = _quantile(len(values)) * stdev(values) * sqrt(1 + 1 / len(values))
+        return cls(mean, min(values), max(values), further)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +142,7 @@ class ComparisonRow:
         known = [value for value in values if value is not None]
         if not known or len(known) < len(values):
             return None
-        return Spread(math.fsum(known) / len(known), min(known), max(known))
+        return Spread.of(known)
 
     def verdict(self, quantity: str) -> RowVerdict:
         """Whether the mean is at least as good as the published number; empty if there is nothing to judge."""
@@ -186,8 +209,13 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
         >>> [round(end, 3) for end in _interval([0.1, 0.2, 0.3])]
         [-0.048, 0.448]
     """
-    reach = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
+    reach = _quantile(len(values)) * stdev(values) / sqrt(len(values))
     return fmean(values) - reach, fmean(values) + reach
+
+
+def _quantile(count: int) -> float:
+    """Student's t, beyond which 5 % lie on both sides together, for a mean of so many values."""
+    return float(student.ppf(0.975, count - 1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tacit.papers.comparison import PRIVACY, Comparison, ComparisonRow
+from tacit.papers.comparison import PRIVACY, Comparison, ComparisonRow, Spread
 from tacit.report.labels import number, size
 
-HEADER = ["row", "quantity", "paper", "ours", "range", "seeds", "verdict"]
+HEADER = ["row", "quantity", "paper", "ours", "range", "one more seed", "seeds", "verdict"]
 IN_FOOTNOTES = {"loss", "up", "down", "seconds"}  # not in the table unless the paper prints them
 LABELS = {
     "epsilon": "ε",
@@ -138,10 +138,11 @@ def _cells(row: ComparisonRow, quantity: str) -> list[str]:
     paper, measured = row.paper.get(quantity), row.spread(quantity)
     published = "" if paper is None else number(paper)
     if measured is None:
-        return [published, "", "", str(len(row.trials))]
+        return [published, "", "", "", str(len(row.trials))]
     differ = measured.lowest < measured.highest
-    between = f"{number(measured.lowest)} to {number(measured.highest)}" if differ else ""
-    return [published, number(measured.mean), between, str(len(row.trials))]
+    between = _range(measured) if differ else ""
+    further = f"±{measured.further:.2g}" if differ and measured.further is not None else ""
+    return [published, number(measured.mean), between, further, str(len(row.trials))]
 
 
 def _wide(comparison: Comparison) -> list[list[str]]:
@@ -163,14 +164,18 @@ def _line(comparison: Comparison, row: ComparisonRow, published: set[str]) -> li
 
 
 def _mean_and_spread(row: ComparisonRow, quantity: str) -> str:
-    """The mean over seeds, and for metrics half the range."""
+    """The mean over seeds, and for metrics where one more seed lies; with two seeds, their range."""
     measured = row.spread(quantity)
     if measured is None:
         return ""
     differ = measured.lowest < measured.highest and quantity not in LABELS
     nominal = " nominal" * (quantity in PRIVACY and not row.proved)
-    half_range = f" ±{number((measured.highest - measured.lowest) / 2)}" * differ
-    return number(measured.mean) + half_range + nominal
+    further = f" ({_range(measured)})" if measured.further is None else f" ±{measured.further:.2g}"
+    return number(measured.mean) + further * differ + nominal
+
+
+def _range(measured: Spread) -> str:
+    return f"{number(measured.lowest)} to {number(measured.highest)}"
 
 
 def _summary(comparison: Comparison, row: ComparisonRow) -> str:
@@ -185,8 +190,10 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
     if comparison.stand_in:
         yield f"Stand-in: {comparison.stand_in}"
     yield from _explanations(comparison.columns)
-    if comparison.columns:
-        yield "Measured numbers are means over the seeds; ± is half the range from minimum to maximum."
+    yield (
+        "Measured numbers are means over the seeds. A run with one more seed lies within ± of them with a probability "
+        "of 95 % (Student's t, from three seeds on)."
+    )
     if not comparison.fast:
         yield from (ranking.describe(comparison.rows) for ranking in comparison.rankings)
     for row in comparison.rows:

@@ -93,7 +93,7 @@ class Configuration:
         expect(1 <= self.parameters <= MAX_PARAMETERS, f"parameters={self.parameters} in [1, 2^31]")
         expect(all(len(key) == KEY for key in self.directory.values()), f"identities of {KEY} bytes")
         expect(
-            sorted(self.directory) == list(range(self.population)),
+            len(self.directory) == self.population and sorted(self.directory) == list(range(self.population)),
             f"the identities of all {self.population} clients, numbered from 0, got {len(self.directory)}",
             "The enclave draws cohorts from all clients of the population.",
         )
