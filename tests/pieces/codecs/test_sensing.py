@@ -30,7 +30,7 @@ from tacit.core.rows import ClippedSum
 from tacit.core.wave import Shapes
 from tacit.errors import TrainingError, UserError
 from tacit.pieces.codecs import Size, sensing
-from tacit.pieces.codecs.sensing import ADDED, FLOOR, GAIN, THRESHOLD, Sense, angular_error, measure, reconstruct
+from tacit.pieces.codecs.sensing import ADDED, THRESHOLD, Sense, angular_error, measure, reconstruct
 
 DIM = 1_663_370  # the Fashion-MNIST model of the FL-TOP paper
 ROOT = Key.from_seed(0)
@@ -243,25 +243,24 @@ def test_the_threshold_is_tuned_on_public_data() -> None:
     errors = [torch.dist(codec.decode(coded, replace(state, memory=m), NOW)[0], peaks) for m in ({}, tuned.memory)]
     assert errors[1] <= errors[0]
     span, _ = TUNED.decode(normal(600), replace(state, memory={THRESHOLD: torch.tensor(0.0)}), NOW)
-    assert calibrated(TUNED, span, AggregateNoise()) == (0.0, 0.0)
+    assert calibrated(TUNED, span, AggregateNoise()) == 0.0
 
 
-def error(codec: Sense, update: Tensor, deviation: float, floor: float, threshold: float, rounds: int = ADDED) -> float:
+def error(codec: Sense, update: Tensor, deviation: float, threshold: float) -> float:
     """Of the best multiple of what is reconstructed in several rounds together; other noise than the calibration's."""
-    state = State(0, torch.zeros_like(update), {FLOOR: torch.tensor(floor), THRESHOLD: torch.tensor(threshold)})
+    state = State(0, torch.zeros_like(update), {THRESHOLD: torch.tensor(threshold)})
     total = torch.zeros_like(update)
-    for number in range(rounds):
+    for number in range(ADDED):
         now = replace(NOW, shared=NOW.shared.child("other round", number))
         coded = encode(codec, update[None], now)[0]
-        noisy = coded + deviation * normal(len(coded), name=f"other noise {number}")
-        total += codec.decode(noisy, state, now)[0]
+        total += codec.decode(coded + deviation * normal(len(coded), name=f"other noise {number}"), state, now)[0]
     return angular_error(total, update)
 
 
-def calibrated(codec: Sense, update: Tensor, noise: AggregateNoise) -> tuple[float, float]:
-    """The floor and the threshold that a codec chooses."""
+def calibrated(codec: Sense, update: Tensor, noise: AggregateNoise) -> float:
+    """The threshold that a codec chooses."""
     memory = codec.calibrate(State(0, torch.zeros_like(update)), Public(update), noise, NOW).memory
-    return float(memory[FLOOR]), float(memory[THRESHOLD])
+    return float(memory[THRESHOLD])
 
 
 def smooth(length: int, width: int) -> Tensor:
@@ -278,68 +277,26 @@ UPDATES = {"sparse": sparse(20, 2000, "public")[0], "dense": normal(2000), "smoo
 def test_what_is_chosen_under_noise_is_about_the_best_on_other_noise(lowest: float, update: Tensor) -> None:
     codec = replace(TUNED, lowest=lowest)
     deviation = float(encode(codec, update[None]).norm()) / math.sqrt(600)  # as much noise as signal
-    floor, threshold = calibrated(codec, update, AggregateNoise(deviation=deviation))
-    assert error(codec, update, deviation, floor, threshold) <= error(codec, update, deviation, 0.0, 0.0) + 0.01
-    errors = [error(codec, update, deviation, deviation * multiple, 0.0) for multiple in sensing.FLOORS]
-    assert error(codec, update, deviation, floor, threshold) < min(errors) + 0.02
+    threshold = calibrated(codec, update, AggregateNoise(deviation=deviation))
+    errors = [error(codec, update, deviation, each) for each in codec.thresholds]
+    assert error(codec, update, deviation, threshold) < min(errors) + 0.02
 
 
-def test_under_noise_the_floor_is_positive_and_the_error_smaller_than_with_none() -> None:
-    """The threshold alone was chosen, and without noise: 0 for this update, and no noise was removed."""
-    update, deviation = UPDATES["smooth"], 0.3
-    floor, threshold = calibrated(TUNED, update, AggregateNoise(deviation=deviation))
-    assert floor > 0
-    assert error(TUNED, update, deviation, floor, threshold) < 0.7 * error(TUNED, update, deviation, 0.0, 0.0)
-    assert calibrated(TUNED, update, AggregateNoise()) == (0.0, 0.0)
-
-
-def test_a_floor_for_many_rounds_is_lower_than_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The noise of many rounds cancels, and what a floor removes in each of them is lost."""
-    update, noise = UPDATES["smooth"], AggregateNoise(deviation=0.6)
-    many, _ = calibrated(TUNED, update, noise)
-    monkeypatch.setattr(sensing, "ADDED", 1)
-    one, _ = calibrated(TUNED, update, noise)
-    assert 0 < many < one
-    assert error(TUNED, update, 0.6, many, 0.0) < error(TUNED, update, 0.6, one, 0.0)
-    assert error(TUNED, update, 0.6, one, 0.0, rounds=1) < error(TUNED, update, 0.6, many, 0.0, rounds=1)
-
-
-def test_with_a_floor_the_model_moves_as_far_as_without() -> None:
-    update, noise = UPDATES["smooth"], AggregateNoise(deviation=0.6)
-    known = TUNED.calibrate(State(0, torch.zeros_like(update)), Public(update), noise, NOW).memory
-    assert float(known[GAIN]) > 1
-    coded = encode(TUNED, update[None])[0] + 0.6 * normal(600, name="fresh")
-
-    def along(memory: dict[str, Tensor]) -> float:
-        return float(TUNED.decode(coded, State(0, torch.zeros_like(update), memory), NOW)[0] @ update)
-
-    assert along({**known}) == pytest.approx(along({THRESHOLD: known[THRESHOLD]}), rel=0.1)
-    assert along({**known, GAIN: torch.tensor(1.0)}) < 0.9 * along({THRESHOLD: known[THRESHOLD]})
-
-
-def test_the_floor_grows_with_the_noise() -> None:
-    noises = [AggregateNoise(deviation=deviation) for deviation in (0.0, 0.01, 0.1, 1.0)]
-    floors = [calibrated(TUNED, UPDATES["smooth"], noise)[0] for noise in noises]
-    assert floors == sorted(floors)
-    assert floors[-1] > floors[0] == 0
+def test_a_threshold_that_is_right_without_noise_is_not_chosen_under_noise() -> None:
+    """It was chosen without: for a sparse update in much noise, sparse vectors that fit it are worse than Aᵀy."""
+    codec, update, deviation = replace(TUNED, lowest=0.0), UPDATES["sparse"], 1.0
+    without, under = (calibrated(codec, update, AggregateNoise(deviation=each)) for each in (0.0, deviation))
+    assert 0 < without != under
+    assert error(codec, update, deviation, under) < error(codec, update, deviation, without)
 
 
 def test_the_update_is_clipped_as_a_client_s_before_anything_is_chosen() -> None:
     """A bound of a tenth leaves a tenth of the signal: the same as ten times the noise without a bound."""
-    update = UPDATES["smooth"]
-    norm = float(encode(TUNED, update[None]).norm())
-    floor, threshold = calibrated(TUNED, update, AggregateNoise(norm / 10, 0.03))
-    other_floor, other_threshold = calibrated(TUNED, update, AggregateNoise(2 * norm, 0.3))
-    assert other_floor == pytest.approx(10 * floor)
-    assert other_threshold == threshold
-    assert calibrated(TUNED, update, AggregateNoise(2 * norm, 0.03)) != (floor, threshold)
-
-
-def test_a_floor_moves_coefficients_towards_zero_and_no_further() -> None:
-    codec, state = Sense(size=Size(number=4), chunks=1, lowest=1.0), State(0, torch.zeros(4, dtype=torch.float64))
-    memory = {FLOOR: torch.tensor(1.0), THRESHOLD: torch.tensor(0.0)}
-    back, _ = codec.decode(torch.tensor([3.0, -2.0, 0.5, -1.0]).double(), replace(state, memory=memory), NOW)
-    torch.testing.assert_close(encode(codec, back[None])[0], torch.tensor([2.0, -1.0, 0.0, 0.0]).double())
+    codec, update = replace(TUNED, lowest=0.0), UPDATES["sparse"]
+    norm = float(encode(codec, update[None]).norm())
+    clipped = calibrated(codec, update, AggregateNoise(norm / 10, 0.1))
+    assert calibrated(codec, update, AggregateNoise(2 * norm, 1.0)) == clipped
+    assert calibrated(codec, update, AggregateNoise(2 * norm, 0.1)) != clipped
 
 
 def test_without_public_data_the_given_threshold_is_used() -> None:

@@ -233,6 +233,8 @@ def test_a_client_that_was_not_drawn_cannot_upload() -> None:
 
 def test_every_client_of_the_population_is_enrolled() -> None:
     configuration = simulated_configuration(method(), POPULATION, SEED)
+    with pytest.raises(UserError, match="the identities of all 4294967295 clients"):  # at once, in no memory
+        replace(configuration, population=2**32 - 1)
     with pytest.raises(UserError, match="the identities of all 12 clients"):
         replace(configuration, directory={client: configuration.directory[client] for client in COHORT})
 

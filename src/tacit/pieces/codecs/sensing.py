@@ -8,18 +8,16 @@ coefficients as they do to weights. From the aggregate the server solves, chunk 
 
 by FISTA with step 1. With a threshold of 0 the result is Aᵀy.
 
-If y is noisy, coefficients of which little but noise is to be expected are removed first: each is moved towards zero by
-`floor`, and at most to zero (soft thresholding: it solves min ½‖c − y‖² + floor·‖c‖₁); what is left is scaled up by
-`gain`, so that the reconstruction is on average as long as it would be without the floor. All three are chosen on
-public data, under the noise that the mechanism declares (`calibrate`). An ℓ1 term on x alone does not remove noise from
-few coefficients: the sparse x that fits them is longer than Aᵀy. They are chosen for the sum of several rounds, not for
-one: the noise of many rounds cancels, and what a floor removes in each of them does not come back.
+The threshold is chosen on public data, under the noise that the mechanism declares (`calibrate`), and for the sum of
+several rounds: the noise of many rounds cancels, and what a threshold removes in each of them does not come back. Under
+the noise of differential privacy it is usually 0, because the sparse x that fits a few noisy coefficients is longer
+than Aᵀy. Removing small coefficients as noise (soft thresholding of y) was tried, too: one update is then reconstructed
+better, but the model after many rounds is worse (experiments/fl-top/README.md).
 
 Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
 EuroS&P 2021 (FL-CS), as summarised by the same authors' UAI 2021 paper; chunks, P, in its Appendix, Table 3. Beck,
 Teboulle. A Fast Iterative Shrinkage-Thresholding Algorithm. SIAM J. Imaging Sciences 2(1), 2009. Hale, Yin, Zhang.
-Fixed-Point Continuation for ℓ1-Minimization. SIAM J. Optimization 19(3), 2008. Donoho. De-noising by
-Soft-Thresholding. IEEE Trans. Information Theory 41(3), 1995.
+Fixed-Point Continuation for ℓ1-Minimization. SIAM J. Optimization 19(3), 2008.
 """
 
 import math
@@ -39,10 +37,8 @@ from tacit.errors import TrainingError, expect
 from tacit.pieces.codecs.select import Size
 from tacit.wire.frames import Parts
 
-THRESHOLD, FLOOR, GAIN = "codec/threshold", "codec/floor", "codec/gain"
-FLOORS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)  # candidates, in standard deviations of the noise
-ADDED = 10  # rounds whose sum is compared: as many as momentum of 0.9 adds up
-ADDED_SPARSE = 3  # for thresholds, whose reconstructions take long
+THRESHOLD = "codec/threshold"
+ADDED = 3  # rounds whose sum is compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +99,7 @@ class Sense:
         return state
 
     def calibrate(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
-        """The floor, and then the threshold, with the smallest error for the update of a client with the public data.
+        """The threshold with the smallest error for the update of a client with the public data.
 
         The update is clipped as a client's, and its coefficients get noise as those of an aggregate, in each of several
         rounds, whose reconstructions are added up. The error is that of the best multiple of their sum, because the
@@ -111,17 +107,8 @@ class Sense:
         """
         update = self._public_update(state.weights, public, now)
         rounds = self._rounds(update, noise, now)
-
-        def added(floor: float, threshold: float = 0.0, count: int = ADDED) -> Tensor:
-            return self._added([(_shrunk(y, floor), kept) for y, kept in rounds[:count]], len(update), threshold)
-
-        floors = [noise.deviation * floor for floor in FLOORS] if noise.deviation else [0.0]
-        floor = min(floors, key=lambda floor: angular_error(added(floor), update))
-        threshold = min(self.thresholds, key=lambda each: angular_error(added(floor, each, ADDED_SPARSE), update))
-        gain = max(float(added(0.0) @ update) / float(added(floor) @ update), 1.0) if floor else 1.0
-        known = {FLOOR: floor, THRESHOLD: threshold, GAIN: gain}
-        found = {name: torch.tensor(value, dtype=torch.float64) for name, value in known.items()}
-        return replace(state, memory={**state.memory, **found})
+        found = min(self.thresholds, key=lambda each: angular_error(self._added(rounds, len(update), each), update))
+        return replace(state, memory={**state.memory, THRESHOLD: torch.tensor(found, dtype=torch.float64)})
 
     def broadcast(self, state: State, now: Round) -> Broadcast:
         return Identity().broadcast(state, now)
@@ -139,8 +126,7 @@ class Sense:
     def decode(self, total: Tensor, state: State, now: Round) -> tuple[Tensor, State]:
         """The sparse vector that approximately has these coefficients."""
         threshold, frame = float(state.memory.get(THRESHOLD, self.threshold)), self._frame(state.dim)
-        shrunk = _shrunk(total, float(state.memory.get(FLOOR, 0.0))) * float(state.memory.get(GAIN, 1.0))
-        return self._decode(shrunk, frame, self._kept(frame, now), threshold), state
+        return self._decode(total, frame, self._kept(frame, now), threshold), state
 
     def _frame(self, dim: int) -> "_Frame":
         count = self.size.count(dim)
@@ -188,11 +174,6 @@ class Sense:
         if not bool(torch.isfinite(update).all()):
             raise TrainingError("Training on the public data diverged, so no threshold can be tuned on it. Lower lr.")
         return update
-
-
-def _shrunk(coefficients: Tensor, floor: float) -> Tensor:
-    """Every coefficient moved towards zero by the floor, and at most to zero."""
-    return coefficients - coefficients.clamp(-floor, floor) if floor else coefficients
 
 
 def angular_error(found: Tensor, wanted: Tensor) -> float:
