@@ -98,9 +98,9 @@ def masked_pruning(
     ramp: int | None = None,
     cohort: int = 10,
     pruning: Keep = PRUNING,
-    freeze_after: int | None = None,
     descent: Sgd = DESCENT,
     channel: Channel = ENCLAVE,
+    freeze_after: int | None = None,
 ) -> Method:
     """Magnitude pruning, the baseline of ESMFL: clients train all weights and send the largest of each layer.
 
