@@ -6,11 +6,10 @@ depends neither on the number of rows nor on that of clients. Beside the populat
 encoded, and `names.jsonl`, the clients' names in their order.
 """
 
-import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -41,7 +40,7 @@ from tacit.core.keys import Key
 from tacit.core.population import Population
 from tacit.core.population_files import DESCRIPTION, PERSONS, PopulationForm, form_of, open_population
 from tacit.core.preprocessing import Preprocessing
-from tacit.core.row_places import RowPlaces
+from tacit.core.row_places import RowPlaces, digests
 from tacit.core.schema import check_names
 from tacit.core.serialization import Source, read_json, write_json
 from tacit.core.table_sketch import TableSketch
@@ -196,7 +195,7 @@ def _second_pass(
                 zip("xy", (part.numpy() for part in encoder.samples(table)), strict=True)
             )
             if patient is not None:
-                parts[PERSONS] = _digests(as_texts(table.columns[patient]))
+                parts[PERSONS] = digests(as_texts(table.columns[patient]))[:, 0].view(np.int64)
             end = begin + table.rows
             targets = places[begin:end]
             for name, part in parts.items():
@@ -226,14 +225,11 @@ def _check_persons(table: Table, patient: str) -> None:
         )
 
 
-def _digests(ids: Sequence[str]) -> NDArray[np.int64]:
-    """64 bits of every id; two persons of a client that had the same ones would be protected as one."""
-    joined = b"".join(hashlib.blake2b(each.encode(), digest_size=8).digest() for each in ids)
-    return np.frombuffer(joined, np.int64)
-
-
 def _number_persons(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
-    """Replace the ids of persons by their numbers within their client, in the order in which they appear."""
+    """Replace 64 bits of the ids of persons by numbers within their client, in the order in which they appear.
+
+    Two persons of a client whose bits are the same would be protected as one.
+    """
     for begin, end in pairwise(offsets):  # numbers on disk, of which few are in memory
         _, first, which = np.unique(ids[begin:end], return_index=True, return_inverse=True)
         ids[begin:end] = np.argsort(np.argsort(first))[which]

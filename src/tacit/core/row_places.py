@@ -18,6 +18,14 @@ MOST_BUCKETS = 256  # files that are open at a time
 CHUNK = 1 << 20  # rows
 
 
+def digests(names: Sequence[str]) -> NDArray[np.uint64]:
+    """128 bits of every name, as two numbers."""
+    index: dict[str, int] = {}
+    codes = np.array([index.setdefault(name, len(index)) for name in names], dtype=np.int64)
+    joined = b"".join(blake2b(name.encode(), digest_size=16).digest() for name in index)
+    return np.frombuffer(joined, np.uint64).reshape(-1, 2)[codes]
+
+
 class RowPlaces:
     """Collects the clients of all rows, then says where each row goes.
 
@@ -35,17 +43,14 @@ class RowPlaces:
 
     def add(self, clients: Sequence[str]) -> None:
         """The clients of the next rows."""
-        index: dict[str, int] = {}
-        codes = np.array([index.setdefault(name, len(index)) for name in clients], dtype=np.int64)
-        digests = b"".join(blake2b(name.encode(), digest_size=16).digest() for name in index)
-        keys = np.frombuffer(digests, np.uint64).reshape(-1, 2)[codes]
-        rows = np.arange(self._seen, self._seen + len(codes), dtype=np.uint64)
+        keys = digests(clients)
+        rows = np.arange(self._seen, self._seen + len(clients), dtype=np.uint64)
         bucket = keys[:, 0] % len(self._buckets)
         order = bucket.argsort(kind="stable")
         numbers, starts = np.unique(bucket[order], return_index=True)
         for number, part in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
             self._files[number].write(np.column_stack([keys[part], rows[part]]).tobytes())
-        self._seen += len(codes)
+        self._seen += len(clients)
 
     def close(self) -> None:
         """Close the temporary files; they remain until their folder is removed."""

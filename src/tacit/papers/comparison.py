@@ -9,14 +9,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta
-from scipy.stats import t as student
 
 from tacit.core.serialization import Source, convert, read_json
 from tacit.papers.figure_specs import FigureSpec, Number, with_kind, without_kind
+from tacit.report.run_groups import Interval
 
 FORMAT = 1
 _ADVICE = "Save it again with tacit reproduce --save."
@@ -74,10 +74,11 @@ class Spread:
             >>> round(Spread.of([0.90, 0.92, 0.94]).further, 3), Spread.of([0.90, 0.94]).further
             (0.099, None)
         """
-        mean, further = math.fsum(values) / len(values), None
-        if len(values) >= MIN_SEEDS:
-            further = _quantile(len(values)) * stdev(values) * sqrt(1 + 1 / len(values))
-        return cls(mean, min(values), max(values), further)
+        count, found = len(values), Interval.of(values)
+        further = None
+        if found is not None and found.half is not None and count >= MIN_SEEDS:
+            further = found.half * sqrt(count + 1)  # from t·s/√count, of the mean, to t·s·√(1 + 1/count), of one more
+        return cls(math.fsum(values) / count, min(values), max(values), further)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,13 +210,10 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
         >>> [round(end, 3) for end in _interval([0.1, 0.2, 0.3])]
         [-0.048, 0.448]
     """
-    reach = _quantile(len(values)) * stdev(values) / sqrt(len(values))
-    return fmean(values) - reach, fmean(values) + reach
-
-
-def _quantile(count: int) -> float:
-    """Student's t, beyond which 5 % lie on both sides together, for a mean of so many values."""
-    return float(student.ppf(0.975, count - 1))
+    found = Interval.of(values)
+    if found is None or found.half is None:  # values that are not finite say nothing
+        return -math.inf, math.inf
+    return found.mean - found.half, found.mean + found.half
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -255,13 +255,12 @@ def name_in_kit(kit: Path) -> str:
 def place_storage(kit: Path) -> None:
     """Let the server store files in its kit, wherever that lies now: NVFLARE takes absolute paths only."""
     file, store = kit / "local" / "resources.json", kit.absolute() / "store"
-    content = files.read(file, "the server's start-up kit")
+    resources = read_json(files.read(file), dict[str, Any], Source(label=str(file), closed=False))
     try:
-        resources = json.loads(content)
         resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(store / "snapshots")
         for part in resources["components"]:
             if part["id"] == "job_manager":
                 part["args"]["uri_root"] = str(store / "jobs")
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (LookupError, TypeError) as error:
         raise UserError(f"Expected {file} as provisioning wrote it, got other content. Restore the kit.") from error
     files.write(file, json.dumps(resources, indent=2).encode(), private=True)

@@ -9,10 +9,9 @@ coefficients as they do to weights. From the aggregate the server solves, chunk 
 by FISTA with step 1. With a threshold of 0 the result is Aᵀy.
 
 The threshold is chosen on public data, under the noise that the mechanism declares (`calibrate`), and for the sum of
-several rounds: the noise of many rounds cancels, and what a threshold removes in each of them does not come back. Under
-the noise of differential privacy it is usually 0, because the sparse x that fits a few noisy coefficients is longer
-than Aᵀy. Removing small coefficients as noise (soft thresholding of y) was tried, too: one update is then reconstructed
-better, but the model after many rounds is worse (experiments/fl-top/README.md).
+several rounds: the noise of many rounds cancels, and what a threshold removes in each of them does not come back.
+Removing small coefficients as noise (soft thresholding of y) was tried, too: one update is then reconstructed better,
+but the model after many rounds is worse (experiments/fl-top/README.md).
 
 Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
 EuroS&P 2021 (FL-CS), as summarised by the same authors' UAI 2021 paper; chunks, P, in its Appendix, Table 3. Beck,
