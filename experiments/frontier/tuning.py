@@ -23,7 +23,7 @@ from tacit.papers.sweeps import divided
 from tacit.privacy.accountants import Accounting, RdpClassic, default_accountant
 from tacit.privacy.charging import release_of
 from tacit.privacy.guarantee import Guarantee
-from tacit.report.run_groups import Interval
+from tacit.report.intervals import Interval
 from tacit.runs.records import size_noise
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the module that all experiments share

@@ -18,7 +18,7 @@ from statistics import fmean
 
 import tacit
 from tacit.papers.sweeps import divided
-from tacit.report.run_groups import Interval
+from tacit.report.intervals import Interval
 from tacit.runs.records import size_noise
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the module that all experiments share

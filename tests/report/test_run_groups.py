@@ -10,8 +10,9 @@ from scipy import stats
 from report.made import PROVED, made_run
 from tacit.cli import main
 from tacit.report.chart_data import run_charts
+from tacit.report.intervals import Interval
 from tacit.report.run_data import RunData
-from tacit.report.run_groups import Interval, group_charts, grouped, guarantee_lines, rows
+from tacit.report.run_groups import group_charts, grouped, guarantee_lines, rows
 from tacit.runs.directory import MANIFEST
 
 

@@ -24,13 +24,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table and the guarantees."""
-    from tacit.report import run_groups
+    from tacit.report import intervals, run_groups
     from tacit.report.run_data import read_runs
 
     groups, notes = run_groups.grouped(read_runs(args.runs))
     if args.json:
         print(*notes, sep="\n", end="\n" * bool(notes), file=sys.stderr)
-        print_json({"confidence": run_groups.CONFIDENCE, "groups": [group.to_json() for group in groups]})
+        print_json({"confidence": intervals.CONFIDENCE, "groups": [group.to_json() for group in groups]})
         return 0
     print(*aligned([run_groups.header(groups), *run_groups.rows(groups)]), *notes, sep="\n")
     if any(len(group.runs) > 1 for group in groups):

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from tacit.core.serialization import Source, convert, read_json
 from tacit.papers.figure_specs import FigureSpec, Number, with_kind, without_kind
-from tacit.report.run_groups import Interval
+from tacit.report.intervals import Interval
 
 FORMAT = 1
 _ADVICE = "Save it again with tacit reproduce --save."

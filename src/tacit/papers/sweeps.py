@@ -49,8 +49,9 @@ from tacit.errors import RunError, UserError, expect
 from tacit.papers.comparison import LOWER_IS_BETTER
 from tacit.papers.jobs import Job
 from tacit.papers.study import StudyRow
+from tacit.report.intervals import Interval
 from tacit.report.run_data import RunData
-from tacit.report.run_groups import Interval, RunGroup
+from tacit.report.run_groups import RunGroup
 from tacit.runs import checkpoint
 from tacit.runs.directory import CHECKPOINT
 from tacit.runs.experiment import Experiment, parse

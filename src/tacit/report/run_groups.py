@@ -4,67 +4,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, isfinite, log10, sqrt
-from statistics import fmean, stdev
+from math import inf, isfinite
 
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.report.chart_data import COLOURS, Chart, ChartLine, Values, rounded
-from tacit.report.labels import number, size
+from tacit.report.intervals import Interval
 from tacit.report.run_data import RunData, charged_epsilon, metric_names, thinned
 
-CONFIDENCE = 0.95
 MOST_POINTS = 400
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean and the half-width of its 95 % interval by Student's t; None: one value has no interval.
-
-    The interval is that of the mean over seeds, if runs with other seeds are like further draws from a normal
-    distribution.
-    """
-
-    mean: float
-    half: float | None
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Interval | None":
-        """The interval of these values; None if there are none, or one is not finite.
-
-        Example:
-            >>> Interval.of([0.90, 0.92, 0.94]).text()
-            '0.920 ± 0.050'
-        """
-        if not values or not all(map(isfinite, values)):
-            return None
-        count = len(values)
-        if count == 1:
-            return cls(values[0], None, 1)
-        from scipy.special import stdtrit  # a third of a second, which pages of one run need not spend
-
-        quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
-        return cls(fmean(values), quantile * stdev(values) / sqrt(count), count)
-
-    def text(self) -> str:
-        """The mean to the digits that its interval leaves, and the half-width with two digits.
-
-        Example:
-            >>> Interval(0.88154, 0.01234, 3).text(), Interval(41.3, None, 1).text(), Interval(3.0, 0.0, 2).text()
-            ('0.882 ± 0.012', '41.3', '3 ± 0')
-        """
-        if self.half is None or self.half == 0:
-            return number(self.mean) + (" ± 0" if self.half == 0 else "")
-        decimals = min(8, max(0, 1 - int(log10(self.half) // 1)))
-        return f"{self.mean:.{decimals}f} ± {self.half:.{decimals}f}"
-
-    def size(self) -> str:
-        """The same for bytes."""
-        spread = "" if not self.half else f" ± {size(self.half)}"
-        return f"{size(self.mean)}{spread}"
-
-    def to_json(self) -> dict[str, float | int | None]:
-        return {"mean": self.mean, "half_width": self.half, "runs": self.count}
 
 
 @dataclass(frozen=True, eq=False)
