@@ -38,6 +38,25 @@ def test_nothing_else_is_an_expression(text: str, words: str) -> None:
         parse(text, RECORDS, "a pair")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Poisson('3')", "size of Poisson to be a number, got '3'"),
+        ("Poisson(True)", "size of Poisson to be a number, got True"),
+        ("FixedSize(2.5)", "size of FixedSize to be a whole number"),
+        ("Growing(3)", r"stages of Growing to be a list, each item \(a whole number, Sampler\), got 3"),
+        ("Growing(((3, 4),))", "stages of Growing"),
+        ("Growing(((3, Poisson(4), 5),))", "stages of Growing"),
+        ("Sgd(lr=Schedule(3), steps=1)", "function of Schedule to be a function"),
+        ("SecureSum(level='none')", "level of SecureSum"),
+        (f"FixedSize({10**30})", "size of FixedSize to be a whole number"),
+    ],
+)
+def test_fields_have_the_types_that_they_declare(text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        parse(text, records_of(core, wire, pieces), "a piece")
+
+
 def test_records_are_those_that_packages_export() -> None:
     records = records_of(core, wire, pieces)
     assert {"Method", "FixedSize", "Reals", "Compact"} <= records.keys()

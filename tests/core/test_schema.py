@@ -27,10 +27,17 @@ def test_toml_and_the_command_line_give_the_same_arguments() -> None:
         "rounds": "3",
         "private": "true",
         "samples": "5",
-        "sizes": ["1", "2"],
+        "sizes": "1,2",
         "label": "2",
     }
     assert call(factory, "f", toml) == call(factory, "f", typed)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"), [("3", (3,)), ("3,4", (3, 4)), (" [3, 4] ", (3, 4)), ("(3,)", (3,)), ("", ()), ("[]", ())]
+)
+def test_a_list_is_written_with_commas(text: str, sizes: tuple[int, ...]) -> None:
+    assert call(factory, "f", {"ratio": 1, "sizes": text})[5] == sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +90,11 @@ def test_fractions_and_none() -> None:
         ({"ratio": 1, "private": "perhaps"}, ["private of f", "true or false"]),
         ({"ratio": 1, "partition": "shard"}, ["partition of f", "'shard'", "'shards'"]),
         ({"ratio": 1, "samples": "few"}, ["samples of f", "a whole number or none"]),
-        ({"ratio": 1, "sizes": ["a"]}, ["sizes of f", "a list of a whole number"]),
+        ({"ratio": 1, "rounds": "9" * 30}, ["rounds of f", "a whole number"]),
+        ({"ratio": 1, "sizes": ["a"]}, ["sizes of f", "a list, each item a whole number"]),
+        ({"ratio": 1, "sizes": "3,,4"}, ["sizes of f", "'3,,4'"]),
+        ({"ratio": 1, "sizes": "[3"}, ["sizes of f", "'[3'"]),
+        ({"ratio": 1, "sizes": 3}, ["sizes of f", "3 (int)"]),
     ],
 )
 def test_invalid_options_are_reported(options: dict[str, object], words: list[str]) -> None:

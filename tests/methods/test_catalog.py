@@ -1,5 +1,6 @@
 """Methods by name: every factory has its name, its documentation, a card, and a repr that rebuilds the method."""
 
+import contextlib
 import dataclasses
 import inspect
 import re
@@ -160,3 +161,23 @@ def test_steps_are_given_instead_of_epochs() -> None:
     assert methods.make("fl-std", {"epochs": 2}).trainer == tacit.pieces.Sgd(lr=0.215, epochs=2, batch_size=10)
     with pytest.raises(tacit.UserError, match="either steps or epochs, and not both"):
         methods.make("geyer", {"steps": 3, "epochs": 2})
+
+
+STRANGE = ("x", "-1", "0", "nan", "1,2", "none", "9" * 400, "Poisson(3)")
+
+
+def paths(record, prefix=""):
+    """The fields of a record and of the records in it."""
+    for field in dataclasses.fields(record):
+        yield prefix + field.name
+        value = getattr(record, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from paths(value, f"{prefix}{field.name}.")
+
+
+@each_method
+def test_a_strange_value_of_an_argument_gives_a_method_or_an_error_of_our_own(name, factory):
+    for path in {*methods.options(name), *paths(factory())} - {"name"}:
+        for value in STRANGE:
+            with contextlib.suppress(UserError):
+                assert methods.make(name, {path: value}).name == name

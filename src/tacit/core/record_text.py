@@ -6,12 +6,13 @@ that the caller permits, with arguments that are such calls or literals.
 
 import ast
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Mapping
 from types import ModuleType
 from typing import TypeGuard
 
-from tacit.core.schema import choose
+from tacit.core.schema import check_fields, choose
 from tacit.errors import UserError
 
 LIMIT = 1 << 16  # characters
@@ -75,6 +76,7 @@ def _value(node: ast.expr, records: Mapping[str, type]) -> object:
 
 def _make(record: type, args: list[object], kwargs: dict[str, object]) -> object:
     try:
+        check_fields(record, inspect.signature(record).bind(*args, **kwargs).arguments)
         return record(*args, **kwargs)
     except UserError:
         raise

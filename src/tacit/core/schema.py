@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from tacit.errors import UserError
 
 T = TypeVar("T")
+MAX_INT = 2**63 - 1
 MAX_WORD = 200  # characters of a name that is compared with others
 TYPES_IN_WORDS = {
     "int": "a whole number",
@@ -24,6 +25,7 @@ TYPES_IN_WORDS = {
     "str": "a string",
     "bool": "true or false",
     "NoneType": "none",
+    "Callable": "a function",
 }
 
 SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")  # of a method
@@ -157,9 +159,27 @@ def convert(value: object, annotation: Any, key: str, label: str) -> object:
     try:
         return _read(value, annotation)
     except (ValueError, TypeError, ZeroDivisionError):
-        raise UserError(
-            f"Expected {key} of {label} to be {_name(annotation)}, got {value!r} ({type(value).__name__})."
-        ) from None
+        raise _wrong_type(value, annotation, key, label) from None
+
+
+def check_fields(record: type, given: Mapping[str, object]) -> None:
+    """Raise `UserError` unless values have the types of the record's fields; nothing is converted.
+
+    Example:
+        >>> from tacit.core import Budget
+        >>> check_fields(Budget, {"epsilon": "2"})
+        Traceback (most recent call last):
+            ...
+        tacit.errors.UserError: Expected epsilon of Budget to be a number, got '2' (str).
+    """
+    hints = typing.get_type_hints(record)
+    for key, value in given.items():
+        if not _has_type(value, hints[key]):
+            raise _wrong_type(value, hints[key], key, record.__name__)
+
+
+def _wrong_type(value: object, annotation: Any, key: str, label: str) -> UserError:
+    return UserError(f"Expected {key} of {label} to be {_name(annotation)}, got {value!r} ({type(value).__name__}).")
 
 
 def choose(table: Mapping[str, T], name: str, what: str) -> T:
@@ -217,16 +237,44 @@ def _read(value: object, annotation: Any) -> object:
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
         return _read_union(value, typing.get_args(annotation))
-    if origin is tuple and isinstance(value, (list, tuple)):
-        return _read_tuple(value, typing.get_args(annotation))
+    if origin is tuple:
+        return _read_tuple(_items(value), typing.get_args(annotation))
     reader = _READERS.get(annotation)
     if reader is None and not _fits(value, annotation):
         raise TypeError(value)
     return reader(value) if reader else value
 
 
+def _has_type(value: object, annotation: Any) -> bool:
+    """Whether a value has the annotated type; a whole number is a number, and true and false are none."""
+    origin, arms = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (types.UnionType, typing.Union):
+        return any(_has_type(value, arm) for arm in arms)
+    if origin is Literal:
+        return value in arms
+    if origin is tuple:
+        return isinstance(value, tuple) and _have_types(value, arms)
+    if annotation in (int, float):
+        return isinstance(value, (int, annotation)) and not isinstance(value, bool) and not _huge(value)
+    if annotation in (bool, str, type(None)):
+        return isinstance(value, annotation)
+    return _fits(value, annotation)
+
+
+def _huge(value: object) -> bool:
+    return isinstance(value, int) and abs(value) > MAX_INT
+
+
+def _have_types(values: tuple[object, ...], arms: tuple[Any, ...]) -> bool:
+    if len(arms) == 2 and arms[1] is Ellipsis:
+        return all(_has_type(value, arms[0]) for value in values)
+    return len(values) == len(arms) and all(map(_has_type, values, arms))
+
+
 def _fits(value: object, annotation: Any) -> bool:
-    """Whether a value is a record of the annotated type, or has the members of an annotated Protocol."""
+    """Whether a value is a record or function as annotated, or has the members of an annotated Protocol."""
+    if typing.get_origin(annotation) is Callable:
+        return callable(value)
     if getattr(annotation, "_is_protocol", False):
         return all(hasattr(value, name) for name in vars(annotation) if not name.startswith("_"))
     return not dataclasses.is_dataclass(annotation) or isinstance(value, typing.cast(type, annotation))
@@ -242,6 +290,18 @@ def _read_union(value: object, arms: tuple[Any, ...]) -> object:
         except (ValueError, TypeError, ZeroDivisionError):
             continue
     raise ValueError(value)
+
+
+def _items(value: object) -> Iterable[object]:
+    """The items of a list, which is written with commas on a command line: `330,4250`, also in brackets."""
+    match value:
+        case list() | tuple():
+            return value
+        case str():
+            text = value.strip()
+            inner = text[1:-1].strip() if text[:1] + text[-1:] in ("[]", "()") else text
+            return [word.strip() for word in inner.removesuffix(",").split(",")] if inner else []
+    raise TypeError(value)
 
 
 def _read_tuple(values: Iterable[object], arms: tuple[Any, ...]) -> tuple[object, ...]:
@@ -272,8 +332,8 @@ def _to_int(value: object) -> int:
             raise TypeError(value)
         case float() if not value.is_integer():
             raise ValueError(value)
-        case int() | float() | str():
-            return int(value)
+        case int() | float() | str() if not _huge(whole := int(value)):
+            return whole
     raise TypeError(value)
 
 
@@ -309,6 +369,7 @@ def _name(annotation: Any) -> str:
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_name(arm) for arm in arms)
     if origin is tuple:
-        return f"a list of {_name(arms[0])}"
+        one = len(arms) == 2 and arms[1] is Ellipsis
+        return f"a list, each item {_name(arms[0])}" if one else f"({', '.join(map(_name, arms))})"
     name = getattr(annotation, "__name__", str(annotation))
     return TYPES_IN_WORDS.get(name, name)

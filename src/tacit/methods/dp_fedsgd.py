@@ -16,6 +16,7 @@ from tacit.pieces.samplers import Everyone
 from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import RecordGradient
 
+MAX_SIZE = 1e9  # records of a client
 GRADIENT = RecordGradient(rate=0.2, clip=1.0)
 DEFAULT_TASKS = {"dp-fedsgd": ("digits", {"clients": 10})}
 SHORT_NAMES = {"gradient.rate": "rate", "gradient.clip": "clip"}
@@ -48,7 +49,7 @@ def dp_fedsgd(
     Reference: McMahan et al. 2017 (FedSGD); Abadi et al. 2016 (DP-SGD); Kairouz, Liu, Steinke 2021 (noise in shares).
     """
     expect(noise is None or noise > 0, f"noise={noise} > 0", "Without noise nothing is proved.")
-    expect(size >= 1, f"size={size:g} >= 1")
+    expect(1 <= size <= MAX_SIZE, f"1 <= size={size:g} <= {MAX_SIZE:g}")
     mean = gradient.rate * 4 * size
     records = min(ceil(4 * size), ceil(mean + 10 * sqrt(mean) + 10))  # ten standard deviations of a batch
     return Method(

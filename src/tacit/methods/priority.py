@@ -132,7 +132,7 @@ def priority(
     Reference: Talaei, Izadi. Adaptive Differential Privacy in Federated Learning: A Priority-Based Approach. arXiv
     2401.02453, 2024.
     """
-    expect(epsilon_low <= epsilon_high, f"epsilon_low={epsilon_low:g} <= epsilon_high={epsilon_high:g}")
+    expect(0 < epsilon_low <= epsilon_high, f"0 < epsilon_low={epsilon_low:g} <= epsilon_high={epsilon_high:g}")
     base, factor = nbafl(epsilon_high, rounds, formula, descent), epsilon_high / epsilon_low
     measures = {**MEASURES, "sensitivity": AccuracySensitivity(factor)}
     allocation: Allocation = Graded(factor, which) if share is None else TwoLevel(factor, share, which)

@@ -6,6 +6,7 @@ the server adds noise of σ_D to the mean before it is broadcast (Eq. 5). ε is 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from math import exp, log, sqrt
 from typing import ClassVar, Self
 
@@ -173,6 +174,7 @@ def add_gaussian(rows: Rows, clients: Tensor, deviation: float | Tensor, keys: C
     return DenseRows(values + torch.stack(noise).mul_(deviation)) if noise else DenseRows(values)
 
 
+@cache
 def exact_epsilon(noise_multiplier: float, delta: float) -> float:
     """The exact ε at this δ of the Gaussian mechanism with sensitivity 1 (Balle and Wang 2018, Theorem 8).
 
