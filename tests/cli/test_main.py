@@ -148,6 +148,13 @@ def raising(error: BaseException):
             2,
             "tacit: Could not open kit/startup: Permission denied. Run as the user to whom it belongs.\n",
         ),
+        (OSError(36, "File name too long", "99"), 2, "tacit: Could not open 99: File name too long.\n"),
+        (MemoryError(), 1, "tacit: The memory of this machine does not suffice. Use fewer or smaller clients.\n"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 80 bytes"),
+            1,
+            "tacit: The memory of this machine does not suffice. Use fewer or smaller clients.\n",
+        ),
     ],
 )
 def test_expected_errors_are_one_sentence(monkeypatch, capsys, error, code, message):
@@ -162,6 +169,25 @@ def test_unexpected_errors_show_a_traceback(monkeypatch, capsys):
     printed = capsys.readouterr().err
     assert "Traceback" in printed
     assert "ZeroDivisionError: bug" in printed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("run", "fedavg", "--out", "{long}"),
+        ("run", "dp-sgd", "--data", "{long}.csv", "--client", "a", "--target", "b"),
+        ("report", "{long}"),
+        ("compare", "{long}"),
+        ("reproduce", "--from", "{long}.json"),
+        ("site", "init", "{long}"),
+        ("watch", "{long}"),
+    ],
+)
+def test_a_path_that_no_disk_can_have_is_one_sentence(line, capsys):
+    assert cli.main([word.format(long="9" * 400) for word in line]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("tacit: ")
+    assert printed.count("\n") == 1
 
 
 def test_methods_lists_the_catalogue(capsys):

@@ -173,17 +173,18 @@ def _nearest(word: str, names: Iterable[str]) -> str:
 
 
 def _exit_code(error: Exception) -> int:
-    """Report an error: one sentence if Tacit raised it on purpose, the traceback otherwise."""
+    """Report an error: one sentence if its cause is known, the traceback otherwise."""
     from tacit.errors import TacitError
 
     if isinstance(error, TacitError):
         print(f"tacit: {error}", file=sys.stderr)
         return error.exit_code
-    if isinstance(error, PermissionError) and error.filename:
-        print(
-            f"tacit: Could not open {error.filename}: {error.strerror}. Run as the user to whom it belongs.",
-            file=sys.stderr,
-        )
+    if isinstance(error, OSError) and error.filename:
+        advice = " Run as the user to whom it belongs." if isinstance(error, PermissionError) else ""
+        print(f"tacit: Could not open {error.filename}: {error.strerror}.{advice}", file=sys.stderr)
         return 2
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is PyTorch's
+        print("tacit: The memory of this machine does not suffice. Use fewer or smaller clients.", file=sys.stderr)
+        return 1
     traceback.print_exception(error)
     return 1
