@@ -1,3 +1,4 @@
+import math
 import time
 
 import dp_accounting as dp
@@ -8,7 +9,7 @@ from tacit.core.prices import Adjacency
 from tacit.errors import UserError
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.privacy.accountants import FAST_PLD, Accountant, Pld, Rdp, RdpClassic
-from tacit.privacy.planning import CohortSampling
+from tacit.privacy.planning import CohortSampling, enough_noise
 
 ALL: list[Accountant] = [RdpClassic(), Rdp(), FAST_PLD]
 
@@ -64,3 +65,14 @@ EVERYONE = CohortSampling(Everyone(), 9)
 def test_impossible_plans_are_refused(plan, message):
     with pytest.raises(UserError, match=message):
         plan()
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-15, 0.9e-12])
+def test_a_delta_that_accountants_cannot_resolve_is_refused(delta: float) -> None:
+    with pytest.raises(UserError, match="no smaller probability is accounted for"):
+        Budget(1.0, delta)
+
+
+def test_noise_that_never_suffices_is_refused() -> None:
+    with pytest.raises(UserError, match="an epsilon that some noise can reach"):
+        enough_noise(1.0, lambda noise: math.inf, Budget(1.0, 1e-5))

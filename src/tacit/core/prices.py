@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, Self
 from tacit.errors import UserError, expect
 
 RECIPIENTS = "anyone who receives the models; the server is trusted"
+MIN_DELTA = 1e-12
 TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is slightly above 2.4
 
 
@@ -112,8 +113,10 @@ class Budget:
 
 
 def check_delta(delta: float) -> None:
-    """Raise `UserError` unless δ is in (0, 1)."""
-    expect(0 < delta < 1, f"delta={delta:g} in (0, 1)", "δ bounds the probability that the guarantee fails: use 1e-5.")
+    """Raise `UserError` unless δ is below 1, and large enough for the accountants, which round up tails of 1e-15."""
+    advice = "δ bounds the probability that the guarantee fails: use 1e-5."
+    expect(0 < delta < 1, f"delta={delta:g} in (0, 1)", advice)
+    expect(delta >= MIN_DELTA, f"delta={delta:g} >= {MIN_DELTA:g}: no smaller probability is accounted for", advice)
 
 
 @dataclass(frozen=True)

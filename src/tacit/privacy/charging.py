@@ -21,7 +21,7 @@ from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accou
 from tacit.privacy.cohorts import check_cohorts, failure
 from tacit.privacy.guarantee import Guarantee, delta_warning, public_population, trusted_sum
 from tacit.privacy.ledger import Ledger, LedgerEntry
-from tacit.privacy.planning import CohortSampling
+from tacit.privacy.planning import CohortSampling, enough_noise
 from tacit.privacy.round_charges import RoundCharges
 
 DROPOUTS = (
@@ -182,14 +182,12 @@ def calibrate(method: Method, population: int) -> Method:
     unit = _sized(method, 1.0)
     accountant = accountant_for(unit, population)
     release = replace(_release(unit, population, 0), distance=0.0, failure=0.0)  # they are counted below
-    noise = CohortSampling(method.sampler, population, release).noise_for(budget, method.rounds, accountant)
-    step = 1e-5  # planning may use a finer grid of privacy losses than a run, and releases may cost more than Gaussian
-    while True:
-        sized = _sized(method, noise)
-        epsilon = Accounting.of(accountant, _releases(sized, population)).epsilon(budget.delta)
-        if epsilon <= budget.epsilon * (1 - 1e-8):  # rounds that are composed one by one cost about 1e-10 more
-            return sized
-        noise, step = noise * (1 + step), min(2 * step, 2e-3)
+    start = CohortSampling(method.sampler, population, release).noise_for(budget, method.rounds, accountant)
+
+    def epsilon(noise: float) -> float:
+        return Accounting.of(accountant, _releases(_sized(method, noise), population)).epsilon(budget.delta)
+
+    return _sized(method, enough_noise(start, epsilon, budget))
 
 
 def accountant_for(method: Method, population: int) -> Accountant:

@@ -16,6 +16,7 @@ from tacit.privacy.accountants import FAST_PLD, MIN_NOISE, Accountant, Accountin
 
 PRECISION = 2e-5  # of a noise multiplier, relative
 MAX_NOISE = 1e6
+UNREACHABLE = ("an epsilon that some noise can reach", "Choose a larger epsilon or delta.")
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,21 @@ def bracket(excess: Callable[[float], float], start: float, factor: float) -> tu
     low = high = start
     while excess(high) > 0:
         low, high, factor = high, high * factor, factor**1.5
-        expect(high <= MAX_NOISE, "an epsilon that some noise can reach", "Choose a larger epsilon or delta.")
+        expect(high <= MAX_NOISE, *UNREACHABLE)
     while excess(low) <= 0:
         expect(low > MIN_NOISE, "an epsilon that needs noise", "This budget allows almost anything.")
         low, high, factor = max(low / factor, MIN_NOISE), low, factor**1.5
     return low, high
+
+
+def enough_noise(start: float, epsilon: Callable[[float], float], budget: Budget) -> float:
+    """The first noise multiplier from `start` on, in growing steps, whose ε is within the budget.
+
+    Planning may use a finer grid of privacy losses than a run, and releases may cost more than Gaussian ones; rounds
+    that are composed one by one cost about 1e-10 more.
+    """
+    noise, step = start, 1e-5
+    while epsilon(noise) > budget.epsilon * (1 - 1e-8):
+        noise, step = noise * (1 + step), min(2 * step, 2e-3)
+        expect(noise <= 2 * start, *UNREACHABLE)
+    return noise

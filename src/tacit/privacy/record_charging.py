@@ -32,7 +32,7 @@ from tacit.privacy.guarantee import (
     trusted_sum,
 )
 from tacit.privacy.ledger import Ledger, LedgerEntry
-from tacit.privacy.planning import bracket
+from tacit.privacy.planning import bracket, enough_noise
 from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
 from tacit.privacy.round_charges import RoundCharges
 
@@ -202,11 +202,11 @@ def calibrate_records(method: Method, sizes: tuple[int, ...]) -> Method:
     budget = method.budget
     assert budget is not None  # or the method could not have been composed
     often = planned_participations(method, len(sizes))
-    noise = _noise_for(budget, method, sizes, often)
-    step = 1e-5
-    while _after(_sized(method, noise), sizes, often).epsilon(budget.delta) > budget.epsilon * (1 - 1e-8):
-        noise, step = noise * (1 + step), min(2 * step, 2e-3)
-    return _sized(method, noise)
+
+    def epsilon(noise: float) -> float:
+        return _after(_sized(method, noise), sizes, often).epsilon(budget.delta)
+
+    return _sized(method, enough_noise(_noise_for(budget, method, sizes, often), epsilon, budget))
 
 
 def planned_participations(method: Method, population: int) -> int:
