@@ -75,4 +75,4 @@ def test_a_delta_that_accountants_cannot_resolve_is_refused(delta: float) -> Non
 
 def test_noise_that_never_suffices_is_refused() -> None:
     with pytest.raises(UserError, match="an epsilon that some noise can reach"):
-        enough_noise(1.0, lambda noise: math.inf, Budget(1.0, 1e-5))
+        enough_noise(1.0, lambda _: math.inf, Budget(1.0, 1e-5))

@@ -7,7 +7,9 @@ from dp_accounting import rdp
 from scipy.integrate import quad
 from scipy.special import logsumexp
 
+from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.privacy import renyi
+from tacit.privacy.accountants import Accounting, Rdp
 
 CASES = [(1.54, 1 / 60), (0.7, 0.3), (3.0, 0.05), (10.0, 0.5), (0.4, 0.001)]
 
@@ -69,3 +71,8 @@ def test_fixed_size_cohorts_have_sensitivity_2(order):
     assert zeroed <= renyi.replaced(orders, noise / 2, rate)[0]
     if order > 2:  # sensitivity 1 is not enough, not even for a client that is zeroed out
         assert zeroed > renyi.replaced(orders, noise, rate)[0]
+
+
+def test_noise_whose_square_underflows_is_no_noise() -> None:
+    least = Release(Gaussian(1e-200), sampling=Sampling("poisson", 0.1))
+    assert Accounting.of(Rdp(), [least]).epsilon(1e-5) == math.inf

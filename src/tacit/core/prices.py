@@ -14,6 +14,7 @@ from tacit.errors import UserError, expect
 
 RECIPIENTS = "anyone who receives the models; the server is trusted"
 MIN_DELTA = 1e-12
+MAX_NOISE = 1e9
 TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is slightly above 2.4
 
 
@@ -131,7 +132,8 @@ class Gaussian:
     adjacencies: ClassVar[tuple[Adjacency, ...]] = tuple(Adjacency)
 
     def __post_init__(self) -> None:
-        expect(0 <= self.noise_multiplier < math.inf, f"noise multiplier {self.noise_multiplier} >= 0 and finite")
+        noise = self.noise_multiplier
+        expect(0 <= noise <= MAX_NOISE, f"noise multiplier {noise} in [0, {MAX_NOISE:g}]")
 
 
 @dataclass(frozen=True)

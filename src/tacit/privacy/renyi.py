@@ -89,7 +89,7 @@ def _divergences(release: Release, adjacency: Adjacency, orders: Sequence[float]
     sampling = release.amplification
     noise = release.loss.noise_multiplier / sampling.sensitivity(adjacency)
     alpha = np.array(orders, dtype=np.float64)
-    if noise == 0:
+    if noise**2 == 0:  # also where only the square underflows
         return np.full(alpha.shape, np.inf)
     if sampling.rate == 1:
         return gaussian(alpha, noise)

@@ -99,8 +99,9 @@ def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
 
 def input_columns(table: Table, client: str, settings: TableSettings) -> list[str]:
     """The columns that are inputs, after all roles were checked."""
-    if client == settings.target:
-        raise DataError(f"Expected different columns as client and target of {table.name}, got {client!r} as both.")
+    for role, column in (("client", client), ("patient", settings.patient)):
+        if column == settings.target:
+            raise DataError(f"Expected different columns as {role} and target of {table.name}, got {column!r} as both.")
     dropped = [find_column(table.columns, name, table.name, "drop") for name in settings.drop]
     roles = {"target": settings.target, "client": client} | ({"patient": settings.patient} if settings.patient else {})
     for role, column in roles.items():

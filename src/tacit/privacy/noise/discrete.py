@@ -251,7 +251,8 @@ class DiscreteGaussian:
 
         A part p of V = z²Δ² + s² remains; p·V − s², relative to Δ², is smallest for the smallest Δ.
         """
-        missing = (1 - part) * (SMOOTHING / (noise_multiplier * min_steps)) ** 2 if noise_multiplier else 0.0
+        smoothing = SMOOTHING / (noise_multiplier * min_steps) if noise_multiplier and part < 1 else 0.0
+        missing = (1 - part) * smoothing * smoothing  # infinite for the least noise, where ** would raise
         return Gaussian(noise_multiplier * sqrt(max(part - max(missing, 0.0), 0.0)))
 
     def tail_bound(self, shares: int, magnitude: float) -> float:
