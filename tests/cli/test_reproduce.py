@@ -189,13 +189,14 @@ def test_saved_results_grow_by_rows_and_seeds(capsys):
     assert capsys.readouterr().out.encode() == grown
 
 
-def test_trials_of_other_settings_are_dropped(capsys):
+def test_trials_of_other_settings_are_replaced_with_a_notice(capsys):
     assert main([*PLAIN, "--save", "kept.json"]) == 0
     file = Path("experiments/tiny/table-1.toml")
     file.write_text(file.read_text().replace("rounds = 3", "rounds = 4"))
     assert main([*PLAIN, "--save", "kept.json", "--seeds", "7", "--json"]) == 0
     (row,) = json.loads(Path("kept.json").read_text())["rows"]
     assert [(trial["seed"], trial["values"]["rounds"]) for trial in row["trials"]] == [(7, 4)]
+    assert "plain: earlier results are replaced (seeds 0, 1)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     earlier = _earlier(args.save, study.name, fast=choice.fast) if args.save else None
     comparison = _compare(study, jobs_of(study, choice), args)
     if earlier is not None:
+        _print_replaced(comparison, earlier)
         comparison = comparison.merged_with(earlier, [row.name for row in study.rows])
     if args.save:
         write(args.save, comparison.to_bytes(), parents=True)
@@ -191,6 +192,18 @@ def _earlier(path: Path, name: str, *, fast: bool) -> "Comparison | None":
         wanted, got = (f"{study}{', short' * short}" for study, short in ((name, fast), (saved.name, saved.fast)))
         raise UserError(f"Expected {path} to have results of {wanted}, got {got}. Save to another file.")
     return saved
+
+
+def _print_replaced(found: "Comparison", earlier: "Comparison") -> None:
+    """Say which earlier results are not kept, because their row is defined differently now."""
+    before = {row.name: row for row in earlier.rows}
+    for row in found.rows:
+        old = before.get(row.name, row)
+        if not row.same_settings(old):
+            seeds = ", ".join(str(trial.seed) for trial in old.trials)
+            print(
+                f"{row.name}: earlier results are replaced (seeds {seeds}); it has other settings now.", file=sys.stderr
+            )
 
 
 def _saved_file(given: str) -> Path:

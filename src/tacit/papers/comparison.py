@@ -112,7 +112,7 @@ class ComparisonRow:
 
     def merged_with(self, earlier: "ComparisonRow") -> "ComparisonRow":
         """Add the earlier trials with other seeds, if their settings are the same."""
-        if self._settings() != earlier._settings():
+        if not self.same_settings(earlier):
             return self
         trials = {trial.seed: trial for trial in (*earlier.trials, *self.trials)}
         longest = max((self, earlier), key=lambda row: max(row.by_seed("rounds").values(), default=0))
@@ -123,6 +123,10 @@ class ComparisonRow:
             guarantee=longest.guarantee,
             spent=longest.spent,
         )
+
+    def same_settings(self, other: "ComparisonRow") -> bool:
+        """Whether both are of the same method and task with the same arguments, so that seeds can be added."""
+        return self._settings() == other._settings()
 
     def _settings(self) -> str:
         """What was run, as JSON: the same for a row in memory and one read from a file."""
