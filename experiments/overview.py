@@ -77,7 +77,7 @@ PAPERS: dict[str, tuple[Item, ...]] = {
         Item(
             "beyond: ADMM and its baseline tuned alike",
             "tuned-alike",
-            "ESMFL's rows are those of Table 1, at once and `results/shards-decay-0.988.json`; the README compares them",
+            "ESMFL's rows are those of Table 1, at once and `results/shards-decay-0.988.json`; see the README",
         ),
         Item("beyond: MobileNetV2, small", "mobilenet-small", "12.7 %: too small to learn"),
     ),
