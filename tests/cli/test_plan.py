@@ -120,6 +120,12 @@ def test_a_weak_delta_is_a_warning(capsys):
         ("--noise 1 --delta 1e-5 --rate .1 --rounds 3 --sampling everyone", "with --sampling everyone"),
         ("--noise .1 --delta 1e-5 --rate .5 --epsilon .5 --accountant rdp", "Not even one round"),
         (f"{FIXED} --adjacency replace-one --accountant pld", "Expected accountant rdp"),
+        (f"--epsilon 1 --delta 1e-5 --rate .1 --rounds {10**20}", "rounds=1e+20 <= 1000000"),
+        (f"--epsilon 1 --delta 1e-5 --population 100 --schedule {10**20}x9", "rounds=1e+20 <= 1000000"),
+        ("--epsilon 1 --delta 1e-5 --unit record --size 300 --batch 6 --epochs 1e9", "steps=5e+10 <= 1000000"),
+        ("--epsilon 1 --delta 1e-5 --unit record --size 300 --batch 6 --epochs inf", "epochs=inf > 0 and finite"),
+        ("--epsilon 1 --delta 1e-13 --rate .1 --rounds 9", "delta=1e-13 >= 1e-12"),
+        ("--noise 1e300 --delta 1e-5 --rate .1 --rounds 9", "noise multiplier 1e+300 in [0, 1e+09]"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(line, words, capsys):

@@ -119,7 +119,7 @@ def _as_batches(args: argparse.Namespace) -> None:
     args.population, args.cohort = args.size, min(args.batch, args.size)
     args.rounds = args.steps
     if args.epochs is not None:
-        expect(args.epochs > 0, f"epochs={args.epochs:g} > 0")
+        expect(0 < args.epochs < math.inf, f"epochs={args.epochs:g} > 0 and finite")
         args.rounds = math.ceil(args.epochs * max(1, round(args.size / args.cohort)))  # as DpSgd counts them
 
 
@@ -132,7 +132,7 @@ def _of_records(args: argparse.Namespace, found: dict[str, Any]) -> dict[str, An
 
 def _check(args: argparse.Namespace) -> None:
     """Raise `UserError` unless exactly two of the three quantities are given."""
-    from tacit.core.prices import check_delta
+    from tacit.core.prices import check_delta, check_rounds
     from tacit.errors import expect
 
     check_delta(args.delta)
@@ -143,7 +143,7 @@ def _check(args: argparse.Namespace) -> None:
     third = "--rounds" if args.unit == "client" else "--epochs (or --steps)"
     expect(len(given) == 2, f"two of --epsilon, --noise and {third}, got {' and '.join(given) or 'none of them'}")
     if args.rounds is not None:
-        expect(args.rounds >= 1, f"rounds={args.rounds} >= 1")
+        check_rounds(args.rounds, "rounds" if args.unit == "client" else "steps")
 
 
 def _sampler(args: argparse.Namespace) -> "Sampler":

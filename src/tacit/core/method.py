@@ -39,6 +39,7 @@ from tacit.core.prices import (
     Unsized,
     accounted,
     check_delta,
+    check_rounds,
     reason_unproved,
 )
 from tacit.core.provenance import OwnPart, own_parts, rests_on
@@ -92,7 +93,7 @@ class Method:
         check_pieces(self)
         check_delta(self.report_delta)
         expect(isinstance(self.rounds, Integral), f"rounds={self.rounds!r} to be a whole number")
-        expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
+        check_rounds(self.rounds)
         expect(self.reach is None or self.reach > 0, f"reach={self.reach} > 0")
         expect(self.patience is None or self.patience >= 1, f"patience={self.patience} >= 1")
         check_composition(self)

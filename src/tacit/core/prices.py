@@ -15,6 +15,7 @@ from tacit.errors import UserError, expect
 RECIPIENTS = "anyone who receives the models; the server is trusted"
 MIN_DELTA = 1e-12
 MAX_NOISE = 1e9
+MAX_ROUNDS = 10**6
 TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is slightly above 2.4
 
 
@@ -118,6 +119,12 @@ def check_delta(delta: float) -> None:
     advice = "δ bounds the probability that the guarantee fails: use 1e-5."
     expect(0 < delta < 1, f"delta={delta:g} in (0, 1)", advice)
     expect(delta >= MIN_DELTA, f"delta={delta:g} >= {MIN_DELTA:g}: no smaller probability is accounted for", advice)
+
+
+def check_rounds(rounds: int, name: str = "rounds") -> None:
+    """Raise `UserError` unless there is a round, and not more of them than can be accounted for one by one."""
+    expect(rounds >= 1, f"{name}={rounds} >= 1")
+    expect(rounds <= MAX_ROUNDS, f"{name}={rounds:.6g} <= {MAX_ROUNDS}")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 
 from tacit.core import Budget
 from tacit.core.interfaces import Sampler
-from tacit.core.prices import Gaussian, Release, check_delta
+from tacit.core.prices import Gaussian, Release, check_delta, check_rounds
 from tacit.errors import expect
 from tacit.privacy.accountants import FAST_PLD, MIN_NOISE, Accountant, Accounting, Pld, Rdp, max_rounds
 
@@ -39,7 +39,7 @@ class CohortSampling:
 
     def releases(self, noise: float, rounds: int) -> Iterator[Release]:
         """The release of every round with this noise multiplier."""
-        expect(rounds >= 1, f"rounds={rounds} >= 1")
+        check_rounds(rounds)
         gaussian = replace(self.release, loss=Gaussian(noise))
         return (gaussian.sampled(self.sampler.sampling(self.population, index)) for index in range(rounds))
 
