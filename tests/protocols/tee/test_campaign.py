@@ -20,6 +20,7 @@ from protocols.tee.federation import COHORT, DIM, Federation, messages, method, 
 from protocols.tee.listening import ATTEST, Listening
 from tacit.core.interfaces import Mechanism
 from tacit.core.neutral import NoNoise
+from tacit.core.prices import MAX_ROUNDS
 from tacit.errors import EnclaveRefusedError, ProtocolError
 from tacit.pieces.channels import Enclave
 from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip, QuantileClip
@@ -32,7 +33,7 @@ from tacit.wire.sparse import Compact, Csr
 
 FRAMES = int(os.environ.get("TACIT_FRAMES", "3000"))
 SEED = int(os.environ.get("TACIT_FUZZ_SEED", "1"))
-ROUNDS = 1 << 30  # so many that no campaign ends for lack of rounds
+ROUNDS = MAX_ROUNDS  # so many that no campaign ends for lack of rounds: a round takes several frames
 SECONDS, MEMORY = 1.0, 1 << 30  # for one frame, and for all of them
 ANSWERS = {
     MessageType.EVIDENCE,
