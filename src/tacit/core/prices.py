@@ -124,7 +124,8 @@ def check_delta(delta: float) -> None:
 def check_rounds(rounds: int, name: str = "rounds") -> None:
     """Raise `UserError` unless there is a round, and not more of them than can be accounted for one by one."""
     expect(rounds >= 1, f"{name}={rounds} >= 1")
-    expect(rounds <= MAX_ROUNDS, f"{name}={rounds:.6g} <= {MAX_ROUNDS}")
+    shown = rounds if rounds < 10**15 else "far more"  # a number may have hundreds of digits
+    expect(rounds <= MAX_ROUNDS, f"{name} <= {MAX_ROUNDS}, got {shown}")
 
 
 @dataclass(frozen=True)
