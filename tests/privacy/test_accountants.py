@@ -13,7 +13,7 @@ from tacit.errors import UserError
 from tacit.privacy.accountants import (
     ACCOUNTANTS,
     FAST_PLD,
-    MAX_ROUNDS,
+    MAX_FOUND_ROUNDS,
     Accounting,
     Pld,
     Rdp,
@@ -140,10 +140,10 @@ def test_one_more_than_the_remaining_rounds_exceeds_the_budget(accountant):
     assert almost.remaining_rounds(RELEASE, 3.0, 1e-5) == 1
 
 
-@pytest.mark.parametrize("last", [0, 1, 2, 7, 64, 100, MAX_ROUNDS - 1, MAX_ROUNDS, MAX_ROUNDS + 5])
-@pytest.mark.parametrize("guess", [1, 2, 63, 100, MAX_ROUNDS])
+@pytest.mark.parametrize("last", [0, 1, 2, 7, 64, 100, MAX_FOUND_ROUNDS - 1, MAX_FOUND_ROUNDS, MAX_FOUND_ROUNDS + 5])
+@pytest.mark.parametrize("guess", [1, 2, 63, 100, MAX_FOUND_ROUNDS])
 def test_the_largest_number_of_rounds_is_found_from_any_guess(last, guess):
-    assert max_rounds(lambda rounds: rounds <= last, guess) == min(last, MAX_ROUNDS)
+    assert max_rounds(lambda rounds: rounds <= last, guess) == min(last, MAX_FOUND_ROUNDS)
 
 
 @pytest.mark.parametrize(

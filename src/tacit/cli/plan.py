@@ -201,7 +201,7 @@ def _result(args: argparse.Namespace, cohorts: "CohortSampling", accountant: "Ac
     """The quantity that was not given, and the resulting ε."""
     from tacit.core import Budget
     from tacit.errors import UserError
-    from tacit.privacy.accountants import MAX_ROUNDS
+    from tacit.privacy.accountants import MAX_FOUND_ROUNDS
     from tacit.privacy.planning import check_noise
 
     if args.noise is not None:
@@ -222,7 +222,7 @@ def _result(args: argparse.Namespace, cohorts: "CohortSampling", accountant: "Ac
         raise UserError(f"Not even one round with noise {args.noise:g} stays within {budget}. Use more noise.")
     epsilon = cohorts.epsilon(args.noise, rounds, args.delta, accountant)
     found = {"budget": args.epsilon, "noise": args.noise, "rounds": rounds, "epsilon": epsilon}
-    return {**found, "or_more": True} if rounds == MAX_ROUNDS else found
+    return {**found, "or_more": True} if rounds == MAX_FOUND_ROUNDS else found
 
 
 def _warn(args: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ import difflib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
@@ -238,7 +238,9 @@ def _read(value: object, annotation: Any) -> object:
     if origin in (types.UnionType, typing.Union):
         return _read_union(value, typing.get_args(annotation))
     if origin is tuple:
-        return _read_tuple(_items(value), typing.get_args(annotation))
+        items = _items(value)
+        kinds = _item_types(typing.get_args(annotation), len(items))
+        return tuple(_read(item, kind) for item, kind in zip(items, kinds, strict=True))
     reader = _READERS.get(annotation)
     if reader is None and not _fits(value, annotation):
         raise TypeError(value)
@@ -253,7 +255,7 @@ def _has_type(value: object, annotation: Any) -> bool:
     if origin is Literal:
         return value in arms
     if origin is tuple:
-        return isinstance(value, tuple) and _have_types(value, arms)
+        return isinstance(value, tuple) and _have_types(value, _item_types(arms, len(value)))
     if annotation in (int, float):
         return isinstance(value, (int, annotation)) and not isinstance(value, bool) and not _huge(value)
     if annotation in (bool, str, type(None)):
@@ -263,12 +265,6 @@ def _has_type(value: object, annotation: Any) -> bool:
 
 def _huge(value: object) -> bool:
     return isinstance(value, int) and abs(value) > MAX_INT
-
-
-def _have_types(values: tuple[object, ...], arms: tuple[Any, ...]) -> bool:
-    if len(arms) == 2 and arms[1] is Ellipsis:
-        return all(_has_type(value, arms[0]) for value in values)
-    return len(values) == len(arms) and all(map(_has_type, values, arms))
 
 
 def _fits(value: object, annotation: Any) -> bool:
@@ -292,7 +288,11 @@ def _read_union(value: object, arms: tuple[Any, ...]) -> object:
     raise ValueError(value)
 
 
-def _items(value: object) -> Iterable[object]:
+def _have_types(values: tuple[object, ...], kinds: tuple[Any, ...]) -> bool:
+    return len(values) == len(kinds) and all(map(_has_type, values, kinds))
+
+
+def _items(value: object) -> Sequence[object]:
     """The items of a list, which is written with commas on a command line: `330,4250`, also in brackets."""
     match value:
         case list() | tuple():
@@ -304,10 +304,9 @@ def _items(value: object) -> Iterable[object]:
     raise TypeError(value)
 
 
-def _read_tuple(values: Iterable[object], arms: tuple[Any, ...]) -> tuple[object, ...]:
-    if len(arms) == 2 and arms[1] is Ellipsis:
-        return tuple(_read(value, arms[0]) for value in values)
-    return tuple(_read(value, arm) for value, arm in zip(values, arms, strict=True))
+def _item_types(arms: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """The type of each of so many items: all the same, or those that the annotation lists."""
+    return arms[:1] * count if arms[1:] == (Ellipsis,) else arms
 
 
 def _width(annotation: Any) -> int:
@@ -369,7 +368,7 @@ def _name(annotation: Any) -> str:
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_name(arm) for arm in arms)
     if origin is tuple:
-        one = len(arms) == 2 and arms[1] is Ellipsis
-        return f"a list, each item {_name(arms[0])}" if one else f"({', '.join(map(_name, arms))})"
+        same = arms[1:] == (Ellipsis,)
+        return f"a list, each item {_name(arms[0])}" if same else f"({', '.join(map(_name, arms))})"
     name = getattr(annotation, "__name__", str(annotation))
     return TYPES_IN_WORDS.get(name, name)

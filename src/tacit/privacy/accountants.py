@@ -27,7 +27,7 @@ from tacit.privacy.renyi import ClassicConversion, ImprovedConversion, RenyiComp
 MIN_NOISE = 0.05  # below it ε is in the hundreds, and a grid of privacy losses would fill the memory
 INTEGER_ORDERS = tuple(range(2, 257))
 TAIL = 1e-15  # probability that a composition may move to infinite loss, always on the safe side
-MAX_ROUNDS = 20_000  # upper limit of every search for a number of rounds
+MAX_FOUND_ROUNDS = 20_000  # upper limit of every search for a number of rounds
 
 
 class Composition(Protocol):
@@ -324,7 +324,7 @@ class Accounting:
         )
 
     def remaining_rounds(self, release: Release, epsilon: float, delta: float, guess: int = 1) -> int:
-        """How many more rounds with this release stay within (ε, δ); at most `MAX_ROUNDS`.
+        """How many more rounds with this release stay within (ε, δ); at most `MAX_FOUND_ROUNDS`.
 
         The search starts at `guess`; a good one saves time.
         """
@@ -336,13 +336,13 @@ def _delta_of_distance(distance: float, epsilon: float) -> float:
 
 
 def max_rounds(fits: Callable[[int], bool], guess: int = 1) -> int:
-    """The largest number of rounds that fits, if all smaller ones do; 0 if none fits, and at most `MAX_ROUNDS`."""
+    """The largest number of rounds that fits, if all smaller ones do; 0 if none does, at most `MAX_FOUND_ROUNDS`."""
     low, high, step = 0, max(1, guess), 1
     if fits(high):
         low = high
-        while low + step <= MAX_ROUNDS and fits(low + step):
+        while low + step <= MAX_FOUND_ROUNDS and fits(low + step):
             low, step = low + step, 2 * step
-        high = min(low + step, MAX_ROUNDS + 1)
+        high = min(low + step, MAX_FOUND_ROUNDS + 1)
     else:
         while high - step > 0 and not fits(high - step):
             high, step = high - step, 2 * step

@@ -15,7 +15,7 @@ from tacit.errors import expect
 from tacit.privacy.accountants import FAST_PLD, MIN_NOISE, Accountant, Accounting, Pld, Rdp, max_rounds
 
 PRECISION = 2e-5  # of a noise multiplier, relative
-MAX_NOISE = 1e6
+MAX_FOUND_NOISE = 1e6
 UNREACHABLE = ("an epsilon that some noise can reach", "Choose a larger epsilon or delta.")
 
 
@@ -71,7 +71,7 @@ class CohortSampling:
         return next(noise for noise in candidates if excess(noise) <= 0)
 
     def rounds_within(self, budget: Budget, noise: float, accountant: Accountant) -> int:
-        """How many rounds with this noise multiplier stay within the budget; at most `MAX_ROUNDS`."""
+        """How many rounds with this noise multiplier stay within the budget; at most `MAX_FOUND_ROUNDS`."""
         check_noise(noise)
         faster = _faster(accountant)
         guess = self.rounds_within(budget, noise, faster.accountant) if faster else 1
@@ -113,7 +113,7 @@ def bracket(excess: Callable[[float], float], start: float, factor: float) -> tu
     low = high = start
     while excess(high) > 0:
         low, high, factor = high, high * factor, factor**1.5
-        expect(high <= MAX_NOISE, *UNREACHABLE)
+        expect(high <= MAX_FOUND_NOISE, *UNREACHABLE)
     while excess(low) <= 0:
         expect(low > MIN_NOISE, "an epsilon that needs noise", "This budget allows almost anything.")
         low, high, factor = max(low / factor, MIN_NOISE), low, factor**1.5
