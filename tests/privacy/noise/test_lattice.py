@@ -14,7 +14,15 @@ from scipy import stats
 from tacit.core import Key
 from tacit.errors import UserError
 from tacit.privacy.noise.discrete import ByteSource, DiscreteGaussian, IntegerNoise, Skellam
-from tacit.privacy.noise.lattice import MAX_OVERFLOW, MAX_TRIES, Lattice, clip_row, rounded_bound, stochastic_round
+from tacit.privacy.noise.lattice import (
+    MAX_OVERFLOW,
+    MAX_TRIES,
+    ROUNDING_BLOCK,
+    Lattice,
+    clip_row,
+    rounded_bound,
+    stochastic_round,
+)
 
 Kind = type[DiscreteGaussian] | type[Skellam]
 DIM = 500
@@ -101,6 +109,18 @@ def test_rounding_is_unbiased() -> None:
     z = (rounded.mean(0) - row)[3:] / deviation[3:] * sqrt(len(rounded))
     assert stats.kstest(z, "norm").pvalue > 1e-3
     assert stats.kstest((rounded.mean(0) - np.round(row))[3:] / deviation[3:], "norm").pvalue < 1e-3
+
+
+@pytest.mark.parametrize("size", [0, 1, ROUNDING_BLOCK - 1, ROUNDING_BLOCK, ROUNDING_BLOCK + 1, 3 * ROUNDING_BLOCK + 7])
+@pytest.mark.parametrize("fast", [False, True], ids=["cryptographic", "fast"])
+def test_rounding_in_blocks_draws_what_rounding_at_once_draws(size: int, fast: bool) -> None:
+    row, key = np.random.default_rng(2).normal(scale=5, size=size), Key.from_seed(0, "secret")
+    draw = key.fast_generator().bytes if fast else key.byte_source()
+    again = key.fast_generator().bytes if fast else key.byte_source()
+    uniform = (np.frombuffer(draw(8 * size), dtype="<u8") >> np.uint64(11)) * 2.0**-53
+    rounded = stochastic_round(row, again)
+    assert rounded.dtype == np.int64
+    assert (rounded == np.floor(row) + (uniform < row - np.floor(row))).all()
 
 
 def test_most_roundings_need_no_second_try() -> None:

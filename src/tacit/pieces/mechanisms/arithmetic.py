@@ -157,11 +157,11 @@ class Grid:
         """Rows on the grid; a row that is not finite becomes zeros, since omitting it would reveal that."""
         lattice = self.lattice(noise, messages.rows.dim, now)
         rows = messages.rows.dense()
-        values = np.zeros(tuple(rows.shape), np.int64)
-        for i, source in enumerate(_rounding_sources(messages, noise, now)):
-            values[i] = lattice.quantize(rows[i].cpu().numpy(), source)
+        numbers = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
+        for row, number, source in zip(rows, numbers, _rounding_sources(messages, noise, now), strict=True):
+            number.copy_(_to_numbers(lattice.quantize(row.cpu().numpy(), source), lattice, row))
         step = GridStep(1 / lattice.scale, lattice.inflation)
-        return replace(messages, rows=DenseRows(_to_numbers(values, lattice, rows)), grid_step=step)
+        return replace(messages, rows=DenseRows(numbers), grid_step=step)
 
     def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
         """Integer noise in steps of the grid; wide noise as a sum of several samples."""

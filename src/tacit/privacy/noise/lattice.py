@@ -30,6 +30,7 @@ MAX_OVERFLOW = 2.0**-64  # the largest probability that a round's sum overflows
 LOG_FAILURE = 100 * log(2)  # stochastic rounding exceeds its bound with probability 2⁻¹⁰⁰ at most
 WAVE = 128  # rows are summed in float32 up to this number, and sums of them in float64
 CLIPPING = 2.0**-14  # by how much rounding errors of norm and factor can lengthen a clipped row, relative to the bound
+ROUNDING_BLOCK = 1 << 14  # coordinates that are rounded together, so that what is drawn for them stays in the cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,9 +251,13 @@ def clip_row(row: Floats, clip: float) -> Floats:
 
 def stochastic_round(scaled: Floats, source: ByteSource) -> Integers:
     """Every coordinate rounded up or down at random, unbiased; uniform numbers have 53 bits."""
-    below = np.floor(scaled)
-    uniform = (np.frombuffer(source(8 * scaled.size), dtype="<u8") >> np.uint64(11)) * 2.0**-53
-    return (below + (uniform < scaled - below)).astype(np.int64)
+    rounded = np.empty(scaled.shape, np.int64)
+    for begin in range(0, scaled.size, ROUNDING_BLOCK):
+        block = scaled[begin : begin + ROUNDING_BLOCK]
+        below = np.floor(block)
+        uniform = (np.frombuffer(source(8 * block.size), dtype="<u8") >> np.uint64(11)) * 2.0**-53
+        rounded[begin : begin + ROUNDING_BLOCK] = below + (uniform < block - below)
+    return rounded
 
 
 def _finest(at: Callable[[int], object], wanted: int, least: int) -> int:
