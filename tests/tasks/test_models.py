@@ -13,6 +13,7 @@ COUNTS = {
     "softmax-regression": (7_850, (1, 28, 28), 10),
     "lenet": (431_080, (1, 28, 28), 10),
     "mobilenet-v2": (2_296_922, (3, 32, 32), 10),
+    "mobilenet-v2-quarter": (254_794, (3, 32, 32), 10),
     "sigmoid-lenet": (13_426, (1, 28, 28), 10),
     "digits-sigmoid-lenet": (8_026, (1, 8, 8), 10),
     "femnist-cnn": (1_206_590, (1, 28, 28), 62),
@@ -58,6 +59,22 @@ def test_both_norms_of_mobilenet_have_the_same_parameters():
 def test_mobilenet_weights_are_those_of_the_paper():
     weights = [p.numel() for name, p in models.mobilenet_v2().named_parameters() if name.endswith("weight")]
     assert sum(weights) == 2_279_368  # what ESMFL counts as 2.28M
+
+
+@pytest.mark.parametrize(("width", "parameters"), [(1.0, 2_296_922), (0.5, 715_834), (0.35, 416_698), (0.25, 254_794)])
+def test_a_narrow_mobilenet_has_fewer_channels_in_multiples_of_eight(width, parameters):
+    narrow = models.mobilenet_v2(width=width)
+    channels = [layer.out_channels for layer in narrow.modules() if isinstance(layer, nn.Conv2d)]
+    assert count(narrow) == parameters
+    assert not any(each % 8 for each in channels)
+    assert channels[-1] == 1280
+    assert narrow(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("width", [0.0, -1.0, 1.5, float("nan")])
+def test_a_width_that_is_no_fraction_is_refused(width):
+    with pytest.raises(UserError, match=r"Expected width=.* in \(0, 1\]"):
+        models.mobilenet_v2(width=width)
 
 
 @pytest.mark.parametrize("name", ["mcmahan-cnn", "femnist-cnn", "medical-net"])

@@ -11,10 +11,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from tacit.core import State, files
+from tacit.core.prices import MAX_ROUNDS
 from tacit.errors import RunError
 
 LIMIT = 1 << 36  # bytes; a tensor is mapped from the file, never allocated by what its header declares
-MAX_ROUNDS = 1 << 32
 _MEMORY = "memory/"
 
 
@@ -43,7 +43,7 @@ def read(path: Path) -> State | None:
             names = list(file.keys())
             tensors = {name: file.get_tensor(name).clone() for name in names}
         rounds = metadata["round"]
-        if type(rounds) is not int or not 0 <= rounds < MAX_ROUNDS:
+        if type(rounds) is not int or not 0 <= rounds <= MAX_ROUNDS:
             raise ValueError(f"round {rounds}")
         intact = _digest(rounds, tensors) == metadata["sha256"]
         weights = tensors.pop("weights")

@@ -227,15 +227,19 @@ class InvertedResidual(nn.Module):
         return projected + self.shortcut(x) if self.has_shortcut else projected
 
 
-def mobilenet_v2(*, norm: Literal["group", "batch"] = "group", outputs: int = 10) -> nn.Sequential:
+def mobilenet_v2(*, norm: Literal["group", "batch"] = "group", width: float = 1.0, outputs: int = 10) -> nn.Sequential:
     """MobileNetV2 for 32x32 images with 1x1 shortcut convolutions: 2,296,922 parameters.
 
     Args:
         norm: `group` normalises each sample over groups of channels; `batch` normalises over the current batch, in
             training and in evaluation, without running statistics.
+        width: factor on the channels of all layers but the last, which are rounded to multiples of 8 (Sandler et al.).
         outputs: number of classes.
+
+    Reference: Sandler et al. MobileNetV2: Inverted Residuals and Linear Bottlenecks. CVPR 2018.
     """
     expect(norm in ("group", "batch"), f"norm={norm!r} to be 'group' or 'batch'")
+    expect(0 < width <= 1, f"width={width} in (0, 1]")
     stages = (  # expansion, channels, blocks, stride
         (1, 16, 1, 1),
         (6, 24, 2, 1),
@@ -245,14 +249,14 @@ def mobilenet_v2(*, norm: Literal["group", "batch"] = "group", outputs: int = 10
         (6, 160, 3, 2),
         (6, 320, 1, 1),
     )
-    blocks: list[nn.Module] = [*_convolution(3, 32, 3), nn.ReLU()]
-    width = 32
+    inputs = _scaled(32, width)
+    blocks: list[nn.Module] = [*_convolution(3, inputs, 3), nn.ReLU()]
     for expansion, channels, repeats, stride in stages:
         for repeat in range(repeats):
-            blocks.append(InvertedResidual(width, channels, expansion, stride if repeat == 0 else 1))
-            width = channels
+            blocks.append(InvertedResidual(inputs, _scaled(channels, width), expansion, stride if repeat == 0 else 1))
+            inputs = _scaled(channels, width)
     blocks += [
-        *_convolution(width, 1280, 1),
+        *_convolution(inputs, 1280, 1),
         nn.ReLU(),
         nn.AvgPool2d(4),
         nn.Flatten(),
@@ -260,6 +264,11 @@ def mobilenet_v2(*, norm: Literal["group", "batch"] = "group", outputs: int = 10
     ]
     net = nn.Sequential(*blocks)
     return with_group_norm(net) if norm == "group" else with_local_batch_norm(net)
+
+
+def mobilenet_v2_quarter() -> nn.Sequential:
+    """MobileNetV2 with a quarter of the channels, which trains three times as fast: 254,794 parameters."""
+    return mobilenet_v2(width=0.25)
 
 
 def with_group_norm(model: Net, *, groups: int = 8) -> Net:
@@ -325,6 +334,12 @@ def _convert_layer(old: _BatchNorm, convert: Callable[[_BatchNorm], nn.Module]) 
     return new.train(old.training)
 
 
+def _scaled(channels: int, width: float) -> int:
+    """A fraction of the channels, as the nearest multiple of 8 that is not less than 90 % of it."""
+    nearest = max(8, int(channels * width + 4) // 8 * 8)
+    return nearest if nearest >= 0.9 * channels * width else nearest + 8
+
+
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
     """A convolution without bias, and batch norm."""
     convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False)
@@ -348,6 +363,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "softmax-regression": softmax_regression,
     "lenet": lenet,
     "mobilenet-v2": mobilenet_v2,
+    "mobilenet-v2-quarter": mobilenet_v2_quarter,
     "sigmoid-lenet": sigmoid_lenet,
     "digits-sigmoid-lenet": digits_sigmoid_lenet,
     "femnist-cnn": femnist_cnn,

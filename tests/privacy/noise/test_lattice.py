@@ -13,7 +13,8 @@ from scipy import stats
 
 from tacit.core import Key
 from tacit.errors import UserError
-from tacit.privacy.noise.discrete import ByteSource, DiscreteGaussian, IntegerNoise, Skellam
+from tacit.privacy.noise.cdf_table import ByteSource
+from tacit.privacy.noise.discrete import DiscreteGaussian, IntegerNoise, Skellam
 from tacit.privacy.noise.lattice import (
     MAX_OVERFLOW,
     MAX_TRIES,

@@ -17,7 +17,8 @@ from tacit.core.rows import Rows
 from tacit.core.schema import choose
 from tacit.errors import expect
 from tacit.pieces.mechanisms.clipping import clip_rows
-from tacit.privacy.noise.discrete import DiscreteGaussian, Integers, Skellam, distance_of_sum
+from tacit.privacy.noise.cdf_table import Integers
+from tacit.privacy.noise.discrete import DiscreteGaussian, Skellam, distance_of_sum
 from tacit.privacy.noise.lattice import MIN_STEPS, Lattice
 
 DISTANCE = 2.0**-62  # total variation of a round on a grid from its price, for up to 2^15 clients and 2^28 coordinates

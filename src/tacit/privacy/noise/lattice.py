@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from tacit.core.prices import Zcdp
 from tacit.errors import TacitError, UserError, expect
-from tacit.privacy.noise.discrete import ByteSource, DiscreteGaussian, IntegerBound, IntegerNoise, Integers
+from tacit.privacy.noise.cdf_table import ByteSource, Integers
+from tacit.privacy.noise.discrete import DiscreteGaussian, IntegerBound, IntegerNoise
 
 Floats = npt.NDArray[np.float64]
 Ring = npt.NDArray[np.uint32]
