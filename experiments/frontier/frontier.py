@@ -24,7 +24,7 @@ METHODS = ("fl-std-dp", "fl-basic-dp", "fl-bas-3-dp", "fl-cs-dp", "fl-top-dp")
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 MOMENTUM = 0.9  # of FL-CS, as in the paper
 BESIDE = 1.035  # the factor between the points of two methods at one ε, so that their bars can be told apart
-KILOBYTES = (2, 5, 10, 20, 30, 50, 70, 100, 200, 500, 1000, 2000)  # on the axis
+KILOBYTES = (2, 5, 10, 20, 30, 50, 70, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000)  # on the axis
 
 
 def method_of(trial: Trial, problem: Problem, _: tacit.Task) -> tacit.Method:
@@ -71,7 +71,7 @@ def draw(made: list[Cell], problem: Problem, title: str) -> bytes:
     left.set_xlim(EPSILONS[0] / 1.3, EPSILONS[-1] * 1.3)
     low, high = min(cell.kilobytes for cell in made) / 1.2, max(cell.kilobytes for cell in made) * 1.2
     shown = [kilobytes for kilobytes in KILOBYTES if low <= kilobytes <= high]
-    right.set_xticks(shown, [f"{kilobytes:g}" for kilobytes in shown])
+    right.set_xticks(shown, [f"{kilobytes:,}" for kilobytes in shown])
     right.set_xlim(low, high)
     left.set_title(problem.metric.replace("_", " "), loc="left", size=9.5, color=INK)
     figure.suptitle(title, size=12, color=INK, x=0.06, ha="left")
@@ -100,7 +100,9 @@ def main() -> None:
     print(table(made, results.problem.metric), differences(made, "fl-top-dp"), sep="\n\n")
     if not made:
         raise SystemExit("Nothing to draw yet: call this without --show.")
-    title = f"{args.problem}: equally tuned, {args.trials} trials each"
+    tuned_as = results.problem.tuned_as
+    how = f"as {tuned_as}" if tuned_as else f"{args.trials} trials each"
+    title = f"{args.problem}: equally tuned, {how}"
     results.file.path.with_suffix(".png").write_bytes(draw(made, results.problem, title))
 
 
