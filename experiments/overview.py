@@ -100,7 +100,8 @@ PAPERS: dict[str, tuple[Item, ...]] = {
         Item(
             "Table 2",
             "table-2",
-            "stand-in: 4.5 s a round by the short version, so 0.6 h for each run of 500 rounds, less for those that stop early",
+            "stand-in: 4.5 s a round by the short version, so 0.6 h for each run of 500 rounds, "
+            "less for those that stop early",
         ),
         Item("beyond: Table 2, short", "table-2-short", "stand-in"),
     ),
