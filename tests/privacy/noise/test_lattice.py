@@ -13,12 +13,11 @@ from scipy import stats
 
 from tacit.core import Key
 from tacit.errors import UserError
-from tacit.privacy.noise.cdf_table import ByteSource
+from tacit.privacy.noise.cdf_table import BLOCK, ByteSource
 from tacit.privacy.noise.discrete import DiscreteGaussian, IntegerNoise, Skellam
 from tacit.privacy.noise.lattice import (
     MAX_OVERFLOW,
     MAX_TRIES,
-    ROUNDING_BLOCK,
     Lattice,
     clip_row,
     rounded_bound,
@@ -112,7 +111,7 @@ def test_rounding_is_unbiased() -> None:
     assert stats.kstest((rounded.mean(0) - np.round(row))[3:] / deviation[3:], "norm").pvalue < 1e-3
 
 
-@pytest.mark.parametrize("size", [0, 1, ROUNDING_BLOCK - 1, ROUNDING_BLOCK, ROUNDING_BLOCK + 1, 3 * ROUNDING_BLOCK + 7])
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
 @pytest.mark.parametrize("fast", [False, True], ids=["cryptographic", "fast"])
 def test_rounding_in_blocks_draws_what_rounding_at_once_draws(size: int, fast: bool) -> None:
     row, key = np.random.default_rng(2).normal(scale=5, size=size), Key.from_seed(0, "secret")

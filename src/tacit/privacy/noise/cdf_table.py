@@ -27,7 +27,7 @@ ByteSource = Callable[[int], bytes]  # returns `n` unpredictable bytes: os.urand
 
 PRECISION = 127  # bits of a table's probabilities; with the sign bit, two 64-bit words
 REST = 96  # of these bits, those that are drawn only if the first 31 do not decide
-BLOCK = 1 << 15  # samples at a time: their arrays stay in cache
+BLOCK = 1 << 15  # samples or coordinates at a time: their arrays stay in cache
 CELL_BITS = 18  # at most, of a guide: a larger one would not stay in cache
 CROWDED = np.uint32((1 << 32) - 1)  # in a guide: more than one threshold
 FIXED_POINT = 256  # fractional bits while a table is built

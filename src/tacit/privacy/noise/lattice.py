@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tacit.core.prices import Zcdp
 from tacit.errors import TacitError, UserError, expect
-from tacit.privacy.noise.cdf_table import ByteSource, Integers
+from tacit.privacy.noise.cdf_table import BLOCK, ByteSource, Integers
 from tacit.privacy.noise.discrete import DiscreteGaussian, IntegerBound, IntegerNoise
 
 Floats = npt.NDArray[np.float64]
@@ -31,7 +31,6 @@ MAX_OVERFLOW = 2.0**-64  # the largest probability that a round's sum overflows
 LOG_FAILURE = 100 * log(2)  # stochastic rounding exceeds its bound with probability 2⁻¹⁰⁰ at most
 WAVE = 128  # rows are summed in float32 up to this number, and sums of them in float64
 CLIPPING = 2.0**-14  # by how much rounding errors of norm and factor can lengthen a clipped row, relative to the bound
-ROUNDING_BLOCK = 1 << 14  # coordinates that are rounded together, so that what is drawn for them stays in the cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,11 +252,11 @@ def clip_row(row: Floats, clip: float) -> Floats:
 def stochastic_round(scaled: Floats, source: ByteSource) -> Integers:
     """Every coordinate rounded up or down at random, unbiased; uniform numbers have 53 bits."""
     rounded = np.empty(scaled.shape, np.int64)
-    for begin in range(0, scaled.size, ROUNDING_BLOCK):
-        block = scaled[begin : begin + ROUNDING_BLOCK]
+    for begin in range(0, scaled.size, BLOCK):
+        block = scaled[begin : begin + BLOCK]
         below = np.floor(block)
         uniform = (np.frombuffer(source(8 * block.size), dtype="<u8") >> np.uint64(11)) * 2.0**-53
-        rounded[begin : begin + ROUNDING_BLOCK] = below + (uniform < block - below)
+        rounded[begin : begin + BLOCK] = below + (uniform < block - below)
     return rounded
 
 
