@@ -3,10 +3,10 @@
     python experiments/overview.py            print the table of experiments/README.md
     python experiments/overview.py --write    write it there
 
-A row of a study is *reached* or *missed* by what the paper prints of its accuracy (or of its uploads, where it prints
-only these); a ranking, where it prints no number, by the 95 % interval of the difference. Other data than the paper's
-are *not comparable*. What is defined and has no saved result is *not run*, with the time that it would take at the pace
-of the runs that were made.
+A row of a study is *reached* or *missed* by what the paper prints of its accuracy (or of its traffic, where the study
+is of traffic); a ranking, where it prints no number, by the 95 % interval of the difference. Other data than the
+paper's are *not comparable*. What is defined and has no saved result is *not run*, with the time that it would take at
+the pace of the runs that were made.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from tacit.papers.study_files import packaged_studies, study_files
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- begin: python experiments/overview.py -->", "<!-- end -->"
-JUDGED = ("accuracy", "best_accuracy", "uploads")  # costs follow from rounds, and are in the README of each paper
+JUDGED = ("accuracy", "best_accuracy", "uploads", "volume")  # costs follow from rounds, and are in the READMEs
 SEEDS = 3  # that a row should have
 VERDICTS = ("reached", "missed", "undecided", "not comparable", "nothing printed")
 
@@ -122,7 +122,8 @@ def row_verdict(row: StudyRow, study: Study, saved: Comparison | None) -> str:
         return "not run"
     if study.stand_in or saved.stand_in:
         return "not comparable"
-    verdicts = [saved.verdict(found[row.name], quantity) for quantity in JUDGED]
+    judged = [quantity for quantity in JUDGED if quantity in study.columns] or JUDGED
+    verdicts = [saved.verdict(found[row.name], quantity) for quantity in judged]
     return next((verdict for verdict in verdicts if verdict in ("reached", "missed")), "nothing printed")
 
 
