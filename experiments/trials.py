@@ -30,7 +30,7 @@ class TrialFile:
     @classmethod
     def open(cls, path: Path) -> "TrialFile":
         """The file with its trials; none if it does not exist yet."""
-        return cls(path, json.loads(path.read_text()) if path.exists() else {})
+        return cls(path, _read(path))
 
     def get(self, trial: Any) -> Result | None:
         """The result of a trial; None: it has not been made."""
@@ -41,8 +41,14 @@ class TrialFile:
         text = _text(trial)
         if text not in self.found:
             self.found[text] = dict(run())
-            files.write(self.path, (json.dumps(self.found, indent=1, sort_keys=True) + "\n").encode())
+            with files.locked(self.path.parent):
+                self.found.update(_read(self.path))  # what other processes have added
+                files.write(self.path, (json.dumps(self.found, indent=1, sort_keys=True) + "\n").encode())
         return self.found[text]
+
+
+def _read(path: Path) -> dict[str, Result]:
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _text(trial: Any) -> str:

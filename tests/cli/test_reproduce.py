@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -187,6 +188,19 @@ def test_saved_results_grow_by_rows_and_seeds(capsys):
     capsys.readouterr()
     assert main(["reproduce", "tiny/table-1", "--json"]) == 0
     assert capsys.readouterr().out.encode() == grown
+
+
+def test_results_that_another_process_saves_meanwhile_are_kept(monkeypatch):
+    watch = reproduce._watch
+
+    def with_another(*job: Any) -> None:
+        monkeypatch.setattr(reproduce, "_watch", watch)
+        assert main(["reproduce", "tiny/table-1", "--rows", "private", "--workers", "1", "--save", "kept.json"]) == 0
+        watch(*job)
+
+    monkeypatch.setattr(reproduce, "_watch", with_another)
+    assert main([*PLAIN, "--save", "kept.json"]) == 0
+    assert {row["name"] for row in json.loads(Path("kept.json").read_text())["rows"]} == {"plain", "private"}
 
 
 def test_trials_of_other_settings_are_replaced_with_a_notice(capsys):

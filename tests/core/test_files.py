@@ -1,6 +1,8 @@
 import errno
 import os
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,23 @@ def test_folders_are_created_only_where_asked_for(tmp_path: Path) -> None:
     assert file.read_bytes() == b"one"
     with pytest.raises(StorageError, match="File exists"):
         files.write(file / "below", b"two", parents=True)
+
+
+def test_a_locked_folder_keeps_others_out(tmp_path: Path) -> None:
+    """Sixteen threads that each add one, with a pause between reading and writing: none is lost."""
+    count = tmp_path / "count"
+    count.write_text("0")
+
+    def add_one() -> None:
+        with files.locked(tmp_path):
+            number = int(count.read_text())
+            time.sleep(0.01)
+            files.write(count, str(number + 1).encode())
+
+    with ThreadPoolExecutor(16) as pool:
+        for done in [pool.submit(add_one) for _ in range(16)]:
+            done.result()
+    assert count.read_text() == "16"
 
 
 def test_a_file_that_cannot_be_read_is_named_in_the_error(tmp_path: Path) -> None:

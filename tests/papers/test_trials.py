@@ -55,6 +55,15 @@ def test_a_trial_that_fails_leaves_what_was_found(tmp_path: Path) -> None:
     assert list(json.loads(path.read_text()).values()) == [{"value": 1.0}]
 
 
+def test_trials_of_two_processes_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "rolls.json"
+    one, other = (script("trials.py").TrialFile.open(path) for _ in range(2))
+    one.measure(Roll(1), lambda: {"value": 1.0})
+    other.measure(Roll(2), lambda: {"value": 2.0})
+    assert sorted(each["value"] for each in json.loads(path.read_text()).values()) == [1.0, 2.0]
+    assert other.get(Roll(1)) == {"value": 1.0}
+
+
 def contender(name: str, *tuned: str) -> Any:
     return script("frontier/tuning.py").Contender(name, lambda *_: None, tuned)
 

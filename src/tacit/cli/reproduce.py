@@ -81,19 +81,16 @@ def _reproduce(args: argparse.Namespace) -> int:
     if args.save == DEFAULT:
         args.save = results_file(args.study)
 
-    from tacit.core.files import write
     from tacit.papers.jobs import OUT, Choice, jobs_of
     from tacit.papers.study import FAST, read_study
 
     study = read_study(args.study)
     choice = Choice(rows=args.rows, seeds=args.seeds, fast=args.fast, out=args.out or OUT, trust=args.trust)
-    earlier = _earlier(args.save, study.name, fast=choice.fast) if args.save else None
-    comparison = _compare(study, jobs_of(study, choice), args)
-    if earlier is not None:
-        _print_replaced(comparison, earlier)
-        comparison = comparison.merged_with(earlier, [row.name for row in study.rows])
     if args.save:
-        write(args.save, comparison.to_bytes(), parents=True)
+        _earlier(args.save, study.name, fast=choice.fast)  # it can be added to
+    comparison = _compare(study, jobs_of(study, choice), args)
+    if args.save:
+        comparison = _save(args.save, comparison, [row.name for row in study.rows])
     place = choice.out / study.name / (FAST if choice.fast else "") / f"{Path(study.name).name}.png"
     return _report(comparison, args, args.save.with_suffix(".png") if args.save else place)
 
@@ -181,8 +178,23 @@ def _report(comparison: "Comparison", args: argparse.Namespace, picture: Path) -
     return 0
 
 
+def _save(path: Path, comparison: "Comparison", order: "list[str]") -> "Comparison":
+    """Add the comparison to the results saved so far, by this or another process; all of them, with rows in order."""
+    from tacit.core import files
+
+    with files.storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with files.locked(path.parent):
+        earlier = _earlier(path, comparison.name, fast=comparison.fast)
+        if earlier is not None:
+            _print_replaced(comparison, earlier)
+            comparison = comparison.merged_with(earlier, order)
+        files.write(path, comparison.to_bytes())
+    return comparison
+
+
 def _earlier(path: Path, name: str, *, fast: bool) -> "Comparison | None":
-    """Load the results saved so far; a file of something else is refused before anything runs."""
+    """Load the results saved so far; a file of something else is a `UserError`."""
     from tacit.errors import UserError
 
     if not path.exists():

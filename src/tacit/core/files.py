@@ -4,6 +4,7 @@ Private files and folders, such as those of a run, can be read by their user onl
 """
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -67,6 +68,25 @@ def write(path: Path, content: bytes, *, parents: bool = False, private: bool = 
                 partial.unlink(missing_ok=True)
             raise
         _flush_directory(path.parent)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of this block for the same folder: what is read inside can be changed and written.
+
+    A file system that locks no folders, such as some network ones, does not keep them out.
+
+    Example:
+        >>> with locked(Path(".")):
+        ...     pass
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def touch_private(path: Path) -> None:
