@@ -80,6 +80,15 @@ def test_a_run_that_stops_earlier_keeps_its_last_value():
     assert "keeps its last value" in caption(make(stopped, y=("rmse",)), "Line", "band")
 
 
+@pytest.mark.parametrize(
+    ("seeds", "said"), [((1, 1), ""), ((3, 3), "mean of 3 seeds;"), ((1, 3, 2), "mean of 1 to 3 seeds;")]
+)
+def test_the_caption_says_how_many_seeds_the_lines_have(seeds: tuple[int, ...], said: str):
+    rows = [row(*[{"accuracy": 0.5}] * count, name=str(number)) for number, count in enumerate(seeds)]
+    found = caption(make(*rows, y=("accuracy",)), "Line", "band")
+    assert said in found if said else "mean" not in found
+
+
 def test_points_are_means_over_an_argument_with_their_deviation():
     plot = ScatterPlot(x="noise", y="rmse", lines="models", labels={"models": "hypotheses:"})
 

@@ -153,9 +153,8 @@ def caption(comparison: Comparison, line: str, band: str) -> str:
     sentences = []
     if line == "Line" and any(row.spent for row in comparison.rows):
         sentences.append("Dot: the privacy budget allows no further round.")
-    seeds = _most_seeds(comparison)
-    if seeds > 1:
-        sentences.append(f"{line}: mean of {seeds} seeds; {band}: minimum to maximum.")
+    if seeds := _seeds(comparison):
+        sentences.append(f"{line}: mean of {seeds}; {band}: minimum to maximum.")
     if line == "Line" and any(_lengths_differ(row) for row in comparison.rows):
         sentences.append("A run that stopped earlier keeps its last value.")
     sentences += dict.fromkeys(row.caveat for row in comparison.rows if row.caveat)
@@ -165,13 +164,16 @@ def caption(comparison: Comparison, line: str, band: str) -> str:
 
 
 def _scatter_caption(comparison: Comparison) -> str:
-    seeds = _most_seeds(comparison)
-    sentences = [f"Point: mean of {seeds} seeds; bar: one standard deviation each way."] * (seeds > 1)
+    seeds = _seeds(comparison)
+    sentences = [f"Point: mean of {seeds}; bar: one standard deviation each way."] if seeds else []
     return " ".join([*sentences, *[SHORT_VERSION] * comparison.fast])
 
 
-def _most_seeds(comparison: Comparison) -> int:
-    return max((len(row.trials) for row in comparison.rows), default=1)
+def _seeds(comparison: Comparison) -> str:
+    """How many seeds the rows have; empty if each has one."""
+    counts = {len(row.trials) for row in comparison.rows}
+    few, most = min(counts, default=1), max(counts, default=1)
+    return "" if most == 1 else f"{most} seeds" if few == most else f"{few} to {most} seeds"
 
 
 def _lengths_differ(row: ComparisonRow) -> bool:
