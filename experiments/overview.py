@@ -11,8 +11,8 @@ the pace of the runs that were made.
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -35,18 +35,20 @@ class Item:
         place: its place in the paper; `beyond` for what the paper does not have.
         study: the study that reproduces it.
         note: what the counts do not say.
+        hours: of a core, for a run of rows whose names begin like this; others take the mean of those that were made.
     """
 
     place: str
     study: str
     note: str = ""
+    hours: Mapping[str, float] = field(default_factory=dict)
 
 
 PAPERS: dict[str, tuple[Item, ...]] = {
     "fl-top": (
         Item("Table 1", "table-1", "baselines at 0.5 % and FL-CS-DP are missed"),
         Item("Table 2", "table-2", "stand-in for proprietary data: only the ranking can be compared"),
-        Item("Table 6 (appendix)", "table-6", "26 minutes a run, by those of Table 1"),
+        Item("Table 6 (appendix)", "table-6", "hours by the runs of Table 1", {"": 0.45}),
         Item("medical, appendix", "appendix-medical", "stand-in, as for Table 2"),
         Item("Figure 1", "figure-1", "agrees"),
         Item("beyond: larger steps", "larger-steps"),
@@ -67,12 +69,13 @@ PAPERS: dict[str, tuple[Item, ...]] = {
             "Table 1",
             "table-1",
             "LeNet reached; tuned alike, no lead of ADMM over its baseline is shown; "
-            "MobileNetV2 was not run: 25 hours of a core for each of its rows",
+            "MobileNetV2 was not run: 25 hours a run, by the time of a batch",
+            {"MobileNetV2": 25},
         ),
-        Item("Table 2", "table-2", "traffic: that of the runs of Table 1, in the README"),
-        Item("Table 3", "table-3", "sizes only; times are of other hardware"),
+        Item("Table 2", "table-2", "traffic of the runs of Table 1; shards and MobileNetV2 in its README"),
+        Item("Table 3", "table-3", "sizes only; times are of other hardware", {"MobileNetV2": 0.36}),
         Item("Figure 2", "figure-2", "runs of Table 1"),
-        Item("Figure 3", "figure-3", "MobileNetV2: 25 hours of a core for each of eight rows, by the time of a batch"),
+        Item("Figure 3", "figure-3", "MobileNetV2: the runs of Table 1"),
         Item("beyond: pruned at once, as described", "at-once"),
         Item(
             "beyond: ADMM and its baseline tuned alike",
@@ -87,6 +90,7 @@ PAPERS: dict[str, tuple[Item, ...]] = {
             "table-1",
             "reached with a smaller model, and more messages at K = 100 and 1000; the "
             "paper's settings at K = 10000 would take 5 h a run",
+            {"K=10000": 5},
         ),
         Item("Figure 2", "figure-2", "runs of Table 1"),
         Item("Figure 3", "figure-3", "the scale falls as in the paper; the variance falls where the paper's rises"),
@@ -102,6 +106,7 @@ PAPERS: dict[str, tuple[Item, ...]] = {
             "table-2",
             "stand-in: 4.5 s a round by the short version, so 0.6 h for each run of 500 rounds, "
             "less for those that stop early",
+            {"": 0.6},
         ),
         Item("beyond: Table 2, short", "table-2-short", "stand-in"),
     ),
@@ -135,20 +140,20 @@ def ranking_verdicts(saved: Comparison | None) -> list[str]:
     return [next(verdict for verdict in (*VERDICTS, "not measured") if f": {verdict}" in line) for line in described]
 
 
-def missing(study: Study, saved: Comparison | None) -> tuple[int, int]:
-    """How many runs have no result: of rows that have none at all, and further seeds of the others."""
+def missing(study: Study, saved: Comparison | None) -> dict[str, int]:
+    """How many runs have no result, by row; rows of another study are counted there."""
     seeds = {row.name: len(row.trials) for row in saved.rows} if saved else {}
-    rows = [row for row in study.rows if row.study == study.name]  # others are those of another study
-    whole = sum(len(row.experiment.seeds) for row in rows if row.name not in seeds)
-    further = sum(max(len(row.experiment.seeds) - seeds[row.name], 0) for row in rows if row.name in seeds)
-    return whole, further
+    own = [row for row in study.rows if row.study == study.name]
+    counts = {row.name: len(row.experiment.seeds) - seeds.get(row.name, 0) for row in own}
+    return {name: count for name, count in counts.items() if count > 0}
 
 
-def pace(saved: Comparison | None) -> float | None:
-    """Seconds per run that was made, on average; None: not measured."""
-    seconds = [trial.values.get("seconds") for row in (saved.rows if saved else ()) for trial in row.trials]
+def hours(row: str, item: Item, saved: Comparison | None) -> float | None:
+    """Hours of a core that a run of this row takes; None: not measured."""
+    given = next((value for begin, value in item.hours.items() if row.startswith(begin)), None)
+    seconds = [trial.values.get("seconds") for each in (saved.rows if saved else ()) for trial in each.trials]
     known = [value for value in seconds if value]
-    return fmean(known) if known else None
+    return given or (fmean(known) / 3600 if known else None)
 
 
 def lines(paper: str, items: Sequence[Item]) -> Iterator[str]:
@@ -169,19 +174,18 @@ def lines(paper: str, items: Sequence[Item]) -> Iterator[str]:
         span = (
             "" if not trials else f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
         )
-        cells = (item.place, f"`{name}`", shown or "**not run**", span, _missing(study, saved), item.note)
+        cells = (item.place, f"`{name}`", shown or "**not run**", span, _missing(study, saved, item), item.note)
         yield f"| {' | '.join(cells)} |"
 
 
-def _missing(study: Study, saved: Comparison | None) -> str:
-    whole, further = missing(study, saved)
-    if not whole + further:
-        return ""
-    rows = f"{whole} runs of rows without a result" if whole else ""
-    seeds = f"{further} further seeds" if further else ""
-    each = pace(saved)
-    cost = "" if each is None else f": {(whole + further) * each / 3600:.1f} h at {each:.0f} s a run"
-    return ", ".join(filter(None, (rows, seeds))) + cost
+def _missing(study: Study, saved: Comparison | None, item: Item) -> str:
+    runs, found = missing(study, saved), {row.name for row in saved.rows} if saved else set()
+    whole = sum(count for name, count in runs.items() if name not in found)
+    further = sum(runs.values()) - whole
+    parts = [f"{whole} runs of rows without a result"] * bool(whole) + [f"{further} further seeds"] * bool(further)
+    costs = [(count, hours(name, item, saved)) for name, count in runs.items()]
+    known = [count * each for count, each in costs if each is not None]
+    return ", ".join(parts) + (f": {sum(known):.1f} h" if runs and len(known) == len(runs) else "")
 
 
 def text() -> str:

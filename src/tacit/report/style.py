@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
+# Okabe and Ito, and grey
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#777777")
 INK, PALE = "#333333", "#DDDDDD"
 WIDTH, PANEL = 8.0, 3.6  # inches: width of a figure, height of a single panel
 ABOVE, BELOW = 0.85, 0.85  # inches: space for the title and for the caption
