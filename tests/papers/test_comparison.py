@@ -56,7 +56,7 @@ def test_earlier_results_are_kept_and_new_ones_count():
     before = replace(make(replace(first, spent=False), row({}, name="gone")), versions={"torch": "1", "python": "3"})
     now = replace(make(row({}, name="new"), second), versions={"torch": "2", "python": "3"})
     merged = now.merged_with(before, ["a row", "new"])
-    assert merged.versions == {"torch": "1, 2", "python": "3"}
+    assert merged.versions == now.merged_with(merged, []).versions == {"torch": "1, 2", "python": "3"}
     assert [each.name for each in merged.rows] == ["a row", "new", "gone"]
     assert merged.rows[0].by_seed("accuracy") == {0: 0.9, 1: 0.6}
     assert not merged.rows[0].spent  # of the longest run

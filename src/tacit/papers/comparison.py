@@ -207,6 +207,16 @@ class Ranking:
         return "reached" if -self.within <= low and high <= self.within else "undecided"
 
 
+def _releases(*known: str) -> str:
+    """Each release once.
+
+    Example:
+        >>> _releases("?, 2.4.5", "2.4.5", "2.4.6")
+        '?, 2.4.5, 2.4.6'
+    """
+    return ", ".join(dict.fromkeys(release for each in known for release in each.split(", ")))
+
+
 def _interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % confidence interval of the mean, by Student's t.
 
@@ -248,12 +258,12 @@ class Comparison:
 
     def merged_with(self, earlier: "Comparison", order: Sequence[str]) -> "Comparison":
         """Add the earlier rows and seeds that are not in this one; rows in the given order, unknown ones last."""
-        before, now = ({row.name: row for row in each.rows} for each in (earlier, self))
-        rows = before | {name: row.merged_with(before[name]) if name in before else row for name, row in now.items()}
+        old, new = ({row.name: row for row in each.rows} for each in (earlier, self))
+        rows = old | {name: row.merged_with(old[name]) if name in old else row for name, row in new.items()}
         places = {name: place for place, name in enumerate(order)}
         names = sorted(rows, key=lambda name: places.get(name, len(places)))
-        known = {name: {each.versions.get(name, "?"): None for each in (earlier, self)} for name in self.versions}
-        versions = {name: ", ".join(releases) for name, releases in known.items()}
+        before = earlier.versions
+        versions = {name: _releases(before.get(name, "?"), release) for name, release in self.versions.items()}
         return replace(self, versions=versions, rows=tuple(rows[name] for name in names))
 
     def verdict(self, row: ComparisonRow, quantity: str) -> RowVerdict:
