@@ -35,7 +35,7 @@ class Item:
         place: its place in the paper; `beyond` for what the paper does not have.
         study: the study that reproduces it.
         note: what the counts do not say.
-        hours: of a core, for a run of rows whose names begin like this; others take the mean of those that were made.
+        hours: of a core, for a run of rows whose names begin like this; of others, the mean of those that were made.
     """
 
     place: str
@@ -77,11 +77,7 @@ PAPERS: dict[str, tuple[Item, ...]] = {
         Item("Figure 2", "figure-2", "runs of Table 1"),
         Item("Figure 3", "figure-3", "MobileNetV2: the runs of Table 1"),
         Item("beyond: pruned at once, as described", "at-once"),
-        Item(
-            "beyond: ADMM and its baseline tuned alike",
-            "tuned-alike",
-            "ESMFL's rows are those of Table 1, at once and `results/shards-decay-0.988.json`; see the README",
-        ),
+        Item("beyond: ADMM and its baseline tuned alike", "tuned-alike", "other rows are those of Table 1 and at once"),
         Item("beyond: MobileNetV2, small", "mobilenet-small", "12.7 %: too small to learn"),
     ),
     "geyer": (
@@ -149,11 +145,11 @@ def missing(study: Study, saved: Comparison | None) -> dict[str, int]:
 
 
 def hours(row: str, item: Item, saved: Comparison | None) -> float | None:
-    """Hours of a core that a run of this row takes; None: not measured."""
+    """Hours of a core that a run of this row takes, by its other runs or by all of them; None: not measured."""
     given = next((value for begin, value in item.hours.items() if row.startswith(begin)), None)
-    seconds = [trial.values.get("seconds") for each in (saved.rows if saved else ()) for trial in each.trials]
-    known = [value for value in seconds if value]
-    return given or (fmean(known) / 3600 if known else None)
+    made = {each.name: list(each.by_seed("seconds").values()) for each in (saved.rows if saved else ())}
+    seconds = made.get(row) or [value for values in made.values() for value in values]
+    return given or (fmean(seconds) / 3600 if seconds else None)
 
 
 def lines(paper: str, items: Sequence[Item]) -> Iterator[str]:
