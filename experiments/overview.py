@@ -166,11 +166,8 @@ def lines(paper: str, items: Sequence[Item]) -> Iterator[str]:
         if rankings:
             counts.pop("nothing printed", None)  # they are judged by the rankings
         shown = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if verdict != "not run")
-        trials = [len(row.trials) for row in saved.rows] if saved else []
-        span = (
-            "" if not trials else f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
-        )
-        cells = (item.place, f"`{name}`", shown or "**not run**", span, _missing(study, saved, item), item.note)
+        seeds = saved.seeds if saved else ""
+        cells = (item.place, f"`{name}`", shown or "**not run**", seeds, _missing(study, saved, item), item.note)
         yield f"| {' | '.join(cells)} |"
 
 

@@ -266,6 +266,12 @@ class Comparison:
         versions = {name: _releases(before.get(name, "?"), release) for name, release in self.versions.items()}
         return replace(self, versions=versions, rows=tuple(rows[name] for name in names))
 
+    @property
+    def seeds(self) -> str:
+        """How many seeds its rows have: `3`, or `1 to 3` if they differ; empty if it has no rows."""
+        counts = sorted(len(row.trials) for row in self.rows)
+        return " to ".join(str(count) for count in dict.fromkeys([*counts[:1], *counts[-1:]]))
+
     def verdict(self, row: ComparisonRow, quantity: str) -> RowVerdict:
         """The row's verdict; empty for the short version and for other data than the paper's."""
         return "" if self.fast or self.stand_in else row.verdict(quantity)

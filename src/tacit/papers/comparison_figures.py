@@ -22,6 +22,7 @@ from tacit.report.style import COLOURS, require_matplotlib
 
 Numbers = NDArray[np.float64]
 MEAN = "mean"
+_NO_MEAN = ("", "1")  # seeds of a comparison whose lines are not means
 SHORT_VERSION = "Short version: not for comparison."
 
 
@@ -153,8 +154,8 @@ def caption(comparison: Comparison, line: str, band: str) -> str:
     sentences = []
     if line == "Line" and any(row.spent for row in comparison.rows):
         sentences.append("Dot: the privacy budget allows no further round.")
-    if seeds := _seeds(comparison):
-        sentences.append(f"{line}: mean of {seeds}; {band}: minimum to maximum.")
+    if comparison.seeds not in _NO_MEAN:
+        sentences.append(f"{line}: mean of {comparison.seeds} seeds; {band}: minimum to maximum.")
     if line == "Line" and any(_lengths_differ(row) for row in comparison.rows):
         sentences.append("A run that stopped earlier keeps its last value.")
     sentences += dict.fromkeys(row.caveat for row in comparison.rows if row.caveat)
@@ -164,16 +165,9 @@ def caption(comparison: Comparison, line: str, band: str) -> str:
 
 
 def _scatter_caption(comparison: Comparison) -> str:
-    seeds = _seeds(comparison)
-    sentences = [f"Point: mean of {seeds}; bar: one standard deviation each way."] if seeds else []
+    means = comparison.seeds not in _NO_MEAN
+    sentences = [f"Point: mean of {comparison.seeds} seeds; bar: one standard deviation each way."] * means
     return " ".join([*sentences, *[SHORT_VERSION] * comparison.fast])
-
-
-def _seeds(comparison: Comparison) -> str:
-    """How many seeds the rows have; empty if each has one."""
-    counts = {len(row.trials) for row in comparison.rows}
-    few, most = min(counts, default=1), max(counts, default=1)
-    return "" if most == 1 else f"{most} seeds" if few == most else f"{few} to {most} seeds"
 
 
 def _lengths_differ(row: ComparisonRow) -> bool:
