@@ -136,7 +136,7 @@ def test_ledger_and_log_say_what_was_spent_and_what_happened(
     assert run.charges is not None
     assert main(["site", "ledger", site, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["epsilon"] == pytest.approx(run.charges.epsilon, rel=1e-3)
+    assert found["epsilons"] == {"client": pytest.approx(run.charges.epsilon, rel=1e-3)}
     assert [(each["method"], each["rounds"], each["charges"]) for each in found["runs"]] == [("fl-std-dp", 2, 2)]
     assert main(["site", "log", site]) == 0
     out = capsys.readouterr().out
@@ -171,9 +171,8 @@ def test_records_are_charged_where_a_method_protects_them(tmp_path: Path, capsys
     assert run.record_charges is not None
     assert main(["site", "ledger", site, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["epsilon_of_records"] == pytest.approx(run.record_charges.epsilon, rel=1e-3)
-    assert found["epsilon_of_records"] == pytest.approx(planned["epsilon"], rel=1e-3)
-    assert found["epsilon"] == 0
+    assert found["epsilons"] == {"record": pytest.approx(run.record_charges.epsilon, rel=1e-3)}
+    assert found["epsilons"] == {"record": pytest.approx(planned["epsilon"], rel=1e-3)}
 
 
 def test_a_rate_that_depends_on_the_number_of_records_needs_it_in_the_plan(

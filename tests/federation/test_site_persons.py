@@ -18,6 +18,7 @@ from tacit.federation.policy import charged, review
 from tacit.federation.site_data import OwnSamples, hold_out, read_returned, read_table
 from tacit.privacy.guarantee import AT_SEVERAL, PERSONS, Guarantee
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.record_accounting import RecordCharge
 from tacit.runs.records import Run
 from tacit.runs.training import follow
 
@@ -62,7 +63,7 @@ def test_guarantee_ledgers_and_commands_name_the_person(tmp_path: Path, capsys: 
     assert "for every person of a site that takes part in all rounds" in text_of(capsys, "federation", "check", file)
     assert "for every person, against the server" in text_of(capsys, "site", "review", site, file)
     assert "for every person, of ε = 9" in text_of(capsys, "site", "ledger", site)
-    assert json.loads(text_of(capsys, "site", "ledger", site, "--json"))["unit"] == "person"
+    assert json.loads(text_of(capsys, "site", "ledger", site, "--json"))["epsilons"].keys() == {"person"}
     assert "5 samples of 3 persons to train on" in text_of(capsys, "site", "init", site)
 
 
@@ -72,9 +73,10 @@ def test_rates_and_charges_of_a_site_are_over_its_persons(tmp_path: Path) -> Non
     args = {"rounds": 1, "noise": 1.0, "epsilon": "none", "batch_size": 2}
     plan = consortium.plan("dp-sgd", args=args, unit="person", records=3)
     site = consortium.site("site-3").files  # eight records of four persons
-    ((release, _),) = charged(plan.method, 0, site.load_data().units).items()
-    assert release.sampling.rate == 2 / 4
-    found, of_four, of_eight = site.review(plan), review(plan, site.allow, None, 4), review(plan, site.allow, None, 8)
+    charge = charged(plan, 0, site.load_data().units)
+    assert isinstance(charge, RecordCharge)
+    assert charge.clients[0].release.sampling.rate == 2 / 4
+    found, of_four, of_eight = site.review(plan), review(plan, site.allow, (), 4), review(plan, site.allow, (), 8)
     assert (found.unit, found.epsilon) == (Unit.PERSON, of_four.epsilon)
     assert found.epsilon > of_eight.epsilon
     assert check_plan(plan).unit is Unit.PERSON

@@ -33,7 +33,7 @@ def hospitals(persons: tuple[int, ...] = (20, 10, 30), *, known: bool = True) ->
     for size in persons:
         y = torch.arange(EACH * size) % 2
         parts.append((torch.randn(EACH * size, 4, generator=generator) + 2 * y[:, None], y))
-    ids = [torch.arange(EACH * size) % size for size in persons]
+    ids = [1000 * client + torch.arange(EACH * size) % size for client, size in enumerate(persons)]
     public = (torch.randn(8, 4, generator=generator), torch.arange(8) % 2)
     return tacit.Task(model=lambda: nn.Linear(4, 2), clients=parts, public=public, patient=ids if known else None)
 
@@ -53,7 +53,8 @@ def test_the_guarantee_is_for_persons_and_says_what_it_does_not_cover(name: str)
     assert "for every person (add-or-remove)" in str(found)
     assert "if the person were not among the data of its client" in str(found)
     assert "each person with probability" in found.sampling or "contains every person" in found.sampling
-    assert AT_SEVERAL in found.not_covered
+    assert found.copies == 1  # by their ids
+    assert AT_SEVERAL not in found.not_covered
     assert PERSONS not in found.not_covered
     assert {*run.epsilons} == {Unit.PERSON}
 
@@ -68,7 +69,7 @@ def test_rates_are_over_persons() -> None:
         for release in released
     }
     assert rates == {0: 5 / 20, 1: 5 / 10, 2: 5 / 30}
-    assert run.record_charges.sizes == (20, 10, 30)
+    assert run.record_charges.units.sizes == (20, 10, 30)
 
 
 DESCENT = tacit.pieces.DpSgd(lr=0.1, epochs=1, batch_size=32, clip=1.0)
@@ -122,7 +123,7 @@ def test_a_ledger_has_charges_for_persons_or_for_records(tmp_path: Path) -> None
     assert "for every person" in str(run.ledger)
     with Ledger.open(ledger) as opened:
         assert {entry.unit for entry in opened.entries} == {Unit.PERSON}
-        assert opened.use.unit is Unit.PERSON
+        assert opened.use.epsilons.keys() == {Unit.PERSON}
         used = opened.records.epsilon(1e-5)
         assert used > 0
     with pytest.raises(LedgerError, match="has charges for persons, and this run would charge records"):

@@ -15,7 +15,7 @@ import zoo
 from tacit import methods
 from tacit.core import Budget, DenseRows, Messages, Method, Task, Turnout
 from tacit.core.interfaces import Channel
-from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
+from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, Unit
 from tacit.core.server_half import reject_unusable
 from tacit.core.state import WaveReport
 from tacit.engine import worker
@@ -594,6 +594,7 @@ def test_a_run_on_a_shared_ledger_shows_what_all_runs_have_used(tmp_path: Path) 
     run = tacit.train(geyer(rounds=2), task(), workers=1, out=tmp_path / "run", ledger=shared)
     assert run.ledger is not None
     assert (run.ledger.runs, run.ledger.rounds, run.ledger.budget) == (2, 5, Budget(6.0, 1e-3))
-    assert run.ledger.epsilon > epsilon_of(run)
+    assert run.ledger.epsilons.keys() == {Unit.CLIENT}
+    assert (run.ledger.epsilons[Unit.CLIENT] or 0.0) > epsilon_of(run)
     assert str(run.ledger).endswith("of 6 at δ = 0.001 is used by all runs together (2 runs, 5 rounds).")
     assert tacit.train(geyer(rounds=2), task(), workers=1, out=tmp_path / "own").ledger is None

@@ -12,7 +12,7 @@ import pytest
 from dp_accounting import rdp as dp_rdp
 from scipy.special import logsumexp
 
-from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, Zcdp
+from tacit.core.prices import Gaussian, Release, Sampling, Zcdp
 from tacit.errors import UserError
 from tacit.pieces.mechanisms.arithmetic import DISTANCE, NOISES, Grid, Reals
 from tacit.privacy import renyi
@@ -301,10 +301,8 @@ def test_a_round_without_honest_noise_has_no_price() -> None:
 def test_releases_round_trip_and_others_are_refused() -> None:
     losses = (Release(Gaussian(1.5), 1e-9), Release(Zcdp(0.2, 1e-9)), Release(Zcdp(1.0, 0.5)))
     for release in map(sampled, losses):
-        assert from_json(json.loads(json.dumps(to_json(release)))) == {release: 1}
+        assert from_json(json.loads(json.dumps(to_json(release)))) == release
     with pytest.raises(UserError, match="Expected accountant rdp"):
         Accounting.of(Pld()).compose(Release(Zcdp(1.0)))
-    with pytest.raises(UserError, match="add-or-remove"):
-        Accounting.of(Rdp(Adjacency.REPLACE_ONE)).compose(Release(Zcdp(1.0)))
     with pytest.raises(UserError, match="Expected Poisson"):
         Accounting.of(Rdp()).compose(Release(Zcdp(1.0), sampling=Sampling("fixed", 1 / 6)))

@@ -87,7 +87,8 @@ def test_charges_are_read_as_they_were_written() -> None:
             charge_from_json(wrong)
 
 
-def test_a_ledger_never_adds_clients_and_records(tmp_path: Path) -> None:
+def test_a_run_that_charges_clients_and_records_has_an_account_of_each(tmp_path: Path) -> None:
+    """What it releases about clients is computed from what it releases about records, which covers it."""
     path, client = tmp_path / "ledger.db", Release(Gaussian(4.0), sampling=Sampling("poisson", 0.1))
     with Ledger.open(path, Budget(3.0, 1e-5)) as ledger:
         for number in (1, 2):
@@ -103,7 +104,7 @@ def test_a_ledger_never_adds_clients_and_records(tmp_path: Path) -> None:
         assert records == pytest.approx(Accounting.of(FAST_PLD).compose(step(), 80).epsilon(1e-5), abs=1e-3)
         assert ledger.records.released[1] == Counter({Repeated(step(), 1).release: 40})
         assert f"ε = {clients:.4g} of 3 at δ = 1e-05 for every client and ε = {records:.4g} of 3" in str(ledger.use)
-        assert ledger.use.to_json()["records"] == {"client": 0, "epsilon": pytest.approx(records), "steps": 80}
+        assert ledger.use.to_json()["epsilons"] == {"client": pytest.approx(clients), "record": pytest.approx(records)}
 
 
 def test_a_costlier_round_is_charged_to_its_clients_also_where_others_are_exposed_more(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import tacit
 from record_trainers import NoisySteps, SumOfRecords
 from tacit.core import Budget, Method, Report, Task, Turnout
 from tacit.core.losses import RootMeanSquared
-from tacit.core.prices import Gaussian, Release, Repeated, Sampling, Unit, Unproved
+from tacit.core.prices import ClientUnits, Gaussian, Release, Repeated, Sampling, Unit, Unproved
 from tacit.errors import BudgetError, CompositionError, UserError
 from tacit.pieces.aggregators import WeightedMean
 from tacit.pieces.channels import IdealSum, SecureSum
@@ -32,6 +33,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.privacy.record_charging import RecordCharges, calibrate_records, planned_participations
 
 SIZES = (40, 25, 100, 25)
+UNITS = ClientUnits(SIZES)
 LOCAL = Method(name="local", rounds=4, sampler=Everyone(), trainer=NoisySteps())
 ACROSS = Method(
     name="across",
@@ -64,7 +66,7 @@ def report(number: int, clients: tuple[int, ...], rejected: tuple[int, ...] = ()
 
 
 def test_local_noise_is_charged_for_each_client_by_its_own_rate_and_rounds() -> None:
-    charges = RecordCharges.begin(LOCAL, SIZES, [report(1, (0, 1, 2, 3)), report(2, (0, 2))])
+    charges = RecordCharges.begin(LOCAL, UNITS, [report(1, (0, 1, 2, 3)), report(2, (0, 2))])
     assert charges.accounting.of_client(0).epsilon(1e-5) == pytest.approx(epsilon_of(10 / 40, 1.0, 2 * 4), abs=1e-3)
     assert charges.accounting.of_client(3).epsilon(1e-5) == pytest.approx(epsilon_of(10 / 25, 1.0, 3), abs=1e-3)
     found = charges.guarantee()
@@ -83,27 +85,27 @@ def test_local_noise_is_charged_for_each_client_by_its_own_rate_and_rounds() -> 
 
 def test_sampling_of_clients_amplifies_nothing() -> None:
     for sampler in (Everyone(), FixedSize(2), Poisson(2)):
-        charges = RecordCharges.begin(replace(LOCAL, sampler=sampler), SIZES).reserve([0])
+        charges = RecordCharges.begin(replace(LOCAL, sampler=sampler), UNITS).reserve([0])
         assert charges.epsilon == pytest.approx(epsilon_of(0.25, 1.0, 4), abs=1e-3)
 
 
 def test_noise_is_sized_so_that_the_worst_client_fits() -> None:
     budget = Budget(2.0, 1e-5)
     unsized = replace(LOCAL, trainer=NoisySteps(noise_multiplier=None), budget=budget)
-    sized = calibrate_records(unsized, SIZES)
+    sized = calibrate_records(unsized, UNITS)
     noise = sized.trainer.noise_multiplier  # type: ignore[attr-defined]
     epsilons = {size: epsilon_of(10 / size, noise, 4 * -(-size // 10)) for size in SIZES}
     assert max(epsilons.values()) == pytest.approx(2.0, abs=2e-3)
     assert max(epsilons.values()) <= 2.0
     assert max(epsilons, key=epsilons.__getitem__) == 25
-    assert RecordCharges.begin(sized, SIZES).rounds_allowed == 4
+    assert RecordCharges.begin(sized, UNITS).rounds_allowed == 4
     assert not sized.unsized
 
 
 def test_noise_for_a_sum_of_records_is_sized_by_their_rate_alone() -> None:
     mechanism = DistributedGaussian(clip=RecordClip(1.0, records=30), arithmetic=Grid())
     unsized = replace(ACROSS, mechanism=mechanism, budget=Budget(1.0, 1e-5))
-    sized = [calibrate_records(unsized, sizes) for sizes in (SIZES, (1000, 1000, 1000))]
+    sized = [calibrate_records(unsized, ClientUnits(sizes)) for sizes in (SIZES, (1000, 1000, 1000))]
     noise = sized[0].mechanism.noise_multiplier  # type: ignore[attr-defined]
     assert sized[1].mechanism.noise_multiplier == noise  # type: ignore[attr-defined]
     assert epsilon_of(0.1, noise, 4) == pytest.approx(1.0, abs=2e-3)
@@ -115,7 +117,7 @@ def test_a_run_stops_before_the_round_that_exceeds_the_budget_for_any_participan
     assert run.rounds == len(run.history) == 2
     assert run.history[-1].epsilon is None
     assert run.history[-1].record_epsilon == run.epsilons[Unit.RECORD] <= budget.epsilon
-    charges = RecordCharges.begin(replace(LOCAL, sampler=FixedSize(1), budget=budget), SIZES)
+    charges = RecordCharges.begin(replace(LOCAL, sampler=FixedSize(1), budget=budget), UNITS)
     twice = charges.reserve([1]).reserve([1])
     with pytest.raises(BudgetError, match="for the records of client 1"):
         twice.reserve([1])
@@ -146,7 +148,7 @@ def test_a_sum_of_records_is_amplified_by_their_batches_also_against_the_server(
 
 
 def test_losses_beyond_the_provision_cost_records_more_but_leave_amplification() -> None:
-    charges = RecordCharges.begin(replace(ACROSS, channel=IdealSum()), SIZES).reserve([0, 1, 2, 3])
+    charges = RecordCharges.begin(replace(ACROSS, channel=IdealSum()), UNITS).reserve([0, 1, 2, 3])
     settled = charges.settle(Turnout(4, 2))
     assert settled.epsilon == pytest.approx(epsilon_of(0.1, 2.0 / 2**0.5, 1), abs=2e-3)
     assert charges.settle(Turnout(4, 4)) is charges
@@ -154,7 +156,7 @@ def test_losses_beyond_the_provision_cost_records_more_but_leave_amplification()
         charges.settle(Turnout(4, 0))
     tight = replace(ACROSS, channel=IdealSum(), budget=Budget(charges.epsilon * 1.05, 1e-5))
     with pytest.raises(BudgetError, match="because too few clients delivered their noise"):
-        RecordCharges.begin(tight, SIZES).reserve([0, 1, 2, 3]).settle(Turnout(4, 2))
+        RecordCharges.begin(tight, UNITS).reserve([0, 1, 2, 3]).settle(Turnout(4, 2))
 
 
 def test_both_guarantees_stand_side_by_side_and_are_never_added(tmp_path: Path) -> None:
@@ -182,7 +184,9 @@ def test_an_interrupted_run_is_charged_once(tmp_path: Path) -> None:
         assert (ledger.records.rounds, ledger.accounting.rounds) == (1, 0)
     assert len(tacit.train(method, data, workers=1, ledger=tmp_path / "ledger.db").history) == 4
     with Ledger.open(tmp_path / "ledger.db") as ledger:
-        assert ledger.records.released[0].total() == 5 * 4
+        assert ledger.records.rounds == 5
+        steps = Release(Gaussian(1.0), sampling=Sampling("poisson", 0.25), unit=Unit.RECORD)
+        assert Counter({steps: 5 * 4}) in ledger.records.released.values()  # client 0 in both runs
 
 
 def test_a_method_without_noise_for_records_says_nothing_about_them() -> None:
@@ -275,19 +279,19 @@ def test_record_clip_belongs_to_noise_in_shares() -> None:
 def test_a_second_attempt_at_a_round_is_another_charge_for_records_too(tmp_path: Path) -> None:
     once, twice = (epsilon_of(0.25, 1.0, 4 * count) for count in (1, 2))
     with Ledger.open(tmp_path / "ledger.db", Budget(20.0, 1e-5)) as ledger:
-        first = RecordCharges.begin(LOCAL, SIZES, ledger=ledger, run="run").reserve([0], "key 1")
+        first = RecordCharges.begin(LOCAL, UNITS, ledger=ledger, run="run").reserve([0], "key 1")
         assert first.rounds == 1
         assert first.epsilon == pytest.approx(once, abs=1e-3)
         again = first.fail().reserve([0], "key 2")
         assert (again.rounds, again.retries) == (1, 1)
         assert again.epsilon == pytest.approx(twice, abs=1e-3)
-        crashed = RecordCharges.begin(LOCAL, SIZES, ledger=ledger, run="run").reserve([0], "key 2")
+        crashed = RecordCharges.begin(LOCAL, UNITS, ledger=ledger, run="run").reserve([0], "key 2")
         assert (crashed.rounds, crashed.retries) == (1, 1)
         assert crashed.epsilon == pytest.approx(twice, abs=1e-3)
         assert ledger.records.epsilon(1e-5) == pytest.approx(twice, abs=1e-3)
         crashed.release(tacit.State(1, torch.zeros(3)))
         assert [entry.digest is not None for entry in ledger.entries] == [False, True]
-        resumed = RecordCharges.begin(LOCAL, SIZES, [report(1, (0,))], ledger, "run")
+        resumed = RecordCharges.begin(LOCAL, UNITS, [report(1, (0,))], ledger, "run")
         assert (resumed.rounds, resumed.retries) == (1, 1)
         assert resumed.epsilon == pytest.approx(twice, abs=1e-3)
         assert "ε includes 1 further attempt at rounds that failed or were interrupted" in str(resumed.guarantee())

@@ -296,7 +296,7 @@ def test_a_ledger_remembers_how_noise_depends_on_the_turnout() -> None:
         Release(Gaussian(1.0), 1e-9, sampling, constant=False, failure=1e-12),
         Release(Zcdp(0.5), sampling=sampling, constant=False),
     ):
-        assert list(from_json(to_json(each))) == [each]
+        assert from_json(to_json(each)) == each
     with pytest.raises(UserError, match="Expected the description of a release"):
         from_json({**to_json(Release(Gaussian(1.0))), "constant": "no"})
 

@@ -53,7 +53,7 @@ class AttackConfig:
 def observe_victims(method: Method, task: Task, config: AttackConfig, seed: int = 0) -> tuple[Task, list[Observation]]:
     """The task reduced to the victims and their images, and what the adversary observes of them in each round."""
     _check_images_and_classes(task)
-    method = size_noise(method, len(task.population), tuple(task.population.unit_sizes.tolist()))
+    method = size_noise(method, len(task.population), task.population.client_units)
     state = _state_after(method, task, config.after, seed)
     victims = _reduce_to_victims(task, config)
     make_wave, size = waves(victims, seed), config.cohort or config.victims
@@ -126,7 +126,7 @@ def prepare_audit(
 
     By default for the adjacency of the method's guarantee and its unit, the client if it has guarantees for both.
     """
-    sized = size_noise(method, len(task.population), tuple(task.population.unit_sizes.tolist()))
+    sized = size_noise(method, len(task.population), task.population.client_units)
     audited, clients = unit or sized.units[0], len(task.population)
     if audited is prices.Unit.RECORD and sized.record_bound is None and sized.channel.messages_seen_by == "server":
         sized, clients = replace(sized, sampler=Everyone()), 0  # the adversary sees the message of the canary's client

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tacit.federation.policy import Review
     from tacit.federation.site_files import SiteFiles
     from tacit.privacy.ledger import Ledger
+    from tacit.privacy.ledger_head import LedgerUse
 
 
 def configure_init(parser: argparse.ArgumentParser) -> None:
@@ -125,9 +126,11 @@ def _cost(site: "SiteFiles", found: "Review") -> str:
     if found.reason:
         return f"ε against the server is not bounded: {found.reason}."
     earlier = f"; with ε = {found.used:.4g} of earlier plans, {found.total:.4g}" if found.used else ""
+    whose = "this site as a whole" if found.within else f"every {found.unit}"
+    single = f" For a single record of it, ε = {found.within:.4g}: without it, the site would send another update."
     return (
-        f"ε = {found.epsilon:.4g} at δ = {site.allow.delta:g} for every {found.unit}, against the server{earlier}, "
-        f"of {site.allow.epsilon:g} that this site allows."
+        f"ε = {found.epsilon:.4g} at δ = {site.allow.delta:g} for {whose}, against the server{earlier}, "
+        f"of {site.allow.epsilon:g} that this site allows.{single * bool(found.within)}"
     )
 
 
@@ -143,25 +146,33 @@ def _ledger(args: argparse.Namespace) -> int:
         runs, use = _by_run(ledger), ledger.use
         head = ledger.head
     if args.json:
-        records = None if use.records is None else use.records.epsilon
         document = {
-            "epsilon": use.epsilon,
-            "epsilon_of_records": records,
-            "unit": use.unit.value,
+            "epsilons": {**use.epsilons},
             "budget": asdict(use.budget),
             "rounds": use.rounds,
             "runs": runs,
         }
         print_json({**document, "head": asdict(head)})
         return 0
-    if use.records is not None:
-        print(f"ε = {use.records.epsilon:.4g} for every {use.unit}, of {use.budget}, was used.")
-    if use.records is None or use.epsilon:
-        print(f"ε = {use.epsilon:.4g} for the client as a whole, of {use.budget}, was used.")
+    print("\n".join(_used(use)))
     rows = [["method", "plan and run of the server", "rounds", "charges"]]
-    rows += [[str(run["method"]), str(run["run"]), str(run["rounds"]), str(run["charges"])] for run in runs]
+    rows += [[str(run["method"]), _short(str(run["run"])), str(run["rounds"]), str(run["charges"])] for run in runs]
     print("\n".join(aligned(rows)))
     return 0
+
+
+def _short(run: str) -> str:
+    """The first digits of the plan and of the server's run: enough to tell them apart."""
+    return " ".join(part[:16] for part in run.split())
+
+
+def _used(use: "LedgerUse") -> Iterator[str]:
+    """What was used of the budget, by unit."""
+    from tacit.privacy.ledger_head import NO_CLIENTS
+
+    for unit, epsilon in use.epsilons.items():
+        whose = "the client as a whole" if unit == "client" else f"every {unit}"
+        yield NO_CLIENTS if epsilon is None else f"ε = {epsilon:.4g} for {whose}, of {use.budget}, was used."
 
 
 def _by_run(ledger: "Ledger") -> list[dict[str, object]]:

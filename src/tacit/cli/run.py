@@ -283,7 +283,7 @@ def _warn(run: "Run") -> None:
     if run.record_charges is not None:
         from tacit.privacy.guarantee import delta_warning
 
-        weak = delta_warning(run.record_charges.delta, sum(run.record_charges.sizes), run.record_charges.unit)
+        weak = delta_warning(run.record_charges.delta, sum(run.record_charges.units.sizes), run.record_charges.unit)
         if weak:
             print(f"Warning: {weak}", file=sys.stderr)
 

@@ -18,7 +18,7 @@ from tacit.core.adapted import InputFields
 from tacit.core.intake import client_samples
 from tacit.core.intake.persons import number_persons
 from tacit.core.intake.tensors import to_tensor
-from tacit.core.prices import Unit
+from tacit.core.prices import ClientUnits, Unit
 from tacit.errors import DataError, expect
 
 Samples = tuple[Tensor, Tensor]
@@ -38,6 +38,7 @@ class Population(Sequence[Samples]):
         columns: the names of the inputs' columns, if they come from frames.
         persons: for every one of `sample_indices`, the number of the person it belongs to, from 0 within each client;
             None: that is not known.
+        clients_per_person: at how many clients one person has samples, at most; 0: that is not known.
 
     Example:
         >>> x, y = torch.zeros(5, 2), torch.tensor([0, 1, 0, 1, 0])
@@ -54,6 +55,7 @@ class Population(Sequence[Samples]):
     is_elsewhere: bool = False
     columns: tuple[str, ...] = ()
     persons: Tensor | None = None
+    clients_per_person: int = 0
 
     @classmethod
     def split(cls, x: Any, y: Any, parts: Sequence[Any], names: Sequence[str] = ()) -> Self:
@@ -158,6 +160,11 @@ class Population(Sequence[Samples]):
             return self.sizes
         return torch.from_numpy(np.maximum.reduceat(self.persons.numpy(), self.offsets[:-1].numpy())) + 1
 
+    @property
+    def client_units(self) -> ClientUnits:
+        """Records or persons of every client, as far as it is public."""
+        return ClientUnits(tuple(self.unit_sizes.tolist()), self.unit, self.clients_per_person)
+
     def samples_of(self, client: int, units: Tensor) -> tuple[Tensor, Tensor | None]:
         """The indices of the samples of these units of a client, which ascend, one unit after the other.
 
@@ -173,9 +180,13 @@ class Population(Sequence[Samples]):
         return self.indices(client)[order], numbers.bincount()[units]
 
     def with_persons(self, ids: object) -> "Population":
-        """The population in which these ids, one vector per client, say which samples are one person's."""
+        """The population in which these ids, one vector per client, say which samples are one person's.
+
+        Equal ids are one person, at one client or at several.
+        """
         labels = [self.label(client) for client in range(len(self))]
-        return replace(self, persons=number_persons(ids, labels, self.sizes.tolist()))
+        persons, clients = number_persons(ids, labels, self.sizes.tolist())
+        return replace(self, persons=persons, clients_per_person=clients)
 
     def indices(self, client: int) -> Tensor:
         """The indices of this client's samples in the pool."""

@@ -136,7 +136,7 @@ class PopulationWriter:
         expect(len(values) == sum(sizes), f"the id of a person for each of {sum(sizes)} samples, got {len(values)}")
         rest = iter(values)
         vectors = [list(islice(rest, size)) for size in sizes]
-        return number_persons(vectors, [f"client {self._clients + each}" for each in range(len(sizes))], sizes)
+        return number_persons(vectors, [f"client {self._clients + each}" for each in range(len(sizes))], sizes)[0]
 
     def _check_form(self, *forms: ArrayForm) -> None:
         x, y = forms

@@ -20,7 +20,11 @@ TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is 
 
 
 class Unit(StrEnum):
-    """Whose presence a guarantee protects. What is accounted for different units is never added."""
+    """Whose presence a guarantee protects.
+
+    What is released about a client concerns each of its records and persons, too (`Release.within_client`); what is
+    released about records bounds nothing about their client.
+    """
 
     CLIENT = "client"
     RECORD = "record"
@@ -143,6 +147,10 @@ class Gaussian:
         noise = self.noise_multiplier
         expect(0 <= noise <= MAX_NOISE, f"noise multiplier {noise} in [0, {MAX_NOISE:g}]")
 
+    def at_distance(self, times: int) -> "Gaussian":
+        """The loss of a unit that can move the sum so many times as far."""
+        return Gaussian(self.noise_multiplier / times)
+
 
 @dataclass(frozen=True)
 class Zcdp:
@@ -155,11 +163,21 @@ class Zcdp:
 
     rho: float
     xi: float = 0.0
-    adjacencies: ClassVar[tuple[Adjacency, ...]] = (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
+    adjacencies: ClassVar[tuple[Adjacency, ...]] = tuple(Adjacency)
 
     def __post_init__(self) -> None:
         expect(0 < self.rho < math.inf, f"rho={self.rho} > 0 and finite")
         expect(0 <= self.xi < math.inf, f"xi={self.xi} >= 0 and finite")
+
+    def at_distance(self, times: int) -> "Zcdp":
+        """The loss of a unit that can move the sum so many times as far, by as many doublings as that takes.
+
+        At twice the distance, D_α ≤ 2α/(2α−1) · D_{2α−1} + D_{2α} ≤ 4·ρ·α + 7/3·ξ at every integer order.
+
+        Reference: Bun, Steinke 2016. Concentrated Differential Privacy, Lemma 5.2 with k = 2.
+        """
+        doublings = (times - 1).bit_length()
+        return Zcdp(4**doublings * self.rho, (7 / 3) ** doublings * self.xi)
 
 
 @dataclass(frozen=True)
@@ -182,6 +200,8 @@ class Release:
             knows nobody's share of it.
         failure: the probability that the round is not what is priced here, whatever the data; it is added to δ.
         unit: whose data the loss is about; of a record, `sampling` is that of the records of a client.
+        replaces_row: whether the sum is over clients and the unit is within one of them, so that its removal replaces
+            its client's row: whatever the accountant's adjacency is, this release is composed for replace-one.
     """
 
     loss: Gaussian | Zcdp
@@ -192,6 +212,7 @@ class Release:
     constant: bool = True
     failure: float = 0.0
     unit: Unit = Unit.CLIENT
+    replaces_row: bool = False
 
     def __post_init__(self) -> None:
         expect(0 <= self.distance <= 1, f"distance={self.distance} in [0, 1]")
@@ -210,22 +231,45 @@ class Release:
         proved = self.loss.adjacencies
         return proved if self.constant else tuple(each for each in proved if each is not Adjacency.ADD_OR_REMOVE)
 
+    def adjacency_under(self, adjacency: Adjacency) -> Adjacency:
+        """The adjacency for which it is composed by an accountant with this adjacency."""
+        return Adjacency.REPLACE_ONE if self.replaces_row else adjacency
+
     def check_proved(self, adjacency: Adjacency) -> None:
         """Raise `UserError` unless it is proved for this adjacency."""
-        if adjacency in self.adjacencies:
+        if self.adjacency_under(adjacency) in self.adjacencies:
             return
         if not self.constant and adjacency is Adjacency.ADD_OR_REMOVE:
             raise UserError(
                 "Expected zero-out adjacency, got add-or-remove: the noise of clients' shares can reveal how many "
                 "clients took part. Account for it in a ledger of its own."
             )
-        raise UserError(
-            "Expected Poisson cohorts and add-or-remove or zero-out: for this noise nothing else is proved."
-        )
+        raise UserError("Expected Poisson cohorts: for this noise nothing is proved about those of a fixed size.")
 
     def sampled(self, sampling: Sampling) -> Self:
         """The same sum over a cohort that is drawn so; the distance does not depend on who takes part."""
         return replace(self, sampling=sampling)
+
+    def within_client(self) -> Self:
+        """What a sum over clients releases about one record, or person, of a client.
+
+        Without it, the client still takes part, and sends another row within the same bound: the two sums are twice as
+        far apart as with and without a client.
+        """
+        return replace(self, unit=Unit.RECORD, replaces_row=True)
+
+    def at_clients(self, clients: int) -> Self:
+        """What it releases about a unit that is at so many clients of the sum, or within so many.
+
+        Without it, the sum moves that many times as far, and in as many rounds as one of them is drawn at least. Fewer
+        of them cost no more, by joint convexity.
+        """
+        if clients == 1:
+            return self
+        rate = self.sampling.rate
+        drawn = 1 - (1 - rate) ** clients if self.sampling.kind == "poisson" else min(1.0, clients * rate)
+        sampling = Sampling() if drawn == 1 else replace(self.sampling, rate=drawn)
+        return replace(self, loss=self.loss.at_distance(clients), sampling=sampling)
 
 
 @dataclass(frozen=True)
@@ -319,6 +363,30 @@ class Repeated:
 
 
 RecordPrice = Repeated | Unproved | Unsized
+
+
+@dataclass(frozen=True)
+class ClientUnits:
+    """What is protected within clients, as far as it is public.
+
+    Attributes:
+        sizes: how many records, or persons, every client has.
+        unit: which of the two.
+        clients: at how many clients one of them is, at most; 0: that is not known, so that each is taken by itself.
+    """
+
+    sizes: tuple[int, ...]
+    unit: Unit = Unit.RECORD
+    clients: int = 0
+
+    def __post_init__(self) -> None:
+        expect(self.unit is not Unit.CLIENT, "records or persons within clients")
+        expect(0 <= self.clients <= len(self.sizes), f"clients={self.clients} of {len(self.sizes)}")
+
+    @property
+    def copies(self) -> int:
+        """At how many clients one of them is taken to be."""
+        return max(1, self.clients)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from torch import nn
 
 from tacit import core, methods
 from tacit.core import Loss, Method, Noise, Population, Samples, Task
-from tacit.core.prices import Unit
+from tacit.core.prices import ClientUnits, Unit
 from tacit.core.record_text import parse, records_of
 from tacit.core.serialization import Source, convert, read_toml
 from tacit.core.task import TestOverlap
@@ -195,7 +195,7 @@ class FederationPlan:
                 f"{made.name} draws batches at a rate that depends on the number of a site's {self.unit}s. "
                 "Give the plan the fewest that any site has, records = …"
             )
-        return size_noise(made, self.population, (max(self.records, 1),) * self.population)
+        return size_noise(made, self.population, ClientUnits((max(self.records, 1),) * self.population, self.unit))
 
     @cached_property
     def configuration(self) -> Configuration | None:

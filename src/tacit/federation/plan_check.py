@@ -1,7 +1,6 @@
 """What a plan means, before anybody runs it: what is trained, who learns what, ε, bytes and losses, in plain words."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -68,7 +67,7 @@ def check_plan(plan: FederationPlan) -> PlanCheck:
     """What a plan means; raises `UserError` with a sentence if it cannot run."""
     method, run_plan, _ = plan.method, plan.run_plan(), plan.configuration
     state = run_plan.simulation.initial_state
-    cost = cost_of(plan, Counter(), method.delta, plan.records)
+    cost = cost_of(plan, (), method.delta, plan.records)
     traffic = _traffic(plan, state)
     return PlanCheck(
         plan=plan.digest.hex(),

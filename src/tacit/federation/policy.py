@@ -5,10 +5,9 @@ knows who takes part, so that the sampling of clients amplifies nothing.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -21,6 +20,9 @@ from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.suitability import channel_name, server_draws_noise
 from tacit.pieces.channels import Enclave, SecureSum
 from tacit.protocols.attestation import AttestationPolicy
+
+if TYPE_CHECKING:
+    from tacit.privacy.ledger_accounts import Charge
 
 FEW_CLIENTS = 100  # below it, noise that hides a whole client hides most of what clients have in common
 
@@ -79,8 +81,9 @@ class Review:
         epsilon: ε of all of the plan's rounds against the server, at the policy's δ; infinite: nothing is proved.
         used: ε that earlier plans have used at the same δ.
         total: ε of both together.
+        within: where the unit is the client, the ε of a single record of it, of both together; otherwise 0.
         rounds: how many rounds are planned.
-        unit: whose data this ε is about.
+        unit: whose data this ε is about: records or persons, as soon as one of the plans protects them.
         reason: why nothing is proved; empty if something is.
         reveals: who learns what, a sentence each.
     """
@@ -90,6 +93,7 @@ class Review:
     epsilon: float
     used: float
     total: float
+    within: float
     rounds: int
     unit: Unit
     reason: str
@@ -100,22 +104,25 @@ class Review:
         return not self.objections
 
 
-def review(plan: FederationPlan, allow: Allow, spent: "Counter[Release] | None" = None, samples: int = 0) -> Review:
+def review(
+    plan: FederationPlan, allow: Allow, earlier: "Sequence[tuple[str, Charge]]" = (), samples: int = 0
+) -> Review:
     """Review a plan.
 
     Args:
         plan: what is to be trained.
         allow: the site's policy.
-        spent: what the site's ledger holds so far.
+        earlier: what the site's ledger holds so far, each charge with the name of its run.
         samples: how many records, or persons, the site has; 0: as many as the plan says.
     """
-    cost = cost_of(plan, spent or Counter(), allow.delta, samples or plan.records)
+    cost = cost_of(plan, earlier, allow.delta, samples or plan.records)
     return Review(
         plan=plan.digest,
         objections=(*objections(plan, allow, cost.reason), *over_budget(plan, allow, cost)),
         epsilon=cost.epsilon,
         used=cost.used,
         total=cost.total,
+        within=cost.within,
         rounds=plan.method.rounds,
         unit=cost.unit,
         reason=cost.reason,
@@ -125,52 +132,59 @@ def review(plan: FederationPlan, allow: Allow, spent: "Counter[Release] | None" 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a method's rounds cost one participant: ε alone, of what was spent before, and of both; and why it is ∞."""
+    """What a plan's rounds cost a participant, as in `Review`; `mixed`: not all plans protect the same unit."""
 
     epsilon: float
     used: float
     total: float
+    within: float
     unit: Unit
     reason: str
+    mixed: bool = False
 
 
-def cost_of(plan: FederationPlan, spent: "Counter[Release]", delta: float, samples: int = 1) -> Cost:
-    """The cost of all of a plan's rounds, for a site with so many records, or persons, that takes part in each.
+def cost_of(plan: FederationPlan, earlier: "Sequence[tuple[str, Charge]]", delta: float, samples: int = 1) -> Cost:
+    """The cost of all of a plan's rounds, for a site with that many records, or persons, that takes part in each.
 
-    What was spent on clients and what was spent on records are never added.
+    What plans that protect clients release is charged to records and persons, too, at twice its distance.
     """
-    method, unit = plan.method, unit_of(plan)
-    reason, within = reason_unbounded(method), unit is not Unit.CLIENT
-    before = Counter({release: count for release, count in spent.items() if (release.unit is Unit.RECORD) == within})
-    used = _epsilon(before, unit, delta)
+    from tacit.privacy.accountants import default_accountant
+    from tacit.privacy.ledger_accounts import LedgerAccounts
+
+    reason, own = reason_unbounded(plan.method), [("", charge) for charge in planned(plan, samples)]
+    of_clients = {charge for _, charge in (*earlier, *own) if isinstance(charge, Release)}
+    accountant = default_accountant(*of_clients)
+    alone, before, both = (LedgerAccounts.of(accountant, each) for each in (own, earlier, (*earlier, *own)))
+    unit = both.unit or unit_of(plan)
+    epsilon, used, total = (each.composed(unit).epsilon(delta) for each in (alone, before, both))
     if reason:
-        return Cost(math.inf, used, math.inf, unit, reason)
-    planned = sum((charged(method, index, samples) for index in range(method.rounds)), Counter[Release]())
-    return Cost(_epsilon(planned, unit, delta), used, _epsilon(planned + before, unit, delta), unit, "")
+        return Cost(math.inf, used, math.inf, 0.0, unit, reason)
+    within = both.records.epsilon(delta) if unit is Unit.CLIENT else 0.0
+    return Cost(epsilon, used, total, within, unit, "", mixed=unit is not Unit.CLIENT and bool(of_clients))
 
 
-def _epsilon(counts: "Counter[Release]", unit: Unit, delta: float) -> float:
-    from tacit.privacy.accountants import Accounting, default_accountant
-    from tacit.privacy.record_accounting import RecordAccounting
-
-    if not counts:
-        return 0.0
-    if unit is not Unit.CLIENT:
-        return RecordAccounting({0: counts}).epsilon(delta)
-    return Accounting.of(default_accountant(*counts)).compose_all(counts, counts.total()).epsilon(delta)
+def planned(plan: FederationPlan, samples: int) -> "Iterator[Charge]":
+    """What every round of a plan charges at a site with that many records, or persons."""
+    for index in range(plan.method.rounds):
+        charge = charged(plan, index, samples)
+        if charge is not None:
+            yield charge
 
 
-def charged(method: Method, index: int, samples: int) -> "Counter[Release]":
-    """What a round releases of a participant, for the server, which knows that it takes part; empty: unbounded.
+def charged(plan: FederationPlan, index: int, samples: int) -> "Charge | None":
+    """What a round releases of a participant, for the server, which knows that it takes part; None: it is unbounded.
 
     Of its records, where the method protects them: the site draws its batches with secret coins, which amplifies
     against the server too.
     """
+    from tacit.privacy.record_accounting import RecordCharge
+
+    method = plan.method
     if method.protects_records:
         repeated = method.record_price(max(samples, 1))
-        return Counter({repeated.release: repeated.times}) if isinstance(repeated, Repeated) else Counter()
+        return RecordCharge({0: repeated}, plan.unit) if isinstance(repeated, Repeated) else None
     price = method.price(index)
-    return Counter([price.sampled(Sampling())]) if isinstance(price, Release) else Counter()
+    return price.sampled(Sampling()) if isinstance(price, Release) else None
 
 
 def unit_of(plan: FederationPlan) -> Unit:
@@ -193,9 +207,12 @@ def over_budget(plan: FederationPlan, allow: Allow, cost: Cost) -> Iterator[str]
     """That the plan costs more than the policy allows, in a sentence; every round is checked again as it is charged."""
     if not cost.reason and cost.total > allow.epsilon:
         earlier = f", together with ε = {cost.used:.3g} of earlier plans" if cost.used else ""
+        why = (
+            f" What is released about the whole site counts for a {cost.unit}, too, at twice its distance." * cost.mixed
+        )
         yield (
-            f"{plan.method.rounds} rounds cost ε = {cost.total:.4g} at δ = {allow.delta:g} against the server"
-            f"{earlier}. This site allows {allow.epsilon:g}."
+            f"{plan.method.rounds} rounds cost ε = {cost.total:.4g} at δ = {allow.delta:g} for a {cost.unit} against "
+            f"the server{earlier}. This site allows {allow.epsilon:g}.{why}"
         )
 
 

@@ -46,7 +46,8 @@ class SiteData:
         own = Population.of([(found.x, found.y)])
         if found.persons is None:
             return cls(own, held_out)
-        return cls(replace(own, persons=number_persons([found.persons], [what], [len(found.y)])), held_out)
+        persons, _ = number_persons([found.persons], [what], [len(found.y)])
+        return cls(replace(own, persons=persons), held_out)
 
     @property
     def train(self) -> Samples:
@@ -85,7 +86,7 @@ def hold_out(found: OwnSamples, fraction: float, identity: bytes, what: str) -> 
     The split is the same whenever the site starts, and unknown to everybody else: by a key that only the site has.
     """
     ids, size = found.persons, len(found.y)
-    numbers = torch.arange(size) if ids is None else number_persons([ids], [what], [size])
+    numbers = torch.arange(size) if ids is None else number_persons([ids], [what], [size])[0]
     units = int(numbers.max()) + 1 if size else 0
     count = math.floor(fraction * units)
     if count == 0:

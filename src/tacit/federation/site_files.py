@@ -15,7 +15,6 @@
 
 import json
 import traceback
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct
 
 from tacit.core import files
-from tacit.core.prices import Release, Unit
+from tacit.core.prices import Unit
 from tacit.core.serialization import Source, read_json, read_toml
 from tacit.errors import ProtocolError, StorageError, UserError
 from tacit.federation import entry_points
@@ -39,6 +38,7 @@ from tacit.protocols import crypto
 
 if TYPE_CHECKING:
     from tacit.privacy.ledger import LedgerEntry
+    from tacit.privacy.ledger_accounts import Charge
 
 TEMPLATE = """\
 # A site of a federation: what it has, and what it allows. Read docs/guides/federation.md.
@@ -57,7 +57,7 @@ state = "state"                    # the log, the privacy ledger and accepted pl
 methods = ["dp-fedsgd", "fl-top-record-dp"]
 models = {}                        # { "acme.models:net" = "sha256:…" }: tacit site pin acme.models:net
 channels = ["secure-sum/active_server"]
-epsilon = 4.0                      # of all plans together, against the server, which knows who took part
+epsilon = 4.0                      # of all plans together, for each unit, against the server, which knows who took part
 delta = 1e-5
 least_cohort = 5                   # the fewest sites in a sum
 metrics = "secure-sum"             # or "none", or "plain"
@@ -170,9 +170,9 @@ class SiteFiles:
         files.make_private(folder)
         return folder
 
-    def spent(self) -> "Counter[Release]":
-        """What the site's ledger holds."""
-        return sum((_releases(entry) for entry in self._entries()), Counter[Release]())
+    def charges(self) -> "list[tuple[str, Charge]]":
+        """What the site's ledger holds, each charge with the name of its run."""
+        return [(entry.run, entry.charge) for entry in self._entries()]
 
     def charged_units(self) -> set[Unit]:
         """Whose privacy the site's ledger has charged."""
@@ -189,7 +189,7 @@ class SiteFiles:
     def review(self, plan: FederationPlan) -> Review:
         """What a plan would cost and reveal here; a plan for another directory is refused."""
         data = self.load_data() if plan.method.protects_records else None
-        found = review(plan, self.allow, self.spent(), 0 if data is None else data.units)
+        found = review(plan, self.allow, self.charges(), 0 if data is None else data.units)
         if data is not None:
             found = replace(found, objections=(*self.unit_objections(plan, data.unit), *found.objections))
         if plan.directory != self.directory:
@@ -279,14 +279,6 @@ def init_site(path: Path) -> bytes:
     if not path.exists():
         files.write(path, TEMPLATE.encode(), parents=True)
     return new_identity(path.parent / read_site(path).table.identity)
-
-
-def _releases(entry: "LedgerEntry") -> "Counter[Release]":
-    """What an entry of a site's ledger releases of its client, or of its client's records."""
-    if entry.unit is Unit.CLIENT:
-        return entry.releases
-    (repeated,) = entry.record_charge.clients.values()
-    return Counter({repeated.release: repeated.times})
 
 
 def _verdict_statement(plan: bytes, *, accepted: bool) -> bytes:

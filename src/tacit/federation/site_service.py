@@ -21,7 +21,7 @@ from typing import Any
 
 from tacit.core import ClientMemory, ClientRound, Messages
 from tacit.core.client_half import read_broadcast
-from tacit.core.prices import Repeated, Unit, max_participations
+from tacit.core.prices import Release, max_participations
 from tacit.core.server_half import reject_unusable
 from tacit.engine.worker import single_thread
 from tacit.errors import BudgetError, LedgerError, ProtocolError, StorageError, TacitError, UserError, WireError
@@ -273,23 +273,20 @@ class Site:
         budget = self.files.allow.budget
         if budget is None:
             return
-        counts = charged(plan.method, asked.round, plan.data.units)
-        if not counts:
+        charge = charged(plan.plan, asked.round, plan.data.units)
+        if charge is None:
             raise RefusedError("policy", "This plan has no proved ε, which this site requires.")
         from tacit.privacy.accountants import default_accountant
         from tacit.privacy.ledger import Ledger
-        from tacit.privacy.record_accounting import RecordCharge
 
-        ((release, times),) = counts.items()
-        run, label = f"{asked.plan.hex()[:16]} {asked.run.hex()}", plan.plan.method_name
-        unit = unit_of(plan.plan)
-        within = unit is not Unit.CLIENT
-        terms = () if self.files.has_ledger else (default_accountant(*(() if within else (release,))),)
+        terms = (
+            () if self.files.has_ledger else (default_accountant(*([charge] if isinstance(charge, Release) else [])),)
+        )
+        run, label = f"{asked.plan.hex()} {asked.run.hex()}", plan.plan.method_name
         with Ledger.open(self.files.ledger, budget, *terms) as ledger:
-            charge = RecordCharge({0: Repeated(release, times)}, unit) if within else release
             ledger.reserve(run, asked.round + 1, charge, label, now.clients.of(0).digest)
-            used = (ledger.records if within else ledger.accounting).epsilon(budget.delta)
-        self.journal.append("charged", **_round_of(asked), unit=unit.value, epsilon=round(used, 6))
+            used = max(ledger.accounts.composed(each).epsilon(budget.delta) for each in ledger.accounts.units)
+        self.journal.append("charged", **_round_of(asked), unit=unit_of(plan.plan).value, epsilon=round(used, 6))
 
     def _keep(self, plan: AcceptedPlan, progress: SiteProgress, asked: SiteRequest, memory: ClientMemory) -> None:
         """Store what the client keeps, and what it has received that is sent only once."""

@@ -87,7 +87,7 @@ class Job:
             )
 
     def _differences(self, manifest: Manifest) -> Iterator[str]:
-        if manifest.method.repr != repr(size_noise(self.method, manifest.task.clients, manifest.task.sizes)):
+        if manifest.method.repr != repr(size_noise(self.method, manifest.task.clients, manifest.task.units)):
             changed = _changed(manifest.method.args or {}, self.experiment.typed_args())
             yield changed or f"its method was {manifest.method.repr}"
         if manifest.task.name != self.experiment.task:

@@ -126,14 +126,13 @@ def _plain_row(job: Job, trials: Sequence[RowTrial], guarantee: str) -> Comparis
 def _finished_run(job: Job) -> FinishedRun:
     task = read_manifest(job.directory).task
     return FinishedRun(
-        method=size_noise(job.method, task.clients, task.sizes),
+        method=size_noise(job.method, task.clients, task.units),
         clients=task.clients,
         parameters=task.parameters,
         reports=read_rounds(job.directory),
         directory=job.directory,
         not_covered=task.not_covered,
-        sizes=task.sizes,
-        unit=task.unit,
+        units=task.units,
     )
 
 
@@ -197,11 +196,11 @@ def _charges(run: FinishedRun) -> "Charges | None":
 
 def _record_charges(run: FinishedRun) -> "RecordCharges | None":
     """Likewise for records."""
-    if not run.method.accounts_records:
+    if not run.method.accounts_records or run.units is None:
         return None
-    from tacit.privacy.record_charging import charges_for
+    from tacit.privacy.record_charging import RecordCharges
 
-    return charges_for(run.unit).begin(run.method, run.sizes, run.reports)
+    return RecordCharges.begin(run.method, run.units, run.reports)
 
 
 def _exhausted(charges: "Charges") -> bool:
@@ -292,7 +291,7 @@ def _maps(job: Job, plot: ImportanceMaps) -> Curves:
     """All maps of one run, which is repeated for them, with six digits."""
     task = job.experiment.build_task()
     shape = _image_shape(task, job)
-    method = size_noise(job.method, len(task.population), tuple(task.population.unit_sizes.tolist()))
+    method = size_noise(job.method, len(task.population), task.population.client_units)
     found = {MEAN: task.population[plot.client][0].double().mean(0)}
     at = [number for number in plot.at if number <= method.rounds]
     for trace in client_traces(method, task, client=plot.client, at=at, seed=job.seed):

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import Method, Report
-from tacit.core.prices import Unit
+from tacit.core.prices import ClientUnits, Unit
 from tacit.core.state import final_weights
 from tacit.papers.comparison import LOWER_IS_BETTER
 from tacit.pieces.mechanisms.clipping import BOUND
@@ -59,8 +59,7 @@ class FinishedRun:
         reports: one per round.
         directory: the folder of its files.
         not_covered: what no guarantee covers because of the task, a sentence each.
-        sizes: the number of records of every client, if a guarantee depends on it.
-        unit: whose number that is: that of records or of persons.
+        units: what is protected within clients, if a guarantee depends on it.
     """
 
     method: Method
@@ -69,8 +68,12 @@ class FinishedRun:
     reports: Sequence[Report]
     directory: Path
     not_covered: Sequence[str] = ()
-    sizes: Sequence[int] = ()
-    unit: Unit = Unit.RECORD
+    units: ClientUnits | None = None
+
+    @property
+    def unit(self) -> Unit:
+        """What is protected within clients, if anything is."""
+        return Unit.RECORD if self.units is None else self.units.unit
 
     def main_metric(self) -> str:
         """The metric by which rounds are compared: the first that was evaluated; empty if none was."""

@@ -122,9 +122,15 @@ FAST_PLD = Pld(interval=1e-3)  # for runs: ten times faster, and ε at most a th
 def default_accountant(*releases: Release) -> Accountant:
     """The accountant for a run whose rounds have these releases: the tightest that can account for all of them."""
     found = set(releases)
-    proved = all(Adjacency.ADD_OR_REMOVE in release.adjacencies or not release.adjacencies for release in found)
+    proved = all(
+        release.adjacency_under(Adjacency.ADD_OR_REMOVE) in release.adjacencies or not release.adjacencies
+        for release in found
+    )
     adjacency = Adjacency.ADD_OR_REMOVE if proved else Adjacency.ZERO_OUT
-    fixed = not proved and any(release.amplification.kind == "fixed" for release in found)
+    fixed = any(
+        release.amplification.kind == "fixed" and release.adjacency_under(adjacency) is not Adjacency.ADD_OR_REMOVE
+        for release in found
+    )
     if fixed or any(isinstance(release.loss, Zcdp) for release in found):
         return Rdp(adjacency)
     return FAST_PLD if proved else replace(FAST_PLD, adjacency=adjacency)
@@ -149,7 +155,7 @@ class PldComposition:
         adjacency: which pairs of populations count as neighbours.
         interval: at which privacy losses are rounded up.
         distribution: of the sums over sampled cohorts; None: there are none.
-        precision: 1 / z² of the sums over everyone, added up.
+        precision: 1 / z² of the sums over everyone, relative to their sensitivity, added up.
         unbounded: whether a release had almost no noise.
     """
 
@@ -165,11 +171,13 @@ class PldComposition:
         if isinstance(release.loss, Zcdp):
             raise UserError("Expected accountant rdp: only Rényi divergences are known for this noise.")
         noise, sampling = release.loss.noise_multiplier, release.amplification
-        if noise < MIN_NOISE * sampling.sensitivity(self.adjacency):
+        adjacency = release.adjacency_under(self.adjacency)
+        sensitivity = sampling.sensitivity(adjacency)
+        if noise < MIN_NOISE * sensitivity:
             return replace(self, unbounded=True)
         if sampling.rate == 1:
-            return replace(self, precision=self.precision + count / noise**2)
-        added = _distribution(_GaussianSum(noise, sampling, self.adjacency), self.interval, count)
+            return replace(self, precision=self.precision + count * sensitivity**2 / noise**2)
+        added = _distribution(_GaussianSum(noise, sampling, adjacency), self.interval, count)
         return replace(self, distribution=_convolved(self.distribution, added))
 
     def epsilon(self, delta: float) -> float:
@@ -187,7 +195,7 @@ class PldComposition:
         """Of all releases."""
         if not self.precision:
             return self.distribution
-        over_everyone = _GaussianSum(1 / math.sqrt(self.precision), Sampling(), self.adjacency)
+        over_everyone = _GaussianSum(1 / math.sqrt(self.precision), Sampling(), Adjacency.ADD_OR_REMOVE)
         return _convolved(self.distribution, _single(over_everyone, self.interval))
 
 

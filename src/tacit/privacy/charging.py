@@ -20,7 +20,7 @@ from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
 from tacit.privacy.cohorts import check_cohorts, failure
 from tacit.privacy.guarantee import Guarantee, delta_warning, public_population, trusted_sum
-from tacit.privacy.ledger import Ledger, LedgerEntry
+from tacit.privacy.ledger import Ledger
 from tacit.privacy.planning import CohortSampling, enough_noise
 from tacit.privacy.round_charges import RoundCharges
 
@@ -38,8 +38,6 @@ class Charges(RoundCharges[Accounting, Release]):
         population: the number of clients.
     """
 
-    unit = Unit.CLIENT
-
     population: int
 
     @classmethod
@@ -53,7 +51,7 @@ class Charges(RoundCharges[Accounting, Release]):
     ) -> Self:
         """The charges of a method with noise after rounds with these turnouts."""
         check_cohorts(method, population)
-        failed = cls.repeated(ledger, run, len(turnouts))
+        failed = cls.repeated(ledger, run, len(turnouts), Unit.CLIENT)
         releases = [_release(method, population, index, turnout) for index, turnout in enumerate(turnouts)]
         accounting = Accounting.of(accountant_for(method, population), releases)
         return cls(
@@ -66,12 +64,9 @@ class Charges(RoundCharges[Accounting, Release]):
             retries=len(failed),
         )
 
-    @staticmethod
-    def compose_entries(accounting: Accounting, entries: Sequence[LedgerEntry]) -> Accounting:
-        """The accounting with these entries of the ledger, each as a round."""
-        for entry in entries:
-            accounting = accounting.compose_all(entry.releases, 1)
-        return accounting
+    @property
+    def unit(self) -> Unit:
+        return Unit.CLIENT
 
     @property
     def delta_at_budget(self) -> float | None:

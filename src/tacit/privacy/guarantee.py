@@ -30,6 +30,7 @@ class Guarantee:
         unit: whose presence is protected. Guarantees for different units are never added.
         worst_client: of records or persons, the client whose are least protected: ε is theirs; None: of clients.
         steps: of records or persons, how many steps with noise that client took.
+        copies: of persons, at how many clients one has records, at most: ε is of all of them together.
         adjacency: which pairs of populations count as neighbours.
         sampling: how cohorts were drawn.
         amplified: whether ε relies on the adversary not knowing who took part.
@@ -54,6 +55,7 @@ class Guarantee:
     unit: Unit = Unit.CLIENT
     worst_client: int | None = None
     steps: int = 0
+    copies: int = 1
     adjacency: str = ""
     sampling: str = ""
     amplified: bool = False
@@ -112,6 +114,11 @@ class Guarantee:
             yield (
                 f"Worst client: number {self.worst_client}, after {_plural(self.steps, 'step')} with noise; no "
                 f"{self.unit} of another client has a larger ε."
+            )
+        if self.copies > 1:
+            yield (
+                f"A {self.unit} is at up to {self.copies} clients, by equal ids; ε is that of all of them together. "
+                "Ids that each client numbers for itself must be made different."
             )
         if self.server_epsilon is not None:
             yield (

@@ -13,9 +13,10 @@ hold a ledger; the operating system releases the lock when that process ends, ho
                      new charge; it leads to the same release, because the noise derives from the key. With another key
                      it is another attempt, which is charged like any round
 
-Rounds are charged by unit: what is released about clients and what is released about records have accountings of their
-own, each within the ledger's budget, and are never added. Batches draw records or persons: a ledger has charges for one
-of the two, because either account would miss what runs for the other released.
+Rounds are charged by unit, and each unit has an account within the ledger's budget (`ledger_accounts`). What a run that
+protects clients releases is charged to records, too, at twice its distance; of clients, nothing holds after a run that
+protects only records. Batches draw records or persons: a ledger has charges for one of the two, because either account
+would miss what runs for the other released.
 
 The ledger knows the digest of every key that noise was drawn from, and refuses a key under any other round or run:
 noise that is added twice cancels out of the difference.
@@ -27,9 +28,9 @@ one starts beside it. Only someone who changes all of these goes unnoticed.
 """
 
 import json
+import math
 import secrets
 import sqlite3
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import count, takewhile
@@ -41,6 +42,7 @@ from tacit.core import Budget
 from tacit.core.prices import Release, Unit
 from tacit.errors import BudgetError, LedgerError, TacitError, UserError
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, accountant_by_name
+from tacit.privacy.ledger_accounts import LedgerAccounts
 from tacit.privacy.ledger_file import LedgerFile
 from tacit.privacy.ledger_head import LedgerHead, LedgerUse, head_file, read_head
 from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
@@ -79,19 +81,9 @@ class LedgerEntry:
         return self.run, self.round, self.attempt, self.unit
 
     @property
-    def releases(self) -> Counter[Release]:
-        """What it releases about clients, and how often."""
-        return from_json(json.loads(self.event))
-
-    @property
-    def record_charge(self) -> RecordCharge:
-        """What it releases about records."""
-        return charge_from_json(json.loads(self.event))
-
-    @property
-    def content(self) -> Counter[Release] | RecordCharge:
+    def charge(self) -> Release | RecordCharge:
         """What it releases about its unit."""
-        return self.releases if self.unit is Unit.CLIENT else self.record_charge
+        return (from_json if self.unit is Unit.CLIENT else charge_from_json)(json.loads(self.event))
 
     def to_json(self) -> dict[str, object]:
         """Plain values; the unit is left out if it is the client, as earlier versions wrote entries."""
@@ -111,8 +103,8 @@ class Ledger:
     Attributes:
         path: the file.
         budget: the budget of all runs together, for each unit.
-        accounting: the accounting of clients, over all reserved rounds of all runs.
-        records: likewise of records, whatever the accountant of the ledger: that of a record is always the tightest.
+        accounts: what all reserved rounds of all runs release about each unit. Records have the tightest accountant,
+            whatever that of the ledger is.
 
     Example:
         >>> import tempfile
@@ -127,8 +119,7 @@ class Ledger:
     """
 
     budget: Budget
-    accounting: Accounting
-    records: RecordAccounting
+    accounts: LedgerAccounts
 
     def __init__(self, file: LedgerFile) -> None:
         self.path, self._file = file.path, file
@@ -180,27 +171,32 @@ class Ledger:
         return self._file.head
 
     @property
+    def accounting(self) -> Accounting:
+        """The accounting of clients, over all reserved rounds of all runs that charge them."""
+        return self.accounts.clients
+
+    @property
+    def records(self) -> RecordAccounting:
+        """The accounting of records or persons, over all reserved rounds of all runs."""
+        return self.accounts.records
+
+    @property
     def use(self) -> LedgerUse:
         """What all runs together have used of the budget."""
-        runs = {entry.run for entry in self.entries}
         delta, rounds = self.budget.delta, {(entry.run, entry.round) for entry in self.entries}
+        units = self.accounts.units
+        epsilons = {unit: self.accounts.epsilon(unit, delta) for unit in units}
         return LedgerUse(
             self.path,
-            self.accounting.epsilon(delta),
+            {unit: epsilon if math.isfinite(epsilon) else None for unit, epsilon in epsilons.items()},
             self.budget,
             len(rounds),
-            len(runs),
-            self.records.worst(delta),
-            next((entry.unit for entry in self.entries if entry.unit is not Unit.CLIENT), Unit.RECORD),
+            len(self.accounts.runs),
         )
 
     def check_continues(self, head: LedgerHead, noted: str) -> None:
         """Raise `LedgerError` unless this ledger still has all rows up to a head that was noted earlier."""
         head.check_precedes(self._file.hashes, self.path, noted)
-
-    def remaining_rounds(self, release: Release) -> int:
-        """How many more rounds with this release the budget allows."""
-        return self.accounting.remaining_rounds(release, self.budget.epsilon, self.budget.delta)
 
     def check_charged(self, run: str, rounds: int, unit: Unit = Unit.CLIENT) -> None:
         """Raise `LedgerError` unless the first `rounds` rounds of this run were charged here."""
@@ -238,10 +234,7 @@ class Ledger:
         entry = LedgerEntry(run, round, canonical(to_json(release)), label, key=key, attempt=attempt, unit=unit)
         self._check_key(entry)
         if known is None:
-            composed = (
-                self.accounting.compose(release) if isinstance(release, Release) else self.records.compose(release)
-            )
-            return self._charge(entry, composed)
+            return self._charge(entry, self.accounts.compose(run, release))
         self._check_same(known, entry)
         return known
 
@@ -264,32 +257,28 @@ class Ledger:
         increased = replace(known, event=canonical(to_json(release)))
         if known.digest is not None:
             self._check_same(known, increased)
-        entries = {**self._entries, entry.number: increased}.values()
-        after: Accounting | RecordAccounting
-        if entry.unit is Unit.CLIENT:
-            after = self._account(entries)
-            costs_more = after.costs_more(self.accounting, self.budget.delta)
-        else:
-            after = _account_records(entries)
-            costs_more = after.costs_more(self.records, self.budget.delta)
-        if not costs_more:
+        after = self._account({**self._entries, entry.number: increased}.values())
+        if not after.costs_more(self.accounts, entry.run, entry.unit, self.budget.delta):
             return known
         return self._charge(increased, after)
 
-    def _charge(self, entry: LedgerEntry, after: Accounting | RecordAccounting) -> LedgerEntry:
-        """Write an entry; `after` is the accounting that includes it."""
-        if not after.epsilon(self.budget.delta) <= self.budget.epsilon:
-            raise BudgetError(self._refusal(entry))
+    def _charge(self, entry: LedgerEntry, after: LedgerAccounts) -> LedgerEntry:
+        """Write an entry; `after` are the accounts that include it."""
+        exceeded = self._exceeded(after)
+        if exceeded is not None:
+            raise BudgetError(self._refusal(entry, exceeded))
         self._file.append({"kind": "reserve", **entry.to_json()})
         self._add(entry)
-        if isinstance(after, RecordAccounting):
-            self.records = after
-        else:
-            self.accounting = after
+        self.accounts = after
         return entry
 
-    def _account(self, entries: Iterable[LedgerEntry]) -> Accounting:
-        return Accounting.of(self._accountant).compose_all(*_total(entries))
+    def _exceeded(self, accounts: LedgerAccounts) -> Unit | None:
+        """The unit for which these accounts exceed the budget; None: for none."""
+        limit, delta = self.budget.epsilon, self.budget.delta
+        return next((unit for unit in accounts.units if not accounts.composed(unit).epsilon(delta) <= limit), None)
+
+    def _account(self, entries: Iterable[LedgerEntry]) -> LedgerAccounts:
+        return LedgerAccounts.of(self._accountant, ((entry.run, entry.charge) for entry in entries))
 
     def release(self, entry: LedgerEntry, digest: str) -> LedgerEntry:
         """Mark a reserved round as released, with the digest of what was released. Idempotent."""
@@ -322,7 +311,7 @@ class Ledger:
             for row in rows:
                 self._replay(row)
             self._check_noted(noted)
-            self.accounting, self.records = self._account(self.entries), _account_records(self.entries)
+            self.accounts = self._account(self.entries)
         except (TacitError, sqlite3.Error, UnicodeDecodeError):
             raise
         except Exception as error:  # whatever the content of a row leads to
@@ -363,7 +352,7 @@ class Ledger:
 
     def _check_same(self, known: LedgerEntry, requested: LedgerEntry) -> None:
         first = self._first_events[requested.number]
-        if requested.content not in (known.content, replace(known, event=first).content):  # their text may differ
+        if requested.charge not in (known.charge, replace(known, event=first).charge):  # their text may differ
             raise LedgerError(
                 f"Round {requested.round} of {requested.run} was reserved as {known.event}, but {requested.event} is "
                 "requested. A different release needs its own charge: start a new run."
@@ -402,20 +391,21 @@ class Ledger:
                 f"not {accountant.name} for {accountant.adjacency}."
             )
 
-    def _refusal(self, entry: LedgerEntry) -> str:
-        if entry.unit is Unit.CLIENT:
-            used, rounds = self.accounting.epsilon(self.budget.delta), self.accounting.rounds
-        else:
-            used, rounds = self.records.epsilon(self.budget.delta), self.records.rounds
-        whose = "" if entry.unit is Unit.CLIENT else f" for a {entry.unit}"
+    def _refusal(self, entry: LedgerEntry, unit: Unit) -> str:
+        used = self.accounts.composed(unit).epsilon(self.budget.delta)
+        rounds = len({each.number[:3] for each in self.entries if unit is not Unit.CLIENT or each.unit is unit})
+        whose = "" if self.accounts.units == (Unit.CLIENT,) == (entry.unit,) else f" for a {unit}"
         return (
             f"Round {entry.round} of {entry.run} would exceed the budget of {self.budget}{whose}: ε = {used:.4g} is "
-            f"already used, by {rounds} rounds. Nothing was released."
+            f"already used, by {rounds} rounds{self._counted(entry, unit)}. Nothing was released."
         )
 
-
-def _account_records(entries: Iterable[LedgerEntry]) -> RecordAccounting:
-    return RecordAccounting.of(entry.record_charge for entry in entries if entry.unit is not Unit.CLIENT)
+    def _counted(self, entry: LedgerEntry, unit: Unit) -> str:
+        """That the account of records counts what is charged to clients, if it does."""
+        of_clients = entry.unit is Unit.CLIENT or any(each.records is None for each in self.accounts.runs.values())
+        if unit is Unit.CLIENT or not of_clients:
+            return ""
+        return f"; what runs that protect clients release counts for a {unit}, too, at twice its distance"
 
 
 def _unit(release: Release | RecordCharge) -> Unit:
@@ -424,16 +414,6 @@ def _unit(release: Release | RecordCharge) -> Unit:
     if release.unit is not Unit.CLIENT:
         raise UserError("Expected a RecordCharge: what is released about a record is never added to that of clients.")
     return Unit.CLIENT
-
-
-def _total(entries: Iterable[LedgerEntry]) -> tuple[Counter[Release], int]:
-    """What these rounds released about clients in total, and their number."""
-    counts, rounds = Counter[Release](), 0
-    for entry in entries:
-        if entry.unit is Unit.CLIENT:
-            counts.update(entry.releases)
-            rounds += 1
-    return counts, rounds
 
 
 def _parse_terms(row: dict[str, object]) -> tuple[Budget, Accountant]:

@@ -6,21 +6,21 @@ small file beside the ledger after every row, and in the manifest of every run t
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tacit.core import Budget, files
 from tacit.core.prices import Unit
 from tacit.core.serialization import Source, read_json, write_json
 from tacit.errors import LedgerError
 
-if TYPE_CHECKING:
-    from tacit.privacy.record_accounting import Exposure
-
 SUFFIX, LENGTH = ".head", 256
 NOTHING = "Nothing was released."
+NO_CLIENTS = (
+    "Nothing is guaranteed for a client as a whole: runs that protect only what is within clients do not bound what "
+    "they release about one. What runs that protect clients released is included, at twice its distance."
+)
 
 
 @dataclass(frozen=True)
@@ -63,38 +63,45 @@ class LedgerUse:
 
     Attributes:
         path: the ledger's file.
-        epsilon: the ε of clients over all reserved rounds, at the budget's δ; 0 if only records were charged.
+        epsilons: the ε of every unit that was charged, over all reserved rounds, at the budget's δ; None: of clients,
+            if some run protects only what is within them.
         budget: the budget of all runs together.
         rounds: the number of reserved rounds.
         runs: the number of runs that reserved them.
-        records: the client whose records are least protected, and their ε; None: no records were charged.
-        unit: what `records` are: records, or persons.
     """
 
     path: Path
-    epsilon: float
+    epsilons: Mapping[Unit, float | None]
     budget: Budget
     rounds: int
     runs: int
-    records: "Exposure | None" = None
-    unit: Unit = Unit.RECORD
 
     def __str__(self) -> str:
+        used = " and ".join(self._used) or f"ε = 0 of {self._limit}"
         return (
-            f"Ledger {self.path}: {' and '.join(self._used)} is used by all runs together "
-            f"({_plural(self.runs, 'run')}, {_plural(self.rounds, 'round')})."
+            f"Ledger {self.path}: {used} is used by all runs together "
+            f"({_plural(self.runs, 'run')}, {_plural(self.rounds, 'round')}).{self._of_clients}"
         )
 
     @property
-    def _used(self) -> list[str]:
-        limit = f"{self.budget.epsilon:g} at δ = {self.budget.delta:g}"
-        if self.records is None:
-            return [f"ε = {self.epsilon:.4g} of {limit}"]
-        record = f"ε = {self.records.epsilon:.4g} of {limit} for every {self.unit}"
-        return [record] if self.epsilon == 0 else [f"ε = {self.epsilon:.4g} of {limit} for every client", record]
+    def _limit(self) -> str:
+        return f"{self.budget.epsilon:g} at δ = {self.budget.delta:g}"
+
+    @property
+    def _used(self) -> Iterator[str]:
+        for unit, epsilon in self.epsilons.items():
+            if epsilon is not None:
+                whose = "" if len(self.epsilons) == 1 and unit is Unit.CLIENT else f" for every {unit}"
+                yield f"ε = {epsilon:.4g} of {self._limit}{whose}"
+
+    @property
+    def _of_clients(self) -> str:
+        if self.epsilons.get(Unit.CLIENT, 0.0) is not None:
+            return ""
+        return f" {NO_CLIENTS}"
 
     def to_json(self) -> dict[str, object]:
-        return {**asdict(self), "path": str(self.path)}
+        return {**asdict(self), "path": str(self.path), "epsilons": {**self.epsilons}}
 
 
 def head_file(path: Path) -> Path:

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar, Self
+from typing import Self
 
 from scipy.optimize import brentq
 from scipy.stats import binom
 
 from tacit.core import Budget, Method, Report, Turnout
-from tacit.core.prices import Adjacency, Release, Repeated, Unit
+from tacit.core.prices import Adjacency, ClientUnits, Release, Repeated, Unit
 from tacit.core.provenance import declaration
 from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accounting, Rdp, max_rounds
@@ -31,56 +31,51 @@ from tacit.privacy.guarantee import (
     record_adversary,
     trusted_sum,
 )
-from tacit.privacy.ledger import Ledger, LedgerEntry
+from tacit.privacy.ledger import Ledger
 from tacit.privacy.planning import bracket, enough_noise
 from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
 from tacit.privacy.round_charges import RoundCharges
 
 UNLIKELY = 0.01  # with which some client takes part more often than its noise is sized for
 SIZES = "The number of {unit}s of every client is public: it decides at which rate its batches are drawn."
+COPIES = "At how many clients a {unit} is, at most, is public: it decides how much noise is added."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
-    """What the records of a run's clients were charged so far.
+    """What the records, or persons, of a run's clients were charged so far.
 
     Attributes:
-        sizes: the number of records of every client; public.
+        units: what is protected within clients.
     """
 
-    unit: ClassVar[Unit] = Unit.RECORD
-
-    sizes: tuple[int, ...]
+    units: ClientUnits
 
     @classmethod
     def begin(
         cls,
         method: Method,
-        sizes: Sequence[int],
+        units: ClientUnits,
         history: Sequence[Report] = (),
         ledger: Ledger | None = None,
         run: str = "",
     ) -> Self:
         """The charges of a method that protects records, after these rounds."""
-        known = tuple(sizes)
-        failed = cls.repeated(ledger, run, len(history))
-        charges = [_charge(method, known, report.clients, report.turnout, cls.unit) for report in history]
+        failed = cls.repeated(ledger, run, len(history), units.unit)
+        charges = [_charge(method, units, report.clients, report.turnout) for report in history]
         return cls(
             method=method,
-            sizes=known,
+            units=units,
             accounting=cls.compose_entries(RecordAccounting.of(charges), failed),
-            rounds_allowed=rounds_allowed(method, known),
+            rounds_allowed=rounds_allowed(method, units),
             ledger=ledger,
             run=run,
             retries=len(failed),
         )
 
-    @staticmethod
-    def compose_entries(accounting: RecordAccounting, entries: Sequence[LedgerEntry]) -> RecordAccounting:
-        """The accounting with these entries of the ledger, each as a round."""
-        for entry in entries:
-            accounting = accounting.compose(entry.record_charge)
-        return accounting
+    @property
+    def unit(self) -> Unit:
+        return self.units.unit
 
     def reserve(self, cohort: Sequence[int], key: str = "") -> Self:
         """The charges with one more round of these clients, before any of its noise is drawn.
@@ -91,7 +86,7 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
             BudgetError: the round would exceed the run's budget, or the ledger's, for a record of one of them. Nothing
                 was charged.
         """
-        return self._reserve(_charge(self.method, self.sizes, cohort, unit=self.unit), key)
+        return self._reserve(_charge(self.method, self.units, cohort), key)
 
     def settle(self, turnout: Turnout) -> Self:
         """The charges with the reserved round at its real turnout: with noise in shares, too few make it cost more.
@@ -100,7 +95,7 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
             BudgetError: the round would exceed a budget. Nothing may be released; the reservation remains charged.
         """
         assert self.reserved is not None  # only a reserved round is settled
-        return self._settle(_charge(self.method, self.sizes, tuple(self.reserved.planned.clients), turnout, self.unit))
+        return self._settle(_charge(self.method, self.units, tuple(self.reserved.planned.clients), turnout))
 
     def guarantee(self) -> Guarantee:
         """What is proved about every record so far, and what is not."""
@@ -119,6 +114,7 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
             unit=self.unit,
             worst_client=worst.client,
             steps=worst.steps,
+            copies=self.units.copies,
             adjacency=Adjacency.ADD_OR_REMOVE.value,
             sampling=self._sampling,
             amplified=any(release.amplification.rate < 1 for release in releases),
@@ -128,7 +124,7 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
 
     @property
     def _sampling(self) -> str:
-        rates = {release.sampling.rate for released in self.accounting.released.values() for release in released}
+        rates = {_price(self.method, size).release.sampling.rate for size in self._charged_sizes}
         low, high = min(rates), max(rates)
         if low == 1:
             return f"every batch contains every {self.unit}"
@@ -140,15 +136,16 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
         real = across and self.method.channel.message_format.bits is None
         return (
             "Hyperparameters that were tuned on the same data are not accounted for.",
-            public_population(len(self.sizes)),
+            public_population(len(self.units.sizes)),
             "" if across else SIZES.format(unit=self.unit),
-            PERSONS if self.unit is Unit.RECORD else AT_SEVERAL,
+            COPIES.format(unit=self.unit) if self.units.clients else "",
+            PERSONS if self.unit is Unit.RECORD else AT_SEVERAL if self.units.clients == 0 else "",
             IN_COMMON,
             "Clients are assumed to add their shares of the noise." if across else "",
             DROPOUTS if across else "",
             trusted_sum(self.method.channel.messages_seen_by) if real else "",
             release.caveat,
-            delta_warning(self.delta, sum(self.sizes), self.unit) or "",
+            delta_warning(self.delta, sum(self.units.sizes), self.unit) or "",
             declaration(self.method.own_parts),
         )
 
@@ -157,19 +154,10 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
         worst = self.accounting.worst(self.delta)
         return "" if worst is None else f" for the {self.unit}s of client {worst.client}"
 
-
-class PersonCharges(RecordCharges):
-    """What the persons of a run's clients were charged so far, where batches draw persons and not records.
-
-    A person is all of its records at one client, and `sizes` are numbers of persons.
-    """
-
-    unit: ClassVar[Unit] = Unit.PERSON
-
-
-def charges_for(unit: Unit) -> type[RecordCharges]:
-    """How the units within a client are charged: records or persons."""
-    return PersonCharges if unit is Unit.PERSON else RecordCharges
+    @property
+    def _charged_sizes(self) -> set[int]:
+        """The numbers of units of the clients that were charged."""
+        return {self.units.sizes[client] for client in self.accounting.released}
 
 
 def record_none(reason: str, rounds: int = 0, unit: Unit = Unit.RECORD) -> Guarantee:
@@ -177,18 +165,18 @@ def record_none(reason: str, rounds: int = 0, unit: Unit = Unit.RECORD) -> Guara
     return replace(Guarantee.none(reason, rounds=rounds), unit=unit)
 
 
-def rounds_allowed(method: Method, sizes: tuple[int, ...]) -> int:
+def rounds_allowed(method: Method, units: ClientUnits) -> int:
     """The number of rounds of the method, or as many as its budget allows if everyone takes part in each.
 
     With random cohorts, how often a client takes part is not known before: such a run stops before the round that would
     exceed the budget for one of its clients.
     """
-    budget = method.budget
-    if budget is None or any(method.sampler.sampling(len(sizes), index).rate < 1 for index in range(method.rounds)):
+    budget, clients = method.budget, len(units.sizes)
+    if budget is None or any(method.sampler.sampling(clients, index).rate < 1 for index in range(method.rounds)):
         return method.rounds
 
     def fits(rounds: int) -> bool:
-        return rounds <= method.rounds and _after(method, sizes, rounds).epsilon(budget.delta) <= budget.epsilon
+        return rounds <= method.rounds and _after(method, units, rounds).epsilon(budget.delta) <= budget.epsilon
 
     found = max_rounds(fits, method.rounds)
     advice = "Not even the first round fits: use more noise, smaller batches or fewer local steps."
@@ -197,16 +185,16 @@ def rounds_allowed(method: Method, sizes: tuple[int, ...]) -> int:
 
 
 @cache
-def calibrate_records(method: Method, sizes: tuple[int, ...]) -> Method:
+def calibrate_records(method: Method, units: ClientUnits) -> Method:
     """The method with the noise that its budget needs for the records of the worst client, in all of its rounds."""
     budget = method.budget
     assert budget is not None  # or the method could not have been composed
-    often = planned_participations(method, len(sizes))
+    often = planned_participations(method, len(units.sizes))
 
     def epsilon(noise: float) -> float:
-        return _after(_sized(method, noise), sizes, often).epsilon(budget.delta)
+        return _after(_sized(method, noise), units, often).epsilon(budget.delta)
 
-    return _sized(method, enough_noise(_noise_for(budget, method, sizes, often), epsilon, budget))
+    return _sized(method, enough_noise(_noise_for(budget, method, units, often), epsilon, budget))
 
 
 def planned_participations(method: Method, population: int) -> int:
@@ -218,23 +206,23 @@ def planned_participations(method: Method, population: int) -> int:
     return max(1, fixed + int(binom.isf(UNLIKELY / population, len(random), max(random))))
 
 
-def _noise_for(budget: Budget, method: Method, sizes: tuple[int, ...], often: int) -> float:
+def _noise_for(budget: Budget, method: Method, units: ClientUnits, often: int) -> float:
     """About the smallest noise, for the client that is worst at the noise which the fast accountant suggests."""
 
     @cache
     def fast(noise: float) -> float:
-        found = _after(_sized(method, noise), tuple(sorted({min(sizes), max(sizes)})), often)
+        found = _after(_sized(method, noise), _some(units, min(units.sizes), max(units.sizes)), often)
         composed = (Accounting.of(Rdp()).compose_all(each, 1) for each in found.released.values())
         return max(each.epsilon(budget.delta) for each in composed) - budget.epsilon
 
     start = float(brentq(fast, *bracket(fast, 1.0, 2.0), rtol=1e-3))
-    worst = _after(_sized(method, start), sizes, often).worst(budget.delta)
+    worst = _after(_sized(method, start), units, often).worst(budget.delta)
     assert worst is not None
-    size = sizes[worst.client]
+    size = units.sizes[worst.client]
 
     @cache
     def tight(noise: float) -> float:
-        return _after(_sized(method, noise), (size,), often).epsilon(budget.delta) - budget.epsilon
+        return _after(_sized(method, noise), _some(units, size), often).epsilon(budget.delta) - budget.epsilon
 
     return float(brentq(tight, *bracket(tight, start, 1.1), rtol=1e-5))
 
@@ -247,26 +235,30 @@ def _sized(method: Method, noise: float) -> Method:
     return method if trainer is None else replace(method, trainer=trainer.sized(noise))
 
 
-def _after(method: Method, sizes: tuple[int, ...], rounds: int) -> RecordAccounting:
+def _some(units: ClientUnits, *sizes: int) -> ClientUnits:
+    """As if there were only clients of these sizes, as many of each as one unit may be at."""
+    return replace(units, sizes=tuple(sorted(set(sizes))) * units.copies)
+
+
+def _after(method: Method, units: ClientUnits, rounds: int) -> RecordAccounting:
     """The accounting after so many rounds in which every client takes part."""
-    charge = _charge(method, sizes, range(len(sizes)))
-    released = {client: Counter({each.release: each.times * rounds}) for client, each in charge.clients.items()}
-    return RecordAccounting(released, rounds)
+    once = RecordAccounting().compose(_charge(method, units, range(len(units.sizes))))
+    released = {
+        client: Counter({release: times * rounds for release, times in each.items()})
+        for client, each in once.released.items()
+    }
+    return replace(once, released=released, rounds=rounds)
 
 
-def _charge(
-    method: Method,
-    sizes: Sequence[int],
-    cohort: Sequence[int],
-    turnout: Turnout | None = None,
-    unit: Unit = Unit.RECORD,
-) -> RecordCharge:
+def _charge(method: Method, units: ClientUnits, cohort: Sequence[int], turnout: Turnout | None = None) -> RecordCharge:
     """What a round of these clients releases about their records, or persons."""
-    prices = {size: _repeated(method, size, turnout) for size in {sizes[client] for client in cohort}}
-    return RecordCharge({client: prices[sizes[client]] for client in cohort}, unit)
+    sizes = units.sizes
+    prices = {size: _price(method, size, turnout) for size in {sizes[client] for client in cohort}}
+    clients = {client: prices[sizes[client]] for client in cohort}
+    return RecordCharge(clients, units.unit, units.copies, summed=method.record_bound is not None)
 
 
-def _repeated(method: Method, size: int, turnout: Turnout | None) -> Repeated:
+def _price(method: Method, size: int, turnout: Turnout | None = None) -> Repeated:
     price = method.record_price(size, turnout)
     if not isinstance(price, Repeated):  # methods without noise are not charged, so no honest client delivered any
         raise BudgetError("The round has no noise at all: no honest client delivered. Nothing was released.")

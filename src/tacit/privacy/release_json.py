@@ -1,8 +1,6 @@
 """Releases as JSON with a fixed schema, for the ledger: nothing is unpickled, and no text names a class."""
 
 import json
-import math
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +27,7 @@ def to_json(release: Release | RecordCharge) -> dict[str, object]:
     }
 
 
+ADVICE = "Use the version of Tacit that wrote it."
 _USUAL = {"constant": True, "failure": 0.0}
 _WITHIN = {f"{unit}s": unit for unit in Unit if unit is not Unit.CLIENT}
 
@@ -38,6 +37,7 @@ def _charge_to_json(charge: RecordCharge) -> dict[str, object]:
     for client, repeated in sorted(charge.clients.items()):
         groups.setdefault(repeated, []).append(client)
     return {
+        **({} if charge.copies == 1 else {"copies": charge.copies, "summed": charge.summed}),
         "kind": f"{charge.unit}s",
         "groups": [
             {"clients": clients, "count": repeated.times, "event": to_json(repeated.release)}
@@ -51,14 +51,14 @@ def charge_from_json(data: Any) -> RecordCharge:
     try:
         unit = _WITHIN[data["kind"]]
         charged = {client: repeated for group in data["groups"] for client, repeated in _read_group(group).items()}
-        return RecordCharge(charged, unit)
+        copies, summed = _positive_int(data.get("copies", 1)), _flag(data, "summed", usual=False)
+        return RecordCharge(charged, unit, copies, summed)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"Expected the description of a charge for records, got {str(data)[:200]}.") from error
+        raise UserError(f"Expected the description of a charge for records, got {str(data)[:200]}. {ADVICE}") from error
 
 
 def _read_group(group: Any) -> dict[int, Repeated]:
-    (release,) = _read(group["event"])
-    repeated = Repeated(release, _positive_int(group["count"]))
+    repeated = Repeated(_read(group["event"]), _positive_int(group["count"]))
     clients = group["clients"]
     if any(type(client) is not int or client < 0 for client in clients):
         raise ValueError(clients)
@@ -73,16 +73,12 @@ def _loss_to_json(loss: Gaussian | Zcdp) -> dict[str, object]:
             return {"kind": "zcdp", "rho": float(rho), "xi": float(xi)}
 
 
-def from_json(data: object) -> Counter[Release]:
-    """The releases of one round that `to_json` or an earlier version described; raises `UserError` for anything else.
-
-    Earlier versions wrote nested events: a sum (`gaussian`, `zcdp`), `near` it, of a cohort (`poisson`, `fixed`),
-    several times (`repeated`) or with others (`all`).
-    """
+def from_json(data: Any) -> Release:
+    """The release that `to_json` described; raises `UserError` for anything else."""
     try:
         return _read(data)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"Expected the description of a release, got {str(data)[:200]}.") from error
+        raise UserError(f"Expected the description of a release, got {str(data)[:200]}. {ADVICE}") from error
 
 
 def canonical(value: object) -> str:
@@ -90,62 +86,29 @@ def canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
 
 
-def _read(data: Any) -> Counter[Release]:
-    kind = data["kind"]
-    if kind == "release":
-        sampling = Sampling(data["sampling"]["kind"], float(data["sampling"]["rate"]))
-        release = Release(
-            _loss(data["loss"]),
-            float(data["distance"]),
-            sampling,
-            constant=_flag(data, "constant"),
-            failure=float(data.get("failure", 0.0)),
-        )
-        return Counter([release])
-    if kind == "repeated":
-        times = _positive_int(data["count"])
-        return Counter({release: count * times for release, count in _read(data["event"]).items()})
-    if kind == "all":
-        return sum((_read(part) for part in data["events"]), Counter())
-    return Counter([_read_event(data)])
-
-
-def _read_event(data: Any) -> Release:
-    """A sum over a cohort, as earlier versions wrote it."""
-    if data["kind"] == "poisson":
-        return _unsampled(data["event"]).sampled(Sampling.at(float(data["rate"]), "poisson"))
-    if data["kind"] == "fixed":
-        rate = _positive_int(data["size"]) / _positive_int(data["population"])
-        return _unsampled(data["event"]).sampled(Sampling.at(rate, "fixed"))
-    return _unsampled(data)
-
-
-def _unsampled(data: Any) -> Release:
-    if data["kind"] == "near":
-        return Release(_loss(data["event"]), float(data["distance"]))
-    return Release(_loss(data))
+def _read(data: Any) -> Release:
+    if data["kind"] != "release":
+        raise ValueError(data)
+    return Release(
+        _loss(data["loss"]),
+        float(data["distance"]),
+        Sampling(data["sampling"]["kind"], float(data["sampling"]["rate"])),
+        constant=_flag(data, "constant", usual=True),
+        failure=float(data.get("failure", 0.0)),
+    )
 
 
 def _loss(data: Any) -> Gaussian | Zcdp:
-    if data["kind"] == "zcdp":
-        return Zcdp(float(data["rho"]), float(data["xi"]))
-    return Gaussian(_noise_multiplier(data))
+    match data["kind"]:
+        case "gaussian":
+            return Gaussian(float(data["noise"]))
+        case "zcdp":
+            return Zcdp(float(data["rho"]), float(data["xi"]))
+    raise ValueError(data)
 
 
-def _noise_multiplier(data: Mapping[str, Any]) -> float:
-    """Gaussian sums over the same cohort are one Gaussian sum: their precisions add up."""
-    if data["kind"] == "repeated":
-        return _noise_multiplier(data["event"]) / math.sqrt(_positive_int(data["count"]))
-    if data["kind"] == "all":
-        parts = [_noise_multiplier(part) for part in data["events"]]
-        return 0.0 if min(parts) == 0 else sum(part**-2 for part in parts) ** -0.5
-    if data["kind"] != "gaussian":
-        raise ValueError(data)
-    return Gaussian(float(data["noise"])).noise_multiplier
-
-
-def _flag(data: Mapping[str, Any], name: str) -> bool:
-    value = data.get(name, True)
+def _flag(data: Mapping[str, Any], name: str, *, usual: bool) -> bool:
+    value = data.get(name, usual)
     if not isinstance(value, bool):
         raise TypeError(value)
     return value

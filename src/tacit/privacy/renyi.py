@@ -3,7 +3,8 @@
 Mironov, Talwar, Zhang (2019), "Rényi differential privacy of the sampled Gaussian mechanism", Section 3.3, for a client
 that is added or removed; Wang, Balle, Kasiviswanathan (2019), "Subsampled Rényi differential privacy and analytical
 moments accountant", Theorem 27, for a client that is replaced; Zhu, Wang (2019), "Poisson subsampled Rényi differential
-privacy", Theorem 5, for any other noise. `noise` is always relative to the sensitivity of the sum.
+privacy", Theorem 5, for any other noise, and Bun, Steinke (2016), "Concentrated differential privacy", Lemma 5.2, for a
+client that is replaced there. `noise` is always relative to the sensitivity of the sum.
 """
 
 import math
@@ -84,9 +85,10 @@ class RenyiComposition:
 
 @lru_cache(maxsize=1024)
 def _divergences(release: Release, adjacency: Adjacency, orders: Sequence[float]) -> Array:
-    if isinstance(release.loss, Zcdp):
-        return _zcdp(release.loss, release.amplification.rate, orders)
+    adjacency = release.adjacency_under(adjacency)
     sampling = release.amplification
+    if isinstance(release.loss, Zcdp):
+        return _zcdp(release.loss, sampling.rate, orders, replaces=adjacency is Adjacency.REPLACE_ONE)
     noise = release.loss.noise_multiplier / sampling.sensitivity(adjacency)
     alpha = np.array(orders, dtype=np.float64)
     if noise**2 == 0:  # also where only the square underflows
@@ -94,19 +96,33 @@ def _divergences(release: Release, adjacency: Adjacency, orders: Sequence[float]
     if sampling.rate == 1:
         return gaussian(alpha, noise)
     if adjacency is Adjacency.REPLACE_ONE:
-        return replaced(alpha, noise, sampling.rate)
+        return np.minimum(replaced(np.ceil(np.maximum(alpha, 2.0)), noise, sampling.rate), gaussian(alpha, noise))
     if adjacency is Adjacency.ZERO_OUT and sampling.kind == "fixed":
         return zeroed(alpha, noise, sampling.rate)
     return sampled(alpha, noise, sampling.rate)
 
 
-def _zcdp(loss: Zcdp, rate: float, orders: Sequence[float]) -> Array:
+def _zcdp(loss: Zcdp, rate: float, orders: Sequence[float], *, replaces: bool) -> Array:
     """Bounds that hold at integer orders only; between two integers, the bound at the higher one holds."""
-    alpha = np.ceil(np.array(orders, dtype=np.float64)).astype(int)
-    whole: Array = loss.rho * np.arange(2.0, alpha.max() + 1) + loss.xi
+    alpha = np.maximum(np.ceil(np.array(orders, dtype=np.float64)).astype(int), 2)
+    highest = alpha.max() * (2 if replaces else 1)
+    whole: Array = loss.rho * np.arange(2.0, highest + 1) + loss.xi
     bounds = whole if rate == 1 else amplified(whole, rate)
-    found: Array = bounds[np.maximum(alpha, 2) - 2]
+    found: Array = (removed_and_added(bounds) if replaces else bounds)[alpha - 2]
     return found
+
+
+def removed_and_added(divergences: Array) -> Array:
+    """The bounds at the orders 2 … m for a client that is replaced, from those at 2 … 2m for one that is removed.
+
+    To replace a client is to remove it and to add another one: D_α(P‖Q) ≤ 2α/(2α−1) · D_{2α−1}(P‖R) + D_{2α}(R‖Q),
+    where R is the sum without it. Of D_α ≤ ρ·α, that is 4·ρ·α.
+
+    Reference: Bun, Steinke 2016. Concentrated Differential Privacy, Lemma 5.2 with k = 2.
+    """
+    alpha = np.arange(2, (len(divergences) + 1) // 2 + 1)
+    bound: Array = 2 * alpha / (2 * alpha - 1) * divergences[2 * alpha - 3] + divergences[2 * alpha - 2]
+    return bound
 
 
 def gaussian(orders: Array, noise: float) -> Array:

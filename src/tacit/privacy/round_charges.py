@@ -1,11 +1,10 @@
 """The life of a charged round, whoever's privacy it costs: reserved, then failed, or settled and released."""
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tacit.core import Method, State
 from tacit.core.prices import Release, Unit
@@ -52,7 +51,7 @@ class Reservation(Generic[A, P]):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RoundCharges(ABC, Generic[A, P]):
+class RoundCharges(Generic[A, P]):
     """What a run was charged so far, for one unit of privacy.
 
     Attributes:
@@ -65,8 +64,6 @@ class RoundCharges(ABC, Generic[A, P]):
         failed: how many of these were attempts at the next round.
         reserved: the round that was reserved last, until it failed or another one is reserved.
     """
-
-    unit: ClassVar[Unit]
 
     method: Method
     accounting: A
@@ -107,8 +104,13 @@ class RoundCharges(ABC, Generic[A, P]):
         weights = state.weights.detach().cpu().contiguous().numpy()
         self.ledger.release(self.reserved.entry, hashlib.sha256(weights.data).hexdigest())
 
-    @classmethod
-    def repeated(cls, ledger: Ledger | None, run: str, rounds: int) -> list[LedgerEntry]:
+    @property
+    def unit(self) -> Unit:
+        """Whose privacy is charged."""
+        raise NotImplementedError
+
+    @staticmethod
+    def repeated(ledger: Ledger | None, run: str, rounds: int, unit: Unit) -> list[LedgerEntry]:
         """The attempts at the first rounds of a run that were charged beside those that succeeded.
 
         Raises:
@@ -116,13 +118,15 @@ class RoundCharges(ABC, Generic[A, P]):
         """
         if ledger is None:
             return []
-        ledger.check_charged(run, rounds, cls.unit)
-        return [each for number in range(1, rounds + 1) for each in ledger.attempts(run, number, cls.unit)[:-1]]
+        ledger.check_charged(run, rounds, unit)
+        return [each for number in range(1, rounds + 1) for each in ledger.attempts(run, number, unit)[:-1]]
 
     @staticmethod
-    @abstractmethod
     def compose_entries(accounting: A, entries: Sequence[LedgerEntry]) -> A:
         """The accounting with these entries of the ledger, each as a round."""
+        for entry in entries:
+            accounting = accounting.compose(entry.charge)
+        return accounting
 
     def _reserve(self, price: P, key: str) -> Self:
         """The charges with one more round, before any of its noise is drawn from the key with this digest.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import Noise, Task
-from tacit.core.prices import Unit
+from tacit.core.prices import ClientUnits, Unit
 from tacit.core.serialization import Source, read_json
 from tacit.errors import RunError, UserError
 from tacit.privacy.ledger_head import LedgerHead
@@ -58,6 +58,7 @@ class TaskEntry:
         not_covered: what no guarantee of a run on the task covers, a sentence each.
         sizes: the number of records of every client, if what is guaranteed depends on it; otherwise empty.
         unit: whose number `sizes` are: that of records, or of persons where the task says whose records are whose.
+        clients_per_person: at how many clients one person has records, at most, if that is known; otherwise 0.
     """
 
     name: str
@@ -70,6 +71,7 @@ class TaskEntry:
     not_covered: tuple[str, ...] = field(default=(), repr=False)  # the name of a run does not depend on it
     sizes: tuple[int, ...] = field(default=(), repr=False)
     unit: Unit = field(default=Unit.RECORD, repr=False)
+    clients_per_person: int = field(default=0, repr=False)
 
     @classmethod
     def of(cls, task: Task, args: Options | None, parameters: int, *, sizes: bool = False) -> Self:
@@ -88,7 +90,13 @@ class TaskEntry:
             not_covered=task.not_covered,
             sizes=tuple(population.unit_sizes.tolist()) if sizes else (),
             unit=population.unit,
+            clients_per_person=population.clients_per_person if sizes else 0,
         )
+
+    @property
+    def units(self) -> ClientUnits | None:
+        """What is protected within clients; None: nothing depends on it."""
+        return ClientUnits(self.sizes, self.unit, self.clients_per_person) if self.sizes else None
 
 
 @dataclass(frozen=True, kw_only=True)

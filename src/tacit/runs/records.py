@@ -13,7 +13,7 @@ from torch import nn
 from tacit.core import Method, Noise, Report, Samples, State, Task, files
 from tacit.core.adapted import own_module
 from tacit.core.keys import NOISES
-from tacit.core.prices import Unit, Unproved, Unsized, nominal_figures, reason_unproved
+from tacit.core.prices import ClientUnits, Unit, Unproved, Unsized, nominal_figures, reason_unproved
 from tacit.core.state import final_weights, out_of_patience
 from tacit.engine import Simulation
 from tacit.errors import CompositionError, UserError, expect
@@ -79,8 +79,8 @@ class Plan:
         _check_budget(self.method)
         method, population = fit_defaults(self.method, self.task), self.task.population
         by_records = method.unsized and isinstance(method.record_price(1), Unsized)
-        sizes = tuple(population.unit_sizes.tolist()) if by_records else ()
-        object.__setattr__(self, "method", size_noise(method, len(population), sizes))
+        units = population.client_units if by_records else None
+        object.__setattr__(self, "method", size_noise(method, len(population), units))
 
     @cached_property
     def simulation(self) -> Simulation:
@@ -301,18 +301,19 @@ class Run:
         return {name: sum(report.timings.get(name, 0.0) for report in self.history) for name in names}
 
 
-def size_noise(method: Method, population: int, sizes: tuple[int, ...] = ()) -> Method:
+def size_noise(method: Method, population: int, units: ClientUnits | None = None) -> Method:
     """The method for a population: noise that depends on the budget gets its noise multiplier.
 
-    `sizes` are the numbers of the clients' records, or persons, on which noise for these depends.
+    `units` are the clients' records, or persons, on which noise for these depends.
     """
     if not method.unsized:
         return method
     if isinstance(method.record_price(1), Unsized):
         from tacit.privacy.record_charging import calibrate_records
 
-        expect(len(sizes) > 0, f"the number of every client's records, by which {method.name} sizes its noise")
-        method = calibrate_records(method, sizes)
+        if units is None:
+            raise UserError(f"Expected the number of every client's records: the noise of {method.name} depends on it.")
+        method = calibrate_records(method, units)
     if not method.unsized:
         return method
     from tacit.privacy.charging import calibrate

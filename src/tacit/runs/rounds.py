@@ -331,14 +331,14 @@ def open_charges(
 def _begin(plan: Plan, done: Sequence[Report], ledger: "Ledger | None" = None, name: str = "") -> Charged:
     """The charges after these rounds, for every unit that is accounted for."""
     from tacit.privacy.charging import Charges
-    from tacit.privacy.record_charging import charges_for
+    from tacit.privacy.record_charging import RecordCharges
 
     method, population = plan.method, plan.task.population
     clients, records = None, None
     if method.accounted:
         clients = Charges.begin(method, len(population), [report.turnout for report in done], ledger, name)
     if method.accounts_records:
-        records = charges_for(population.unit).begin(method, population.unit_sizes.tolist(), done, ledger, name)
+        records = RecordCharges.begin(method, population.client_units, done, ledger, name)
     return Charged(clients, records)
 
 

@@ -101,5 +101,7 @@ def test_a_column_that_does_not_exist_is_refused() -> None:
         task(population, patient="person")
 
 
-def test_equal_ids_at_two_clients_are_two_persons() -> None:
-    assert number_persons([["ann"], ["ann"]], ["client 0", "client 1"], [1, 1]).tolist() == [0, 0]
+def test_equal_ids_at_two_clients_are_one_person() -> None:
+    """Numbers are those within a client; at how many clients a person is, is counted."""
+    numbers, clients = number_persons([["ann"], ["bob", "ann"]], ["client 0", "client 1"], [1, 2])
+    assert (numbers.tolist(), clients) == ([0, 0, 1], 2)

@@ -1,6 +1,7 @@
 """Which records are one person's: ids of any kind, as numbers of persons within each client."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from tacit.errors import DataError
 ADVICE = "Give one vector of person ids per client: patient=[ids0, ids1, ...]."
 
 
-def number_persons(ids: object, names: Sequence[str], sizes: Sequence[int]) -> Tensor:
+def number_persons(ids: object, names: Sequence[str], sizes: Sequence[int]) -> tuple[Tensor, int]:
     """For every record, those of the first client first, the number of its person among those of its client.
+
+    And the largest number of clients that have a record of the same person, by equal ids.
 
     Args:
         ids: one vector of ids per client, or a dictionary of them in the clients' order; numbers or texts.
@@ -23,16 +26,18 @@ def number_persons(ids: object, names: Sequence[str], sizes: Sequence[int]) -> T
         sizes: the number of records of every client.
 
     Example:
-        >>> number_persons([["ann", "bob", "ann"], [7, 7]], ["client 0", "client 1"], [3, 2]).tolist()
-        [0, 1, 0, 0, 0]
+        >>> number_persons([["ann", "bob", "ann"], ["eve", "bob"]], ["client 0", "client 1"], [3, 2])
+        (tensor([0, 1, 0, 0, 1]), 2)
     """
     if isinstance(ids, str) or not isinstance(ids, Iterable):
         raise DataError(f"Expected ids of persons, got {str(ids)[:80]!r}, which no client has as a column. {ADVICE}")
     vectors = list(ids.values() if isinstance(ids, Mapping) else ids)
     if len(vectors) != len(sizes):
         raise DataError(f"Expected the person ids of {len(sizes)} clients, got those of {len(vectors)}. {ADVICE}")
-    numbered = (_numbers(*each) for each in zip(vectors, names, sizes, strict=True))
-    return torch.tensor([number for numbers in numbered for number in numbers])
+    known = [_known(*each) for each in zip(vectors, names, sizes, strict=True)]
+    numbers = [number for values, numbered in known for number in map(numbered.__getitem__, values)]
+    clients = Counter(person for _, numbered in known for person in numbered)
+    return torch.tensor(numbers), max(clients.values(), default=0)
 
 
 def take_person_column(clients: Any, column: str) -> tuple[Any, list[Any]]:
@@ -71,7 +76,8 @@ def _taken(data: Any, column: str, who: str) -> tuple[Any, Any]:
     return (data.drop(columns=[column]) if hasattr(data, "iloc") else data.drop(column)), ids
 
 
-def _numbers(ids: Any, who: str, size: int) -> Iterator[int]:
+def _known(ids: Any, who: str, size: int) -> tuple[list[Any], dict[Any, int]]:
+    """A client's ids, and the number of each person among them."""
     values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     if len(values) != size:
         raise DataError(f"Expected {size} person ids for {who}, one per record, got {len(values)}.")
@@ -82,4 +88,5 @@ def _numbers(ids: Any, who: str, size: int) -> Iterator[int]:
                 f"Expected a person id for every record of {who}, but record {record} has none. Fill it with an id of "
                 "its own if nobody else has it, or remove the record."
             )
-        yield known.setdefault(value, len(known))
+        known.setdefault(value, len(known))
+    return values, known
