@@ -94,7 +94,7 @@ class Rdp:
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
     name: ClassVar[str] = "rdp"
 
-    def empty(self) -> Composition:
+    def empty(self) -> RenyiComposition:
         # the bound for replace-one holds at integer orders only
         fractional = () if self.adjacency is Adjacency.REPLACE_ONE else dp_rdp.RdpAccountant().orders
         orders = tuple(sorted({*map(float, fractional), *map(float, INTEGER_ORDERS)}))

@@ -15,18 +15,15 @@ therefore counts, for every run, the client that is worst in composition with th
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
-from itertools import product
-from operator import or_
+from functools import cached_property
 from typing import Self
 
 from tacit.core.prices import Release, Unit
 from tacit.privacy.accountants import Accountant, Accounting
 from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
 
-MAX_CHOICES = 64  # of one client of each run, that are composed one by one
 Charge = Release | RecordCharge  # of a round: what it releases about clients, or about records or persons
 
 
@@ -96,16 +93,11 @@ class LedgerAccounts:
 
     @cached_property
     def records(self) -> RecordAccounting:
-        """What was released about a record or person, whichever client of each run it is at.
-
-        Of several runs, a number in it stands for a choice of one client of each.
-        """
-        runs = [each.within(self.copies) for each in self.runs.values()]
-        if len(runs) == 1:
-            return runs[0]
-        choices = product(*_few([each.costliest for each in runs]))
-        released = {number: sum(each, Counter[Release]()) for number, each in enumerate(choices)}
-        return RecordAccounting(released, sum(each.rounds for each in runs))
+        """What was released about a record or person, whichever clients of each run it is at."""
+        if not self.runs:
+            return RecordAccounting()
+        first, *others = (each.within(self.copies) for each in self.runs.values())
+        return replace(first, others=tuple(others), rounds=sum(each.rounds for each in (first, *others)))
 
     @cached_property
     def bounds_clients(self) -> bool:
@@ -134,11 +126,3 @@ class LedgerAccounts:
             return self.clients.costs_more(other.clients, delta)
         mine, its = (each.runs[run].within(each.copies) for each in (self, other))
         return mine.costs_more(its, delta)
-
-
-def _few(runs: Sequence[Sequence[Counter[Release]]]) -> list[Sequence[Counter[Release]]]:
-    """The same for every run, or something costlier: so few that all choices of one each can be composed."""
-    found = sorted(runs, key=len)
-    while math.prod(map(len, found)) > MAX_CHOICES:
-        found = sorted([*found[:-1], [reduce(or_, found[-1])]], key=len)  # of each release as many as anybody has
-    return found

@@ -2,23 +2,20 @@
 
 Clients differ in the number of their records, and so in the rate at which a batch samples them, and in how often they
 took part. Each client's releases are composed by themselves; ε of all is that of the worst client, which is named. Of a
-person with records at several clients, the releases of all of them are composed.
+person with records at several clients, and over several runs, the releases of all of these clients are composed,
+whichever they are (`worst_choice`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, reduce
-from itertools import accumulate
-from operator import or_
+from functools import lru_cache
 from typing import Literal, Self
 
-from tacit.core.prices import Release, Repeated, Sampling, Unit
+from tacit.core.prices import Release, Repeated, Unit
 from tacit.errors import expect
-from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, Rdp, default_accountant
-
-FINE = Pld(interval=2e-4)  # for guarantees over many steps, where the error of a coarser grid adds up
-MANY_STEPS = 1000
+from tacit.privacy.accountants import Accounting, Rdp
+from tacit.privacy.client_choices import Key, accounting_of, key_of, tightest, worst_choice
 
 
 @dataclass(frozen=True)
@@ -67,8 +64,8 @@ class RecordAccounting:
     Attributes:
         released: what was released about a record of each client, and how often.
         rounds: the number of rounds.
-        copies: the releases of how many clients are composed, whichever these are, because one record, or person, may
-            be at that many.
+        copies: at how many clients one record, or person, may be.
+        others: the accountings of other runs, whose clients need not be these.
 
     Example:
         >>> from tacit.core.prices import Gaussian, Sampling
@@ -83,6 +80,7 @@ class RecordAccounting:
     released: Mapping[int, Counter[Release]] = field(default_factory=dict)
     rounds: int = 0
     copies: int = 1
+    others: "tuple[RecordAccounting, ...]" = ()
 
     @classmethod
     def of(cls, charges: Iterable[RecordCharge]) -> Self:
@@ -107,9 +105,11 @@ class RecordAccounting:
 
         Clients whose ε by the fast Rényi accountant is below another's by the tight one need not be computed tightly.
         """
-        groups = {_key(releases): client for client, releases in reversed(self._of_each)}
+        if not self._at_one_client:
+            return self._worst_of_several(delta, fine=fine)
+        groups = {key_of(releases): client for client, releases in sorted(self.released.items(), reverse=True)}
         bounds = {key: _epsilon(key, "bound", delta) for key in groups}
-        found: tuple[float, _Key] | None = None
+        found: tuple[float, Key] | None = None
         for key in sorted(groups, key=lambda each: -bounds[each]):
             if found is not None and bounds[key] <= found[0]:
                 break
@@ -129,90 +129,37 @@ class RecordAccounting:
 
         The largest ε may be the same: it can be that of a client about which both know the same.
         """
-        theirs = {client: _key(other.released.get(client, Counter())) for client in self.released}
-        pairs = {(_key(releases), theirs[client]) for client, releases in self.released.items()}
+        theirs = {client: key_of(other.released.get(client, Counter())) for client in self.released}
+        pairs = {(key_of(releases), theirs[client]) for client, releases in self.released.items()}
         return any(_epsilon(mine, "fast", delta) > _epsilon(its, "fast", delta) for mine, its in pairs if mine != its)
 
     def of_client(self, client: int) -> Accounting:
-        """The accounting of one client's records; of one that is at several clients, this one among them."""
-        key = _key(dict(self._of_each).get(client, Counter()))
-        return _accounting(key, _tightest(key, fine=True))
+        """The accounting of one client's records, for those that are at no other one."""
+        key = key_of(self.released.get(client, Counter()))
+        return accounting_of(key, tightest(key, fine=True))
+
+    def of_worst(self, worst: Exposure, delta: float) -> Accounting:
+        """The accounting by which this client, or a choice of several, has the largest ε at this δ."""
+        return self.of_client(worst.client) if self._at_one_client else self._choice(delta, fine=True)
 
     @property
-    def costliest(self) -> tuple[Counter[Release], ...]:
-        """What was released of a record at the clients that no other one costs surely at least as much as."""
-        return tuple(undominated(releases for _, releases in self._of_each))
+    def _at_one_client(self) -> bool:
+        return self.copies == 1 and not self.others
 
-    @cached_property
-    def _of_each(self) -> Sequence[tuple[int, Counter[Release]]]:
-        """What was released of a record of each client, by its number; of one at several clients, for the worst."""
-        each = sorted(self.released.items())
-        if self.copies == 1 or not each:
-            return each
-        found = list(undominated(self.released.values()))
-        client = next(number for number, releases in each if releases == found[0])
-        all_of_them = reduce(or_, found)  # of each release as many as any client has
-        return [(client, Counter({release: times * self.copies for release, times in all_of_them.items()}))]
+    def _worst_of_several(self, delta: float, *, fine: bool) -> Exposure | None:
+        """What is worst for one that is at several clients; it names the client whose are least protected alone."""
+        alone = replace(self, copies=1, others=()).worst(delta)
+        found = self._choice(delta, fine=fine)
+        if found.rounds == 0:
+            return None
+        return Exposure(0 if alone is None else alone.client, found.epsilon(delta), found.rounds)
 
-
-def undominated(releases: Iterable[Counter[Release]]) -> Iterator[Counter[Release]]:
-    """Those that none of the others surely costs at least as much as; of equal ones, one."""
-    distinct = {_key(each): each for each in releases}.values()
-    kept: list[Counter[Release]] = []
-    for each in sorted(distinct, key=_weight, reverse=True):  # what dominates has at least the weight
-        if not any(_dominates(other, each) for other in kept):
-            kept.append(each)
-            yield each
-
-
-def _weight(releases: Counter[Release]) -> float:
-    return sum(times * release.sampling.rate for release, times in releases.items())
-
-
-def _dominates(costlier: Counter[Release], other: Counter[Release]) -> bool:
-    """Whether the first surely costs at least as much: as many releases of each kind, at rates at least as high.
-
-    At rate q' < q, a release is that at rate q with probability q'/q, and otherwise what it is without the unit: by
-    joint convexity it costs no more.
-    """
-    kinds = {_without_rate(release) for release in other}
-    return all(_at_least(_rates(costlier, kind), _rates(other, kind)) for kind in kinds)
-
-
-def _without_rate(release: Release) -> Release:
-    return release.sampled(Sampling())
-
-
-def _rates(releases: Counter[Release], kind: Release) -> list[tuple[float, int]]:
-    """The rates of this kind of release, descending, each with the number of releases at it or above."""
-    found = sorted(
-        ((each.sampling.rate, n) for each, n in releases.items() if _without_rate(each) == kind), reverse=True
-    )
-    return [(rate, total) for (rate, _), total in zip(found, accumulate(n for _, n in found), strict=True)]
-
-
-def _at_least(costlier: list[tuple[float, int]], other: list[tuple[float, int]]) -> bool:
-    return all(max((n for known, n in costlier if known >= rate), default=0) >= total for rate, total in other)
-
-
-_Key = frozenset[tuple[Release, int]]
-
-
-def _key(releases: Counter[Release]) -> _Key:
-    return frozenset(releases.items())
-
-
-def _tightest(key: _Key, *, fine: bool) -> Accountant:
-    accountant = default_accountant(*(release for release, _ in key))
-    many = fine and sum(count for _, count in key) > MANY_STEPS
-    return FINE if many and accountant is FAST_PLD else accountant
-
-
-def _accounting(key: _Key, accountant: Accountant) -> Accounting:
-    return Accounting.of(accountant).compose_all(dict(key), sum(count for _, count in key))
+    def _choice(self, delta: float, *, fine: bool) -> Accounting:
+        groups = tuple((frozenset(map(key_of, each.released.values())), each.copies) for each in (self, *self.others))
+        return worst_choice(groups, delta, fine=fine)
 
 
 @lru_cache(maxsize=4096)
-def _epsilon(key: _Key, how: Literal["bound", "fast", "fine"], delta: float) -> float:
-    accountant = Rdp() if how == "bound" else _tightest(key, fine=how == "fine")
-    return _accounting(key, accountant).epsilon(delta)
+def _epsilon(key: Key, how: Literal["bound", "fast", "fine"], delta: float) -> float:
+    accountant = tightest(key, fine=how == "fine")
+    return accounting_of(key, Rdp(accountant.adjacency) if how == "bound" else accountant).epsilon(delta)

@@ -103,7 +103,7 @@ class RecordCharges(RoundCharges[RecordAccounting, RecordCharge]):
         if worst is None or math.isinf(worst.epsilon):
             why = "nothing was released yet" if worst is None else f"no finite ε holds at δ = {self.delta:g}"
             return record_none(why, rounds, self.unit)
-        of_worst = self.accounting.of_client(worst.client)
+        of_worst = self.accounting.of_worst(worst, self.delta)
         releases = list(self.accounting.released[worst.client])
         return Guarantee(
             epsilon=worst.epsilon,

@@ -1,0 +1,152 @@
+"""What is released about a record, or person, of which it is not known at which clients it is: the worst choice counts.
+
+A person is at several clients of a run, and a record of several runs at a client of each. Where choices are few, each
+is composed tightly. Otherwise the Rényi divergence of each group of clients is bounded, order by order, by that of the
+client for which it is largest there: whatever the choice is, its divergences are at most their sum.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate, combinations_with_replacement, product
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.core.prices import Adjacency, Release, Sampling
+from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, Rdp, default_accountant
+from tacit.privacy.renyi import RenyiComposition
+
+FINE = Pld(interval=2e-4)  # for guarantees over many steps, where the error of a coarser grid adds up
+MANY_STEPS = 1000
+MAX_CHOICES = 10  # that are composed one by one
+MAX_COMPARED = 64  # clients of a group that are compared with one another
+
+Key = frozenset[tuple[Release, int]]  # what was released about a record of a client, and how often
+Group = tuple[frozenset[Key], int]  # the clients of a run, and at how many of them one record, or person, is
+
+
+def key_of(releases: Counter[Release]) -> Key:
+    """The releases as something that a set can hold."""
+    return frozenset(releases.items())
+
+
+def tightest(key: Key, *, fine: bool) -> Accountant:
+    """The tightest accountant that can account for all of these releases."""
+    accountant = default_accountant(*(release for release, _ in key))
+    many = fine and _steps(key) > MANY_STEPS
+    return FINE if many and accountant is FAST_PLD else accountant
+
+
+def accounting_of(key: Key, accountant: Accountant) -> Accounting:
+    """These releases, each as a round."""
+    return Accounting.of(accountant).compose_all(dict(key), _steps(key))
+
+
+def _steps(key: Key) -> int:
+    return sum(count for _, count in key)
+
+
+@lru_cache(maxsize=1024)
+def worst_choice(groups: tuple[Group, ...], delta: float, *, fine: bool) -> Accounting:
+    """The accounting of one record or person, at the clients of each group for which ε at this δ is largest.
+
+    Formal guarantees: for every choice of clients, ε is at most that of the accounting.
+    """
+    choices = [] if any(len(clients) > MAX_COMPARED for clients, _ in groups) else _choices(groups)
+    if not choices:
+        return _bounded(groups)
+    composed = (accounting_of(key, tightest(key, fine=fine)) for key in choices)
+    return max(composed, key=lambda each: each.epsilon(delta))
+
+
+def _choices(groups: Iterable[Group]) -> list[Key]:
+    """All choices of clients; none if there are many."""
+    costly = [(list(undominated(map(Counter, map(dict, clients)))), picks) for clients, picks in groups]
+    if math.prod(math.comb(len(clients) + picks - 1, picks) for clients, picks in costly) > MAX_CHOICES:
+        return []
+    chosen = product(*(combinations_with_replacement(clients, picks) for clients, picks in costly))
+    return [key_of(sum((client for group in each for client in group), Counter())) for each in chosen]
+
+
+def _bounded(groups: Sequence[Group]) -> Accounting:
+    """The bound by Rényi divergences."""
+    releases = {release for clients, _ in groups for key in clients for release, _ in key}
+    rdp = Rdp(default_accountant(*releases).adjacency)
+    worst = [(_largest(clients, rdp.adjacency), picks) for clients, picks in groups if clients]
+    empty = rdp.empty()
+    return Accounting(
+        rdp,
+        replace(empty, divergences=empty.divergences + sum(picks * each.divergences for each, picks in worst)),
+        rounds=sum(picks * each.steps for each, picks in worst),
+        distance=sum(picks * each.distance for each, picks in worst),
+        failure=sum(picks * each.failure for each, picks in worst),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Largest:
+    """Of a group of clients: the largest divergence at each order, number of steps, and errors."""
+
+    divergences: npt.NDArray[np.float64]
+    steps: int
+    distance: float
+    failure: float
+
+
+@lru_cache(maxsize=256)
+def _largest(clients: frozenset[Key], adjacency: Adjacency) -> _Largest:
+    found = [accounting_of(key, Rdp(adjacency)) for key in clients]
+    return _Largest(
+        np.max([_divergences(each) for each in found], axis=0),
+        max(each.rounds for each in found),
+        max(each.distance for each in found),
+        max(each.failure for each in found),
+    )
+
+
+def _divergences(accounting: Accounting) -> npt.NDArray[np.float64]:
+    assert isinstance(accounting.composition, RenyiComposition)  # as that of `Rdp` is
+    return accounting.composition.divergences
+
+
+def undominated(releases: Iterable[Counter[Release]]) -> Iterator[Counter[Release]]:
+    """Those that none of the others surely costs at least as much as; of equal ones, one."""
+    distinct = {key_of(each): each for each in releases}.values()
+    kept: list[Counter[Release]] = []
+    for each in sorted(distinct, key=_weight, reverse=True):  # what dominates has at least the weight
+        if not any(_dominates(other, each) for other in kept):
+            kept.append(each)
+            yield each
+
+
+def _weight(releases: Counter[Release]) -> float:
+    return sum(times * release.sampling.rate for release, times in releases.items())
+
+
+def _dominates(costlier: Counter[Release], other: Counter[Release]) -> bool:
+    """Whether the first surely costs at least as much: as many releases of each kind, at rates at least as high.
+
+    At rate q' < q, a release is that at rate q with probability q'/q, and otherwise what it is without the unit: by
+    joint convexity it costs no more.
+    """
+    kinds = {_without_rate(release) for release in other}
+    return all(_at_least(_rates(costlier, kind), _rates(other, kind)) for kind in kinds)
+
+
+def _without_rate(release: Release) -> Release:
+    return release.sampled(Sampling())
+
+
+def _rates(releases: Counter[Release], kind: Release) -> list[tuple[float, int]]:
+    """The rates of this kind of release, descending, each with the number of releases at it or above."""
+    found = sorted(
+        ((each.sampling.rate, n) for each, n in releases.items() if _without_rate(each) == kind), reverse=True
+    )
+    return [(rate, total) for (rate, _), total in zip(found, accumulate(n for _, n in found), strict=True)]
+
+
+def _at_least(costlier: list[tuple[float, int]], other: list[tuple[float, int]]) -> bool:
+    return all(max((n for known, n in costlier if known >= rate), default=0) >= total for rate, total in other)
