@@ -211,7 +211,12 @@ def test_pins_are_checked_before_code_is_imported(folder: Folder) -> None:
 def test_a_pin_is_computed_without_running_the_code(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["site", "pin", "marked:net"]) == 0
     assert capsys.readouterr().out.startswith('"marked:net" = "sha256:')
-    for wrong, words in (("marked:nothing", "there is no nothing in"), ("sys:exit", "Could not find the files")):
+    missing = "Could not find the files"
+    for wrong, words in (
+        ("marked:nothing", "there is no nothing in"),
+        ("sys:exit", missing),
+        ("__main__:f", "Could not"),
+    ):
         assert main(["site", "pin", wrong]) == 2
         assert words in capsys.readouterr().err
     assert main(["site", "pin", "tacit.federation.demonstration:net"]) == 0

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,8 +154,9 @@ def _mentioned(source: Path) -> set[str]:
 def _files(name: str, what: str) -> Iterator[tuple[str, Path]]:
     """The files of a function's top-level package by their paths in it; of a single module, that file."""
     check_name(name, what)
-    package = name.partition(":")[0].partition(".")[0]
-    spec = importlib.util.find_spec(package)
+    package, spec = name.partition(":")[0].partition(".")[0], None
+    with suppress(ValueError):  # a module without a specification, such as __main__
+        spec = importlib.util.find_spec(package)
     if spec is None or not (spec.has_location or spec.submodule_search_locations):
         raise UserError(f"Could not find the files of the package {package} of {what} {name}. Install it here.")
     if not spec.submodule_search_locations:
