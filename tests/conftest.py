@@ -1,4 +1,5 @@
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,15 @@ import torch
 
 torch.set_num_threads(1)  # the tensors of tests are small, so that threads cost more than they gain
 DATA = os.environ.get("TACIT_DATA")  # before a test changes it
+
+
+@pytest.fixture(scope="session", autouse=True)
+def data_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file of the data key of all tests, in place of the user's own; processes that they start have it, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        file = tmp_path_factory.mktemp("owner") / "data.key"
+        patch.setenv("TACIT_DATA_KEY", str(file))
+        yield file
 
 
 @pytest.fixture(scope="session")

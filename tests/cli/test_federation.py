@@ -60,21 +60,22 @@ def test_status_and_run(tmp_path, capsys, monkeypatch):
     assert cli.main(["federation", "status", ".", "--json"]) == 1
     connected = json.loads(capsys.readouterr().out)["connected"]
     assert connected == {**dict.fromkeys(consortium.names, True), "site-9": False}
-    assert cli.main(["federation", "run", "plan.toml"]) == 0
+    assert cli.main(["federation", "run", "plan.toml", "--trust"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].split()[:4] == ["method", "task", "seed", "rounds"]
     assert "Results: runs/fl-std" in out
     assert (tmp_path / "runs" / "fl-std" / "model.safetensors").exists()
-    assert cli.main(["federation", "run", "plan.toml", "--resume", "runs/fl-std"]) == 0  # there is nothing left to do
+    again = ["federation", "run", "plan.toml", "--trust", "--resume", "runs/fl-std"]
+    assert cli.main(again) == 0  # there is nothing left to do
     capsys.readouterr()
-    assert cli.main(["federation", "run", "plan.toml", "--json", "--out", "other"]) == 0
+    assert cli.main(["federation", "run", "plan.toml", "--trust", "--json", "--out", "other"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["rounds"] == 2
 
 
 def test_a_run_without_a_server_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Consortium.at(tmp_path, 4).plan("fl-std", args={"cohort": 4})
-    assert cli.main(["federation", "run", "plan.toml"]) == 2
+    assert cli.main(["federation", "run", "plan.toml", "--trust"]) == 2
     assert "tacit federation serve" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 

@@ -25,10 +25,18 @@ def test_check_says_what_a_plan_means(tmp_path: Path, capsys: pytest.CaptureFixt
         "For few sites, use a method whose unit is the record.",
     ):
         assert sentence in out
+    assert "Nothing of acme:net and acme:public was run, because only the plan names it." in out
+    assert "acme:net, not run" in out
     assert main(["federation", "check", str(tmp_path / "plan.toml"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert 1.0 < found["epsilon"] < 2.0
-    assert found["parameters"] == 131
+    assert (found["parameters"], found["up"], found["down"]) == (None, None, None)
+    assert main(["federation", "check", str(tmp_path / "plan.toml"), "--trust", "--json"]) == 0
+    trusted = json.loads(capsys.readouterr().out)
+    assert trusted["parameters"] == 131
+    assert trusted["up"] > 131
+    known = {name: value for name, value in found.items() if name not in ("parameters", "up", "down", "notes")}
+    assert known.items() <= trusted.items()
 
 
 def test_the_bytes_of_a_check_are_those_of_a_round(tmp_path: Path) -> None:
@@ -41,6 +49,8 @@ def test_the_bytes_of_a_check_are_those_of_a_round(tmp_path: Path) -> None:
     *_, run = follow(here.run_plan, source=here)
     found, report = check_plan(plan), run.history[-1]
     envelope = report.overhead["envelope"]
+    assert found.up is not None
+    assert found.down is not None
     assert sum(report.up) - envelope.up == 5 * found.up
     assert sum(report.down) - envelope.down == 5 * found.down
 

@@ -29,13 +29,13 @@ def enclave_plan(
 
 def configured(path: Path, seed: int | None = None) -> FederationPlan:
     """The plan in a file, with an enclave that is configured for it."""
-    plan = read_plan(path, configured=False)
+    plan = read_plan(path, configured=False, trusted=True)
     assert plan.enclave is not None
     assert plan.enclave.access is not None
     state = plan.run_plan().simulation.initial_state
     made = new_configuration(plan.method, plan.directory, state, plan.enclave.access.new_host())
     path.with_name("enclave.json").write_bytes(replace(made, seed=seed).to_bytes())
-    return read_plan(path)
+    return read_plan(path, trusted=True)
 
 
 @dataclass

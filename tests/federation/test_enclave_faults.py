@@ -371,6 +371,8 @@ def test_messages_in_the_check_are_those_of_a_round(tmp_path: Path) -> None:
     *_, done = follow((here := started(consortium, plan, enclave)).run_plan, source=here)
     found, report = check_plan(plan), done.history[-1]
     envelope, attested = report.overhead["envelope"], done.history[0].overhead["attestation"]
+    assert found.up is not None
+    assert found.down is not None
     assert sum(report.up) - envelope.up == 5 * found.up
     assert sum(report.down) - envelope.down == 5 * (found.down + 32)  # one entry of the release log
     assert min(envelope.up, envelope.down, attested.up, attested.down) > 0

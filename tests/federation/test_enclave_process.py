@@ -42,7 +42,7 @@ def served(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 def configured_by_command(folder: Path, capsys: pytest.CaptureFixture[str], seed: int) -> FederationPlan:
     path, out = folder / "plan.toml", folder / "enclave.json"
-    assert main(["enclave", "configure", "--plan", str(path), "--out", str(out)]) == 0
+    assert main(["enclave", "configure", "--plan", str(path), "--trust", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     configuration = Configuration.from_bytes(out.read_bytes())
     assert configuration.digest.hex() in printed
@@ -51,7 +51,7 @@ def configured_by_command(folder: Path, capsys: pytest.CaptureFixture[str], seed
     assert configuration.seed is None
     assert (folder / "host.key").stat().st_mode & 0o777 == 0o600
     out.write_bytes(replace(configuration, seed=seed).to_bytes())  # for the comparison with a simulation
-    return read_plan(path)
+    return read_plan(path, trusted=True)
 
 
 @pytest.mark.usefixtures("single_waves")

@@ -13,7 +13,8 @@ from tacit.runs import guarantee_file
 from tacit.runs.directory import GUARANTEE, MANIFEST, ROUNDS
 from tacit.runs.manifest import Manifest, MethodEntry, Status, TaskEntry, versions
 
-TASK = TaskEntry(name="digits", args={"clients": 20}, clients=20, samples=300, parameters=4810, loss="L()", data="ab12")
+DATA = f"keyed:{0xAB12:08x}:{0xCD34:032x}"  # a digest as manifests have it
+TASK = TaskEntry(name="digits", args={"clients": 20}, clients=20, samples=300, parameters=4810, loss="L()", data=DATA)
 PROVED = Guarantee(
     epsilon=1.25, delta=1e-5, rounds=10**6, adjacency="add-or-remove", sampling="Poisson, rate 0.25", amplified=True,
     accountant="pld", not_covered=("The number of clients, 20, is public.",),

@@ -27,7 +27,7 @@ from tacit.runs.directory import (
 )
 from tacit.runs.manifest import FORMAT, Manifest, MethodEntry, TaskEntry, versions
 
-TASK = TaskEntry(name="t", args={}, clients=2, samples=4, parameters=3, loss="L()", data="00")
+TASK = TaskEntry(name="t", args={}, clients=2, samples=4, parameters=3, loss="L()", data=f"keyed:{0:08x}:{0:032x}")
 RUN = Manifest(
     method=MethodEntry(name="m", args={"lr": 0.1}, repr="Method()"),
     task=TASK,

@@ -85,9 +85,14 @@ def table_args(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def add_trust(parser: argparse.ArgumentParser) -> None:
+def add_trust(
+    parser: argparse.ArgumentParser, meaning: str = "run the Python file that a manifest or TOML file names"
+) -> None:
     """Declare the flag without which Python code that only a file names is not run."""
-    parser.add_argument("--trust", action="store_true", help="run the Python file that a manifest or TOML file names")
+    parser.add_argument("--trust", action="store_true", help=meaning)
+
+
+TRUST_PLAN = "import and call the functions that the plan names: model, public data, a method of another package"
 
 
 def add_workers(parser: argparse.ArgumentParser, meaning: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import print_json
+from tacit.cli._console import TRUST_PLAN, add_trust, print_json
 from tacit.report.labels import size
 
 if TYPE_CHECKING:
@@ -16,17 +16,24 @@ if TYPE_CHECKING:
 def configure_check(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("plan", type=Path, metavar="PLAN.toml", help="what is trained")
+    add_trust(parser, f"{TRUST_PLAN}; without it, bytes and parameters are not counted")
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     parser.set_defaults(do=check)
 
 
 def check(args: argparse.Namespace) -> int:
-    """Print what a plan means; one that cannot run is an error with a sentence."""
+    """Print what a plan means; one that cannot run is an error with a sentence.
+
+    A plan may come from anybody: its functions are imported only with `--trust`.
+    """
     from tacit.federation.federation_plan import read_plan
 
-    plan = read_plan(args.plan)  # names are checked before anything is loaded
+    plan = read_plan(args.plan, trusted=args.trust)  # names are checked before anything is loaded
 
     from tacit.federation.plan_check import check_plan
+
+    if not plan.has_readable_method:
+        plan.check_trusted(args.plan)
 
     found = check_plan(plan)
     if args.json:
@@ -39,7 +46,8 @@ def check(args: argparse.Namespace) -> int:
 def _lines(found: "PlanCheck") -> Iterator[str]:
     yield f"plan {found.plan}"
     yield f"  {found.method}, {found.rounds} rounds, {len(found.sites)} sites: {', '.join(found.sites)}"
-    yield f"  {found.model}, {found.parameters} parameters"
+    known = "not run" if found.parameters is None else f"{found.parameters} parameters"
+    yield f"  {found.model}, {known}"
     yield from ("", "Privacy", f"  {_privacy(found)}")
     yield from ("", "Who learns what", *(f"  {sentence}" for sentence in found.reveals))
     yield from ("", "Each round", f"  {_traffic(found)}", f"  {_losses(found)}")
@@ -59,6 +67,8 @@ def _privacy(found: "PlanCheck") -> str:
 
 def _traffic(found: "PlanCheck") -> str:
     plural = "message" if found.messages == 1 else "messages"
+    if found.up is None or found.down is None:
+        return f"{found.messages} {plural} to a site; their bytes depend on the model, which was not run."
     return f"{found.messages} {plural} to a site; it sends {size(found.up)} and receives {size(found.down)}."
 
 

@@ -57,9 +57,9 @@ def _declare(parser: argparse.ArgumentParser, do: object) -> None:
 
 
 def _pin(args: argparse.Namespace) -> int:
-    from tacit.federation.entry_points import load, pin
+    from tacit.federation.entry_points import check_defined, pin
 
-    load(args.function, "the model")  # a pin of what does not exist would be of no use
+    check_defined(args.function, "the model")  # a pin of what does not exist would be of no use
     print(f'"{args.function}" = "{pin(args.function, "the model")}"')
     return 0
 
@@ -109,9 +109,11 @@ def _review(args: argparse.Namespace) -> int:
 
 def _review_lines(site: "SiteFiles", plan: "FederationPlan", found: "Review", recorded: str) -> Iterator[str]:
     yield f"plan {found.plan.hex()}"
-    yield f"  {plan.method_name}, {found.rounds} rounds, {plan.population} sites; this site is {site.name}"
-    yield from ("", "What it would cost here", f"  {_cost(site, found)}")
-    yield from ("", "Who would learn what", *(f"  {sentence}" for sentence in found.reveals), "")
+    rounds = f" {found.rounds} rounds," if found.rounds else ""
+    yield f"  {plan.method_name},{rounds} {plan.population} sites; this site is {site.name}"
+    yield from ("", "What it would cost here", f"  {_cost(site, found)}", "")
+    if found.reveals:
+        yield from ("Who would learn what", *(f"  {sentence}" for sentence in found.reveals), "")
     if found.objections:
         yield from ("This site's policy refuses the plan:", *(f"  {sentence}" for sentence in found.objections))
     else:

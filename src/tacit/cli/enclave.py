@@ -4,7 +4,7 @@ Examples:
   tacit enclave verify quote.bin --collateral collateral.json --policy policy.toml
   tacit enclave configure fedavg --set cohort=10 --population 100 --seed 0 --out enclave.json
   tacit enclave configure fedavg --population 100 --directory keys.json --host host.pem --out enclave.json
-  tacit enclave configure --plan plan.toml --out enclave.json       for the sites of a federation
+  tacit enclave configure --plan plan.toml --trust --out enclave.json       for the sites of a federation
   tacit enclave serve enclave.json --listen enclave.sock --insecure-simulation
   tacit enclave manifest enclave.json --listen 127.0.0.1:7070 --parameters 431080 --cohort 10
 """
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_commands, add_options, print_json, run_command, to_dict
+from tacit.cli._console import TRUST_PLAN, add_commands, add_options, add_trust, print_json, run_command, to_dict
 from tacit.core import files
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def _configure_configure(parser: argparse.ArgumentParser) -> None:
         metavar="PLAN.toml",
         help="the plan of a federation, instead of all that follows: its method, its sites, and its server as the host",
     )
+    add_trust(parser, f"with --plan: {TRUST_PLAN}")
     add_options(parser, "--set", "method")
     parser.add_argument("--population", type=int, help="number of clients")
     parser.add_argument(
@@ -160,11 +161,12 @@ def _configure_plan(args: argparse.Namespace) -> int:
 
     given = [name for name in _NOT_OF_A_PLAN if getattr(args, name)]
     expect(not given, f"--plan alone, got also {', '.join(given)}", "The plan decides: change it instead.")
-    plan = read_plan(args.plan, configured=False)
+    plan = read_plan(args.plan, configured=False, trusted=args.trust)
     access = None if plan.enclave is None else plan.enclave.access
     expect(access is not None, f"a table [enclave] in {args.plan}", 'Add it, with address = "127.0.0.1:7070".')
     assert plan.enclave is not None
     assert access is not None
+    plan.check_trusted(args.plan)
     state = plan.run_plan().simulation.initial_state
     configuration = new_configuration(plan.method, plan.directory, state, access.new_host())
     simulated = {"measurement": code_measurement(), "caveat": _simulated()} if plan.enclave.simulated else {}

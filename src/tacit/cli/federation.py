@@ -3,11 +3,15 @@
 Examples:
   tacit federation demo                         a server and eight sites as real processes on this machine
   tacit federation init study/ --host fl.example.org --sites hospital-a hospital-b hospital-c
-  tacit federation check study/plan.toml        what a plan trains, who learns what, ε and bytes, in plain words
+  tacit federation check study/plan.toml        what a plan trains, who learns what and ε, in plain words
+  tacit federation check study/plan.toml --trust    the same with bytes: runs the functions that the plan names
   tacit federation serve study/                 keep the server running
   tacit federation status study/                which sites are connected
-  tacit federation run study/plan.toml          train with the sites that have accepted the plan
-  tacit federation run study/plan.toml --resume study/runs/fl-top-dp
+  tacit federation run study/plan.toml --trust  train with the sites that have accepted the plan
+  tacit federation run study/plan.toml --trust --resume study/runs/fl-top-dp
+
+A plan names functions of installed packages: its model, and perhaps public data. Whoever wrote the plan chose them, and
+to import a module is to execute it. Without --trust nothing that a plan names is imported.
 """
 
 import argparse
@@ -15,7 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import Declare, add_commands, print_json, run_command
+from tacit.cli._console import TRUST_PLAN, Declare, add_commands, add_trust, print_json, run_command
 from tacit.cli._plan_check import configure_check
 from tacit.cli._serving import check_installed
 
@@ -61,6 +65,7 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--study", type=Path, help="the study's folder (default: that of the plan)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs may share")
+    add_trust(parser, TRUST_PLAN)
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     parser.set_defaults(do=_run)
 
@@ -142,10 +147,11 @@ def _run(args: argparse.Namespace) -> int:
     from tacit.federation.federation_plan import read_plan
 
     expect(args.resume is None or args.out is None, "--resume without --out: a resumed run keeps its directory")
-    plan = read_plan(args.plan)
+    plan = read_plan(args.plan, trusted=args.trust)
+    plan.check_trusted(args.plan)
     study = args.plan.parent if args.study is None else args.study
     directory = args.resume or args.out or _new_directory(study / "runs", plan.method_name)
-    command = f"tacit federation run {args.plan} --resume {directory}"
+    command = f"tacit federation run {args.plan} --trust --resume {directory}"
     done = _train(plan, study, directory, command, resume=args.resume is not None, ledger=args.ledger)
     return show([done], as_json=args.json)
 

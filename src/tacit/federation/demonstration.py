@@ -95,7 +95,7 @@ class LocalFederation:
             files.write(folder / "homes" / name / "site.toml", site.encode())
             _write_digits(folder / "homes" / name / "digits.csv", number, sites)
         files.write(folder / "plan.toml", plan.encode())
-        made = cls(folder, names, read_plan(folder / "plan.toml"))
+        made = cls(folder, names, read_plan(folder / "plan.toml", trusted=True))
         made._review()
         return made
 
@@ -118,7 +118,7 @@ class LocalFederation:
                 home, kit = self.folder / "homes" / name, self.folder / kits.SITES / name
                 line = ["-m", "tacit.cli", "site", "serve", str(home / "site.toml"), "--kit", str(kit)]
                 if opener:
-                    line = site_command(kit, home / "site.toml", opener)[1:]
+                    line = site_command(kit, home / "site.toml", opener)[2:]
                 stack.enter_context(_process(home / "serve.txt", *line))
             self._wait()
             yield
@@ -164,7 +164,7 @@ def _write_digits(path: Path, number: int, sites: int) -> None:
 @contextmanager
 def _process(output: Path, *line: str) -> Iterator[None]:
     with output.open("ab") as out:
-        child = subprocess.Popen([sys.executable, *line], stdout=out, stderr=out)
+        child = subprocess.Popen([sys.executable, "-P", *line], stdout=out, stderr=out)
     try:
         yield
     finally:

@@ -4,7 +4,7 @@
 
     [enclave]
     address = "127.0.0.1:7070"              # where the server reaches it, or the path of a local socket
-    configuration = "enclave.json"          # made by tacit enclave configure --plan plan.toml
+    configuration = "enclave.json"          # made by tacit enclave configure --plan
     identity = "host.key"                   # the server's secret key as the enclave's host, made with it
     simulated = false                       # true: without hardware, for tests; every output says so
     [enclave.attestation]                   # which enclaves the server accepts; every site has its own policy

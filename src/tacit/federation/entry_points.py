@@ -3,16 +3,23 @@
 A site runs only code that is installed there. A pin is the digest of all files of the function's top-level package (or
 of its module, if that is a single file), so that a changed helper changes the pin too. Nothing is imported to compute
 it.
+
+Whoever wrote a plan chose the names in it. To import a module is to execute it, so that a plan's reader says first
+which code it runs (`AllowedCode`): a site by its policy, the server's operator by trusting the plan.
 """
 
+import ast
 import hashlib
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tacit import methods
 from tacit.errors import TacitError, UserError
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -25,8 +32,63 @@ def check_name(name: str, what: str) -> None:
         raise UserError(f"Expected {what} as package.module:function of an installed package, got {name!r}.")
 
 
+@dataclass(frozen=True)
+class AllowedCode:
+    """The code of others that a party runs for a plan; by default none.
+
+    Attributes:
+        functions: `package.module:function`, each with the pin of its installed code; an empty pin accepts any.
+        methods: names of methods that packages of others register. Tacit's own are always allowed.
+    """
+
+    functions: Mapping[str, str] = field(default_factory=dict)
+    methods: tuple[str, ...] = ()
+
+    def method_problem(self, name: str) -> str:
+        """Why this registered method must not be imported, a sentence; empty: it may. Imports nothing."""
+        if methods.is_ours(name) or name in self.methods:
+            return ""
+        return f"The method {name} is code of another package, which was not allowed. Nothing of it was run."
+
+    def function_problem(self, name: str, what: str) -> str:
+        """Why this function must not be imported, a sentence; empty: it may. Imports nothing."""
+        pinned = self.functions.get(name)
+        if pinned is None:
+            known = ", ".join(self.functions) or "none"
+            return f"{what.capitalize()} {name} is not among those that are allowed here: {known}."
+        try:
+            installed = pin(name, what) if pinned else ""
+        except UserError as error:
+            return str(error)
+        return "" if installed == pinned else f"The installed code of {name} is {installed}, not {pinned} as allowed."
+
+    def check_method(self, name: str) -> None:
+        """Raise `UserError` unless this method may be imported."""
+        problem = self.method_problem(name)
+        if problem:
+            raise UserError(problem)
+
+    def load(self, name: str, what: str) -> Callable[..., Any]:
+        """The function with this name, if it is allowed; only then is its module imported."""
+        self._check_function(name, what)
+        return load(name, what)
+
+    def call(self, name: str, what: str) -> Any:
+        """What the function with this name returns, if it is allowed."""
+        self._check_function(name, what)
+        return call(name, what)
+
+    def _check_function(self, name: str, what: str) -> None:
+        problem = self.function_problem(name, what)
+        if problem:
+            raise UserError(problem)
+
+
+NO_CODE = AllowedCode()
+
+
 def load(name: str, what: str) -> Callable[..., Any]:
-    """The function with this name; its module is imported."""
+    """The function with this name; its module is imported: for names that the party itself has written."""
     check_name(name, what)
     module, _, function = name.partition(":")
     try:
@@ -54,24 +116,53 @@ def call(name: str, what: str) -> Any:
 
 def pin(name: str, what: str) -> str:
     """The digest of the installed code of this function, as `sha256:…`."""
-    check_name(name, what)
-    package = name.partition(":")[0].partition(".")[0]
-    spec = importlib.util.find_spec(package)
-    if spec is None or (spec.origin is None and not spec.submodule_search_locations):
-        raise UserError(f"Could not find the package {package} of {what} {name}. Install it here.")
     total = hashlib.sha256()
-    for label, path in sorted(_files(spec.submodule_search_locations, spec.origin)):
+    for label, path in sorted(_files(name, what)):
         total.update(f"{label}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return f"sha256:{total.hexdigest()}"
 
 
-def _files(folders: list[str] | None, origin: str | None) -> Iterator[tuple[str, Path]]:
-    """The files of a package by their paths in it; of a single module, that file."""
-    if not folders:
-        assert origin is not None
-        yield Path(origin).name, Path(origin)
+def check_defined(name: str, what: str) -> None:
+    """Raise `UserError` unless the installed source of this function's module mentions it. Imports nothing."""
+    module, _, function = name.partition(":")
+    _, *rest = module.split(".")
+    inside = "/".join(rest)
+    known = dict(_files(name, what))
+    places = (f"{inside}.py", f"{inside}/__init__.py") if rest else ("__init__.py", f"{module}.py")
+    source = next((known[place] for place in places if place in known), None)
+    if source is None:
+        raise UserError(
+            f"Could not load {what} {name}: there is no source of {module}. Install it here, or correct the name."
+        )
+    if function not in _mentioned(source):
+        raise UserError(
+            f"Could not load {what} {name}: there is no {function} in {source}. Install it, or correct the name."
+        )
+
+
+def _mentioned(source: Path) -> set[str]:
+    """The names that a module defines, imports or assigns, as far as its text shows."""
+    try:
+        tree = ast.parse(source.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"Expected Python in {source}, but it cannot be read: {error}.") from error
+    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    found |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return found | {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
+
+
+def _files(name: str, what: str) -> Iterator[tuple[str, Path]]:
+    """The files of a function's top-level package by their paths in it; of a single module, that file."""
+    check_name(name, what)
+    package, spec = name.partition(":")[0].partition(".")[0], None
+    with suppress(ValueError):  # a module without a specification, such as __main__
+        spec = importlib.util.find_spec(package)
+    if spec is None or not (spec.has_location or spec.submodule_search_locations):
+        raise UserError(f"Could not find the files of the package {package} of {what} {name}. Install it here.")
+    if not spec.submodule_search_locations:
+        yield Path(str(spec.origin)).name, Path(str(spec.origin))
         return
-    for folder in map(Path, folders):
+    for folder in map(Path, spec.submodule_search_locations):
         for path in folder.rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield path.relative_to(folder).as_posix(), path

@@ -11,11 +11,14 @@
 
 A plan is known by the digest of its canonical form, which includes the public keys of all sites: whoever changes
 anything of it has another plan, which no site has accepted.
+
+A plan comes from somebody else. It names registered methods and installed functions, and none of those that are not
+Tacit's own is imported before the plan's reader has allowed it (`code`).
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,6 +37,7 @@ from tacit.core.task import TestOverlap
 from tacit.errors import DataError, PublicDataError, UserError, expect
 from tacit.federation import enclave_plan, entry_points
 from tacit.federation.enclave_plan import EnclaveTable, PlannedEnclave
+from tacit.federation.entry_points import NO_CODE, AllowedCode
 from tacit.federation.site_directory import Directory, read_directory
 from tacit.federation.suitability import federated, obstacle
 from tacit.protocols import crypto
@@ -83,7 +87,7 @@ class FederationPlan:
     """What a federation trains.
 
     Attributes:
-        method_name: the name of a method of the catalogue.
+        method_name: the name of a registered method.
         model: the function that makes the model, `package.module:function`.
         directory: the enrolled sites.
         args: the arguments of the method.
@@ -98,6 +102,7 @@ class FederationPlan:
         unit: what a method that protects records protects within a site: records, or persons with all of theirs.
         patience: how long the server waits.
         enclave: where messages are summed, for methods whose channel is `Enclave`; None: nowhere.
+        code: which code of others this party runs for the plan; not a part of what parties agree on.
     """
 
     method_name: str
@@ -114,8 +119,10 @@ class FederationPlan:
     unit: Unit
     patience: Patience
     enclave: PlannedEnclave | None = None
+    code: AllowedCode = field(default=NO_CODE, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        methods.check_registered(self.method_name)
         methods.check(self.method_name, self.args)
         entry_points.check_name(self.model, "the model")
         if self.public:
@@ -124,6 +131,40 @@ class FederationPlan:
             self.least_cohort <= self.population,
             f"least_cohort={self.least_cohort} of at most {self.population} sites",
         )
+
+    def allowing(self, code: AllowedCode) -> "FederationPlan":
+        """The same plan, for a party that runs this code."""
+        return replace(self, code=code)
+
+    def trusted(self) -> "FederationPlan":
+        """The same plan, for a party that has read all code that it names and runs it."""
+        return self.allowing(AllowedCode(dict.fromkeys(self.functions.values(), ""), (self.method_name,)))
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """The functions of installed packages that the plan names, by what they are."""
+        return {"the model": self.model, **({"the public data": self.public} if self.public else {})}
+
+    @property
+    def refused_code(self) -> tuple[str, ...]:
+        """What the plan names and this party does not run, a sentence each. Imports nothing."""
+        found = (self.code.function_problem(name, what) for what, name in self.functions.items())
+        return tuple(filter(None, (self.code.method_problem(self.method_name), *found)))
+
+    @property
+    def has_readable_method(self) -> bool:
+        """Whether this party may make the plan's method, to say what it does."""
+        return not self.code.method_problem(self.method_name)
+
+    def check_trusted(self, named_in: Path) -> None:
+        """Raise `UserError`, with the option that allows it, if this party does not run all code of the plan."""
+        if self.refused_code:
+            ours = methods.is_ours(self.method_name)
+            names = [*self.functions.values(), *([] if ours else [f"the method {self.method_name}"])]
+            raise UserError(
+                f"{named_in} names code, which would be imported and called: {', '.join(names)}. Nothing was run. Read "
+                "that code, and if you trust it, add --trust."
+            )
 
     @property
     def population(self) -> int:
@@ -181,6 +222,7 @@ class FederationPlan:
     @cached_property
     def method(self) -> Method:
         """The method as sites run it, with its noise; refused with a sentence if it cannot run between them."""
+        self.code.check_method(self.method_name)
         hardware = self.enclave is not None and not self.enclave.simulated
         made = federated(
             methods.make(self.method_name, self.args), self.population, least=self.least_cohort, hardware=hardware
@@ -217,15 +259,15 @@ class FederationPlan:
 
     @cached_property
     def loss_record(self) -> Loss:
-        found = parse(self.loss, records_of(core), "a loss")
-        if not hasattr(found, "per_sample"):
+        losses = {name: record for name, record in records_of(core).items() if hasattr(record, "per_sample")}
+        loss: Loss = parse(self.loss, losses, "a loss")  # type: ignore[assignment]  # as far as its interface shows
+        if type(loss) not in losses.values():
             raise UserError(f"Expected a loss such as CrossEntropy(), got {self.loss}.")
-        loss: Loss = found  # type: ignore[assignment]  # as far as its interface shows
         return loss
 
     def task_of(self, clients: Population, public: Samples | None = None) -> Task:
         """The task of one party: the model and the loss, with the data that this party has."""
-        make = entry_points.load(self.model, "the model")
+        make = self.code.load(self.model, "the model")
         overlap: TestOverlap = "intended" if self.evaluate_every else "coincidental"  # sites evaluate on what they own
         return Task(
             model=make, clients=clients, public=public, loss=self.loss_record, name=self.model, test_overlap=overlap
@@ -238,7 +280,7 @@ class FederationPlan:
             yield f"Expected samples in {whose}, got none."
             return
         some = torch.tensor([0, int(y.argmax())] if y.ndim == 1 else [0])  # the largest class number is among them
-        made = entry_points.call(self.model, "the model")
+        made = self.code.call(self.model, "the model")
         if not isinstance(made, nn.Module):
             yield f"Expected {self.model} to return a torch.nn.Module, got {type(made).__name__}."
             return
@@ -254,7 +296,7 @@ class FederationPlan:
 
     def run_plan(self, noise: Noise = "secret") -> Plan:
         """What the server runs: a model, the number of sites, and no data but public ones."""
-        public = None if not self.public else load_samples(self.public, "the public data")
+        public = None if not self.public else self._public_samples()
         problems = [] if public is None else [*self.misfits(public, f"the public data {self.public}")]
         if problems:
             raise DataError(problems[0])
@@ -275,18 +317,23 @@ class FederationPlan:
             ) from None
         return made
 
+    def _public_samples(self) -> Samples:
+        return check_samples(self.code.call(self.public, "the public data"), f"the public data {self.public}")
 
-def read_plan(path: Path, *, configured: bool = True) -> FederationPlan:
+
+def read_plan(path: Path, *, configured: bool = True, trusted: bool = False) -> FederationPlan:
     """The plan in a file; unknown keys, wrong types and names that do not exist are errors that say what to write.
 
     Args:
         path: the file.
         configured: whether its enclave, if it names one, is configured already.
+        trusted: whether the code that it names may be run; reading it runs none.
     """
     table, folder = read_toml(path, _Table), path.parent
     named = table.enclave
     enclave = None if named is None else PlannedEnclave.read(named, folder, configured=configured)
-    return FederationPlan(directory=read_directory(folder / table.sites), enclave=enclave, **_arguments(table))
+    plan = FederationPlan(directory=read_directory(folder / table.sites), enclave=enclave, **_arguments(table))
+    return plan.trusted() if trusted else plan
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:
@@ -311,11 +358,6 @@ def _check_person_unit(method: Method) -> None:
             "sites or nothing. Use dp-sgd, dp-fedsgd or fl-top-record-dp, or leave unit out."
         )
     check_draws_persons(method)
-
-
-def load_samples(name: str, what: str) -> Samples:
-    """The samples `(x, y)` that a function returns."""
-    return check_samples(entry_points.call(name, what), f"{what} {name}")
 
 
 def check_samples(found: object, what: str) -> Samples:

@@ -26,13 +26,13 @@ class PlanCheck:
         rounds: how many.
         sites: the enrolled sites.
         model: the function that makes the model.
-        parameters: how many trainable parameters it has.
+        parameters: how many trainable parameters it has; None: its code was not run.
         channel: the name of the channel.
         losses: how many of the sites may be lost in a round, if all take part.
         colluding: how many of them may collude with the server; None: the channel hides nothing from it.
         messages: messages of the server to a site in a round.
-        up: bytes that a site sends in a round.
-        down: bytes that it receives.
+        up: bytes that a site sends in a round; None likewise.
+        down: bytes that it receives; None likewise.
         epsilon: ε of a site that takes part in all rounds, against the server; infinite: nothing is proved.
         delta: the δ of that ε.
         unit: whose data ε is about.
@@ -47,13 +47,13 @@ class PlanCheck:
     rounds: int
     sites: tuple[str, ...]
     model: str
-    parameters: int
+    parameters: int | None
     channel: str
     losses: int
     colluding: int | None
     messages: int
-    up: int
-    down: int
+    up: int | None
+    down: int | None
     epsilon: float
     delta: float
     unit: Unit
@@ -64,24 +64,27 @@ class PlanCheck:
 
 
 def check_plan(plan: FederationPlan) -> PlanCheck:
-    """What a plan means; raises `UserError` with a sentence if it cannot run."""
-    method, run_plan, _ = plan.method, plan.run_plan(), plan.configuration
-    state = run_plan.simulation.initial_state
+    """What a plan means; raises `UserError` with a sentence if it cannot run.
+
+    Of a plan whose functions are not trusted (`FederationPlan.trusted`), everything that follows without running them.
+    """
+    method, _, _ = plan.method, plan.configuration, plan.loss_record
+    state = None if plan.refused_code else plan.run_plan().simulation.initial_state
     cost = cost_of(plan, (), method.delta, plan.records)
-    traffic = _traffic(plan, state)
+    traffic = None if state is None else _traffic(plan, state)
     return PlanCheck(
         plan=plan.digest.hex(),
         method=plan.method_name,
         rounds=method.rounds,
         sites=plan.directory.names,
         model=plan.model,
-        parameters=state.dim,
+        parameters=None if state is None else state.dim,
         channel=channel_name(method.channel),
         losses=_losses(plan),
         colluding=_colluding(plan),
         messages=_messages(method),
-        up=traffic.up,
-        down=traffic.down,
+        up=None if traffic is None else traffic.up,
+        down=None if traffic is None else traffic.down,
         epsilon=cost.epsilon,
         delta=method.delta,
         unit=cost.unit,
@@ -139,6 +142,11 @@ def _messages(method: Method) -> int:
 
 
 def _notes(plan: FederationPlan) -> Iterator[str]:
+    if plan.refused_code:
+        yield (
+            f"Nothing of {' and '.join(plan.functions.values())} was run, because only the plan names it. To count "
+            "parameters and bytes and to try the public data, read that code, and if you trust it, add --trust."
+        )
     yield from filter(None, (worth(plan),))
     sampling = plan.method.sampler.sampling(plan.population, 0)
     if sampling.kind == "poisson":

@@ -16,6 +16,7 @@ from tacit.core.prices import Leakage, Release, Repeated, Sampling, Unit, Unprov
 from tacit.errors import UserError, expect
 from tacit.federation import entry_points
 from tacit.federation.enclave_plan import NO_POLICY
+from tacit.federation.entry_points import AllowedCode
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.suitability import channel_name, server_draws_noise
 from tacit.pieces.channels import Enclave, SecureSum
@@ -66,6 +67,11 @@ class Allow(Struct, frozen=True):
         """The budget of the site's ledger; None: none is kept."""
         return Budget(self.epsilon, self.delta) if math.isfinite(self.epsilon) else None
 
+    @property
+    def code(self) -> AllowedCode:
+        """The code of others that the site runs for a plan."""
+        return AllowedCode(self.models, self.methods)
+
     def allows_metrics(self, channel: object) -> bool:
         """Whether metrics may be sent through this channel."""
         return self.metrics == "plain" or (self.metrics == "secure-sum" and isinstance(channel, SecureSum))
@@ -82,7 +88,7 @@ class Review:
         used: ε that earlier plans have used at the same δ.
         total: ε of both together.
         within: where the unit is the client, the ε of a single record of it, of both together; otherwise 0.
-        rounds: how many rounds are planned.
+        rounds: how many rounds are planned; 0: not known, because the method is not run here.
         unit: whose data this ε is about: records or persons, as soon as one of the plans protects them.
         reason: why nothing is proved; empty if something is.
         reveals: who learns what, a sentence each.
@@ -115,10 +121,13 @@ def review(
         earlier: what the site's ledger holds so far, each charge with the name of its run.
         samples: how many records, or persons, the site has; 0: as many as the plan says.
     """
+    plan = plan.allowing(allow.code)
+    if not plan.has_readable_method:
+        return _unread(plan, allow)
     cost = cost_of(plan, earlier, allow.delta, samples or plan.records)
     return Review(
         plan=plan.digest,
-        objections=(*objections(plan, allow, cost.reason), *over_budget(plan, allow, cost)),
+        objections=(*objections(plan, allow), *over_budget(plan, allow, cost)),
         epsilon=cost.epsilon,
         used=cost.used,
         total=cost.total,
@@ -127,6 +136,22 @@ def review(
         unit=cost.unit,
         reason=cost.reason,
         reveals=tuple(reveals(plan, allow)),
+    )
+
+
+def _unread(plan: FederationPlan, allow: Allow) -> Review:
+    """The review of a plan whose method is code that this site does not run, not even to read what it would cost."""
+    return Review(
+        plan=plan.digest,
+        objections=tuple(objections(plan, allow)),
+        epsilon=math.inf,
+        used=0.0,
+        total=math.inf,
+        within=0.0,
+        rounds=0,
+        unit=Unit.CLIENT,
+        reason="its method is code of another package that this site does not allow, and was not run",
+        reveals=(),
     )
 
 
@@ -216,12 +241,23 @@ def over_budget(plan: FederationPlan, allow: Allow, cost: Cost) -> Iterator[str]
         )
 
 
-def objections(plan: FederationPlan, allow: Allow, unbounded: str) -> Iterator[str]:
-    """What the policy objects to whatever was spent before, a sentence each; `unbounded`: why ε is, if it is."""
-    method = plan.method
+def objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
+    """What the policy objects to whatever was spent before, a sentence each.
+
+    What the plan names comes first: code of others that the policy does not allow is not imported to find out more.
+    """
     if plan.method_name not in allow.methods:
         yield f"The method {plan.method_name} is not among those that this site allows: {', '.join(allow.methods)}."
-    yield from _model_objections(plan, allow)
+    yield from filter(None, (allow.code.function_problem(plan.model, "the model"),))
+    here = plan.allowing(allow.code)
+    if here.has_readable_method:
+        yield from _method_objections(here, allow)
+
+
+def _method_objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
+    """What the policy objects to in what the plan's method does, a sentence each."""
+    method = plan.method
+    unbounded = reason_unbounded(method)
     if not _channel_allowed(method, allow):
         yield (
             f"The channel {channel_name(method.channel)} is not among those that this site allows: "
@@ -288,20 +324,6 @@ def unit_objections(plan: FederationPlan, known: Unit) -> Iterator[str]:
             "The plan protects persons, and this site's data do not say which records are one person's. Name the "
             'column with their ids (patient = "column"), or let the data\'s function return (x, y, persons).'
         )
-
-
-def _model_objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
-    pinned = allow.models.get(plan.model)
-    if pinned is None:
-        yield f"The model {plan.model} is not among those that this site allows: {', '.join(allow.models)}."
-        return
-    try:
-        installed = entry_points.pin(plan.model, "the model")
-    except UserError as error:
-        yield str(error)
-        return
-    if installed != pinned:
-        yield f"The installed code of {plan.model} is {installed}, but this site allows {pinned}."
 
 
 def _channel_allowed(method: Method, allow: Allow) -> bool:

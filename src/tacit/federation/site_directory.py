@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from tacit.core import files
+from tacit.core import files, secret_file
 from tacit.core.serialization import read_toml
 from tacit.errors import UserError, expect
 from tacit.protocols import crypto
@@ -91,16 +91,10 @@ def write_directory(path: Path, directory: Directory) -> None:
 
 def new_identity(path: Path) -> bytes:
     """Create a site's identity key, readable by its user only; returns the public half. An existing key is kept."""
-    if not path.exists():
-        files.write(path, crypto.system_entropy(crypto.KEY).hex().encode() + b"\n", private=True, parents=True)
+    secret_file.make(path)
     return crypto.public_identity(read_identity(path))
 
 
 def read_identity(path: Path) -> bytes:
     """A site's identity key; refused if others can read the file."""
-    content = files.read(path, "the identity key", limit=1024).strip()
-    if path.stat().st_mode & 0o077:
-        raise UserError(f"Expected {path} to be readable by its user only. Use chmod 600 {path}.")
-    if not _KEY.fullmatch(content.decode("ascii", "replace")):
-        raise UserError(f"Expected {path} to hold an identity key of 64 hexadecimal digits, got other content.")
-    return bytes.fromhex(content.decode())
+    return secret_file.read(path, "identity key")

@@ -187,8 +187,12 @@ class SiteFiles:
             return ledger.entries
 
     def review(self, plan: FederationPlan) -> Review:
-        """What a plan would cost and reveal here; a plan for another directory is refused."""
-        data = self.load_data() if plan.method.protects_records else None
+        """What a plan would cost and reveal here; a plan for another directory is refused.
+
+        Code that the plan names and the policy does not allow is not imported.
+        """
+        plan = plan.allowing(self.allow.code)
+        data = self.load_data() if plan.has_readable_method and plan.method.protects_records else None
         found = review(plan, self.allow, self.charges(), 0 if data is None else data.units)
         if data is not None:
             found = replace(found, objections=(*self.unit_objections(plan, data.unit), *found.objections))
@@ -239,13 +243,14 @@ class SiteFiles:
         return found if found.plan == plan.hex() else None
 
     def accepted_plan(self, plan: bytes) -> FederationPlan | None:
-        """The plan with this digest, if this site has accepted it."""
+        """The plan with this digest, if this site has accepted it; it runs what the site's policy allows now."""
         verdict = self.verdict(plan)
         if verdict is None or not verdict.accepted:
             return None
         path = self._review_file(plan)
         stored = read_json(files.read(path), _Reviewed, Source(label=str(path), closed=False))
-        return FederationPlan.with_digest(plan, stored.content)
+        found = FederationPlan.with_digest(plan, stored.content)
+        return None if found is None else found.allowing(self.allow.code)
 
     def load_data(self) -> SiteData:
         """What the site trains on, and what it holds out."""

@@ -30,7 +30,7 @@ from tacit.federation import metrics
 from tacit.federation.accepted_plan import AcceptedPlan, RefusedError, Secrets, SiteProgress, fresh_secrets
 from tacit.federation.enclave_membership import EnclaveMembership, accepted_kind
 from tacit.federation.messages import ATTEST, EVALUATE, HELLO, TALK, TRAIN, RefusalCode, SiteRequest
-from tacit.federation.policy import charged, objections, reason_unbounded, unit_of
+from tacit.federation.policy import charged, objections, unit_of
 from tacit.federation.sessions import evaluation_parameters, session_of, training_parameters
 from tacit.federation.site_data import SiteData
 from tacit.federation.site_files import SiteFiles, read_site
@@ -226,7 +226,7 @@ class Site:
             plan = self.files.accepted_plan(digest)
             if plan is None or plan.directory != self.files.directory:
                 raise RefusedError("plan", "The plan's sites and keys are not those of this site's pinned directory.")
-            found = [*objections(plan, self.files.allow, reason_unbounded(plan.method))]
+            found = [*objections(plan, self.files.allow)]
             found += [] if found else self.files.unit_objections(plan, self.data.unit)
             if found:
                 raise RefusedError("policy", " ".join(found))

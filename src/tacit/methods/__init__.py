@@ -95,6 +95,29 @@ def definition(name: str) -> Definition:
     return choose(definitions(), name, "method") if reference is None else reference.definition()
 
 
+def check_registered(name: str) -> None:
+    """Raise `UserError` unless this is a method of Tacit or one that an installed package registers. Imports nothing.
+
+    Example:
+        >>> check_registered("mine.py:fedprox")
+        Traceback (most recent call last):
+            ...
+        tacit.errors.UserError: Expected the name of a registered method, got 'mine.py:fedprox', a function of a \
+Python file. Register it as an entry point of the group tacit.methods, and install its package.
+    """
+    if name.endswith(".py") or file_reference(name, "method") is not None:
+        raise UserError(
+            f"Expected the name of a registered method, got {name!r}, a function of a Python file. Register it as an "
+            f"entry point of the group {GROUP}, and install its package."
+        )
+    choose(definitions(), name, "method")
+
+
+def is_ours(name: str) -> bool:
+    """Whether a registered method is one of Tacit's own: making any other imports a package of others."""
+    return choose(definitions(), name, "method").module.startswith(f"{__name__}.")
+
+
 def check(name: str, args: Mapping[str, object]) -> None:
     """Raise `UserError` if the method or one of its arguments does not exist. Imports no method.
 

@@ -220,6 +220,7 @@ class RunDirectory:
             self._erase_key()
             return
         done = self.state.round if self.state else 0
+        self.manifest.check_keyed(self.path)  # the run's name, by which its key is known, includes the digest
         self.ratchet = key_file.read(self.path / KEY, self.manifest.run, done)
         self._erase_keys_before(done)
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Literal, Self
 
 import torch
-from torch import Tensor
 
 from tacit.core import Noise, Task
 from tacit.core.prices import ClientUnits, Unit
 from tacit.core.serialization import Source, read_json
 from tacit.errors import RunError, UserError
 from tacit.privacy.ledger_head import LedgerHead
+from tacit.runs import data_key
 
 FORMAT = 1
 NEW_RUN = "Start a new run, or use the version of Tacit that wrote this one."
@@ -54,7 +54,8 @@ class TaskEntry:
         samples: the number of training samples of all clients.
         parameters: the number of trainable parameters of the model.
         loss: the loss's `repr`.
-        data: a digest of all samples, including held-out ones, and of who owns them.
+        data: a digest of all samples, including held-out ones, and of who owns them, with the key of their owner
+            (`data_key`); empty: an earlier version stored one without a key, which is not shown or used any more.
         not_covered: what no guarantee of a run on the task covers, a sentence each.
         sizes: the number of records of every client, if what is guaranteed depends on it; otherwise empty.
         unit: whose number `sizes` are: that of records, or of persons where the task says whose records are whose.
@@ -86,7 +87,9 @@ class TaskEntry:
             samples=len(population.sample_indices),
             parameters=parameters,
             loss=repr(task.loss),
-            data=_digest(population.x, population.y, population.sample_indices, population.offsets, *others),
+            data=data_key.data_digest(
+                data_key.load(), population.x, population.y, population.sample_indices, population.offsets, *others
+            ),
             not_covered=task.not_covered,
             sizes=tuple(population.unit_sizes.tolist()) if sizes else (),
             unit=population.unit,
@@ -97,6 +100,10 @@ class TaskEntry:
     def units(self) -> ClientUnits | None:
         """What is protected within clients; None: nothing depends on it."""
         return ClientUnits(self.sizes, self.unit, self.clients_per_person) if self.sizes else None
+
+    def without_data(self) -> Self:
+        """The same entry without its digest of the data."""
+        return replace(self, data="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +145,8 @@ class Manifest:
     def from_bytes(cls, content: bytes, file: Path) -> Self:
         """The manifest in a JSON document; raises `RunError` for anything else and for another format."""
         source = Source(label=f"the manifest {file}", error=RunError, advice=NEW_RUN)
-        return read_json(content, cls, source, version=FORMAT)
+        found = read_json(content, cls, source, version=FORMAT)
+        return found if data_key.key_name(found.task.data) else replace(found, task=found.task.without_data())
 
     def check_versions(self, path: Path) -> None:
         """Raise `RunError` unless the run was started with the present versions of Tacit and PyTorch."""
@@ -157,6 +165,8 @@ class Manifest:
         for name in mine:
             if mine[name] == theirs[name]:
                 continue
+            if name == "task" and self.task.without_data() == other.task.without_data():
+                self._check_data_key(path)
             if name == "method" and not _is_known(self.method.repr):
                 raise RunError(
                     f"The run in {path} has a method that this version of Tacit cannot read: {self.method.repr}. "
@@ -165,6 +175,27 @@ class Manifest:
             raise RunError(
                 f"The run in {path} has another {name}: {mine[name]}, not {theirs[name]}. "
                 "Give the same, or start a new run."
+            )
+
+    def check_keyed(self, path: Path) -> None:
+        """Raise `RunError` if an earlier version wrote the manifest, whose digest of the data had no key."""
+        if not self.task.data:
+            raise RunError(
+                f"The run in {path} was started with an earlier version, which stored a digest of the data without a "
+                "key: it is not used any more, so that the run cannot be resumed. Start a new run. Remove the entry "
+                "data from its manifest before anybody else reads it: whoever knows all rows but one could test "
+                "candidates for the last."
+            )
+
+    def _check_data_key(self, path: Path) -> None:
+        """Raise `RunError` unless the digest of the data was computed with the user's present key."""
+        self.check_keyed(path)
+        used, present = data_key.key_name(self.task.data), data_key.load().digest[:8]
+        if used != present:
+            raise RunError(
+                f"The run in {path} was started with the {data_key.WHAT} {used}, but that in {data_key.place()} is "
+                f"{present}: whether these are the same data cannot be checked. Restore that key, or set "
+                f"{data_key.VARIABLE} to its file; if it is lost, start a new run, which is charged anew."
             )
 
     def _decisive(self) -> dict[str, object]:
@@ -218,11 +249,3 @@ def _is_known(text: str) -> bool:
     except UserError:
         return False
     return True
-
-
-def _digest(*tensors: Tensor) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -143,7 +143,8 @@ def _states(plan: Plan, source: RoundSource, ledger: Path | None) -> Generator[t
 def unrecorded(plan: Plan, source: RoundSource, ledger: Path | None) -> Generator[Run]:
     """A run without files: as it starts, and after every round."""
     run, ratchet = Run.begin(plan, plan.simulation.initial_state), new_ratchet(plan)
-    with open_charges(plan, (), ledger, keyed_manifest(plan, ratchet).run) as charged:
+    name = "" if ledger is None else keyed_manifest(plan, ratchet).run
+    with open_charges(plan, (), ledger, name) as charged:
         yield from charged_rounds(charged.of(run), source, source.keys(ratchet))
 
 

@@ -18,6 +18,7 @@ from tacit.federation.transport import Handler
 MIN_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds before a process that ended is started again
 SECONDS_OF_A_GOOD_START = 60.0
 SECONDS_TO_END = 10.0
+_PYTHON = (sys.executable, "-P", "-m")  # -P: a torch.py in the current folder, perhaps beside a plan, is not imported
 PID = "process.pid"  # in a kit: the number of its running process
 
 
@@ -87,12 +88,12 @@ def say(text: str) -> None:
 
 def server_command(kit: Path) -> list[str]:
     """The command line of the server's process."""
-    return [sys.executable, "-m", __package__ or "", "server", str(kit.absolute())]
+    return [*_PYTHON, __package__ or "", "server", str(kit.absolute())]
 
 
 def site_command(kit: Path, config: Path, opener: str) -> list[str]:
     """The command line of a site's process."""
-    return [sys.executable, "-m", __package__ or "", "site", str(kit.absolute()), opener, str(config.absolute())]
+    return [*_PYTHON, __package__ or "", "site", str(kit.absolute()), opener, str(config.absolute())]
 
 
 def keep_running(command: Sequence[str]) -> int:

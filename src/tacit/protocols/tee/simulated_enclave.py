@@ -153,7 +153,7 @@ def _at_this_time(state: EnclaveClientState) -> EnclaveClientState | None:
 def launch(configuration: Configuration) -> "tuple[subprocess.Popen[bytes], EnclaveConnection]":
     """A simulated enclave in a separate process, without isolation, and the connection to it."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "tacit.cli", "enclave", "serve", "-", "--insecure-simulation"]
+    command = [sys.executable, "-P", "-m", "tacit.cli", "enclave", "serve", "-", "--insecure-simulation"]
     with theirs:
         process = subprocess.Popen(
             [*command, "--descriptor", str(theirs.fileno())], stdin=subprocess.PIPE, pass_fds=(theirs.fileno(),)

@@ -1,0 +1,75 @@
+"""Digests of private data, keyed with a secret that stays with their owner.
+
+Whoever knows all rows but one could try candidates for the last one against a digest without a key, exactly and off
+line, which no ε survives. With the owner's key, equal data still have equal digests, so that a resumed run notices
+other data; without it, a digest says nothing about them. All digests are keyed, those of public data sets too: that a
+task has the name of one does not prove that its samples are public.
+
+The key is one file for all runs of a user, outside of every run directory: `$TACIT_DATA_KEY`, or else
+`$XDG_STATE_HOME/tacit/data.key` (usually `~/.local/state/tacit/data.key`). It is made when it is first needed, and read
+only in the process that was started, never by workers.
+"""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tacit.core import Key, secret_file
+from tacit.errors import StorageError, UserError
+
+VARIABLE = "TACIT_DATA_KEY"
+WHAT = "data key"
+_KEYED = re.compile(r"keyed:([0-9a-f]{8}):[0-9a-f]{32}")
+
+
+def place() -> Path:
+    """The file of the user's key."""
+    configured, base = os.environ.get(VARIABLE), os.environ.get("XDG_STATE_HOME")
+    if configured:
+        return Path(configured).expanduser().absolute()
+    try:
+        folder = Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
+        return folder / "tacit" / "data.key"
+    except RuntimeError as error:
+        raise UserError(
+            f"Expected a home folder for the {WHAT}, the secret with which digests of your data are computed, but this "
+            f"user has none. Set {VARIABLE} to a file of your own; it is made if it does not exist."
+        ) from error
+
+
+def load() -> Key:
+    """The user's key, which is made if there is none."""
+    path = place()
+    try:
+        secret_file.make(path)
+    except StorageError as error:
+        raise StorageError(
+            f"The {WHAT} {path}, the secret with which digests of your data are computed, could not be made. {error} "
+            f"Or set {VARIABLE} to a file in a folder of your own; it is made if it does not exist."
+        ) from error
+    return Key(secret_file.read(path, WHAT))
+
+
+def data_digest(key: Key, *tensors: Tensor) -> str:
+    """`keyed:KEY:DIGEST`: a public name of the key, and 128 bits of keyed BLAKE2b over the tensors.
+
+    Formal guarantees:
+        If BLAKE2b with a key (RFC 7693) is a pseudorandom function, as it was designed to be, nobody without the key
+        can tell digests of two data sets apart or test a candidate. Equal digests with the same key show that the data
+        are equal. Whoever can run Tacit as the owner can test candidates.
+    """
+    found = hashlib.blake2b(key=key.child("data").value, digest_size=16)
+    for tensor in tensors:
+        found.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return f"keyed:{key.digest[:8]}:{found.hexdigest()}"
+
+
+def key_name(digest: str) -> str:
+    """The public name of the key of a digest; empty: it is none with a key."""
+    found = _KEYED.fullmatch(digest)
+    return found[1] if found else ""
