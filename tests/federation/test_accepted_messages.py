@@ -35,6 +35,7 @@ def honest() -> Iterator[Processes]:
         running.start("birch", opener=WATCHED)
         running.start("cedar")
         connect(running)
+        assert "Refused" not in running.output()  # what a federation needs is accepted
         yield running
 
 
@@ -47,6 +48,7 @@ def lawless() -> Iterator[Processes]:
         running.start("birch", opener=WATCHED)
         running.start("cedar", hostile="forwarding")
         connect(running)
+        assert "Refused" not in running.output()  # what a federation needs is accepted
         yield running
 
 
