@@ -534,4 +534,4 @@ def test_runs_on_a_shared_ledger_print_what_all_of_them_have_used(capsys: pytest
     assert main(["run", "geyer", *options, "--seed", "1", "--json"]) == 0
     privacy = json.loads(capsys.readouterr().out)["runs"][0]["privacy"]
     assert (privacy["ledger"]["runs"], privacy["ledger"]["rounds"]) == (2, 4)
-    assert privacy["ledger"]["epsilon"] > privacy["epsilon"]
+    assert privacy["ledger"]["epsilons"]["client"] > privacy["epsilon"]

@@ -1,8 +1,8 @@
 """Start the processes of a federation from one that has imported everything: each has its own process, faster.
 
 `launcher.py FOLDER`, with lines `NAME ARGUMENTS` as JSON on standard input, whenever a process is to be started: those
-of a server or a site, or `run` with those of a run. Writes `NAME.pid`. It ends when standard input does or when it is
-killed, and the processes with it.
+of a server or a site, `run` with those of a run, or `hostile` with those of `hostile.main`. Writes `NAME.pid`. It ends
+when standard input does or when it is killed, and the processes with it.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nvflare.fuel.f3.streaming import stream_utils
 
-from federation import runner
+from federation import hostile, runner
 from tacit.federation.nvflare.__main__ import main
 
 
@@ -45,6 +45,8 @@ def _number_streams_anew() -> None:
 
 def _play(arguments: list[str]) -> int:
     try:
+        if arguments[0] == "hostile":
+            return hostile.main(*arguments[1:])
         return runner.main(*map(Path, arguments[1:])) if arguments[0] == "run" else main(arguments)
     except BaseException:
         sys.excepthook(*sys.exc_info())

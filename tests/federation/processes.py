@@ -41,13 +41,16 @@ class Processes:
         until(file.exists, lambda: f"{name} was not started: {self.output()}")
         return int(file.read_text())
 
-    def start(self, *names: str, opener: str = ECHO, configs: Mapping[str, Path] | None = None) -> None:
-        """Start these, in processes of their own."""
+    def start(
+        self, *names: str, opener: str = ECHO, configs: Mapping[str, Path] | None = None, hostile: str = ""
+    ) -> None:
+        """Start these, in processes of their own; `hostile`: as `hostile.main` does."""
         for name in names:
             kit = self.kit(name)
             config = (configs or {}).get(name, kit)
             command = server_command(kit) if name == SERVER else site_command(kit, config, opener)
-            self._launch(name, command[3:])  # without `python -m package`
+            prefix = ["hostile", hostile] if hostile else []
+            self._launch(name, [*prefix, *command[3:]])  # without `python -m package`
 
     def start_run(self, plan: Path, out: Path) -> None:
         """Start or resume a run in a process of its own, `run`."""

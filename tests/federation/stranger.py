@@ -6,11 +6,13 @@ from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 
 def submit(name: str, kit: str, job: str) -> None:
-    session = new_secure_session(name, kit, timeout=20.0)
+    try:
+        session = new_secure_session(name, kit, timeout=20.0)
+    except Exception as error:
+        sys.stdout.write(f"no answer: {type(error).__name__} {error}\n")
+        return
     try:
         sys.stdout.write(f"accepted {session.submit_job(job)}\n")
-    except Exception as error:
-        sys.stdout.write(f"refused {type(error).__name__} {error}\n")
     finally:
         session.close()
 

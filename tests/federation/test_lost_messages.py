@@ -12,7 +12,8 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 
 from tacit.federation.nvflare import components
-from tacit.federation.nvflare.components import ALIVE, ASK, NvflareTransport, SiteComponent
+from tacit.federation.nvflare.accepted_messages import ALIVE, ASK
+from tacit.federation.nvflare.components import NvflareTransport, SiteComponent
 from tacit.federation.transport import Failure
 
 
@@ -43,11 +44,11 @@ class Engine:
             self.checked += 1
             if self.loses("check"):
                 return self.silence(patience)
-            return {names[0]: self.site._alive(topic, message, ctx)}
+            return {names[0]: self.site._alive(message)}
         assert topic == ASK
         if self.loses("request"):
             return self.silence(patience)
-        reply = self.site._answer(topic, message, ctx)
+        reply = self.site._answer(message)
         return self.silence(patience) if self.loses("reply") else {names[0]: reply}
 
     def loses(self, what: str) -> bool:

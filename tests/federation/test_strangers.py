@@ -10,14 +10,19 @@ import torch
 
 from federation.consortium import MODEL, Consortium, server, transport
 from federation.faulty import DP, Faulty, at, final, refusal, secure
+from tacit.core.client_half import empty_messages, read_broadcast
 from tacit.errors import TooFewClientsError
 from tacit.federation import messages as wire
+from tacit.federation.accepted_plan import fresh_secrets
 from tacit.federation.federation_plan import FederationPlan
-from tacit.federation.messages import HELLO, TRAIN, Answer, Refusal, SiteRequest
+from tacit.federation.messages import EVALUATE, HELLO, TRAIN, Answer, Refusal, SiteRequest
+from tacit.federation.sessions import session_of, training_parameters
 from tacit.federation.site_directory import Directory, new_identity, write_directory
 from tacit.federation.site_service import Site
 from tacit.federation.transport import Failure
 from tacit.privacy.ledger import Ledger
+from tacit.protocols.secagg import secagg_messages
+from tacit.protocols.secagg.secagg_messages import Direction, Phase
 from tacit.runs.training import follow
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind, Part
@@ -45,6 +50,35 @@ def asked(plan: FederationPlan, /, **changes: Any) -> SiteRequest:
     with pytest.raises(TooFewClientsError, match="recorded"):
         next(here.rounds(here.run_plan.simulation.initial_state, 1, here.keys(None)))
     return msgspec.structs.replace(wire.read_request(recorded[0], SiteRequest), **changes)
+
+
+def addressed(site: Site, request: SiteRequest, **changes: Any) -> SiteRequest:
+    """A changed request, with the first request of secure aggregation that an honest server would send with it."""
+    changed = msgspec.structs.replace(request, **changes)
+    plan = site._accepted(request.plan)
+    now = plan.half(fresh_secrets()).round(changed.round, len(changed.cohort))
+    view, _ = read_broadcast(plan.method, parts_of(changed), plan.memory(anew=True), now)
+    like = empty_messages(plan.method, view, plan.layout.shapes, now)
+    session = session_of(plan.plan, changed, TRAIN, training_parameters(plan.plan, like, now))
+    talk = secagg_messages.pack(Phase.ANNOUNCE, Direction.REQUEST, changed.round, site.number, session.context, b"")
+    return msgspec.structs.replace(changed, talk=talk)
+
+
+def parts_of(request: SiteRequest) -> dict[Part, torch.Tensor]:
+    return frames.unpack(request.frame, FrameKind.VIEW).parts
+
+
+def framed(request: SiteRequest, parts: Mapping[Part, torch.Tensor]) -> bytes:
+    """A broadcast of the same round and cohort with these parts."""
+    return frames.pack(FrameKind.VIEW, request.round, parts, len(request.cohort))
+
+
+def charges(consortium: Consortium, name: str = "site-0") -> int:
+    path = consortium.home(name) / "state" / "ledger.db"
+    if not path.exists():
+        return 0
+    with Ledger.open(path) as ledger:
+        return ledger.accounting.rounds
 
 
 def refused(site: Site, request: SiteRequest, verb: str = TRAIN) -> Refusal:
@@ -114,15 +148,16 @@ def test_the_site_s_own_budget_ends_a_plan_whatever_the_server_says(tmp_path: Pa
         tmp_path, "fl-std-dp", args={**DP, "rounds": 3}, policy={"epsilon": 2.0}, public="acme:public"
     )
     request, site = asked(plan), consortium.site("site-0")
+    assert addressed(site, request) == request
     answers = []
     for attempt in range(1, 8):
-        reply = site.handle(TRAIN, wire.pack(msgspec.structs.replace(request, attempt=attempt)))
+        reply = site.handle(TRAIN, wire.pack(addressed(site, request, attempt=attempt)))
         answers.append(msgspec.msgpack.decode(reply, type=Answer | Refusal))
     over = [answer for answer in answers if isinstance(answer, Refusal) and answer.code == "budget"]
     assert len(over) >= 2
     assert answers[-len(over) :] == over
     with Ledger.open(consortium.home("site-0") / "state" / "ledger.db") as ledger:
-        assert ledger.accounting.rounds == len(answers) - len(over)
+        assert ledger.accounting.rounds == len(answers) - len(over) > 0
         assert ledger.accounting.epsilon(1e-5) <= 2.0
 
 
@@ -162,6 +197,72 @@ def test_a_request_that_no_honest_server_sends_is_refused_before_anything_is_cha
     site = consortium.site("site-0")
     assert refused(site, asked(plan, **changes)).code == code
     assert site._plans == {} or not site._plans[plan.digest].progress.answers
+
+
+GARBAGE: dict[str, Callable[[SiteRequest], dict[str, Any]]] = {
+    "no request of the protocol": lambda _: {"talk": b"anything"},
+    "one that is too long": lambda _: {"talk": bytes(1 << 20)},
+    "one that was cut": lambda asked: {"talk": asked.talk[:-1]},
+    "one of another attempt": lambda asked: {"attempt": asked.attempt + 1},
+    "one of another cohort": lambda asked: {"cohort": asked.cohort[:4], "frame": _other_cohort(asked)},
+    "no model": lambda asked: {"frame": framed(asked, {})},
+    "a short model": lambda asked: {"frame": _with(asked, Part.WEIGHTS, torch.zeros(130))},
+    "another type of number": lambda asked: {"frame": _with(asked, Part.WEIGHTS, torch.zeros(131).double())},
+    "a model that is not finite": lambda asked: {"frame": _with(asked, Part.WEIGHTS, torch.full((131,), torch.nan))},
+    "no clipping bound": lambda asked: {"frame": _without(asked, Part.BOUND)},
+    "a clipping bound of zero": lambda asked: {"frame": _with(asked, Part.BOUND, torch.zeros(1).double())},
+    "a part of a message": lambda asked: {"frame": _with(asked, Part.ROW, torch.zeros(131))},
+    "a broadcast that is too long": lambda asked: {"frame": _with(asked, Part.ROW, torch.zeros(100_000))},
+    "another once": lambda _: {"first": bytes(100_000), "first_digest": wire.digest_of(bytes(100_000))},
+}
+
+
+def _other_cohort(asked: SiteRequest) -> bytes:
+    return frames.pack(FrameKind.VIEW, asked.round, parts_of(asked), 4)
+
+
+def _with(asked: SiteRequest, part: Part, values: torch.Tensor) -> bytes:
+    return framed(asked, {**parts_of(asked), part: values})
+
+
+def _without(asked: SiteRequest, part: Part) -> bytes:
+    return framed(asked, {each: values for each, values in parts_of(asked).items() if each is not part})
+
+
+def test_garbage_costs_a_site_nothing_and_leaves_its_attempts_and_its_conversation(tmp_path: Path) -> None:
+    """Not a charge, not an attempt, and not the conversation that the site is in."""
+    policy = {"epsilon": 50.0, "least_cohort": 3}
+    consortium, plan = at(tmp_path, "fl-std-dp", args={**DP, "rounds": 3}, policy=policy, public="acme:public")
+    request, site = asked(plan), consortium.site("site-0")
+    assert parts_of(request).keys() == {Part.WEIGHTS, Part.BOUND}
+    reply = site.handle(TRAIN, wire.pack(request))
+    assert isinstance(msgspec.msgpack.decode(reply, type=Answer | Refusal), Answer)
+    here = site._plans[plan.digest]
+    progress, talking = here.progress, (here.folder / "conversation").read_bytes()
+    assert charges(consortium) == 1
+    later = addressed(site, request, attempt=2)
+    for name, change in GARBAGE.items():
+        found = refused(site, msgspec.structs.replace(later, **change(later)))
+        assert found.code in ("malformed", "protocol"), (name, found)
+    assert charges(consortium) == 1
+    assert here.progress == progress
+    assert (here.folder / "conversation").read_bytes() == talking
+    reply = site.handle(TRAIN, wire.pack(later))  # the same attempt, asked for as it should be
+    assert isinstance(msgspec.msgpack.decode(reply, type=Answer | Refusal), Answer)
+    assert charges(consortium) == 2
+    assert refused(site, later).code == "replay"
+
+
+def test_garbage_does_not_use_up_evaluations(tmp_path: Path) -> None:
+    consortium = Consortium.at(tmp_path, held_out=0.4)
+    plan = consortium.plan("fl-std", args={"cohort": 5, "channel": "SecureSum()"}, evaluate_every=1)
+    consortium.accept(plan)
+    request, site = asked(plan), consortium.site("site-0")
+    assert refused(site, request, EVALUATE).code == "protocol"  # its `talk` is that of training
+    for name in ("no request of the protocol", "no model"):
+        found = refused(site, msgspec.structs.replace(request, **GARBAGE[name](request)), EVALUATE)
+        assert found.code in ("malformed", "protocol"), found
+    assert not site._plans[plan.digest].progress.answers
 
 
 def test_what_is_sent_once_cannot_replace_one_site_s_model(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from tacit.core.keys import ClientKeys, Key
 from tacit.core.method import Method
+from tacit.core.rows import DenseRows
 from tacit.core.state import ClientMemory, ClientRound, Messages, Round, View, decoded_part
-from tacit.core.wave import Wave
+from tacit.core.wave import EmptyWave, Shapes, Wave
 from tacit.errors import WireError
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind, Part, Parts
@@ -37,6 +38,22 @@ def make_messages(method: Method, view: View, data: Wave, now: ClientRound) -> M
     samples = data.samples if method.weighted else None
     messages = method.mechanism.at_client(Messages(data.clients, rows, samples), view, data, now)
     return method.channel.send(messages, now)
+
+
+def empty_messages(method: Method, view: View, shapes: Shapes, now: Round) -> Messages:
+    """The form of the messages for this view, without any: length, number type and grid follow from the broadcast.
+
+    No client's data and no key are used. Raises `WireError` if the mechanism misses something in the broadcast.
+    """
+    data = EmptyWave(shapes)
+    rows = method.codec.encode(DenseRows(view.weights.new_zeros(0, view.weights.shape[-1])), view, now)
+    samples = data.samples if method.weighted else None
+    at_client = ClientRound(now.index, now.population, now.expected_cohort, now.cohort, now.shared, _NO_KEYS)
+    messages = method.mechanism.at_client(Messages(data.clients, rows, samples), view, data, at_client)
+    return method.channel.send(messages, at_client)
+
+
+_NO_KEYS = ClientKeys(Key(bytes(32)))  # where no client draws
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tacit.core.client_half import read_broadcast
+from tacit.core.client_half import empty_messages, read_broadcast
 from tacit.core.interfaces import CalibratedCodec, Channel, Conversation, DeclaresNoise
-from tacit.core.keys import ClientKeys, Key
 from tacit.core.method import Method
 from tacit.core.rows import DenseRows, Rows
 from tacit.core.state import (
     Broadcast,
     ClientMemory,
-    ClientRound,
     Messages,
     Round,
     ServerRound,
@@ -42,7 +40,7 @@ from tacit.core.state import (
     WaveReport,
 )
 from tacit.core.surplus import Surplus
-from tacit.core.wave import EmptyWave, Wave
+from tacit.core.wave import Wave
 from tacit.errors import ProtocolError, PublicDataError, UserError, WireError
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind
@@ -120,12 +118,7 @@ def client_view(method: Method, sent: Broadcast, state: State, now: Round) -> Vi
 
 def no_messages(method: Method, sent: Broadcast, state: State, now: Round) -> Messages:
     """The form of this round's messages, without any: length, number type and grid follow from the broadcast."""
-    view, data = client_view(method, sent, state, now), EmptyWave(state.shapes)
-    rows = method.codec.encode(DenseRows(state.weights.new_zeros(0, state.dim)), view, now)
-    samples = data.samples if method.weighted else None
-    at_client = ClientRound(now.index, now.population, now.expected_cohort, now.cohort, now.shared, _NO_KEYS)
-    messages = method.mechanism.at_client(Messages(data.clients, rows, samples), view, data, at_client)
-    return method.channel.send(messages, at_client)
+    return empty_messages(method, client_view(method, sent, state, now), state.shapes, now)
 
 
 def read_messages(
@@ -224,6 +217,3 @@ def server_side(method: Method, state: State, messages: Messages, now: ServerRou
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)
         return finish_round(method, conversation, state, total, now)
-
-
-_NO_KEYS = ClientKeys(Key(bytes(32)))  # where no client draws

@@ -110,10 +110,11 @@ class AcceptedPlan:
 
     @cached_property
     def initial_weights(self) -> Tensor:
-        return initial_weights(make_model(self.task, self.plan.seed), self.task, self.plan.seed, self._models)
+        return initial_weights(make_model(self.task, self.plan.seed), self.task, self.plan.seed, self.models)
 
     @property
-    def _models(self) -> int:
+    def models(self) -> int:
+        """How many hypotheses the method trains."""
         return self.method.aggregator.models
 
     def half(self, keys: ClientKeys) -> ClientHalf:
@@ -132,7 +133,7 @@ class AcceptedPlan:
         """What the client keeps from round to round; `anew`: what is sent only once is sent again."""
         path = self.folder / "memory"
         if path.exists() and not anew:
-            return ClientMemory.read(files.read(path, limit=frames.LIMIT), self._models)
+            return ClientMemory.read(files.read(path, limit=frames.LIMIT), self.models)
         return self.half(fresh_secrets()).join(self.initial_weights)
 
     def keep(self, memory: ClientMemory) -> None:

@@ -300,8 +300,7 @@ class FederationServer:
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, _: Conversation
     ) -> RoundOutcome:
         traffic = SiteBytes()
-        tolerated = None if like.surplus is None else like.surplus.tolerated
-        parameters = training_parameters(self.plan, like.rows.dim, now, tolerated)
+        parameters = training_parameters(self.plan, like, now)
         outcome = self.sites.aggregate(TRAIN, asked, parameters, traffic)
         channel = self.method.channel
         assert isinstance(channel, SecureSum)

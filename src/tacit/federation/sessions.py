@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tacit.core import Round
+from tacit.core import Messages, Round
 from tacit.federation import messages as wire
 from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.messages import SiteRequest
@@ -29,9 +29,10 @@ def session_of(plan: FederationPlan, asked: SiteRequest, verb: str, parameters: 
     )
 
 
-def training_parameters(plan: FederationPlan, dim: int, now: Round, tolerated: int | None) -> Parameters:
-    """Of the sum of a round's messages; it never has fewer of them than the plan's `least_cohort`."""
-    return _with_least(plan, _channel(plan).parameters(dim, now, tolerated))
+def training_parameters(plan: FederationPlan, like: Messages, now: Round) -> Parameters:
+    """Of the sum of messages of this form; it never has fewer of them than the plan's `least_cohort`."""
+    tolerated = None if like.surplus is None else like.surplus.tolerated
+    return _with_least(plan, _channel(plan).parameters(like.rows.dim, now, tolerated))
 
 
 def evaluation_parameters(plan: FederationPlan, cohort: int) -> Parameters:

@@ -3,11 +3,13 @@
 `Site.handle(verb, request)` maps bytes to bytes and never raises for what came from outside: what is not safe to answer
 becomes a signed refusal. A round at a site::
 
-    read ─► is the plan accepted, within the policy, and this attempt new? ─► note the attempt (durable)
-         ─► charge the site's own ledger (durable) ─► train, with fresh secrets ─► store the state (durable) ─► answer
+    read ─► is the plan accepted and within the policy, and does the whole request fit it? ─► is this attempt new?
+         ─► note the attempt (durable) ─► charge the site's own ledger (durable) ─► train, with fresh secrets
+         ─► store the state (durable) ─► answer
 
-A crash anywhere leaves an attempt that can never be answered again. The server then starts another one, which is
-charged again and draws fresh noise: of what was lost, nothing was sent.
+A request that does not fit is refused before it is noted or charged: nothing was drawn for it, so that the same attempt
+may still be asked for properly. A crash anywhere later leaves an attempt that can never be answered again. The server
+then starts another one, which is charged again and draws fresh noise: of what was lost, nothing was sent.
 """
 
 import secrets
@@ -19,8 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tacit.core import ClientMemory, ClientRound, Messages
-from tacit.core.client_half import read_broadcast
+from tacit.core import ClientMemory, ClientRound, Messages, View
+from tacit.core.client_half import empty_messages, read_broadcast
 from tacit.core.prices import Release, max_participations
 from tacit.core.server_half import reject_unusable
 from tacit.engine.worker import single_thread
@@ -36,9 +38,13 @@ from tacit.federation.site_data import SiteData
 from tacit.federation.site_files import SiteFiles, read_site
 from tacit.pieces.channels import Enclave, SecureSum
 from tacit.pieces.channels.secure_sum import THREAT_MODELS
-from tacit.protocols.secagg import Parameters, SecaggClientState, SecaggPolicy, Vector, answer, join_round, set_vector
+from tacit.protocols import crypto
+from tacit.protocols.secagg import Parameters, SecaggClientState, SecaggPolicy, answer, join_round, set_vector
 from tacit.wire import frames
-from tacit.wire.frames import Frame, FrameKind
+from tacit.wire.frames import FrameKind, Part, Parts
+
+_BROADCAST = {Part.WEIGHTS, Part.VALUES, Part.MASK, Part.BOUND}
+BYTES_PER_WEIGHT, SLACK = 16, 1 << 16  # of a broadcast at most: a number and its place, and everything else
 
 
 class Site:
@@ -114,15 +120,13 @@ class Site:
 
     def _train(self, asked: SiteRequest) -> bytes:
         plan = self._accepted(asked.plan)
-        frame = self._check(plan, asked, TRAIN)
-        if isinstance(plan.method.channel, Enclave):
-            self._member(plan).check(asked)
+        parts = self._check(plan, asked, TRAIN)
+        self._check_fits(plan, asked, parts)
         progress = self._begin(plan, asked, TRAIN)
         keys = self._secrets()
         half = plan.half(keys)
         now = half.round(asked.round, len(asked.cohort), asked.attempt - 1)
         self._charge(plan, asked, now)
-        parts = {**frame.parts, **_first_parts(asked)}
         with single_thread():
             found, memory = half.messages(parts, plan.wave, plan.memory(anew=bool(asked.first)), now)
         self._keep(plan, progress, asked, memory)
@@ -133,10 +137,10 @@ class Site:
             return self._member(plan).upload(plan.method, found, asked, now)
         if not isinstance(channel, SecureSum):
             return channel.message_format.pack(found, 0, now)
-        tolerated = None if found.surplus is None else found.surplus.tolerated
-        parameters = training_parameters(plan.plan, found.rows.dim, now, tolerated)
+        parameters = training_parameters(plan.plan, found, now)
         seed = found.surplus.seeds[0].value if found.surplus is not None and parameters.surplus else b""
-        return self._join(plan, asked, TRAIN, parameters, channel.message_format.integers(found, 0), seed)
+        state = set_vector(self._join(plan, asked, TRAIN, parameters, seed), channel.message_format.integers(found, 0))
+        return self._step(plan, asked.session(TRAIN), state, asked.talk)
 
     def _evaluate(self, asked: SiteRequest) -> bytes:
         plan = self._accepted(asked.plan)
@@ -145,21 +149,22 @@ class Site:
             raise RefusedError("policy", "This site does not send metrics through this channel.")
         if plan.data.held_out is None:
             raise RefusedError("policy", "This site holds no samples out.")
-        frame = self._check(plan, asked, EVALUATE)
+        view = _read(plan, asked, self._check(plan, asked, EVALUATE))
+        parameters = evaluation_parameters(plan.plan, len(asked.cohort)) if isinstance(channel, SecureSum) else None
+        if parameters is not None:
+            answer(self._join(plan, asked, EVALUATE, parameters, b""), asked.talk)  # else it is refused here
         self._begin(plan, asked, EVALUATE)
-        now = plan.half(fresh_secrets()).round(asked.round, len(asked.cohort))
-        parts, memory = {**frame.parts, **_first_parts(asked)}, plan.memory(anew=bool(asked.first))
-        view, _ = read_broadcast(plan.method, parts, memory, now)
         vector = plan.evaluate(view.weights, plan.data.held_out).to_vector()
         self.journal.append("evaluated", plan=asked.plan.hex(), round=asked.round, attempt=asked.attempt)
-        if not isinstance(channel, SecureSum):
+        if parameters is None:
             return metrics.pack_vector(vector)
-        return self._join(plan, asked, EVALUATE, evaluation_parameters(plan.plan, len(asked.cohort)), vector, b"")
+        state = set_vector(self._join(plan, asked, EVALUATE, parameters, b""), vector)
+        return self._step(plan, asked.session(EVALUATE), state, asked.talk)
 
     def _join(
-        self, plan: AcceptedPlan, asked: SiteRequest, verb: str, parameters: Parameters, vector: Vector, seed: bytes
-    ) -> bytes:
-        """Join secure aggregation with this vector, and answer its first request."""
+        self, plan: AcceptedPlan, asked: SiteRequest, verb: str, parameters: Parameters, seed: bytes
+    ) -> SecaggClientState:
+        """Join secure aggregation, with fresh secrets; the vector follows."""
         channel, least = plan.method.channel, self.files.allow.least_cohort
         assert isinstance(channel, SecureSum)
         policy = SecaggPolicy(
@@ -169,7 +174,7 @@ class Site:
             min_survivors=max(least, SecaggPolicy().min_survivors),
         )
         known = {number: self.files.directory.by_number[number] for number in asked.cohort}
-        state = join_round(
+        return join_round(
             session_of(plan.plan, asked, verb, parameters),
             self.number,
             policy,
@@ -177,7 +182,6 @@ class Site:
             directory=known,
             noise_seed=seed,
         )
-        return self._step(plan, asked.session(verb), set_vector(state, vector), asked.talk)
 
     def _talk(self, talk: wire.Talk) -> bytes:
         plan = self._accepted(talk.plan)
@@ -233,8 +237,8 @@ class Site:
             self._plans[digest] = AcceptedPlan(self.files, plan, self.data)
         return self._plans[digest]
 
-    def _check(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> Frame:
-        """The broadcast, if the request is one that an honest server would send now."""
+    def _check(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> Parts:
+        """The broadcast's parts, if the request is one that an honest server would send now."""
         cohort, least = asked.cohort, max(self.files.allow.least_cohort, plan.plan.least_cohort)
         if list(cohort) != sorted(set(cohort)) or cohort[-1] >= plan.plan.population or self.number not in cohort:
             raise RefusedError("malformed", "Expected a cohort of enrolled sites that includes this one.")
@@ -243,8 +247,9 @@ class Site:
         last = plan.method.rounds - (verb == TRAIN)  # an evaluation follows the last round
         if asked.round > last:
             raise RefusedError("policy", f"The plan has {plan.method.rounds} rounds, got round {asked.round + 1}.")
-        frame = frames.unpack(asked.frame, FrameKind.VIEW)
-        if frame.parts.keys() & _first_parts(asked).keys():  # else it could replace one site's model
+        _check_size(plan, asked)
+        frame, first = frames.unpack(asked.frame, FrameKind.VIEW), _first_parts(asked)
+        if frame.parts.keys() & first.keys():  # else it could replace one site's model
             raise RefusedError("malformed", "What is sent once must not replace what is sent in every round.")
         if (frame.round, frame.cohort) != (asked.round, len(cohort)):
             raise RefusedError("malformed", "The broadcast is of another round or cohort than the request.")
@@ -255,7 +260,19 @@ class Site:
         channel = plan.method.channel
         if bool(asked.talk) != (isinstance(channel, SecureSum) or (isinstance(channel, Enclave) and verb == TRAIN)):
             raise RefusedError("malformed", "Expected the first request of the plan's channel.")
-        return frame
+        return {**frame.parts, **first}
+
+    def _check_fits(self, plan: AcceptedPlan, asked: SiteRequest, parts: Parts) -> None:
+        """Raise unless the site could answer this: nothing is noted, charged or drawn, and no data are looked at."""
+        now = plan.half(fresh_secrets()).round(asked.round, len(asked.cohort))
+        like = empty_messages(plan.method, _read(plan, asked, parts), plan.layout.shapes, now)
+        channel = plan.method.channel
+        if isinstance(channel, Enclave):
+            self._member(plan).check(asked)
+        if isinstance(channel, SecureSum):
+            parameters = training_parameters(plan.plan, like, now)
+            seed = bytes(crypto.KEY) if parameters.surplus else b""
+            answer(self._join(plan, asked, TRAIN, parameters, seed), asked.talk)  # the reply goes nowhere
 
     def _begin(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> SiteProgress:
         """Note the attempt, durably, so that it is never answered again, and leave the conversation before it."""
@@ -302,11 +319,31 @@ class Site:
             raise RefusedError("training", "The update is not finite, or longer than the method accepts.")
 
 
+def _read(plan: AcceptedPlan, asked: SiteRequest, parts: Parts) -> View:
+    """What the site makes of a broadcast; raises `WireError` unless it is one of the plan's method."""
+    if other := parts.keys() - _BROADCAST:
+        names = ", ".join(sorted(part.name for part in other))
+        raise WireError(f"Expected a broadcast, got parts that no server sends: {names}.")
+    now = plan.half(fresh_secrets()).round(asked.round, len(asked.cohort))
+    view, _ = read_broadcast(plan.method, parts, plan.memory(anew=bool(asked.first)), now)
+    if not bool(view.weights.isfinite().all()):
+        raise WireError("Expected a model of finite numbers in the broadcast.")
+    return view
+
+
+def _check_size(plan: AcceptedPlan, asked: SiteRequest) -> None:
+    """Refuse a broadcast that is longer than any of the plan's models, before it is unpacked."""
+    most = SLACK + BYTES_PER_WEIGHT * plan.models * plan.layout.dim
+    for sent in (asked.frame, asked.first):
+        if len(sent) > most:
+            raise RefusedError("malformed", f"Expected a broadcast of at most {most} bytes, got {len(sent)}.")
+
+
 def _round_of(asked: SiteRequest) -> dict[str, Any]:
     return {"plan": asked.plan.hex(), "round": asked.round + 1, "attempt": asked.attempt}
 
 
-def _first_parts(asked: SiteRequest) -> Any:
+def _first_parts(asked: SiteRequest) -> Parts:
     return frames.unpack(asked.first, FrameKind.VIEW).parts if asked.first else {}
 
 

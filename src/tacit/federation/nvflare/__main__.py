@@ -15,7 +15,7 @@ from nvflare.private.fed.app.client import client_train
 from nvflare.private.fed.app.server import server_train
 
 from tacit.errors import TacitError
-from tacit.federation.nvflare import kits, process
+from tacit.federation.nvflare import accepted_messages, kits, process
 from tacit.federation.relay import SOCKET
 
 
@@ -27,6 +27,7 @@ def main(line: list[str]) -> int:
     os.umask(0o077)
     logging.captureWarnings(True)
     try:
+        accepted_messages.accept_only(accepted_messages.AT_SERVER if kind == "server" else accepted_messages.AT_SITE)
         process.claim(folder)
         process.host(folder / SOCKET if kind == "server" else process.OneThread(rest[0], Path(rest[1])))
     except TacitError as error:  # a mistake in the site's files

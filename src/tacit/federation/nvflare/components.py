@@ -26,13 +26,16 @@ from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
+from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellReturnCode
+from nvflare.fuel.f3.message import Message
+from nvflare.private.defs import new_cell_message
 
 from tacit.federation.nvflare import process
+from tacit.federation.nvflare.accepted_messages import ALIVE, ASK, SERVER, Refusals
 from tacit.federation.relay import Relay
 from tacit.federation.transport import Failure, FailureReason
 
-ASK = "tacit.ask"
-ALIVE = "tacit.alive"
 SECONDS_BETWEEN_CHECKS = 1.0
 SECONDS_OF_A_CHECK = 5.0
 SECONDS_TO_BE_ALIVE = (2.0, 4.0, 8.0, 16.0)  # of one check after the other: short ones first, as messages can be lost
@@ -41,6 +44,7 @@ SECONDS_TO_TRAVEL = 10.0  # of a small message at most; after that it is lost
 SLOWEST = 100_000.0  # bytes per second: how much longer a large one may take
 MAX_THREADS = 256
 TOKEN = 16  # bytes of a random number
+MAX_VERB = 20  # characters; every one that a site knows has fewer
 _SILENT = Failure("late", "It does not answer.")
 _REASONS: dict[str, FailureReason] = {ReturnCode.TIMEOUT: "late", ReturnCode.COMMUNICATION_ERROR: "absent"}
 
@@ -57,13 +61,15 @@ class ServerComponent(FLComponent):  # type: ignore[misc]
 
 
 class SiteComponent(FLComponent):  # type: ignore[misc]
-    """In a site's process: gives each request to the site's handler.
+    """In a site's process: gives each request of the server, and of nobody else, to the site's handler.
 
     What goes wrong is told to the site's operator, and to the server only that it did: an error's text may be private.
+    It is called by NVFLARE's cell, as handlers of auxiliary messages are not told who has sent them.
     """
 
     def __init__(self) -> None:
         FLComponent.__init__(self)
+        self._refusals = Refusals()
         self._process = secrets.token_bytes(TOKEN)  # another one after a restart
         self._lock = threading.Lock()
         self._working = b""  # the number of the request that is handled now
@@ -73,23 +79,37 @@ class SiteComponent(FLComponent):  # type: ignore[misc]
         """Answer as soon as this site is registered."""
         if event_type == EventType.SYSTEM_START:
             self._handle = process.hosted_site()
-            engine = fl_ctx.get_engine()
-            engine.register_aux_message_handler(ASK, self._answer)
-            engine.register_aux_message_handler(ALIVE, self._alive)
+            cell, channel = fl_ctx.get_engine().get_cell(), CellChannel.AUX_COMMUNICATION
+            cell.register_request_cb(channel=channel, topic=ASK, cb=self._from_server(self._answer))
+            cell.register_request_cb(channel=channel, topic=ALIVE, cb=self._from_server(self._alive))
             process.say(f"Connected to the server as {fl_ctx.get_identity_name()}.")
 
-    def _alive(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+    def _from_server(self, act: Callable[[Shareable], Shareable]) -> Callable[[Message], Message]:
+        """Act on requests of the server; those of anybody else are refused, whatever they hold."""
+
+        def checked(message: Message) -> Message:
+            origin, request = message.get_header(MessageHeaderKey.ORIGIN), message.payload
+            if origin != SERVER:
+                self._refusals.report("another site", f"a request of {str(origin)[:60]!r}: only the server asks.")
+                reply = make_reply(ReturnCode.UNAUTHENTICATED)
+            else:
+                reply = act(request) if isinstance(request, Shareable) else make_reply(ReturnCode.BAD_REQUEST_DATA)
+            return new_cell_message({MessageHeaderKey.RETURN_CODE: CellReturnCode.OK}, reply)
+
+        return checked
+
+    def _alive(self, request: Shareable) -> Shareable:
         number = request.get("data")
         answered = len(self._last[1]) if number == self._last[0] else 0
         return _packed(_Look(self._process, number == self._working, answered).to_bytes())
 
-    def _answer(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+    def _answer(self, request: Shareable) -> Shareable:
         verb, data, number = request.get("verb"), request.get("data"), request.get("number")
         if not isinstance(verb, str) or not isinstance(data, bytes) or not isinstance(number, bytes):
-            process.say("A request was refused: it is not a verb, bytes and a number.")
+            self._refusals.report(SERVER, "it is not a verb, bytes and a number.")
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
         with self._lock:
-            return self._answer_once(verb, data, number)
+            return self._answer_once(verb[:MAX_VERB], data, number)
 
     def _answer_once(self, verb: str, data: bytes, number: bytes) -> Shareable:
         if number == self._last[0]:

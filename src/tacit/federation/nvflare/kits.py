@@ -1,8 +1,8 @@
 """Certificates and start-up kits, by NVFLARE's provisioning, and then hardened.
 
-Hardened means: nobody has a permission, so that no job, no command and no shell reaches server or sites; no class may
-be named by a job; sites have nothing that launches one and stream no logs; storage lies in the kit; folders are
-private. What remains is what the federation needs: TLS with a certificate for each party, and messages.
+Hardened means: no class may be named by a job; sites have nothing that launches one and stream no logs; storage lies in
+the kit; folders are private; and no role has a permission. Permissions alone keep nobody out, because NVFLARE looks at
+them only if a request asks it to: `accepted_messages` decides what reaches server and sites.
 """
 
 import json

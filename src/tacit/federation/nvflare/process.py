@@ -18,6 +18,7 @@ from tacit.federation.transport import Handler
 MIN_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds before a process that ended is started again
 SECONDS_OF_A_GOOD_START = 60.0
 SECONDS_TO_END = 10.0
+MAX_TEXT = 1000  # characters of a line for people
 _PYTHON = (sys.executable, "-P", "-m")  # -P: a torch.py in the current folder, perhaps beside a plan, is not imported
 PID = "process.pid"  # in a kit: the number of its running process
 
@@ -82,8 +83,14 @@ def _locked(file: int) -> bool:
 
 
 def say(text: str) -> None:
-    """One line with the time, for people."""
-    print(f"{datetime.now():%Y-%m-%d %H:%M:%S}  {text}", flush=True)  # noqa: T201
+    """One line with the time, for people, whatever the text holds: parts of it come from other parties."""
+    line = f"{datetime.now():%Y-%m-%d %H:%M:%S}  {_one_line(text)}\n"
+    print(line, end="", flush=True)  # noqa: T201, in one piece: several threads write
+
+
+def _one_line(text: str) -> str:
+    cut = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} …"
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
 
 
 def server_command(kit: Path) -> list[str]:
