@@ -92,7 +92,7 @@ def test_settings_are_spread_over_their_range_and_not_at_its_ends(name: str, end
 def test_the_best_on_the_validation_part_is_chosen_and_what_diverged_is_not(tmp_path: Path) -> None:
     tuning, one = script("frontier/tuning.py"), contender("one", "length")
     problem, file = tuning.PROBLEMS["covid-mx"], script("trials.py").TrialFile.open(tmp_path / "trials.json")
-    made = tuning.Results(problem, file, file, 3)
+    made = tuning.Results(problem, file, file, 3, seeds=4)
     trials = one.tuning(1.0, 3, problem)
     results: list[dict[str, float]] = [{"auroc": 0.6}, {"auroc": 0.7}, {"diverged": 1.0}]
     for trial, result in zip(trials[:2], results[:2], strict=True):
@@ -101,8 +101,9 @@ def test_the_best_on_the_validation_part_is_chosen_and_what_diverged_is_not(tmp_
     file.measure(trials[2], lambda: results[2])
     best = made.chosen(one, 1.0)
     assert best == trials[1]
-    assert {trial.part for trial in tuning.finals(best)} == {"test"}
-    assert best.seed not in {trial.seed for trial in tuning.finals(best)}
+    assert {trial.part for trial in tuning.finals(best, 4)} == {"test"}
+    assert [trial.seed for trial in tuning.finals(best, 4)] == [0, 1, 2, 3]
+    assert best.seed not in {trial.seed for trial in tuning.finals(best, 99)}
 
 
 def test_a_large_problem_has_the_settings_that_a_small_one_has_chosen(tmp_path: Path) -> None:
@@ -116,6 +117,7 @@ def test_a_large_problem_has_the_settings_that_a_small_one_has_chosen(tmp_path: 
     best = results.chosen(one, 1.0)
     assert best == one.tuning(1.0, 2, large)[0]
     assert results.cells([one], [1.0]) == []
-    own.measure(tuning.finals(best)[0], lambda: {"accuracy": 0.9})
+    own.measure(tuning.finals(best, 3)[0], lambda: {"accuracy": 0.9})
     (cell,) = results.cells([one], [1.0])
-    assert (cell.values, cell.settings) == ((0.9,), dict(best.settings))
+    assert (cell.values, cell.settings) == ({0: 0.9}, dict(best.settings))
+    assert results.progress([(one, 1.0)]) == script("trials.py").Progress(done=1, left=2)
