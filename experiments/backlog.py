@@ -211,3 +211,5 @@ if __name__ == "__main__":
         sys.exit(main())
     except TacitError as problem:
         sys.exit(str(problem))
+    except BrokenPipeError:  # the reader of the status has closed it
+        sys.stdout = None

@@ -11,6 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+
+import tacit
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -62,6 +65,32 @@ def test_trials_of_two_processes_are_kept(tmp_path: Path) -> None:
     other.measure(Roll(2), lambda: {"value": 2.0})
     assert sorted(each["value"] for each in json.loads(path.read_text()).values()) == [1.0, 2.0]
     assert other.get(Roll(1)) == {"value": 1.0}
+
+
+def test_an_interrupted_trial_goes_on_with_its_next_round(tmp_path: Path) -> None:
+    trials = script("trials.py")
+    method, task = tacit.methods.fedavg(rounds=4, cohort=3), tacit.tasks.make_task("synthetic", clients=6)
+    file = trials.TrialFile.open(tmp_path / "rolls.json", tmp_path / "runs")
+    place = file.place(Roll(1))
+    options: dict[str, Any] = {"seed": 0, "workers": 1, "evaluate_every": 4, "noise": "seeded"}
+    begun = tacit.train(method, task, out=place, on_round=lambda state, _: state.round == 2, **options)
+    assert begun.state.round == 2
+
+    def go_on() -> dict[str, float]:
+        whole, run = tacit.train(method, task, **options), trials.train(method, task, 0, place, noise="seeded")
+        assert run.history[:2] == begun.history
+        assert torch.equal(run.state.weights, whole.state.weights)
+        return dict(run.metrics)
+
+    file.measure(Roll(1), go_on)
+    assert not place.exists(), "it is kept only until there is a result"
+
+
+def test_methods_are_compared_over_the_seeds_that_both_have() -> None:
+    tuning = script("frontier/tuning.py")
+    one, other = ({0: 0.5, 2: 0.7}, {1: 0.9, 2: 0.4, 3: 0.1})
+    cells = [tuning.Cell(name, 1.0, {}, values, ()) for name, values in (("one", one), ("other", other))]
+    assert tuning.differences(cells, "one").splitlines()[-1] == "| other | 0.3 |"
 
 
 def contender(name: str, *tuned: str) -> Any:
