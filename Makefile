@@ -4,6 +4,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The backlog of experiments pauses while a command after this runs. Tests and benchmarks pause it themselves.
+BUSY := $(BIN)/python experiments/busy.py
 
 .PHONY: help demo test campaign lint docs bench
 
@@ -24,13 +26,13 @@ campaign: $(READY)  ## run the test suite with every command of the documents an
 		TACIT_AUDIT_RUNS=200 TACIT_SAMPLES=10000000 TACIT_IMAGES=20 TACIT_LONG=1 TACIT_KILLS=20 $(BIN)/python -m pytest -q -n auto
 
 lint: $(READY)  ## check style, types and the direction of imports
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BUSY) $(BIN)/ruff check
+	$(BUSY) $(BIN)/ruff format --check
+	$(BUSY) $(BIN)/mypy
+	$(BUSY) $(BIN)/lint-imports
 
 docs: $(READY)  ## build the site into build/site; open build/site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BUSY) $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)  ## measure speed and memory, compared with other frameworks
 	$(BIN)/python benchmarks/run.py

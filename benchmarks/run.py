@@ -16,6 +16,9 @@ from reporting import positive_integer, record, save, table
 from runner import FRAMEWORKS, PATIENCE, Framework, FrameworkError, Result, Settings, another_tree, measure, running
 from workloads import DEFAULT, WORKLOADS
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from experiments.busy import holding
+
 LATEST = Path(__file__).resolve().parent / "results" / "latest.json"
 TOLERANCE = 1e-3  # of the L2 norm; Flower averages weights in float32, and an update is small compared with them
 
@@ -90,8 +93,14 @@ def update_of(framework: Framework, workload: str, workers: int) -> Tensor:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Create the environments, then check or measure; the exit status."""
+    """Create the environments, then check or measure, while the backlog of experiments pauses; the exit status."""
     args = arguments(argv)
+    with holding():
+        return benchmark(args)
+
+
+def benchmark(args: argparse.Namespace) -> int:
+    """What the command line asks for."""
     workloads = chosen(args.workloads, WORKLOADS, "workload")
     frameworks = [FRAMEWORKS[name] for name in chosen(args.frameworks, FRAMEWORKS, "framework")]
     frameworks += [] if args.before is None else [another_tree(args.before)]

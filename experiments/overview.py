@@ -50,6 +50,8 @@ PAPERS: dict[str, tuple[Item, ...]] = {
         Item("Table 2", "table-2", "stand-in for proprietary data: only the ranking can be compared"),
         Item("Table 6 (appendix)", "table-6", "hours by the runs of Table 1", {"": 0.45}),
         Item("medical, appendix", "appendix-medical", "stand-in, as for Table 2"),
+        Item("medical, appendix: baselines", "appendix-baselines", "hours by the runs of Table 2", {"": 0.02}),
+        Item("Table 5 (appendix)", "table-5", "the bounds of medical data; one round each", {"": 0.002}),
         Item("Figure 1", "figure-1", "agrees"),
         Item("beyond: larger steps", "larger-steps"),
         Item("beyond: other masks, and a vote", "masks"),
@@ -63,6 +65,7 @@ PAPERS: dict[str, tuple[Item, ...]] = {
         Item("Figure 8", "figure-8"),
         Item("beyond: readings of the formula", "readings"),
         Item("beyond: equal proved ε", "equal-epsilon"),
+        Item("beyond: clients with two digits", "non-iid", "hours by the runs of Figure 6", {"": 0.007}),
     ),
     "esmfl": (
         Item(
@@ -78,7 +81,9 @@ PAPERS: dict[str, tuple[Item, ...]] = {
         Item("Figure 3", "figure-3", "MobileNetV2: the runs of Table 1"),
         Item("beyond: pruned at once, as described", "at-once"),
         Item("beyond: ADMM and its baseline tuned alike", "tuned-alike", "other rows are those of Table 1 and at once"),
+        Item("beyond: no warm-up", "no-warm-up", "hours by the runs at once", {"": 0.25}),
         Item("beyond: MobileNetV2, small", "mobilenet-small", "12.7 %: too small to learn"),
+        Item("beyond: MobileNetV2, a quarter", "mobilenet-quarter", "hours by 12 rounds", {"": 1.4}),
     ),
     "geyer": (
         Item(
@@ -147,9 +152,10 @@ def missing(study: Study, saved: Comparison | None) -> dict[str, int]:
 def hours(row: str, item: Item, saved: Comparison | None) -> float | None:
     """Hours of a core that a run of this row takes, by its other runs or by all of them; None: not measured."""
     given = next((value for begin, value in item.hours.items() if row.startswith(begin)), None)
-    made = {each.name: list(each.by_seed("seconds").values()) for each in (saved.rows if saved else ())}
-    seconds = made.get(row) or [value for values in made.values() for value in values]
-    return given or (fmean(seconds) / 3600 if seconds else None)
+    found = {each.name: each.by_seed("seconds").values() for each in (saved.rows if saved else ())}
+    made = {name: min(seconds) for name, seconds in found.items() if seconds}  # others may have been paused
+    seconds = made.get(row) or (fmean(made.values()) if made else None)
+    return given or (None if seconds is None else seconds / 3600)
 
 
 def lines(paper: str, items: Sequence[Item]) -> Iterator[str]:

@@ -4,9 +4,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from experiments import busy
 
 torch.set_num_threads(1)  # the tensors of tests are small, so that threads cost more than they gain
 DATA = os.environ.get("TACIT_DATA")  # before a test changes it
+HELD = pytest.StashKey[int | None]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The backlog of experiments pauses while tests run; of several processes, the one that starts the others holds."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.stash[HELD] = busy.hold()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    busy.release(session.config.stash.get(HELD, None))
 
 
 @pytest.fixture(scope="session", autouse=True)

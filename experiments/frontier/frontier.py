@@ -2,6 +2,7 @@
 
     python experiments/frontier/frontier.py covid-mx                          run what is missing, print and draw it
     python experiments/frontier/frontier.py fashion-mnist --epsilons 1 4      only these ε
+    python experiments/frontier/frontier.py covid-mx --seeds 10               ten seeds instead of three
     python experiments/frontier/frontier.py covid-mx --show                   print and draw what there is
     python experiments/frontier/frontier.py fashion-mnist-cnn --epsilons 1    the paper's CNN at the settings that the
                                                                               small network of fashion-mnist has chosen
@@ -12,10 +13,25 @@ first one stopped.
 
 import argparse
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 from matplotlib.figure import Figure
-from tuning import DELTA, DRAWS, NAMES, PROBLEMS, TRIALS, Cell, Contender, Problem, Results, Trial, differences, table
+from tuning import (
+    DELTA,
+    DRAWS,
+    NAMES,
+    PROBLEMS,
+    Cell,
+    Contender,
+    Problem,
+    Progress,
+    Results,
+    Trial,
+    add_options,
+    differences,
+    table,
+)
 
 import tacit
 from tacit.report.style import COLOURS, INK, plain, to_png
@@ -84,18 +100,33 @@ def _short(method: str) -> str:
     return method.removesuffix("-dp").upper()
 
 
-def main() -> None:
-    """Run what is missing, unless only `--show` is asked for; print the tables and draw the figure."""
+def asked(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("problem", choices=PROBLEMS)
-    parser.add_argument("--trials", type=int, default=TRIALS, help=f"settings per method and ε (default: {TRIALS})")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="run only these")
     parser.add_argument("--epsilons", nargs="+", type=float, choices=EPSILONS, default=EPSILONS, help="run only these")
-    parser.add_argument("--show", action="store_true", help="run nothing")
-    args = parser.parse_args()
-    results = Results.open(args.problem, args.trials)
+    add_options(parser)
+    return parser.parse_args(argv)
+
+
+def pairs(args: argparse.Namespace) -> list[tuple[Contender, float]]:
+    """Which methods are asked for, at which ε."""
+    return [*itertools.product((CONTENDERS[name] for name in args.methods), args.epsilons)]
+
+
+def progress(argv: Sequence[str]) -> Progress:
+    """What is done of a command line, for the backlog."""
+    args = asked(argv)
+    return Results.open(args).progress(pairs(args))
+
+
+def main() -> None:
+    """Run what is missing, unless only `--show` is asked for; print the tables and draw the figure."""
+    args = asked()
+    results = Results.open(args)
     if not args.show:
-        results.complete([*itertools.product((CONTENDERS[name] for name in args.methods), args.epsilons)])
+        results.complete(pairs(args))
     made = results.cells(CONTENDERS.values(), EPSILONS)
     print(table(made, results.problem.metric), differences(made, "fl-top-dp"), sep="\n\n")
     if not made:

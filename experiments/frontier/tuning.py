@@ -3,10 +3,11 @@
 A contender has settings in ranges that are the same for all: the clipping bound, how far the server moves the model in
 a round, the number of rounds and, where there is one, the ratio of weights. Trial i of every contender at every ε is
 the same point of the unit cube, from a sequence that fills it evenly. All trials are trained with one seed and
-evaluated on a validation part of the held-out samples; the best is then trained with three other seeds and evaluated on
-the other part, once. Noise is seeded, so that a call repeats what another one found.
+evaluated on a validation part of the held-out samples; the best is then trained with other seeds, three by default, and
+evaluated on the other part, once. Noise is seeded, so that a call repeats what another one found.
 """
 
+import argparse
 import itertools
 import sys
 import time
@@ -27,10 +28,11 @@ from tacit.report.intervals import Interval
 from tacit.runs.records import size_noise
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the module that all experiments share
-from trials import Result, TrialFile
+import trials
+from trials import Progress, Result, TrialFile
 
 DELTA, COHORT = 1e-5, 100.0
-TUNING_SEED, SEEDS = 100, (0, 1, 2)
+TUNING_SEED, SEEDS = 100, 3  # of results there are at most as many seeds as the first of these says
 TRIALS = 8
 DRAWS = 25  # of random coordinates, at most, whose median norm is the bound
 NAMES = ("length", "ratio", "rounds", "bound")  # in the order of the sequence's dimensions
@@ -114,9 +116,9 @@ class Trial:
     seed: int
 
 
-def train(method: tacit.Method, task: tacit.Task, seed: int) -> tacit.Run:
-    """A run in this process, evaluated once, at its end."""
-    return tacit.train(method, task, seed=seed, workers=1, evaluate_every=method.rounds, noise="seeded")
+def train(method: tacit.Method, task: tacit.Task, seed: int, place: Path | None) -> tacit.Run:
+    """A run with seeded noise; `place`: the folder in which it can be resumed."""
+    return trials.train(method, task, seed, place, noise="seeded")
 
 
 @dataclass(frozen=True)
@@ -128,16 +130,17 @@ class Contender:
         make: the method for a trial, without its noise.
         tuned: the names of its settings.
         task: the task that it is given; by default the problem's own.
-        train: how its method is trained, in one run or in several, of which the last one has the model.
+        train: how its method is trained, in one run or in several, of which the last one has the model; it is given the
+            folder in which they can be resumed, if there is one.
     """
 
     name: str
     make: Callable[[Trial, Problem, tacit.Task], tacit.Method]
     tuned: tuple[str, ...] = NAMES
     task: Callable[[tacit.Task], tacit.Task] = lambda task: task
-    train: Callable[[tacit.Method, tacit.Task, Trial], Sequence[tacit.Run]] = lambda method, task, trial: [
-        train(method, task, trial.seed)
-    ]
+    train: Callable[[tacit.Method, tacit.Task, Trial, Path | None], Sequence[tacit.Run]] = (
+        lambda method, task, trial, place: [train(method, task, trial.seed, place)]
+    )
 
     def settings(self, number: int, problem: Problem) -> Settings:
         """Those of trial `number`: the same point for all contenders, as far as they have these settings."""
@@ -178,15 +181,17 @@ def noise_for(epsilon: float, rounds: int, clients: int, central: bool = False) 
     return sized.noise_multiplier
 
 
-def run(trial: Trial, contender: Contender, problem: Problem, parts: Mapping[str, tacit.Task]) -> Result:
+def run(
+    trial: Trial, contender: Contender, problem: Problem, parts: Mapping[str, tacit.Task], place: Path | None = None
+) -> Result:
     """Metrics, ε by both accountants, and kilobytes per client of the population; none of these if it diverged."""
-    began = time.process_time()
+    began, resumed = time.process_time(), place is not None and place.exists()
     task = contender.task(parts[trial.part])
     method, clients = contender.make(trial, problem, task), len(task.population)
     central = isinstance(method.mechanism, tacit.pieces.CentralGaussian)
     method = method.sized(noise_for(trial.epsilon, method.rounds, clients, central))
     try:
-        runs = contender.train(method, task, trial)
+        runs = contender.train(method, task, trial, place)
     except tacit.TrainingError:
         return {"diverged": 1.0}
     found = {
@@ -199,7 +204,8 @@ def run(trial: Trial, contender: Contender, problem: Problem, parts: Mapping[str
     }
     if trial.part == "test" and problem.metric == "auroc":
         found["balanced_accuracy_tuned"] = balanced_accuracy(runs[-1].model, parts)
-    return {**found, "cpu_seconds": round(time.process_time() - began, 2)}
+    # of a run that was resumed, this process knows only the last part
+    return found if resumed else {**found, "cpu_seconds": round(time.process_time() - began, 2)}
 
 
 def epsilons(runs: Sequence[tacit.Run]) -> dict[str, float]:
@@ -237,9 +243,9 @@ def balanced_accuracy(model: torch.nn.Module, parts: Mapping[str, tacit.Task]) -
     return 0.5 * float(above[positive].double().mean() + (~above[~positive]).double().mean())
 
 
-def finals(best: Trial) -> list[Trial]:
-    """The chosen settings on the test part, with every seed."""
-    return [replace(best, part="test", seed=seed) for seed in SEEDS]
+def finals(best: Trial, seeds: int) -> list[Trial]:
+    """The chosen settings on the test part, with so many seeds."""
+    return [replace(best, part="test", seed=seed) for seed in range(seeds)]
 
 
 @dataclass(frozen=True)
@@ -249,12 +255,12 @@ class Cell:
     name: str
     epsilon: float
     settings: Mapping[str, float]
-    values: tuple[float, ...]  # of the metric, one for each seed
+    values: Mapping[int, float]  # of the metric, by seed
     results: tuple[Result, ...]
 
     @property
     def metric(self) -> Interval:
-        return _interval(self.values)
+        return _interval([*self.values.values()])
 
     def mean(self, *names: str) -> float:
         """The mean over seeds of the sum of these."""
@@ -284,19 +290,22 @@ class Results:
         file: its trials.
         tuning: those that choose its settings: its own, or another problem's.
         trials: how many settings of a contender are tried at every ε.
+        seeds: with how many seeds the chosen ones are trained.
     """
 
     problem: Problem
     file: TrialFile
     tuning: TrialFile
-    trials: int
+    trials: int = TRIALS
+    seeds: int = SEEDS
 
     @classmethod
-    def open(cls, name: str, trials: int, kind: str = "") -> "Results":
+    def open(cls, asked: argparse.Namespace, kind: str = "") -> "Results":
         """Those of a problem, in the files of this folder."""
-        problem, folder = PROBLEMS[name], Path(__file__).parent
-        file, tuning = (TrialFile.open(folder / f"{each}{kind}.json") for each in (name, problem.tuned_as or name))
-        return cls(problem, file, tuning if problem.tuned_as else file, trials)
+        problem, folder = PROBLEMS[asked.problem], Path(__file__).parent
+        names = (asked.problem, problem.tuned_as or asked.problem)
+        file, tuning = (TrialFile.open(folder / f"{name}{kind}.json", asked.runs) for name in names)
+        return cls(problem, file, tuning if problem.tuned_as else file, asked.trials, asked.seeds)
 
     def chosen(self, contender: Contender, epsilon: float) -> Trial | None:
         """The best of a contender's trials on the validation part; None: not all of them have been made."""
@@ -308,18 +317,31 @@ class Results:
     def complete(self, pairs: Sequence[tuple[Contender, float]]) -> None:
         """Make all trials that are missing: first those of tuning, number by number, then the chosen ones."""
         parts = self.problem.parts()
-        own = range(self.trials) if self.tuning is self.file else ()
-        for number, (contender, epsilon) in itertools.product(own, pairs):
+        for number, (contender, epsilon) in itertools.product(range(self._own_trials), pairs):
             self._measure(contender.tuning(epsilon, self.trials, self.problem)[number], contender, parts)
-        for seed, (contender, epsilon) in itertools.product(range(len(SEEDS)), pairs):
+        for seed, (contender, epsilon) in itertools.product(range(self.seeds), pairs):
             best = self.chosen(contender, epsilon)
             if best is None:  # not of this problem's own, which have been made
                 raise SystemExit(f"Run `frontier.py {self.problem.tuned_as} --epsilons {epsilon:g}` first: it chooses.")
-            self._measure(finals(best)[seed], contender, parts)
+            self._measure(finals(best, self.seeds)[seed], contender, parts)
+
+    def progress(self, pairs: Sequence[tuple[Contender, float]]) -> Progress:
+        """How many of the trials that `complete` makes are done; which are chosen is known once all are tuned."""
+        wanted: list[Trial] = []
+        for contender, epsilon in pairs:
+            tuning = contender.tuning(epsilon, self.trials, self.problem)
+            wanted += [*tuning[: self._own_trials], *finals(self.chosen(contender, epsilon) or tuning[0], self.seeds)]
+        return self.file.progress(wanted)
+
+    @property
+    def _own_trials(self) -> int:
+        """How many settings of a contender this problem tries itself."""
+        return self.trials if self.tuning is self.file else 0
 
     def _measure(self, trial: Trial, contender: Contender, parts: Mapping[str, tacit.Task]) -> None:
         if self.file.get(trial) is None:
-            found = self.file.measure(trial, lambda: run(trial, contender, self.problem, parts))
+            place = self.file.place(trial)
+            found = self.file.measure(trial, lambda: run(trial, contender, self.problem, parts, place))
             shown = {name: round(value, 4) for name, value in found.items()}
             print(f"{len(self.file.found)}: {trial} {shown}", flush=True)
 
@@ -328,12 +350,22 @@ class Results:
         made = []
         for contender, epsilon in itertools.product(contenders, epsilons):
             best = self.chosen(contender, epsilon)
-            found = [self.file.get(trial) for trial in finals(best)] if best else []
-            done = tuple(result for result in found if result is not None and self.problem.metric in result)
+            found = {trial.seed: self.file.get(trial) for trial in finals(best, TUNING_SEED)} if best else {}
+            done = {seed: result for seed, result in found.items() if result and self.problem.metric in result}
             if best is not None and done:
-                values = tuple(result[self.problem.metric] for result in done)
-                made.append(Cell(contender.name, epsilon, dict(best.settings), values, done))
+                values = {seed: result[self.problem.metric] for seed, result in done.items()}
+                made.append(Cell(contender.name, epsilon, dict(best.settings), values, tuple(done.values())))
         return made
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what the scripts of this folder have in common."""
+    parser.add_argument("--trials", type=int, default=TRIALS, help=f"settings per method and ε (default: {TRIALS})")
+    seeds = f"seeds of the chosen settings, fewer than {TUNING_SEED} (default: {SEEDS})"
+    parser.add_argument("--seeds", type=int, choices=range(1, TUNING_SEED), default=SEEDS, metavar="N", help=seeds)
+    runs = "folder in which an interrupted trial can go on (default: it begins anew)"
+    parser.add_argument("--runs", type=Path, metavar="DIR", help=runs)
+    parser.add_argument("--show", action="store_true", help="run nothing")
 
 
 def table(made: Sequence[Cell], metric: str) -> str:
@@ -355,9 +387,11 @@ def differences(made: Sequence[Cell], name: str) -> str:
 
 
 def _difference(cell: Cell, other: Cell | None) -> str:
-    if other is None or len(other.values) != len(cell.values):
+    """Over the seeds that both have."""
+    shared = [seed for seed in cell.values if other is not None and seed in other.values]
+    if other is None or not shared:
         return ""
-    return _interval([a - b for a, b in zip(cell.values, other.values, strict=True)]).text()
+    return _interval([cell.values[seed] - other.values[seed] for seed in shared]).text()
 
 
 def _interval(values: Sequence[float]) -> Interval:

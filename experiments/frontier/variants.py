@@ -5,19 +5,34 @@
     python experiments/frontier/variants.py covid-mx settled       noise under the mask that pruning settled on
     python experiments/frontier/variants.py covid-mx masks --show  print what there is
 
+With `--seeds 10`, the chosen settings have ten seeds instead of three.
 Contenders are tuned and tested like those of `frontier.py`, of which some are shown beside them.
 """
 
 import argparse
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import ClassVar
 
 from frontier import CONTENDERS, method_of
 from torch import Tensor
-from tuning import COHORT, DELTA, NAMES, TRIALS, Contender, Problem, Results, Trial, differences, table, train
+from tuning import (
+    COHORT,
+    DELTA,
+    NAMES,
+    Contender,
+    Problem,
+    Progress,
+    Results,
+    Trial,
+    add_options,
+    differences,
+    table,
+    train,
+)
 
 import tacit
 from tacit.core import Population, Round, State, Wave
@@ -127,13 +142,14 @@ def in_enclave(trial: Trial, problem: Problem, _: tacit.Task) -> tacit.Method:
     )
 
 
-def pruned(method: tacit.Method, task: tacit.Task, trial: Trial) -> list[tacit.Run]:
+def pruned(method: tacit.Method, task: tacit.Task, trial: Trial, place: Path | None) -> list[tacit.Run]:
     """All weights for a third of the rounds; then the released model is pruned, and its remaining weights trained.
 
     Pruning a released model costs no privacy. All rounds have the noise that ε requires for all of them.
     """
     first = max(round(WARM_UP * method.rounds), 1)
-    dense = train(replace(method, rounds=first, budget=None, report_delta=DELTA), task, trial.seed)
+    before, after = (None if place is None else place / name for name in ("dense", "pruned"))
+    dense = train(replace(method, rounds=first, budget=None, report_delta=DELTA), task, trial.seed, before)
     keep, shapes = Keep(compression=1 / dict(trial.settings)["ratio"]), dense.state.shapes
     weights = keep.project(dense.state.weights, shapes)
     codec = Select(Settled(size=Size(number=len(keep.mask(weights, shapes))), keep=keep))
@@ -146,7 +162,7 @@ def pruned(method: tacit.Method, task: tacit.Task, trial: Trial) -> list[tacit.R
         trainer=tacit.pieces.Masked(method.trainer),
     )
     start = partial(dense.plan.simulation.module, weights)
-    return [dense, train(second, replace(task, model=start), trial.seed + 1000)]  # other cohorts, and other noise
+    return [dense, train(second, replace(task, model=start), trial.seed + 1000, after)]  # other cohorts, other noise
 
 
 ALL_WEIGHTS = tuple(name for name in NAMES if name != "ratio")
@@ -170,16 +186,27 @@ BESIDE = {
 }
 
 
-def main() -> None:
-    """Run what is missing, unless only `--show` is asked for, and print the tables."""
+def asked(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("problem", choices=MASKS)
     parser.add_argument("question", choices=QUESTIONS)
-    parser.add_argument("--trials", type=int, default=TRIALS, help=f"settings of each (default: {TRIALS})")
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS, help="run only these")
-    parser.add_argument("--show", action="store_true", help="run nothing")
-    args = parser.parse_args()
-    results, frontier = (Results.open(args.problem, args.trials, kind) for kind in ("-variants", ""))
+    add_options(parser)
+    return parser.parse_args(argv)
+
+
+def progress(argv: Sequence[str]) -> Progress:
+    """What is done of a command line, for the backlog."""
+    args = asked(argv)
+    contenders = QUESTIONS[args.question](args.problem)
+    return Results.open(args, "-variants").progress([*itertools.product(contenders, args.epsilons)])
+
+
+def main() -> None:
+    """Run what is missing, unless only `--show` is asked for, and print the tables."""
+    args = asked()
+    results, frontier = (Results.open(args, kind) for kind in ("-variants", ""))
     contenders = QUESTIONS[args.question](args.problem)
     if not args.show:
         results.complete([*itertools.product(contenders, args.epsilons)])

@@ -11,6 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+
+import tacit
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -64,6 +67,32 @@ def test_trials_of_two_processes_are_kept(tmp_path: Path) -> None:
     assert other.get(Roll(1)) == {"value": 1.0}
 
 
+def test_an_interrupted_trial_goes_on_with_its_next_round(tmp_path: Path) -> None:
+    trials = script("trials.py")
+    method, task = tacit.methods.fedavg(rounds=4, cohort=3), tacit.tasks.make_task("synthetic", clients=6)
+    file = trials.TrialFile.open(tmp_path / "rolls.json", tmp_path / "runs")
+    place = file.place(Roll(1))
+    options: dict[str, Any] = {"seed": 0, "workers": 1, "evaluate_every": 4, "noise": "seeded"}
+    begun = tacit.train(method, task, out=place, on_round=lambda state, _: state.round == 2, **options)
+    assert begun.state.round == 2
+
+    def go_on() -> dict[str, float]:
+        whole, run = tacit.train(method, task, **options), trials.train(method, task, 0, place, noise="seeded")
+        assert run.history[:2] == begun.history
+        assert torch.equal(run.state.weights, whole.state.weights)
+        return dict(run.metrics)
+
+    file.measure(Roll(1), go_on)
+    assert not place.exists(), "it is kept only until there is a result"
+
+
+def test_methods_are_compared_over_the_seeds_that_both_have() -> None:
+    tuning = script("frontier/tuning.py")
+    one, other = ({0: 0.5, 2: 0.7}, {1: 0.9, 2: 0.4, 3: 0.1})
+    cells = [tuning.Cell(name, 1.0, {}, values, ()) for name, values in (("one", one), ("other", other))]
+    assert tuning.differences(cells, "one").splitlines()[-1] == "| other | 0.3 |"
+
+
 def contender(name: str, *tuned: str) -> Any:
     return script("frontier/tuning.py").Contender(name, lambda *_: None, tuned)
 
@@ -92,7 +121,7 @@ def test_settings_are_spread_over_their_range_and_not_at_its_ends(name: str, end
 def test_the_best_on_the_validation_part_is_chosen_and_what_diverged_is_not(tmp_path: Path) -> None:
     tuning, one = script("frontier/tuning.py"), contender("one", "length")
     problem, file = tuning.PROBLEMS["covid-mx"], script("trials.py").TrialFile.open(tmp_path / "trials.json")
-    made = tuning.Results(problem, file, file, 3)
+    made = tuning.Results(problem, file, file, 3, seeds=4)
     trials = one.tuning(1.0, 3, problem)
     results: list[dict[str, float]] = [{"auroc": 0.6}, {"auroc": 0.7}, {"diverged": 1.0}]
     for trial, result in zip(trials[:2], results[:2], strict=True):
@@ -101,8 +130,9 @@ def test_the_best_on_the_validation_part_is_chosen_and_what_diverged_is_not(tmp_
     file.measure(trials[2], lambda: results[2])
     best = made.chosen(one, 1.0)
     assert best == trials[1]
-    assert {trial.part for trial in tuning.finals(best)} == {"test"}
-    assert best.seed not in {trial.seed for trial in tuning.finals(best)}
+    assert {trial.part for trial in tuning.finals(best, 4)} == {"test"}
+    assert [trial.seed for trial in tuning.finals(best, 4)] == [0, 1, 2, 3]
+    assert best.seed not in {trial.seed for trial in tuning.finals(best, 99)}
 
 
 def test_a_large_problem_has_the_settings_that_a_small_one_has_chosen(tmp_path: Path) -> None:
@@ -116,6 +146,7 @@ def test_a_large_problem_has_the_settings_that_a_small_one_has_chosen(tmp_path: 
     best = results.chosen(one, 1.0)
     assert best == one.tuning(1.0, 2, large)[0]
     assert results.cells([one], [1.0]) == []
-    own.measure(tuning.finals(best)[0], lambda: {"accuracy": 0.9})
+    own.measure(tuning.finals(best, 3)[0], lambda: {"accuracy": 0.9})
     (cell,) = results.cells([one], [1.0])
-    assert (cell.values, cell.settings) == ((0.9,), dict(best.settings))
+    assert (cell.values, cell.settings) == ({0: 0.9}, dict(best.settings))
+    assert results.progress([(one, 1.0)]) == script("trials.py").Progress(done=1, left=2)

@@ -123,6 +123,13 @@ def _plain_row(job: Job, trials: Sequence[RowTrial], guarantee: str) -> Comparis
     )
 
 
+def saved_row(job: Job, saved: Comparison | None) -> ComparisonRow | None:
+    """The saved results of a job's row, with all seeds; None: there are none, or they are of other settings."""
+    own = _plain_row(job, (), "")
+    rows = saved.rows if saved else ()
+    return next((row for row in rows if row.name == own.name and row.same_settings(own)), None)
+
+
 def _finished_run(job: Job) -> FinishedRun:
     task = read_manifest(job.directory).task
     return FinishedRun(
