@@ -124,7 +124,7 @@ class Site:
         self._charge(plan, asked, now)
         parts = {**frame.parts, **_first_parts(asked)}
         with single_thread():
-            found, memory = half.messages(parts, plan.wave, plan.memory(anew=bool(asked.first)), now)
+            found, memory = half.messages(parts, plan.wave, plan.memory(), now)
         self._keep(plan, progress, asked, memory)
         self._check_finite(plan, found)
         self.journal.append("trained", **_round_of(asked))
@@ -148,8 +148,7 @@ class Site:
         frame = self._check(plan, asked, EVALUATE)
         self._begin(plan, asked, EVALUATE)
         now = plan.half(fresh_secrets()).round(asked.round, len(asked.cohort))
-        parts, memory = {**frame.parts, **_first_parts(asked)}, plan.memory(anew=bool(asked.first))
-        view, _ = read_broadcast(plan.method, parts, memory, now)
+        view, _ = read_broadcast(plan.method, {**frame.parts, **_first_parts(asked)}, plan.memory(), now)
         vector = plan.evaluate(view.weights, plan.data.held_out).to_vector()
         self.journal.append("evaluated", plan=asked.plan.hex(), round=asked.round, attempt=asked.attempt)
         if not isinstance(channel, SecureSum):
@@ -255,7 +254,13 @@ class Site:
         channel = plan.method.channel
         if bool(asked.talk) != (isinstance(channel, SecureSum) or (isinstance(channel, Enclave) and verb == TRAIN)):
             raise RefusedError("malformed", "Expected the first request of the plan's channel.")
+        self._check_broadcast(plan, asked, frame)
         return frame
+
+    def _check_broadcast(self, plan: AcceptedPlan, asked: SiteRequest, frame: Frame) -> None:
+        """Refuse a broadcast by which the site's row would be another than the method says, before it is charged."""
+        now = plan.half(fresh_secrets()).round(asked.round, len(asked.cohort))
+        read_broadcast(plan.method, {**frame.parts, **_first_parts(asked)}, plan.memory(), now)
 
     def _begin(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> SiteProgress:
         """Note the attempt, durably, so that it is never answered again, and leave the conversation before it."""
