@@ -57,7 +57,7 @@ def addressed(site: Site, request: SiteRequest, **changes: Any) -> SiteRequest:
     changed = msgspec.structs.replace(request, **changes)
     plan = site._accepted(request.plan)
     now = plan.half(fresh_secrets()).round(changed.round, len(changed.cohort))
-    view, _ = read_broadcast(plan.method, parts_of(changed), plan.memory(anew=True), now)
+    view, _ = read_broadcast(plan.method, parts_of(changed), plan.memory(), now)
     like = empty_messages(plan.method, view, plan.layout.shapes, now)
     session = session_of(plan.plan, changed, TRAIN, training_parameters(plan.plan, like, now))
     talk = secagg_messages.pack(Phase.ANNOUNCE, Direction.REQUEST, changed.round, site.number, session.context, b"")

@@ -98,6 +98,15 @@ def now(index: int = 1) -> SimulatedRound:
     return SimulatedRound.of(index, len(SIZES), 5.0, 5, Key.from_seed(0, "shared"), Key.from_seed(0, "secret"))
 
 
+def round_of(method: Method) -> SimulatedRound:
+    """A round of this method: the second one, or the first where clients vote in it."""
+    return now(first_index(method))
+
+
+def first_index(method: Method) -> int:
+    return 0 if isinstance(method.codec, Select) and isinstance(method.codec.selection, Vote) else 1
+
+
 @cache
 def module(make: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
@@ -121,14 +130,14 @@ def prepared(method: Method, make: Callable[[], nn.Module]) -> State:
 
 
 def view_of(method: Method, make: Callable[[], nn.Module]) -> View:
-    return zoo.view_of(method, prepared(method, make), now())
+    return zoo.view_of(method, prepared(method, make), round_of(method))
 
 
 def sent(
     method: Method, make: Callable[[], nn.Module], clients: list[int], learner: Callable[..., Learner] = AutoLearner
 ) -> Messages:
     wave = StackedClients(torch.tensor(clients), POPULATION, learner_of(make, learner))
-    return make_messages(method, view_of(method, make), wave, now())
+    return make_messages(method, view_of(method, make), wave, round_of(method))
 
 
 def central_step(method: Method, state: State, messages: Messages, now: SimulatedRound) -> float:
@@ -189,10 +198,10 @@ def test_engine_sums_waves_like_all_messages_at_once(method: Method) -> None:
         torch.testing.assert_close(streamed.memory[name], value, rtol=1e-4, atol=1e-6)
 
 
-def keyed(secret: bytes) -> SimulatedRound:
+def keyed(method: Method, secret: bytes) -> SimulatedRound:
     """A round whose parties all draw from this very key."""
     key = Key(secret)
-    return SimulatedRound(1, len(SIZES), 5.0, 5, Key.from_seed(0, "shared"), key, ClientKeys(key))
+    return SimulatedRound(first_index(method), len(SIZES), 5.0, 5, Key.from_seed(0, "shared"), key, ClientKeys(key))
 
 
 def flipped(secret: bytes) -> Iterator[bytes]:
@@ -203,7 +212,7 @@ def flipped(secret: bytes) -> Iterator[bytes]:
 
 def noisy_outputs(method: Method, secret: bytes) -> list[bytes]:
     """What the mechanism draws under this key: in messages, on the sum, and for the next bound."""
-    here, state, clients = keyed(secret), prepared(method, zoo.mlp), torch.tensor([0, 3, 5, 6, 7])
+    here, state, clients = keyed(method, secret), prepared(method, zoo.mlp), torch.tensor([0, 3, 5, 6, 7])
     view = zoo.view_of(method, state, here)
     wave = StackedClients(clients, POPULATION, learner_of(zoo.mlp))
     value = 0.01 if method.mechanism.bits is None else 0.0  # on a grid, nothing is rounded at random
@@ -253,18 +262,18 @@ def test_codec(method: Method) -> None:
     rows = torch.randn(3, state.dim, generator=torch.Generator().manual_seed(1))
 
     def projected(values: Tensor) -> Tensor:
-        encoded = method.codec.encode(DenseRows(values), view, now()).dense()
-        return torch.stack([method.codec.decode(row, state, now())[0] for row in encoded])
+        encoded = method.codec.encode(DenseRows(values), view, round_of(method)).dense()
+        return torch.stack([method.codec.decode(row, state, round_of(method))[0] for row in encoded])
 
     assert torch.equal(projected(projected(rows)), projected(rows))
-    total = method.codec.encode(DenseRows(rows), view, now()).sum()
-    torch.testing.assert_close(method.codec.decode(total, state, now())[0], projected(rows).sum(0))
+    total = method.codec.encode(DenseRows(rows), view, round_of(method)).sum()
+    torch.testing.assert_close(method.codec.decode(total, state, round_of(method))[0], projected(rows).sum(0))
 
 
 @every_method
 def test_wire(method: Method) -> None:
     """`read(pack(x)) = x` for every broadcast and message, and for what a client keeps."""
-    state, here = prepared(method, zoo.cnn), now()
+    state, here = prepared(method, zoo.cnn), round_of(method)
     sent_out, memory = broadcast(method, state, here), joined(method)
     for first in (True, False):
         parts = frames.unpack(pack_broadcast(method, sent_out, here, first=first), frames.FrameKind.VIEW).parts
@@ -300,8 +309,9 @@ def test_a_fresh_interpreter_computes_the_same_message(tmp_path: Path) -> None:
     client, keys = 3, RunKeys.from_seed(5)
     cases, expected = [], {}
     for name, method in METHODS.items():
-        here = draw(method, len(SIZES), keys.at(1), 1)[1]
-        state = replace(prepared(method, zoo.cnn), round=1)
+        index = first_index(method)
+        here = draw(method, len(SIZES), keys.at(index), index)[1]
+        state = replace(prepared(method, zoo.cnn), round=index)
         sent_out = broadcast(method, state, here)
         memory = ClientMemory(state.weights, now(0).shared)
         half = ClientHalf(method, len(SIZES), keys.shared, keys.clients)
@@ -329,12 +339,12 @@ def test_size(method: Method) -> None:
     """The bandwidth report counts the length of packed bytes, up and down."""
     messages = sent(method, zoo.cnn, [0, 3, 5, 6, 7])
     uploads, request = packed(method, messages)
-    assert list(upload_sizes(method.channel, messages, now())) == uploads
-    sent_out = broadcast(method, prepared(method, zoo.cnn), now())
+    assert list(upload_sizes(method.channel, messages, round_of(method))) == uploads
+    sent_out = broadcast(method, prepared(method, zoo.cnn), round_of(method))
     tolerated = 0 if messages.surplus is None else messages.surplus.tolerated
     for first in (True, False):
-        download = len(pack_broadcast(method, sent_out, now(), first=first)) + request
-        assert download_size(method.channel, sent_out, now(), first=first, tolerated=tolerated) == download
+        download = len(pack_broadcast(method, sent_out, round_of(method), first=first)) + request
+        assert download_size(method.channel, sent_out, round_of(method), first=first, tolerated=tolerated) == download
 
 
 def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
@@ -342,9 +352,10 @@ def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
     if isinstance(method.channel, Enclave):
         return packed_for_enclave(method, messages)
     if not isinstance(method.channel, SecureSum):
-        return [len(method.channel.message_format.pack(messages, i, now())) for i in range(messages.rows.count)], 0
+        here, count = round_of(method), messages.rows.count
+        return [len(method.channel.message_format.pack(messages, i, here)) for i in range(count)], 0
     tolerated = None if messages.surplus is None else messages.surplus.tolerated
-    parameters = method.channel.parameters(messages.rows.dim, now(), tolerated)
+    parameters = method.channel.parameters(messages.rows.dim, round_of(method), tolerated)
     session = SecaggSession(run=bytes(16), round=1, model=bytes(32), config=bytes(32), parameters=parameters)
     zeros = np.zeros(messages.rows.dim, np.uint32)
     transcript = run_locally(session, dict.fromkeys(messages.clients.tolist(), zeros)).transcript
@@ -408,7 +419,7 @@ def _by_hand(method: Method, state: State) -> tuple[int, int, int]:
     whole, selected = 12 + 4 * dim, 12 + 4 * int(RATIO * dim)
     up, down, first = whole, 12 + 4 * dim * method.aggregator.models, 0
     if isinstance(codec, tacit.pieces.Sense):
-        up = 12 + 4 * codec.encode(DenseRows(torch.zeros(1, dim)), View(state.weights, {}), now()).dim
+        up = 12 + 4 * codec.encode(DenseRows(torch.zeros(1, dim)), View(state.weights, {}), round_of(method)).dim
     elif isinstance(codec, Select) and isinstance(codec.selection, Vote) and "codec/mask" not in state.memory:
         down = 0
     elif isinstance(codec, Select):

@@ -1,7 +1,8 @@
 import json
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -9,13 +10,15 @@ from torch import nn
 
 import tacit
 from record_trainers import NoisySteps, SumOfRecords
-from tacit.core import Budget, Method, Report, Task, Turnout
+from tacit.core import Budget, DenseRows, Method, Report, Round, Rows, Task, Turnout, View
 from tacit.core.losses import RootMeanSquared
+from tacit.core.neutral import Identity, Mean, NoNoise
 from tacit.core.prices import ClientUnits, Gaussian, Release, Repeated, Sampling, Unit, Unproved
 from tacit.errors import BudgetError, CompositionError, UserError
 from tacit.pieces.aggregators import WeightedMean
-from tacit.pieces.channels import IdealSum, SecureSum
-from tacit.pieces.codecs import Sense, Size
+from tacit.pieces.channels import Enclave, IdealSum, SecureSum
+from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
+from tacit.pieces.codecs.select import Selection
 from tacit.pieces.mechanisms import (
     ByImportance,
     CentralGaussian,
@@ -23,6 +26,7 @@ from tacit.pieces.mechanisms import (
     FixedClip,
     Graded,
     Grid,
+    Reals,
     RecordClip,
     WeightVariance,
 )
@@ -31,18 +35,55 @@ from tacit.pieces.trainers import BestOf, Sgd
 from tacit.privacy.accountants import FAST_PLD, Accounting
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.record_charging import RecordCharges, calibrate_records, planned_participations
+from tacit.wire.sparse import Compact
 
 SIZES = (40, 25, 100, 25)
 UNITS = ClientUnits(SIZES)
 LOCAL = Method(name="local", rounds=4, sampler=Everyone(), trainer=NoisySteps())
+SHARES = DistributedGaussian(clip=RecordClip(1.0, records=30), noise_multiplier=2.0, arithmetic=Grid())
 ACROSS = Method(
     name="across",
     rounds=4,
     sampler=Everyone(),
     trainer=SumOfRecords(),
-    mechanism=DistributedGaussian(clip=RecordClip(1.0, records=30), noise_multiplier=2.0, arithmetic=Grid()),
+    mechanism=SHARES,
     channel=SecureSum(),
 )
+SIZE = Size(ratio=0.5)
+
+
+@dataclass(frozen=True)
+class Signs(Identity):
+    """A codec of one's own: the signs of an update, which one record may all turn."""
+
+    def encode(self, rows: Rows, view: View, now: Round) -> Rows:
+        return DenseRows(rows.dense().sign())
+
+
+class OwnSelection(RandomK):
+    """A selection of one's own, about which what it inherits says nothing."""
+
+
+class OwnSelect(Select):
+    """A codec of one's own, likewise."""
+
+
+class Halved(Mean):
+    """An aggregator of one's own."""
+
+    sensitivity: ClassVar[float] = 0.5
+
+
+class Silent(NoNoise):
+    """A mechanism of one's own, which sees the data of its client."""
+
+    sensitivity: ClassVar[float] = 1.0
+
+
+class OwnChannel(SecureSum):
+    """A channel of one's own."""
+
+
 BOTH = replace(
     LOCAL,
     mechanism=DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=3.0, arithmetic=Grid()),
@@ -233,8 +274,9 @@ def test_a_trainer_of_ones_own_proves_nothing() -> None:
                 ),
                 "channel": IdealSum(),
             },
-            "chooses where it adds noise by evaluating them",
+            "ByImportance is bounded for clients only: it may read the records again",
         ),
+        ({"mechanism": Silent()}, "Silent is bounded for clients only.*Use another mechanism"),
         ({"trainer": NoisySteps(noise_multiplier=None)}, "NoisySteps has no noise multiplier, and there is no budget"),
     ],
 )
@@ -254,13 +296,53 @@ def test_what_cannot_be_proved_with_noise_of_the_trainer_is_refused(change: dict
         ({"trainer": SumOfRecords(clip=2.0)}, "clips every record to 2, but RecordClip declares 1. Give both the same"),
         (
             {"codec": Sense(size=Size(ratio=0.5))},
-            "Sense transforms rows, which may enlarge it. Use Identity or Select.",
+            "Sense is bounded for clients only: through it, one record may change a row by more. Use Identity",
         ),
+        (
+            {"codec": Select(Vote(size=SIZE))},
+            r"Select\(Vote\) is bounded for clients only.*Use Identity, or Select with TopK, FixedRandom or RandomK.",
+        ),
+        ({"codec": Select(OwnSelection(size=SIZE))}, r"Select\(OwnSelection\) is bounded for clients only"),
+        ({"codec": OwnSelect(RandomK(size=SIZE))}, r"OwnSelect\(RandomK\) is bounded for clients only"),
+        ({"codec": Signs()}, "Signs is bounded for clients only"),
+        ({"aggregator": Halved()}, "Halved is bounded for clients only.*Use Mean"),
+        ({"channel": OwnChannel()}, "OwnChannel is bounded for clients only: the length of a message may depend"),
+        (
+            {"channel": Enclave(wire=Compact()), "mechanism": replace(SHARES, arithmetic=Reals())},
+            "Enclave is bounded for clients only: the length of a message may depend on the row",
+        ),
+        ({"reach": 3.0}, "reach=3 leaves out a client by the length of its row, which one record may decide"),
     ],
 )
 def test_what_cannot_be_proved_with_noise_of_the_sum_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(CompositionError, match=message):
         replace(ACROSS, **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("selection", [RandomK(size=SIZE), FixedRandom(size=SIZE), TopK(size=SIZE, lr=0.1)])
+def test_public_coordinates_keep_the_bound_of_records(selection: Selection) -> None:
+    assert replace(ACROSS, codec=Select(selection)).accounts_records
+
+
+def test_a_ballot_after_noise_of_the_trainer_is_post_processing() -> None:
+    assert replace(LOCAL, codec=Select(Vote(size=SIZE))).accounts_records
+
+
+def test_a_piece_of_ones_own_declares_that_it_keeps_the_bound_of_records() -> None:
+    @dataclass(frozen=True)
+    class Doubtless(Signs):
+        bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
+
+    price = replace(ACROSS, codec=Doubtless()).record_price(10)
+    assert isinstance(price, Unproved)  # it is not refused, but nobody has proved anything about it
+    assert "Doubtless" in price.reason
+
+
+def test_no_row_of_records_is_left_out_for_its_length() -> None:
+    """Which the length of a row, with a share of the noise, would decide."""
+    large = replace(SHARES, clip=RecordClip(1e6, records=30), noise_multiplier=1e3)
+    method = replace(ACROSS, mechanism=large, trainer=SumOfRecords(clip=1e6))
+    assert method.max_norm(40) > 30e6 + 40**0.5 * 1e3 * 1e6
 
 
 def test_a_loss_that_mixes_the_records_of_a_batch_is_refused() -> None:

@@ -17,6 +17,7 @@ from tacit.core import (
     DenseRows,
     Key,
     Mean,
+    Messages,
     Round,
     Rows,
     ServerRound,
@@ -27,11 +28,13 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.interfaces import Summation
-from tacit.core.prices import Gaussian, Release, Unproved
+from tacit.core.neutral import Identity, NoNoise
+from tacit.core.prices import Gaussian, Release, Unit, Unproved
 from tacit.core.provenance import own_parts
 from tacit.errors import CompositionError, UserError
 from tacit.methods import catalog, make
 from tacit.pieces import CentralGaussian, FixedClip, Poisson, Sgd
+from tacit.pieces.codecs import RandomK, Select, Size
 from tacit.pieces.samplers import Everyone, Growing
 from tacit.runs.checking import check
 from tacit.runs.records import Plan
@@ -75,6 +78,66 @@ class DeclaredHundredfold(Hundredfold):
 @dataclass(frozen=True)
 class UnderstatedHundredfold(Hundredfold):
     sensitivity: ClassVar[float] = 1.0
+
+
+@dataclass(frozen=True)
+class Signs(Identity):
+    """Turned by a single record, however little it adds."""
+
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
+
+    def encode(self, rows: Rows, view: View, now: Round) -> Rows:
+        return DenseRows(rows.dense().sign())
+
+
+@dataclass(frozen=True)
+class Ballots(Select):
+    """Sends ballots in every round without a mask."""
+
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
+
+    def encode(self, rows: Rows, view: View, now: Round) -> Rows:
+        return rows.select(view.mask) if view.mask is not None else DenseRows((rows.dense() > 2).float())
+
+
+@dataclass(frozen=True)
+class Turned(Identity):
+    """A linear map that lengthens nothing."""
+
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
+
+    def encode(self, rows: Rows, view: View, now: Round) -> Rows:
+        return DenseRows(-rows.dense().flip(1))
+
+
+@dataclass(frozen=True)
+class Peeking(NoNoise):
+    """Adds something that it reads in the data."""
+
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
+
+    def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
+        losses = data.losses(view.weights[None])
+        return replace(messages, rows=DenseRows(messages.rows.dense() + losses.to(torch.float32)))
+
+
+@pytest.mark.parametrize(
+    ("piece", "words"),
+    [
+        (Signs(), "one moves a row by"),
+        (Ballots(RandomK(size=Size(ratio=0.5))), "one moves a row by"),
+        (Peeking(), "reads their data"),
+    ],
+)
+def test_what_is_wrongly_declared_to_be_bounded_for_records_is_found(piece: object, words: str) -> None:
+    (found,) = check(piece).violations
+    assert "It is declared to be bounded for records, but" in found
+    assert words in found
+
+
+@pytest.mark.parametrize("piece", [Turned(), Select(RandomK(size=Size(ratio=0.5))), Identity(), NoNoise()])
+def test_what_is_bounded_for_records_passes(piece: object) -> None:
+    assert check(piece).passed
 
 
 @dataclass(frozen=True, kw_only=True)

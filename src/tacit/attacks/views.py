@@ -82,7 +82,8 @@ class Observation:
     @cached_property
     def view(self) -> View:
         """What clients read."""
-        return client_view(self.method, self.method.codec.broadcast(self.before, self.now), self.before, self.now)
+        sent = broadcast(self.method, self.before, self.now)
+        return client_view(self.method, sent, self.before, self.now)
 
     def per_client(self) -> "tuple[ClientObservation, ...]":
         """Observations of single clients; empty if every tensor combines several clients."""
@@ -219,7 +220,7 @@ def local_training(method: Method, state: State, now: Round, samples: int = 1) -
     Batches of records are taken to have all of them: of a small client they do.
     """
     trainer, probe = method.trainer, _Probe(state.shapes)
-    view = client_view(method, method.codec.broadcast(state, now), state, now)
+    view = client_view(method, broadcast(method, state, now), state, now)
     match trainer:
         case RecordGradient():
             return RecordSteps(1.0, 1.0, 1, trainer.clip, mask=view.mask if trainer.masked else None)

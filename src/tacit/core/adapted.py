@@ -9,6 +9,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, Self
 
@@ -62,10 +63,11 @@ class InputFields:
         return torch.cat([t.reshape(len(t), -1).to(wide) for t in tensors], dim=1)
 
     def unpack(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The inputs of these samples."""
-        parts = torch.split(x, [prod(shape) for shape in self.shapes], dim=-1)
+        """The inputs of these samples, by operations that `torch.fx` can trace."""
+        spans = pairwise(accumulate((prod(shape) for shape in self.shapes), initial=0))
+        parts = (x[..., start:end] for start, end in spans)
         given = zip(parts, self.shapes, self.dtypes, strict=True)
-        return tuple(part.reshape(*x.shape[:-1], *shape).to(dtype) for part, shape, dtype in given)
+        return tuple((torch.unflatten(part, -1, s) if s else part[..., 0]).to(dtype) for part, s, dtype in given)
 
     def _packed_dtype(self, tensors: tuple[Tensor, ...], who: str) -> torch.dtype:
         floats = [dtype for dtype in self.dtypes if dtype.is_floating_point]

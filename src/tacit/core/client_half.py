@@ -2,20 +2,26 @@
 
 ::
 
-    channel.down ─► codec.read ──► view, and what the client keeps
+    channel.down ─► codec.read ─► mechanism.check_broadcast ──► view, and what the client keeps
     trainer.train ─► codec.encode ─► mechanism.at_client ─► channel.send ──► messages
     channel.message_format ──► bytes
 
 A simulation calls `read_broadcast` once and `make_messages` for every wave, on tensors in memory; a site calls
 `ClientHalf.answer`, on bytes. Neither sees the server's state.
+
+A client trusts no server to make its row what the method says: a broadcast that would make it anything else is refused
+by `read_broadcast`, before anything is computed. A site calls it before it charges its ledger.
 """
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from tacit.core.interfaces import ChecksBroadcast
 from tacit.core.keys import ClientKeys, Key
 from tacit.core.method import Method
+from tacit.core.provenance import declares
 from tacit.core.rows import DenseRows
 from tacit.core.state import ClientMemory, ClientRound, Messages, Round, View, decoded_part
 from tacit.core.wave import EmptyWave, Shapes, Wave
@@ -25,11 +31,41 @@ from tacit.wire.frames import FrameKind, Part, Parts
 
 
 def read_broadcast(method: Method, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
-    """What a client makes of a broadcast, and what it keeps of it; raises `WireError` for parts that do not fit."""
+    """What a client makes of a broadcast, and what it keeps of it, without any data.
+
+    Raises `WireError` for a broadcast that is not one of this method in this round: with parts that are missing, that
+    no piece reads, or that do not fit what the client knows, or with numbers that are not finite.
+    """
+    _check_parts(method, parts)
+    view, memory = read_model(method, parts, memory, now)
+    if isinstance(method.mechanism, ChecksBroadcast):
+        method.mechanism.check_broadcast(view)
+    return view, memory
+
+
+def read_model(method: Method, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
+    """What a client makes of the codec's parts of a broadcast, and what it keeps of them."""
     if Part.WEIGHTS in parts:
         weights = decoded_part(parts[Part.WEIGHTS], method.channel.down, memory.weights.numel())
         parts = {**parts, Part.WEIGHTS: weights}
-    return method.codec.read(parts, memory, now)
+    view, memory = method.codec.read(parts, memory, now)
+    if not bool(torch.isfinite(view.weights).all()):
+        raise WireError("Expected a model of finite numbers, got infinite ones, or NaN.")
+    return view, memory
+
+
+def _check_parts(method: Method, parts: Parts) -> None:
+    """Raise `WireError` if there are parts that neither the codec nor the mechanism reads."""
+    known = {part for piece in (method.codec, method.mechanism) for part in _reads(piece)}
+    if found := parts.keys() - known:
+        names = ", ".join(sorted(part.name for part in found))
+        raise WireError(f"Expected a broadcast of {method.name}, got one with {names}, which no piece of it reads.")
+
+
+def _reads(piece: object) -> tuple[Part, ...]:
+    """The parts that a piece reads; any, if it does not declare them (`ReadsParts`)."""
+    declared: tuple[Part, ...] = getattr(piece, "reads") if declares(piece, "reads") else tuple(Part)  # noqa: B009
+    return declared
 
 
 def make_messages(method: Method, view: View, data: Wave, now: ClientRound) -> Messages:

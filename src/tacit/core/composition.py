@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from tacit.core.neutral import Identity
-from tacit.core.prices import Unproved, Unsized
+from tacit.core.prices import Unit, Unproved, Unsized
+from tacit.core.provenance import is_bounded_for
 from tacit.errors import CompositionError
 
 if TYPE_CHECKING:
@@ -204,16 +204,16 @@ def _records_by_trainer(m: "Method") -> str:
             f"{_name(m.trainer)} protects records, but {_name(m.aggregator)} sends the number of every client's "
             "records, which has no noise. Use Mean."
         )
-    if getattr(m.mechanism, "reads_records", False):
+    if not is_bounded_for(m.mechanism, Unit.RECORD):
         return (
-            f"{_name(m.trainer)} protects records, but {_name(m.mechanism)} chooses where it adds noise by evaluating "
-            "them, and that choice gets none. Use another mechanism."
+            f"{_name(m.trainer)} protects records, but {_name(m.mechanism)} is bounded for clients only: it may read "
+            "the records again to decide what it does, and that decision gets no noise. Use another mechanism."
         )
     return ""
 
 
 def _records_by_mechanism(m: "Method") -> str:
-    """Noise for records needs rows that are sums over records, each within the bound, in the model's coordinates."""
+    """Noise for records needs rows that are sums over records, each within the bound, and nothing that enlarges it."""
     if m.record_bound is None:
         return ""
     rows = m.record_sum
@@ -227,10 +227,33 @@ def _records_by_mechanism(m: "Method") -> str:
             f"{_name(m.trainer)} clips every record to {rows.bound:g}, but RecordClip declares {m.record_bound:g}. "
             "Give both the same bound."
         )
-    if not isinstance(m.codec, Identity) and m.codec.coordinates != "mask":
+    return _enlarges_records(m)
+
+
+def _enlarges_records(m: "Method") -> str:
+    """A row of clipped records may be changed only by what is declared to keep their bound; and none is left out."""
+    bounds = f"{_name(m.mechanism)} bounds what one record adds to a row"
+    if not is_bounded_for(m.codec, Unit.RECORD):
+        selection = getattr(m.codec, "selection", None)
+        which = _name(m.codec) + (f"({_name(selection)})" if selection is not None else "")
         return (
-            f"{_name(m.mechanism)} bounds what one record adds to a row, but {_name(m.codec)} transforms rows, which "
-            "may enlarge it. Use Identity or Select."
+            f"{bounds}, but {which} is bounded for clients only: through it, one record may change a row by more. "
+            "Use Identity, or Select with TopK, FixedRandom or RandomK."
+        )
+    if not is_bounded_for(m.channel, Unit.RECORD):
+        return (
+            f"{bounds}, but {_name(m.channel)} is bounded for clients only: the length of a message may depend on the "
+            "row in it. Use SecureSum, or Enclave without a wire format (wire=None)."
+        )
+    if not is_bounded_for(m.aggregator, Unit.RECORD):
+        return (
+            f"{bounds}, but {_name(m.aggregator)} is bounded for clients only: it may change a sum by more than the "
+            "rows change. Use Mean."
+        )
+    if m.reach is not None:
+        return (
+            f"{bounds}, but reach={m.reach:g} leaves out a client by the length of its row, which one record may "
+            "decide. Leave reach out: the mechanism shortens long rows (RecordClip.records)."
         )
     return ""
 

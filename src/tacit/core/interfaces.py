@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 from torch import Tensor
 
 from tacit.core.keys import Key
-from tacit.core.prices import AggregateNoise, Price, RecordPrice, RecordSum, Sampling
+from tacit.core.prices import AggregateNoise, Price, RecordPrice, RecordSum, Sampling, Unit
 from tacit.core.rows import Rows
 from tacit.core.state import (
     BoundedMessages,
@@ -30,7 +30,7 @@ from tacit.core.state import (
     View,
 )
 from tacit.core.wave import Shapes, Wave
-from tacit.wire.frames import Parts
+from tacit.wire.frames import Part, Parts
 from tacit.wire.sparse import WireFormat
 
 if TYPE_CHECKING:
@@ -107,6 +107,45 @@ class RecordTrainer(Trainer, Protocol):
 
     def sized(self, noise: float) -> Self:
         """The trainer with this noise multiplier of its own noise; itself if it adds none."""
+        ...
+
+
+@runtime_checkable
+class BoundedFor(Protocol):
+    """A codec, selection, mechanism, channel or aggregator that declares whose influence on a row it does not enlarge.
+
+    For clients every piece is harmless, because rows are clipped after it. For records and persons a row is a sum of
+    parts that were clipped before it, so that a piece is harmless only if it changes the sum by a linear map that
+    lengthens nothing, given what is public, and reads no data. Choosing coordinates by the update, a vote, a count, or
+    a message whose length depends on the row are not. A piece that declares nothing is bounded for clients alone, and
+    `Method` refuses it where noise is for records.
+    """
+
+    @property
+    def bounded_for(self) -> tuple[Unit, ...]:
+        """The units."""
+        ...
+
+
+@runtime_checkable
+class ReadsParts(Protocol):
+    """A codec or mechanism that declares which parts of a broadcast it reads; a client refuses all others.
+
+    Of a piece that declares nothing, a client accepts any.
+    """
+
+    @property
+    def reads(self) -> tuple[Part, ...]:
+        """The parts."""
+        ...
+
+
+@runtime_checkable
+class ChecksBroadcast(Protocol):
+    """A mechanism that can tell, before anything is computed or charged, whether a broadcast is one of its method."""
+
+    def check_broadcast(self, view: View) -> None:
+        """Raise `WireError` unless what the mechanism reads of it is what the method says."""
         ...
 
 

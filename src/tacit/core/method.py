@@ -220,14 +220,15 @@ class Method:
         """The largest L2 norm of a row of `dim` numbers that is accepted; one beyond it is rejected, as NaN is.
 
         By default infinite where the mechanism clips every row before it is summed; otherwise that of a row whose
-        numbers are 16 on average (as `SecureSum` accepts them), or √dim times as much if clients add noise.
+        numbers are 16 on average (as `SecureSum` accepts them), or √dim times as much if clients add noise. A row of
+        records may be longer by the same factor as its bound: noise in shares must never decide that it is left out.
         """
         if self.reach is not None:
             return self.reach
         if self.mechanism.requires in ("messages", "all messages"):
             return float("inf")
-        of_records = self.mechanism.row_bound if isinstance(self.mechanism, RecordMechanism) else None
-        return REACH * (dim if self.changes_rows else sqrt(dim)) + (of_records or 0.0)
+        of_records = (self.mechanism.row_bound if isinstance(self.mechanism, RecordMechanism) else None) or 0.0
+        return REACH * (dim if self.changes_rows else sqrt(dim)) * max(of_records, 1.0) + of_records
 
     @property
     def weighted(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from torch import Tensor
 
 from tacit.core.interfaces import AddNoise, Coordinates, DryRun, Payload, Reader, Summation, SumMessages, Visibility
-from tacit.core.prices import AggregateNoise, Price, Unproved
+from tacit.core.prices import AggregateNoise, Price, Unit, Unproved
 from tacit.core.rows import Rows
 from tacit.core.state import (
     BoundedMessages,
@@ -40,6 +40,8 @@ class Identity:
 
     coordinates: ClassVar[Coordinates] = "model"
     fixed: ClassVar[bool] = True
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
+    reads: ClassVar[tuple[Part, ...]] = (Part.WEIGHTS,)
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         return state
@@ -97,6 +99,8 @@ class NoNoise(StatelessMechanism, ClientSideMechanism):
     per_layer: ClassVar[bool] = False
     bits: ClassVar[int | None] = None
     expects: ClassVar[Payload | None] = None
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
+    reads: ClassVar[tuple[Part, ...]] = ()
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         return Unproved("no noise is added, so updates can reveal training data", noisy=False)
@@ -170,6 +174,7 @@ class Mean:
 
     models: ClassVar[int] = 1
     requires: ClassVar[Summation] = "sum"
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
     def combine(self, bounded: BoundedMessages, state: State) -> Sum:
         rows = bounded.messages.rows

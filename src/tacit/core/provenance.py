@@ -10,13 +10,14 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from tacit.core.prices import Gaussian, Leakage, Price, Release, Unproved, Zcdp
+from tacit.core.prices import Gaussian, Leakage, Price, Release, Unit, Unproved, Zcdp
 from tacit.core.schema import SLOTS
 
 if TYPE_CHECKING:
     from tacit.core.method import Method
 
 DECLARED = "sensitivity"  # the attribute by which a part declares it
+BOUNDED = "bounded_for"  # the attribute by which a part declares for which units it keeps bounds
 _PLAIN = ("builtins", "enum", "torch")  # modules of arguments that are values, not parts
 
 
@@ -45,9 +46,26 @@ def own_parts(method: "Method") -> tuple[OwnPart, ...]:
 
 def is_ours(part: object) -> bool:
     """Whether a record's class is one of Tacit's own."""
-    kind = type(part)
-    module = sys.modules.get(kind.__module__)
-    return kind.__module__.split(".")[0] == "tacit" and getattr(module, kind.__qualname__, None) is kind
+    return _is_our_class(type(part))
+
+
+def declares(part: object, name: str) -> bool:
+    """Whether a part itself declares this: what a user's subclass inherits from Tacit's class is not about it.
+
+    Example:
+        >>> from tacit.core.neutral import Identity
+        >>> class Signs(Identity): ...
+        >>> declares(Identity(), "bounded_for"), declares(Signs(), "bounded_for")
+        (True, False)
+    """
+    owners = (kind for kind in type(part).__mro__ if name in vars(kind))
+    owner = type(part) if name in getattr(part, "__dict__", {}) else next(owners, None)
+    return owner is not None and (is_ours(part) or not _is_our_class(owner))
+
+
+def is_bounded_for(part: object, unit: Unit) -> bool:
+    """Whether a part declares (`BoundedFor`) that it enlarges no influence of such units; for clients all parts do."""
+    return unit is Unit.CLIENT or (declares(part, BOUNDED) and unit in getattr(part, BOUNDED))
 
 
 def rests_on(price: Price, parts: tuple[OwnPart, ...]) -> Price:
@@ -66,6 +84,11 @@ def declaration(parts: tuple[OwnPart, ...]) -> str:
     """What a guarantee says about parts whose sensitivity was declared and tested; empty if there are none."""
     declared = [part for part in parts if part.sensitivity is not None]
     return f"The sensitivity of {_listed(declared)} was declared by you and tested, not proved." if declared else ""
+
+
+def _is_our_class(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    return kind.__module__.split(".")[0] == "tacit" and getattr(module, kind.__qualname__, None) is kind
 
 
 def _own_parts(slot: str, part: object) -> Iterator[OwnPart]:

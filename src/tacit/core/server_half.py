@@ -22,7 +22,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tacit.core.client_half import empty_messages, read_broadcast
+from tacit.core.client_half import empty_messages, read_broadcast, read_model
 from tacit.core.interfaces import CalibratedCodec, Channel, Conversation, DeclaresNoise
 from tacit.core.method import Method
 from tacit.core.rows import DenseRows, Rows
@@ -57,7 +57,7 @@ def prepare(method: Method, state: State, public: Wave | None, now: SimulatedRou
 
     def dry_run(draw: int) -> Rows:
         drawn = replace(now, shared=now.shared.child("rehearsal", draw))
-        view = client_view(method, method.codec.broadcast(state, drawn), state, drawn)
+        view, _ = read_model(method, method.codec.broadcast(state, drawn).parts, ClientMemory.of(state), drawn)
         if method.codec.coordinates == "mask" and view.mask is None:
             raise UserError(
                 f"{method.name}: the clipping bound cannot be estimated from public data, because its coordinates are "

@@ -129,10 +129,10 @@ class AcceptedPlan:
     def note(self, progress: SiteProgress) -> None:
         files.write(self.folder / "progress.json", progress.to_bytes(), private=True)
 
-    def memory(self, *, anew: bool) -> ClientMemory:
-        """What the client keeps from round to round; `anew`: what is sent only once is sent again."""
+    def memory(self) -> ClientMemory:
+        """What the client keeps from round to round: what is sent only once holds for all runs of the plan."""
         path = self.folder / "memory"
-        if path.exists() and not anew:
+        if path.exists():
             return ClientMemory.read(files.read(path, limit=frames.LIMIT), self.models)
         return self.half(fresh_secrets()).join(self.initial_weights)
 

@@ -41,9 +41,8 @@ from tacit.pieces.channels.secure_sum import THREAT_MODELS
 from tacit.protocols import crypto
 from tacit.protocols.secagg import Parameters, SecaggClientState, SecaggPolicy, answer, join_round, set_vector
 from tacit.wire import frames
-from tacit.wire.frames import FrameKind, Part, Parts
+from tacit.wire.frames import FrameKind, Parts
 
-_BROADCAST = {Part.WEIGHTS, Part.VALUES, Part.MASK, Part.BOUND}
 BYTES_PER_WEIGHT, SLACK = 16, 1 << 16  # of a broadcast at most: a number and its place, and everything else
 
 
@@ -128,7 +127,7 @@ class Site:
         now = half.round(asked.round, len(asked.cohort), asked.attempt - 1)
         self._charge(plan, asked, now)
         with single_thread():
-            found, memory = half.messages(parts, plan.wave, plan.memory(anew=bool(asked.first)), now)
+            found, memory = half.messages(parts, plan.wave, plan.memory(), now)
         self._keep(plan, progress, asked, memory)
         self._check_finite(plan, found)
         self.journal.append("trained", **_round_of(asked))
@@ -321,14 +320,8 @@ class Site:
 
 def _read(plan: AcceptedPlan, asked: SiteRequest, parts: Parts) -> View:
     """What the site makes of a broadcast; raises `WireError` unless it is one of the plan's method."""
-    if other := parts.keys() - _BROADCAST:
-        names = ", ".join(sorted(part.name for part in other))
-        raise WireError(f"Expected a broadcast, got parts that no server sends: {names}.")
     now = plan.half(fresh_secrets()).round(asked.round, len(asked.cohort))
-    view, _ = read_broadcast(plan.method, parts, plan.memory(anew=bool(asked.first)), now)
-    if not bool(view.weights.isfinite().all()):
-        raise WireError("Expected a model of finite numbers in the broadcast.")
-    return view
+    return read_broadcast(plan.method, parts, plan.memory(), now)[0]
 
 
 def _check_size(plan: AcceptedPlan, asked: SiteRequest) -> None:

@@ -61,7 +61,8 @@ def fl_top(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: 
     """Clients train and send only the weights with the largest gradients on public data.
 
     The gradients are those of T_init steps (`codec.selection.steps`). All other weights keep their initial values.
-    Without public data, the clients of the first round may vote: `codec.selection=Vote(size=Size(ratio=0.01))`.
+    Without public data, the clients of the first round may vote: `codec.selection=Vote(size=Size(ratio=0.01))`. This
+    protects clients as the other rounds do, and no records.
 
     Args:
         ratio: the fraction of the weights that is trained and sent.

@@ -9,7 +9,8 @@
 | aggregator | it adds messages up, and one client changes the sum by at most `sensitivity` times its bound |
 | server | the same state and aggregate give the same model |
 
-A failed trial is a violation. A passed one proves nothing.
+Of a codec that is bounded for records (`BoundedFor`) a row moves no further than the update; a mechanism that is does
+not read the data. A failed trial is a violation. A passed one proves nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,12 +39,12 @@ from tacit.core import (
 )
 from tacit.core.composition import PIECES
 from tacit.core.interfaces import Aggregator, Codec, Mechanism, RecordMechanism, Sampler, ServerUpdate, Trainer
-from tacit.core.prices import Gaussian, Release, Zcdp, accounted
-from tacit.core.provenance import DECLARED
+from tacit.core.prices import Gaussian, Release, Unit, Zcdp, accounted
+from tacit.core.provenance import DECLARED, is_bounded_for
 from tacit.engine import rounds as simulate
 from tacit.engine.layout import Layout
 from tacit.engine.waves import AutoLearner, StackedClients
-from tacit.errors import UserError
+from tacit.errors import UserError, WireError
 from tacit.pieces.samplers import Everyone
 
 CLIENTS, SAMPLES, INPUTS, CLASSES = 6, 5, 4, 3
@@ -237,6 +238,22 @@ def _try_codec(codec: Codec) -> Iterator[str]:
         changed = torch.cat([rows[:1] * factor, rows[1:]])
         others = codec.encode(DenseRows(changed), view, _now()).dense()[1:]
         yield "" if _close(others, honest[1:]) else "A client's row depends on another client's row."
+    if is_bounded_for(codec, Unit.RECORD):
+        yield from (_record_violation(codec, rows, each) for each in (view, View(state.weights, {})))
+
+
+def _record_violation(codec: Codec, rows: Tensor, view: View) -> str:
+    """Whether a record moves a row further than it moves the update; a view that the codec refuses moves nothing."""
+    record = torch.nn.functional.normalize(torch.randn(rows.shape, generator=torch.Generator().manual_seed(6)))
+    for size in (1e-3, 1.0, 1e6):
+        try:
+            one, other = (codec.encode(DenseRows(each), view, _now()).dense() for each in (rows, rows + size * record))
+        except WireError:
+            return ""
+        moved = float((one.double() - other.double()).norm(dim=1).max()) / size
+        if moved > 1 + 1e-2:  # numbers of rows are rounded, which is much of a small record
+            return f"It is declared to be bounded for records, but one moves a row by {moved:.3g} times what it adds."
+    return ""
 
 
 def _try_mechanism(mechanism: Mechanism) -> Iterator[str]:
@@ -248,8 +265,18 @@ def _try_mechanism(mechanism: Mechanism) -> Iterator[str]:
         rows = torch.randn(CLIENTS, state.dim, generator=torch.Generator().manual_seed(4))
         rows[0] *= factor
         yield from _bounded(mechanism, state, rows)
+    if is_bounded_for(mechanism, Unit.RECORD):
+        yield _reading_violation(mechanism, state)
     if isinstance(price, Release):
         yield _noise_violation(mechanism, state, price)
+
+
+def _reading_violation(mechanism: Mechanism, state: State) -> str:
+    """Whether messages with the same rows depend on the clients' data."""
+    state = replace(state, weights=torch.randn(state.dim, generator=torch.Generator().manual_seed(7)))
+    made = (_before_sum(mechanism, state, torch.zeros(CLIENTS, state.dim), hostile=each) for each in (None, 1e6))
+    one, other = (each.messages.rows.dense() for each in made)
+    return "" if torch.equal(one, other) else "It is declared to be bounded for records, but reads their data."
 
 
 def _longest(mechanism: Mechanism) -> float:
@@ -270,10 +297,12 @@ def _bounded(mechanism: Mechanism, state: State, rows: Tensor) -> Iterator[str]:
     yield "" if same else "The bound depends on the rows of the round."
 
 
-def _before_sum(mechanism: Mechanism, state: State, rows: Tensor, draw: int = 0) -> BoundedMessages:
+def _before_sum(
+    mechanism: Mechanism, state: State, rows: Tensor, draw: int = 0, hostile: float | None = None
+) -> BoundedMessages:
     """The clients' side and the server's side before the sum, with the noise of one draw."""
     now, messages = _now(draw), Messages(torch.arange(len(rows)), DenseRows(rows))
-    wave = StackedClients(messages.clients, _population(), AutoLearner(_layered(), CrossEntropy()))
+    wave = StackedClients(messages.clients, _population(hostile), AutoLearner(_layered(), CrossEntropy()))
     sent = mechanism.at_client(messages, View(state.weights, mechanism.broadcast_parts(state)), wave, now)
     return mechanism.before_sum(sent, state)
 

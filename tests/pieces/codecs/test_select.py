@@ -135,8 +135,8 @@ def test_top_k_without_gradients_takes_the_lower_coordinates() -> None:
 def test_top_k_needs_public_data() -> None:
     with pytest.raises(UserError) as error:
         initial_state(replace(method(TOP_K), name="fl-top"), task(public=None))
-    vote = f"codec.selection=Vote(size={FIVE})"
-    assert str(error.value) == f"fl-top needs public data: add `--task-set public=50`, or `--set '{vote}'`."
+    random = f"codec.selection=FixedRandom(size={FIVE})"  # which fits every method, unlike Vote
+    assert str(error.value) == f"fl-top needs public data: add `--task-set public=50`, or `--set '{random}'`."
 
 
 def test_top_k_refuses_public_training_that_diverges() -> None:
@@ -204,7 +204,9 @@ def test_a_client_keeps_its_first_weights_and_the_mask() -> None:
 @pytest.mark.parametrize(
     ("parts", "mask", "sentence"),
     [
-        (SENT, torch.tensor([1, 2, 64, 300, 649]), "the mask once"),
+        (SENT, torch.tensor([1, 2, 64, 300, 648]), "the mask that this client has received before"),
+        ({}, None, "the mask with the first broadcast, got none"),
+        ({Part.VALUES: torch.zeros(5)}, None, "the mask with the first broadcast, got none"),
         ({Part.VALUES: torch.zeros(4)}, torch.tensor([1, 2, 64, 300, 649]), "weights at the 5 coordinates"),
         ({}, torch.tensor([1, 2, 64, 300, 649]), "weights at the 5 coordinates"),
         ({**SENT, Part.MASK: indices.pack(torch.tensor([1, 2]), 650)}, None, "mask of 5 coordinates, got 2"),
@@ -215,9 +217,30 @@ def test_a_client_refuses_a_broadcast_that_does_not_fit(parts: Parts, mask: Tens
         VOTE.read(parts, ClientMemory(torch.arange(650.0), Key(bytes(32)), mask), now(1))
 
 
+@pytest.mark.parametrize("parts", [SENT, {Part.VALUES: torch.zeros(5)}], ids=["mask", "values"])
+def test_a_client_votes_in_the_first_round_and_in_no_other(parts: Parts) -> None:
+    memory = ClientMemory(torch.arange(650.0), Key(bytes(32)))
+    with pytest.raises(WireError, match="in the round in which clients vote"):
+        VOTE.read(parts, memory, now(0))
+    with pytest.raises(WireError, match="Expected a mask"):
+        VOTE.encode(DenseRows(torch.ones(1, 650)), View(memory.weights, {}), now(1))
+    with pytest.raises(WireError, match="Expected a mask"):
+        Select(TOP_K).encode(DenseRows(torch.ones(1, 650)), View(memory.weights, {}), now(0))
+
+
+def test_a_mask_that_is_sent_again_is_the_same() -> None:
+    kept = ClientMemory(torch.arange(650.0), Key(bytes(32)), torch.tensor([1, 2, 64, 300, 649]))
+    assert mask_of(VOTE.read(SENT, kept, now(1))[0]).tolist() == [1, 2, 64, 300, 649]
+
+
+def test_a_run_in_which_nobody_voted_ends_with_advice() -> None:
+    with pytest.raises(TrainingError, match="nobody voted in the first round"):
+        VOTE.broadcast(State(1, torch.zeros(650)), now(1))
+
+
 def test_decoding_changes_no_weight_outside_the_mask() -> None:
     state = State(0, torch.tensor([0.0, -0.0, 1.0, -0.0]), {MASK: torch.tensor([2])})
-    after = state.weights + Select(Vote(size=Size(number=1))).decode(torch.tensor([0.5]), state, now())[0]
+    after = state.weights + Select(Vote(size=Size(number=1))).decode(torch.tensor([0.5]), state, now(1))[0]
     assert torch.equal(after, torch.tensor([0.0, -0.0, 1.5, -0.0]))
     assert after.signbit().tolist() == [False, True, False, True]
 
@@ -285,9 +308,10 @@ def test_clients_and_server_use_the_same_mask() -> None:
         selecting = method(selection)
         state = initial_state(selecting, task())
         memory = ClientMemory(state.weights, Key.from_seed(0, "shared").child("before"))
-        parts = broadcast(selecting, state, now(2)).sent(first=True)
-        read, _ = read_broadcast(selecting, parts, memory, now(2))
-        decoded = selection.mask(state.memory.get(MASK), state.dim, now(2))
+        here = now(0 if isinstance(selection, Vote) else 2)
+        parts = broadcast(selecting, state, here).sent(first=True)
+        read, _ = read_broadcast(selecting, parts, memory, here)
+        decoded = selection.mask(state.memory.get(MASK), state.dim, here)
         if read.mask is None or decoded is None:
             assert read.mask is decoded
         else:

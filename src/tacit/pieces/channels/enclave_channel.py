@@ -11,6 +11,7 @@ import torch
 
 from tacit.core import DenseRows, Messages, Method, Round, State, Sum, Traffic, Turnout
 from tacit.core.interfaces import AddNoise, Reader, SumMessages
+from tacit.core.prices import Unit
 from tacit.errors import BudgetError, UserError, expect
 from tacit.protocols.attestation import NO_CHANNEL, SIMULATED, Attestor
 from tacit.protocols.tee import (
@@ -71,6 +72,11 @@ class Enclave:
         expect(self.padding >= 1, f"padding={self.padding} >= 1")
         expect(self.least >= 1, f"least={self.least} >= 1")
         expect(0 <= self.colluding < 1, f"colluding={self.colluding} in [0, 1)")
+
+    @property
+    def bounded_for(self) -> tuple[Unit, ...]:
+        """All units, unless the length of a message depends on its row, which the host sees."""
+        return tuple(Unit) if self.wire is None else (Unit.CLIENT,)
 
     @property
     def caveat(self) -> str:

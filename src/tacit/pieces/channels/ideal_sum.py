@@ -8,6 +8,7 @@ from typing import ClassVar
 from tacit.core import Messages, Method, Round, Traffic
 from tacit.core.interfaces import Reader
 from tacit.core.neutral import DirectConversation
+from tacit.core.prices import Unit
 from tacit.core.state import FrameFormat
 from tacit.wire.sparse import WireFormat
 
@@ -32,6 +33,7 @@ class IdealSum:
     min_cohort: ClassVar[int] = 0
     tolerates: ClassVar[str] = ""
     streams: ClassVar[bool] = True
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
     def send(self, messages: Messages, now: Round) -> Messages:
         return messages

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tacit.core import DenseRows, GridStep, Key, Messages, Method, Round, State, Sum, Traffic
 from tacit.core.interfaces import AddNoise, Reader, SumMessages
+from tacit.core.prices import Unit
 from tacit.core.schema import choose
 from tacit.core.server_half import sum_of_total
 from tacit.core.surplus import Surplus
@@ -82,6 +83,7 @@ class SecureSum:
     down: ClassVar[WireFormat | None] = None
     caveat: ClassVar[str] = ""
     min_cohort: ClassVar[int] = MIN_COHORT
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
     def __post_init__(self) -> None:
         choose(THREAT_MODELS, self.level, "level")

@@ -7,6 +7,8 @@
 | `FixedRandom` | random, fixed | derived from the shared key |
 | `RandomK` | random, redrawn every round | derived from the shared key |
 
+A vote is for methods that protect clients: one record may change a whole ballot.
+
 With the trainer `Masked`, weights outside the mask never change. If the mask is fixed, they keep their initial values,
 which every client derives from the task, so they are not sent in either direction.
 
@@ -36,6 +38,8 @@ from tacit.core import (
 )
 from tacit.core.interfaces import Coordinates
 from tacit.core.neutral import received_weights
+from tacit.core.prices import Unit
+from tacit.core.provenance import is_bounded_for
 from tacit.core.state import MASK
 from tacit.errors import PublicDataError, TrainingError, WireError, expect
 from tacit.wire import indices
@@ -71,7 +75,10 @@ class Size:
 
 
 class Selection(Protocol):
-    """Which coordinates are sent."""
+    """Which coordinates are sent. One whose clients vote in the first round declares `votes`.
+
+    One that depends on public values alone declares so (`BoundedFor`); otherwise it is refused for records.
+    """
 
     @property
     def size(self) -> Size:
@@ -93,7 +100,7 @@ class Selection(Protocol):
         ...
 
     def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor | None:
-        """The coordinates of this round, ascending; None before the vote that decides them.
+        """The coordinates of this round, ascending; None where it is not known and cannot be derived.
 
         Args:
             known: the fixed mask, if server or client have one.
@@ -118,16 +125,27 @@ class Select:
     def fixed(self) -> bool:
         return self.selection.fixed
 
+    @property
+    def bounded_for(self) -> tuple[Unit, ...]:
+        """Those of the selection: the values at coordinates that are public are a linear map of the update."""
+        return tuple(unit for unit in Unit if is_bounded_for(self.selection, unit))
+
+    @property
+    def reads(self) -> tuple[Part, ...]:
+        if not self.fixed:
+            return (Part.WEIGHTS,)
+        return (Part.VALUES, Part.MASK) if self.selection.sends_mask else (Part.VALUES,)
+
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         return self.selection.prepare(state, public, now)
 
     def broadcast(self, state: State, now: Round) -> Broadcast:
-        """The weights under a fixed mask, otherwise all; before a vote none, since clients have the initial weights."""
+        """The weights under a fixed mask, otherwise all; for a vote none, since clients have the initial weights."""
         if not self.fixed:
             return Broadcast({Part.WEIGHTS: state.weights})
-        mask = self._mask(state, now)
-        if mask is None:
+        if self._votes(now):
             return Broadcast({})
+        mask = self._mask(state, now)
         first_parts = {Part.MASK: _packed(mask, state.dim)} if self.selection.sends_mask else {}
         return Broadcast({Part.VALUES: state.weights[mask]}, first_parts)
 
@@ -136,18 +154,20 @@ class Select:
         if not self.fixed:
             mask = self.selection.mask(None, memory.weights.numel(), now)
             return View(received_weights(parts, memory), parts, mask), memory
+        if self._votes(now):
+            return self._read_before_vote(parts, memory)
         mask = self._received_mask(parts, memory)
-        if mask is None:
-            return View(memory.weights, parts), memory
         values = parts.get(Part.VALUES)
         if values is None or values.shape != mask.shape or values.dtype != memory.weights.dtype:
             raise WireError(f"Expected the weights at the {len(mask)} coordinates of the mask, got other numbers.")
         return View(memory.weights.index_copy(0, mask, values), parts, mask), replace(memory, mask=mask)
 
     def encode(self, rows: Rows, view: View, now: Round) -> Rows:
-        """The values under the mask; in the round of a vote, every client's ballot."""
+        """The values under the mask; in the round of a vote, every client's ballot, and in no other."""
         if view.mask is not None:
             return rows.select(view.mask)
+        if not self._votes(now):
+            raise WireError("Expected a mask: without it, clients would send another row than the method says.")
         count = self.selection.size.count(rows.dim)
         return DenseRows(torch.stack([_ballot(row, count) for row in rows.dense()]) if rows.count else rows.dense())
 
@@ -157,25 +177,42 @@ class Select:
         After the round of a vote, all is −0, and the state has the coordinates with the most votes.
         """
         spread = torch.full_like(state.weights, -0.0)
-        mask = self._mask(state, now)
-        if mask is None:
+        if self._votes(now):
             return spread, _with_mask(state, largest(total, self.selection.size.count(state.dim)))
-        return spread.index_copy_(0, mask, total), state
+        return spread.index_copy_(0, self._mask(state, now), total), state
 
-    def _mask(self, state: State, now: Round) -> Tensor | None:
-        return self.selection.mask(state.memory.get(MASK), state.dim, now)
+    def _votes(self, now: Round) -> bool:
+        """Whether clients vote in this round: in the first one, and never again, whatever a server sends."""
+        return now.index == 0 and getattr(self.selection, "votes", False)
 
-    def _received_mask(self, parts: Parts, memory: ClientMemory) -> Tensor | None:
-        """The fixed mask that the client has, receives or derives; None before a vote."""
+    def _mask(self, state: State, now: Round) -> Tensor:
+        mask = self.selection.mask(state.memory.get(MASK), state.dim, now)
+        if mask is None:
+            raise TrainingError(
+                "No coordinates were selected, because nobody voted in the first round. Use larger cohorts, or "
+                "FixedRandom instead of Vote."
+            )
+        return mask
+
+    def _read_before_vote(self, parts: Parts, memory: ClientMemory) -> tuple[View, ClientMemory]:
+        """The initial weights, without a mask."""
+        if parts.keys() & {Part.VALUES, Part.MASK}:
+            raise WireError("Expected neither a mask nor weights in the round in which clients vote on the mask.")
+        return View(memory.weights, parts), memory
+
+    def _received_mask(self, parts: Parts, memory: ClientMemory) -> Tensor:
+        """The fixed mask that the client has, receives or derives; received again, it must be the same."""
         dim = memory.weights.numel()
         if memory.mask is not None:
-            if Part.MASK in parts:
-                raise WireError("Expected the mask once, with the first broadcast, got another.")
+            if Part.MASK in parts and not torch.equal(indices.unpack(parts[Part.MASK], dim), memory.mask):
+                raise WireError("Expected the mask that this client has received before, got another.")
             return memory.mask
         if not self.selection.sends_mask:
             return _random_mask(memory.before.child("mask"), dim, self.selection.size.count(dim))
         if Part.MASK not in parts:
-            return None
+            raise WireError(
+                "Expected the mask with the first broadcast, got none: this client sends nothing without it."
+            )
         mask = indices.unpack(parts[Part.MASK], dim)
         if len(mask) != self.selection.size.count(dim):
             raise WireError(f"Expected a mask of {self.selection.size.count(dim)} coordinates, got {len(mask)}.")
@@ -204,6 +241,7 @@ class TopK:
     batch_size: int | None = None
     fixed: ClassVar[bool] = True
     sends_mask: ClassVar[bool] = True
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
     def __post_init__(self) -> None:
         expect(self.lr > 0, f"lr={self.lr} > 0")
@@ -211,8 +249,8 @@ class TopK:
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         if public is None:
-            vote = f"codec.selection={Vote(size=self.size)}"
-            raise PublicDataError("TopK", f"add `--task-set public=50`, or `--set '{vote}'`.")
+            random = f"codec.selection={FixedRandom(size=self.size)}"
+            raise PublicDataError("TopK", f"add `--task-set public=50`, or `--set '{random}'`.")
         return _with_mask(state, largest(self._scores(state.weights, public, now), self.size.count(state.dim)))
 
     def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor | None:
@@ -236,17 +274,22 @@ class Vote:
     """The coordinates with the most votes in the first round: each client votes for those of its largest updates.
 
     A ballot is a row like any other: the mechanism bounds it, adds noise to it, and the round is accounted as every
-    other. It has as many numbers as the model, and the model does not change in that round.
+    other. It has as many numbers as the model, and the model does not change in that round. A client votes in the first
+    round and in no other.
 
     Args:
         size: how many coordinates.
 
-    Formal guarantees: those of the mechanism; the vote is one of its rounds.
+    Formal guarantees: those of the mechanism for clients; the vote is one of its rounds. For records and persons none:
+    a single record may change all votes of its client, however little it adds to the update. `Method` refuses it where
+    a mechanism adds noise for records (`RecordClip`); after noise of the trainer's own (`DpSgd`) it is post-processing.
     """
 
     size: Size
     fixed: ClassVar[bool] = True
     sends_mask: ClassVar[bool] = True
+    votes: ClassVar[bool] = True
+    bounded_for: ClassVar[tuple[Unit, ...]] = (Unit.CLIENT,)
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         return state
@@ -262,6 +305,7 @@ class FixedRandom:
     size: Size
     fixed: ClassVar[bool] = True
     sends_mask: ClassVar[bool] = False
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         return _with_mask(state, _random_mask(now.shared.child("mask"), state.dim, self.size.count(state.dim)))
@@ -277,6 +321,7 @@ class RandomK:
     size: Size
     fixed: ClassVar[bool] = False
     sends_mask: ClassVar[bool] = False
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         return state

@@ -31,10 +31,10 @@ from torch import Tensor
 
 from tacit.core import Broadcast, ClientKeys, ClientMemory, DenseRows, Descent, Identity, Round, Rows, State, View, Wave
 from tacit.core.interfaces import Coordinates
-from tacit.core.prices import AggregateNoise
+from tacit.core.prices import AggregateNoise, Unit
 from tacit.errors import TrainingError, expect
 from tacit.pieces.codecs.select import Size
-from tacit.wire.frames import Parts
+from tacit.wire.frames import Part, Parts
 
 THRESHOLD = "codec/threshold"
 ADDED = 3  # rounds whose sum is compared
@@ -76,6 +76,8 @@ class Sense:
     steps: int = 5
     batch_size: int | None = 10
     coordinates: ClassVar[Coordinates] = "other"
+    bounded_for: ClassVar[tuple[Unit, ...]] = (Unit.CLIENT,)  # linear, but rounded in proportion to the whole row
+    reads: ClassVar[tuple[Part, ...]] = (Part.WEIGHTS,)
 
     def __post_init__(self) -> None:
         expect(self.chunks >= 1, f"chunks={self.chunks} >= 1")

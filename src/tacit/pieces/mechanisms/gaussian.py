@@ -27,7 +27,7 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.interfaces import DryRun, Payload, Visibility
-from tacit.core.prices import AggregateNoise, Price, Release, Unproved, Unsized
+from tacit.core.prices import AggregateNoise, Price, Release, Unit, Unproved, Unsized
 from tacit.core.surplus import Surplus
 from tacit.errors import UserError, WireError, expect
 from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
@@ -67,6 +67,8 @@ class CentralGaussian:
     exact: bool = True
     bits: ClassVar[int | None] = None
     expects: ClassVar[Payload | None] = None
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
+    reads: ClassVar[tuple[Part, ...]] = ()
 
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)
@@ -182,6 +184,8 @@ class DistributedGaussian:
     requires: ClassVar[Visibility] = "only the sum"
     per_layer: ClassVar[bool] = False
     expects: ClassVar[Payload | None] = None
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
+    reads: ClassVar[tuple[Part, ...]] = (Part.BOUND,)
 
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)
@@ -249,6 +253,9 @@ class DistributedGaussian:
     def broadcast_parts(self, state: State) -> Parts:
         return {Part.BOUND: torch.tensor([self._bound(state).whole], dtype=torch.float64)}
 
+    def check_broadcast(self, view: View) -> None:
+        self._received_bound(view)
+
     def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         """Clip to the bound in the broadcast, and add each client's share of the noise unless all are drawn at once."""
         noise = self._noise(self._received_bound(view))
@@ -288,10 +295,12 @@ class DistributedGaussian:
         return self.colluding == 0 and (turnout is None or self.tolerates(turnout))
 
     def _received_bound(self, view: View) -> Bound:
-        """The bound in a broadcast; that of records is the trainer's, so that a client accepts no other."""
+        """The bound in a broadcast; where the method fixes it, a client accepts no other."""
         received = _received_bound(view)
-        if self.record_bound not in (None, received.whole):
-            raise WireError(f"Expected the bound of records, {self.record_bound:g}, got {received.whole:g}.")
+        expected = received if isinstance(self.clip, PublicClip) else self._bound(_NO_STATE)
+        if received != expected:
+            whose = "the method" if self.record_bound is None else "records"
+            raise WireError(f"Expected the bound of {whose}, {expected.whole:g}, got {received.whole:g}.")
         return received
 
     def _bound(self, state: State) -> Bound:
@@ -336,13 +345,16 @@ class DistributedGaussian:
 
 
 _NO_ROWS = DenseRows(torch.empty(0, 0))  # a public bound does not depend on rows
+_NO_STATE = State(0, torch.empty(0))  # and a fixed one on nothing
+BOUNDS = (1e-30, 1e30)  # of rows: noise in proportion to others would overflow or vanish in float32
 
 
 def _received_bound(view: View) -> Bound:
     """The bound in a broadcast; raises `WireError` if there is none."""
     values = view.parts.get(Part.BOUND)
-    if values is None or values.numel() != 1 or not 0 < float(values) < float("inf"):
-        raise WireError("Expected a positive clipping bound in the broadcast, got none.")
+    if values is None or values.numel() != 1 or not BOUNDS[0] <= float(values) <= BOUNDS[1]:
+        found = "none" if values is None or values.numel() != 1 else f"{float(values):g}"
+        raise WireError(f"Expected a clipping bound from {BOUNDS[0]:g} to {BOUNDS[1]:g} in the broadcast, got {found}.")
     return Bound((float(values),))
 
 

@@ -31,12 +31,12 @@ from tacit.core import (
     View,
     Wave,
 )
-from tacit.core.interfaces import DryRun, Mechanism, Payload, Visibility
-from tacit.core.prices import Price, Unproved, Unsized, nominal_figures, reason_unproved
+from tacit.core.interfaces import ChecksBroadcast, DryRun, Mechanism, Payload, ReadsParts, Visibility
+from tacit.core.prices import Price, Unit, Unproved, Unsized, nominal_figures, reason_unproved
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.groups import Grouping, Groups, InputFeatures, SingleWeights
 from tacit.pieces.mechanisms.nbafl import NOISE, NOMINAL, add_gaussian
-from tacit.wire.frames import Parts
+from tacit.wire.frames import Part, Parts
 
 Which = Literal["least", "most"]
 _TIES = Key.from_seed(0, "ties")
@@ -209,7 +209,7 @@ class ByImportance:
     expects: Payload = "weights"
     per_layer: ClassVar[bool] = True
     bits: ClassVar[int | None] = None
-    reads_records: ClassVar[bool] = True  # to choose where noise is added
+    bounded_for: ClassVar[tuple[Unit, ...]] = (Unit.CLIENT,)  # records decide where noise is added
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, ClientNoise) or getattr(self.base, "at_once", False):
@@ -257,6 +257,14 @@ class ByImportance:
 
     def broadcast_parts(self, state: State) -> Parts:
         return self.base.broadcast_parts(state)
+
+    @property
+    def reads(self) -> tuple[Part, ...]:
+        return self.base.reads if isinstance(self.base, ReadsParts) else tuple(Part)
+
+    def check_broadcast(self, view: View) -> None:
+        if isinstance(self.base, ChecksBroadcast):
+            self.base.check_broadcast(view)
 
     def importances(self, messages: Messages, view: View, data: Wave, now: Round) -> Tensor:
         """The importance of each group to each client, (clients, groups)."""

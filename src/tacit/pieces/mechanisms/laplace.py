@@ -15,8 +15,9 @@ from torch import Tensor
 from tacit.core import ClientRound, DenseRows, Key, Messages, Turnout, View, Wave
 from tacit.core.interfaces import Payload, Visibility
 from tacit.core.neutral import ClientSideMechanism, StatelessMechanism
-from tacit.core.prices import Leakage, Price, Unproved
+from tacit.core.prices import Leakage, Price, Unit, Unproved
 from tacit.errors import expect
+from tacit.wire.frames import Part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,8 @@ class MetricLaplace(StatelessMechanism, ClientSideMechanism):
     expects: Payload = "weights"
     requires: ClassVar[Visibility] = "anything"
     bits: ClassVar[int | None] = None
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
+    reads: ClassVar[tuple[Part, ...]] = ()
 
     def __post_init__(self) -> None:
         expect(self.noise_multiplier > 0, f"noise_multiplier={self.noise_multiplier:g} > 0", "Without it, use NoNoise.")

@@ -31,9 +31,10 @@ from tacit.core import (
 )
 from tacit.core.interfaces import Payload, Visibility
 from tacit.core.neutral import StatelessMechanism
-from tacit.core.prices import Price, Unproved, check_delta
+from tacit.core.prices import Price, Unit, Unproved, check_delta
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.clipping import clip_rows
+from tacit.wire.frames import Part
 
 NOMINAL = "nominal epsilon (NbAFL formula)"
 NOISE = "standard deviation of the noise on each uploaded weight"
@@ -81,6 +82,8 @@ class NbaflGaussian(StatelessMechanism):
     bits: ClassVar[int | None] = None
     per_layer: ClassVar[bool] = False
     expects: ClassVar[Payload | None] = None
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
+    reads: ClassVar[tuple[Part, ...]] = ()
 
     def __post_init__(self) -> None:
         expect(0 < self.epsilon < float("inf"), f"epsilon={self.epsilon:g} > 0 and finite")

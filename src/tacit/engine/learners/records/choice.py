@@ -1,6 +1,5 @@
 """Which way to the clipped gradients of single records is taken, and for which models there is none."""
 
-import copy
 import warnings
 from typing import Protocol
 
@@ -12,7 +11,9 @@ from tacit.core import Loss
 from tacit.core.rows import ClippedSum
 from tacit.engine.layout import Layout, has_dropout, modules_of
 from tacit.engine.learners.records.batched import BatchedRecords
+from tacit.engine.learners.records.independence import PROVED_LOSSES
 from tacit.engine.learners.records.one_by_one import ReferenceRecords
+from tacit.engine.learners.records.probe import check_independent
 from tacit.engine.learners.records.ways import LayerRules, MappedGradient
 from tacit.errors import ModelError
 
@@ -40,8 +41,9 @@ class RecordLearner(Protocol):
 class AutoRecords:
     """The rules of layers where the model consists of such, otherwise `torch.func`, otherwise one record at a time.
 
-    A way is taken if it agrees with the reference on two records made from the first one. This depends on the model and
-    the loss, never on timing.
+    Records are computed together, by the rules, only if it is proved that none changes what is computed for another;
+    otherwise each is computed as a batch of its own. A way is taken if it agrees with the reference on two records made
+    from the first one. This depends on the model and the loss, never on timing.
 
     Raises:
         ModelError: gradients of single records do not exist, or are not independent of other records.
@@ -67,15 +69,15 @@ class AutoRecords:
         check_records(self.model, self.loss)
         if x.is_floating_point():  # a record of extreme numbers decides nothing
             x = torch.nan_to_num(x, posinf=0.0, neginf=0.0).clamp(-100, 100)
+        rules = LayerRules(self.model, self.loss)
+        proved = rules.is_proved(x)
+        if not (proved and type(self.loss) in PROVED_LOSSES):
+            check_independent(self.model, self.loss, x, y)
         x, y = torch.cat([x, x.flip(tuple(range(1, x.dim())))]), torch.cat([y, y])
-        _check_independent(self.model, self.loss, x, y)
-        for way in (LayerRules, MappedGradient):
-            if way is LayerRules and not LayerRules.follows_rules(self.model):
-                continue
-            tried = BatchedRecords(way(self.model, self.loss))
-            if self._agrees(tried, x, y):
-                return tried
-        return self.reference
+        if proved and LayerRules.follows_rules(self.model) and self._agrees(tried := BatchedRecords(rules), x, y):
+            return tried
+        mapped = BatchedRecords(MappedGradient(self.model, self.loss))
+        return mapped if self._agrees(mapped, x, y) else self.reference
 
     def _agrees(self, tried: BatchedRecords, x: Tensor, y: Tensor) -> bool:
         weights = Layout.of(self.model).flatten(self.model)
@@ -115,24 +117,4 @@ def check_records(model: nn.Module, loss: Loss) -> None:
             f"{type(loss).__name__} is not a mean over records, so that a record changes the gradients of others, and "
             "clipping them does not bound its influence. Use MeanSquared instead of RootMeanSquared, and CrossEntropy "
             "instead of RootBrier."
-        )
-
-
-@torch.no_grad()
-def _check_independent(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
-    """Raise `ModelError` if the loss of a record depends on the other records of its batch."""
-    own = copy.deepcopy(model).train()
-    together, again = (loss.per_sample(own(x), y) for _ in range(2))
-    if not torch.equal(together.nan_to_num(), again.nan_to_num()):
-        raise ModelError(
-            "The loss of a record changes when it is computed again: the model keeps a state from batch to batch, or "
-            "draws random numbers, so that earlier records change the gradients of later ones, and clipping does not "
-            "bound their influence. Use a model without running statistics and without random numbers."
-        )
-    alone = torch.cat([loss.per_sample(own(x[i : i + 1]), y[i : i + 1]) for i in range(len(x))])
-    if together.shape != alone.shape or not torch.allclose(together, alone, rtol=1e-3, atol=1e-5, equal_nan=True):
-        raise ModelError(
-            "The loss of a record depends on the other records of its batch, so that clipping gradients does not bound "
-            "its influence. Use a model and a loss that treat every record by itself: group or layer norm instead of "
-            "batch statistics, and a loss per record without weights over the batch."
         )

@@ -1,4 +1,8 @@
-"""Clipping per record or person, one record at a time with autograd: slow and simple. Other ways must agree with it."""
+"""Clipping per record or person, one record at a time with autograd: slow and simple. Other ways must agree with it.
+
+Every record is computed by a copy of the model of its own, with the same random numbers: what the model keeps of one
+record, and how many numbers it draws for it, changes nothing for the others.
+"""
 
 import copy
 
@@ -9,6 +13,7 @@ from tacit.core import Loss
 from tacit.core.rows import ClippedSum
 from tacit.engine.layout import Layout
 from tacit.engine.learners.records.batched import LONGEST
+from tacit.engine.learners.records.independence import fresh_copy
 
 
 class ReferenceRecords:
@@ -38,6 +43,8 @@ class ReferenceRecords:
         return ClippedSum(total, torch.tensor(norms, dtype=torch.float64, device=weights.device))
 
     def _gradient(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = self.loss.per_sample(self.model(x), y).sum()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            loss = self.loss.per_sample(fresh_copy(self.model)(x), y).sum()
         found = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
         return torch.cat([gradient.reshape(-1) for gradient in found])

@@ -3,6 +3,9 @@
 The rules need one forward and one backward pass. In the backward pass the gradients at the outputs of layers are
 computed, not those of parameters; norms follow from them, then the clipping factors, and from these the clipped sum (Bu
 et al. 2023, «book-keeping»). `torch.func` forms the gradient of every record.
+
+With the rules, records are computed together, so that they are for models only of which it is proved that no record
+changes another's numbers (`is_proved`). `torch.func` shows the model one record at a time, whatever it is.
 """
 
 import copy
@@ -19,6 +22,8 @@ from torch.nn.modules.conv import _ConvNd
 from tacit.core import Loss
 from tacit.engine.layout import Layout
 from tacit.engine.learners.records.gradients import FormedGradients, RecordGradients
+from tacit.engine.learners.records.independence import fresh_copy, is_loss_proved, traced, treats_records_alone
+from tacit.engine.learners.records.pooling import with_fast_pooling
 from tacit.engine.learners.records.rules import RULES
 
 
@@ -26,12 +31,15 @@ class LayerRules:
     """Gradients by the rules of layers.
 
     Every layer must be called once, with the records in the first dimension. `follows_rules` says whether all trained
-    parameters belong to known layers; that nothing else uses them is found by comparing with the reference.
+    parameters belong to known layers; that nothing else uses them is found by comparing with the reference. What is
+    computed is the graph of the model's operations, and not its forward function.
     """
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.layout, self.loss = Layout.of(model), loss
-        self.model = _with_fast_pooling(copy.deepcopy(model).train())
+        self.model = copy.deepcopy(model).train()
+        graph = traced(self.model)
+        self.graph = None if graph is None else with_fast_pooling(graph)
         self.names: dict[nn.Module, dict[str, str]] = {}  # of a layer's trained parameters, by their name in the layer
         for path, module in self.model.named_modules():
             trained = [name for name, p in module.named_parameters(recurse=False) if p.requires_grad]
@@ -52,6 +60,11 @@ class LayerRules:
         ]
         return all(kind in RULES for kind, _ in own) and len({id(p) for _, p in own}) == len(own)
 
+    def is_proved(self, x: Tensor) -> bool:
+        """Whether no record can change what is computed for another; `x` has records of the shape of all others."""
+        self._wanted = ()
+        return self.graph is not None and treats_records_alone(self.graph, x)
+
     def load(self, weights: Tensor) -> None:
         views = self.layout.views(weights)
         for module, names in self.names.items():
@@ -60,8 +73,10 @@ class LayerRules:
 
     def gradients(self, x: Tensor, y: Tensor, wanted: Collection[str]) -> dict[str, RecordGradients]:
         self._wanted, self._found, self._sizes = wanted, {}, 0
+        if self.graph is None:
+            raise ValueError("Expected a model whose operations can be traced. Use MappedGradient.")
         with torch.enable_grad():
-            loss = self.loss.per_sample(self.model(x), y).sum()
+            loss = self._losses(self.graph.forward(x), y).sum()
             torch.autograd.grad(loss, self._start, allow_unused=True)
         found, self._found = self._found, {}
         return found
@@ -69,6 +84,14 @@ class LayerRules:
     def memory(self, x: Tensor, y: Tensor) -> int:
         found = self.gradients(x, y, self.layout.names)
         return self._sizes + sum(gradients.bytes for gradients in found.values())
+
+    def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of every record, of a loss that is not known by its own output and target alone."""
+        if is_loss_proved(self.loss, outputs, y):
+            return self.loss.per_sample(outputs, y)
+        from torch.func import vmap  # takes seconds to import
+
+        return vmap(lambda output, target: self.loss.per_sample(output[None], target[None]).sum())(outputs, y)
 
     def _observe(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         """Keep a layer's inputs until the gradient at its outputs is known."""
@@ -112,7 +135,10 @@ class _Observed(torch.autograd.Function):
 
 
 class MappedGradient:
-    """Gradients of any module, with `torch.func`: `vmap` over records of the gradient at the same weights."""
+    """Gradients of any module, with `torch.func`: `vmap` over records of the gradient at the same weights.
+
+    The model sees batches of one record. What it keeps of them is lost with the copy that saw them.
+    """
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         from torch.func import functional_call, grad, vmap  # takes seconds to import
@@ -120,7 +146,7 @@ class MappedGradient:
         self.layout, self.loss = Layout.of(model), loss
         self.model = copy.deepcopy(model).train()
         self.parameters: dict[str, Tensor] = {}
-        self._call = functional_call
+        self._call, self._fresh = functional_call, self.model
         self._mapped = vmap(grad(self._loss), in_dims=(None, 0, 0))
 
     def load(self, weights: Tensor) -> None:
@@ -128,6 +154,7 @@ class MappedGradient:
 
     def gradients(self, x: Tensor, y: Tensor, wanted: Collection[str]) -> dict[str, RecordGradients]:
         trained = {name: value for name, value in self.parameters.items() if name in wanted}
+        self._fresh = fresh_copy(self.model)
         with sdpa_kernel(SDPBackend.MATH):  # the only form of attention that can be mapped
             found = self._mapped(trained, x, y)
         return {name: FormedGradients(value.flatten(1)) for name, value in found.items()}
@@ -136,26 +163,5 @@ class MappedGradient:
         return 3 * sum(value.numel() * value.element_size() for value in self.parameters.values())
 
     def _loss(self, trained: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        outputs = self._call(self.model, {**self.parameters, **trained}, (x[None],))
+        outputs = self._call(self._fresh, {**self.parameters, **trained}, (x[None],))
         return self.loss.per_sample(outputs, y[None]).sum()
-
-
-class _ChannelsLastPool(nn.Module):
-    """Max pooling in channels-last layout, for which PyTorch's kernel is many times faster."""
-
-    def __init__(self, pool: nn.MaxPool2d) -> None:
-        super().__init__()
-        self.pool = pool
-
-    def forward(self, x: Tensor) -> Tensor:
-        pooled: Tensor = self.pool(x.contiguous(memory_format=torch.channels_last))
-        return pooled.contiguous()
-
-
-def _with_fast_pooling(model: nn.Module) -> nn.Module:
-    """The model with faster max pooling, in place."""
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if type(child) is nn.MaxPool2d and not child.return_indices:
-                setattr(parent, name, _ChannelsLastPool(child))
-    return model

@@ -1,0 +1,105 @@
+"""Refuses models in which records visibly change each other, by trying a few: there they would learn something else.
+
+The bound does not rest on this. What is not proved to treat records alone is computed with batches of one, in which a
+model that compares records finds nothing to compare: it would be trained for another purpose than it is used for.
+"""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from tacit.core import Loss
+from tacit.errors import ModelError
+
+MOST = 17  # records in a batch
+LARGE = 1e3  # times as large as others
+KINDS = 6
+BATCHES = ([0, 1], [2, 3], [3, 0, 4], [5, 3], [*range(MOST)], [*reversed(range(MOST))])
+AGREEMENT = 1e-3, 1e-5  # of a loss, relative to itself and to the outputs
+MIXED = (
+    "The {} of a record depends on the other records of its batch, so that clipping gradients does not bound its "
+    "influence. Use a model and a loss that treat every record by itself: group or layer norm instead of batch "
+    "statistics, and a loss per record without weights over the batch."
+)
+
+
+def check_independent(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
+    """Raise `ModelError` if the loss of a record, or its gradient, depends on other records, or on earlier ones."""
+    own = copy.deepcopy(model).cpu().train()  # there, a record that a model does not accept is an ordinary error
+    x, y = _accepted(own, loss, *different_records(x.cpu(), y.cpu()))
+    first, again = (_losses(own, loss, x, y)[0] for _ in range(2))
+    if not torch.equal(first.nan_to_num(), again.nan_to_num()):
+        raise ModelError(
+            "The loss of a record changes when it is computed again: the model keeps a state from batch to batch, or "
+            "draws random numbers, so that earlier records change the gradients of later ones, and clipping does not "
+            "bound their influence. Use a model without running statistics and without random numbers."
+        )
+    singles = [_losses(own, loss, x[i : i + 1], y[i : i + 1]) for i in range(len(x))]
+    alone, slack = (torch.cat(side) for side in zip(*singles, strict=True))
+    for batch in BATCHES:
+        found = _losses(own, loss, x[batch], y[batch])[0]
+        if found.shape != alone[batch].shape or not _agree(found, alone[batch], slack[batch]):
+            raise ModelError(MIXED.format("loss"))
+    if _gradients_differ(own, loss, x, y):
+        raise ModelError(MIXED.format("gradient"))
+
+
+def different_records(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Records made from the first one: mirrored, random, far larger, empty, negative; with its target and others."""
+    source, (first,) = torch.Generator().manual_seed(0), x[:1]
+    made = []
+    for number in range(MOST):
+        mirrored = first.flip(tuple(range(first.dim())))
+        if first.is_floating_point():
+            random = torch.randn(first.shape, generator=source, dtype=torch.float64).to(first.dtype)
+            kinds = (first + 0.1 * number * random, mirrored + 0.1 * number * random, random, LARGE * random)
+            made.append((*kinds, torch.zeros_like(first), -first)[number % KINDS])
+        else:
+            order = torch.randperm(first.numel(), generator=source)
+            kinds = (first, mirrored, first.flatten()[order].view_as(first), torch.full_like(first, first.max()))
+            made.append((*kinds, torch.zeros_like(first), torch.full_like(first, first.min()))[number % KINDS])
+    targets = [y[0], torch.zeros_like(y[0]), torch.ones_like(y[0]) if y.is_floating_point() else y[0]]
+    return torch.stack(made), torch.stack([targets[number % 3] for number in range(MOST)])
+
+
+def _accepted(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The records, with the first in place of those that the model does not accept, such as words it does not know."""
+    accepted = [i if i == 0 or _accepts(model, loss, x[i : i + 1], y[i : i + 1]) else 0 for i in range(len(x))]
+    return x[accepted], y[accepted]
+
+
+def _accepts(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:
+    try:
+        _losses(copy.deepcopy(model), loss, x, y)
+    except Exception:  # a user's module may fail in any way; of its own records it will be heard
+        return False
+    return True
+
+
+@torch.no_grad()
+def _losses(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of every record, and the size of its outputs, by which rounding errors are measured."""
+    outputs = model(x)
+    return loss.per_sample(outputs, y), 1 + outputs.abs().reshape(len(outputs), -1).amax(1)
+
+
+def _agree(found: Tensor, expected: Tensor, sizes: Tensor) -> bool:
+    same = (found - expected).abs() <= AGREEMENT[0] * expected.abs() + AGREEMENT[1] * sizes
+    return bool((same | (found == expected) | ~torch.isfinite(expected)).all())
+
+
+def _gradients_differ(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:
+    """Whether the gradients of ordinary records add up to another one than that of their batch."""
+    few = [i for i in range(MOST) if i % KINDS in (0, 1, 2)]
+    together, apart = _gradient(model, loss, x[few], y[few]), [_gradient(model, loss, x[[i]], y[[i]]) for i in few]
+    difference = float((together - torch.stack(apart).sum(0)).norm())
+    return difference > AGREEMENT[0] * float(torch.stack(apart).norm(dim=1).sum()) + AGREEMENT[1]
+
+
+def _gradient(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Tensor:
+    """The gradient of the sum of these records' losses at all trained weights."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    total = loss.per_sample(model(x), y).sum()
+    found = torch.autograd.grad(total, trained, allow_unused=True, materialize_grads=True)
+    return torch.cat([part.flatten() for part in found]).double()
