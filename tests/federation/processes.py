@@ -50,7 +50,7 @@ class Processes:
             config = (configs or {}).get(name, kit)
             command = server_command(kit) if name == SERVER else site_command(kit, config, opener)
             prefix = ["hostile", hostile] if hostile else []
-            self._launch(name, [*prefix, *command[3:]])  # without `python -m package`
+            self._launch(name, [*prefix, *command[command.index("-m") + 2 :]])  # without `python -m package`
 
     def start_run(self, plan: Path, out: Path) -> None:
         """Start or resume a run in a process of its own, `run`."""
