@@ -1,4 +1,8 @@
-"""An environment for each peer, created once under `.venvs/`, because their requirements conflict."""
+"""An environment for each peer, created once under `.venvs/`, because their requirements conflict.
+
+They conflict with ours, too: `constraints.txt` is not for them. A peer that needs PyTorch pins its version itself,
+since a range would fetch gigabytes of CUDA.
+"""
 
 import subprocess
 import sys
@@ -30,10 +34,12 @@ class Environment:
             return
         print(f"Creating .venvs/{self.name}: {', '.join(self.requirements)}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", str(self.folder)], check=True)
-        pip = [self.program("python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        constraints = ["--constraint", str(ROOT / "constraints.txt")]
-        subprocess.run([*pip, *constraints, *self.requirements], check=True)
+        subprocess.run([self.program("python"), *self.installation()], check=True)
         stamp.write_text(wanted)
+
+    def installation(self, *options: str) -> list[str]:
+        """The arguments with which Python installs the requirements."""
+        return ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", *options, *self.requirements]
 
 
 def source_of(tree: Path) -> Path:
@@ -48,3 +54,4 @@ PROJECT = Environment("project")
 FLOWER = Environment("flower", ("torch==2.13.0", "flwr[simulation]==1.41.*"))
 PFL = Environment("pfl", ("torch==2.13.0", "pfl==0.6.*", "dp-accounting<0.6"))
 OPENDP = Environment("opendp", ("opendp==0.16.*",))
+PEERS = (FLOWER, PFL, OPENDP)
