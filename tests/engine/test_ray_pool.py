@@ -60,6 +60,7 @@ def address(client_port: int) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in own.items():
             patch.setenv(name, value)
+        patch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "180")  # 30 s are short for a first import
         ray_cluster.forget_token()
         node = {"num_cpus": 2, "node_ip_address": "127.0.0.1", "object_store_memory": 100 << 20}
         head = {"include_dashboard": False, "ray_client_server_port": client_port}
