@@ -203,6 +203,12 @@ def test_a_person_at_several_clients_is_charged_for_all_of_them() -> None:
         assert summed.records.epsilon(DELTA) == pytest.approx(composed((1 / copies, drawn, 20, False)), rel=1e-3)
 
 
+def test_a_ledger_that_names_a_vast_number_of_clients_is_answered() -> None:
+    """Its choices are bounded, and not listed one by one."""
+    found = accounts(("run", records(1, unit=Unit.PERSON, copies=10**9)))
+    assert found.records.epsilon(DELTA) > 1e6
+
+
 def test_runs_for_clients_count_for_a_person_at_every_client_it_is_at() -> None:
     found = accounts(*[("clients", CLIENTS)] * 3, ("persons", records(20, unit=Unit.PERSON, copies=2)))
     assert found.records.epsilon(DELTA) == pytest.approx(
