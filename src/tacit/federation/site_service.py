@@ -148,7 +148,7 @@ class Site:
             raise RefusedError("policy", "This site does not send metrics through this channel.")
         if plan.data.held_out is None:
             raise RefusedError("policy", "This site holds no samples out.")
-        view = _read(plan, asked, self._check(plan, asked, EVALUATE))
+        view = _view(plan, self._check(plan, asked, EVALUATE), _round(plan, asked))
         parameters = evaluation_parameters(plan.plan, len(asked.cohort)) if isinstance(channel, SecureSum) else None
         if parameters is not None:
             answer(self._join(plan, asked, EVALUATE, parameters, b""), asked.talk)  # else it is refused here
@@ -263,8 +263,8 @@ class Site:
 
     def _check_fits(self, plan: AcceptedPlan, asked: SiteRequest, parts: Parts) -> None:
         """Raise unless the site could answer this: nothing is noted, charged or drawn, and no data are looked at."""
-        now = plan.half(fresh_secrets()).round(asked.round, len(asked.cohort))
-        like = empty_messages(plan.method, _read(plan, asked, parts), plan.layout.shapes, now)
+        now = _round(plan, asked)
+        like = empty_messages(plan.method, _view(plan, parts, now), plan.layout.shapes, now)
         channel = plan.method.channel
         if isinstance(channel, Enclave):
             self._member(plan).check(asked)
@@ -318,9 +318,13 @@ class Site:
             raise RefusedError("training", "The update is not finite, or longer than the method accepts.")
 
 
-def _read(plan: AcceptedPlan, asked: SiteRequest, parts: Parts) -> View:
+def _round(plan: AcceptedPlan, asked: SiteRequest) -> ClientRound:
+    """The round of a request, with secrets of which nothing is drawn."""
+    return plan.half(fresh_secrets()).round(asked.round, len(asked.cohort))
+
+
+def _view(plan: AcceptedPlan, parts: Parts, now: ClientRound) -> View:
     """What the site makes of a broadcast; raises `WireError` unless it is one of the plan's method."""
-    now = plan.half(fresh_secrets()).round(asked.round, len(asked.cohort))
     return read_broadcast(plan.method, parts, plan.memory(), now)[0]
 
 
