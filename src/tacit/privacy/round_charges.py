@@ -1,6 +1,7 @@
 """The life of a charged round, whoever's privacy it costs: reserved, then failed, or settled and released."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -51,7 +52,7 @@ class Reservation(Generic[A, P]):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RoundCharges(Generic[A, P]):
+class RoundCharges(ABC, Generic[A, P]):
     """What a run was charged so far, for one unit of privacy.
 
     Attributes:
@@ -105,9 +106,9 @@ class RoundCharges(Generic[A, P]):
         self.ledger.release(self.reserved.entry, hashlib.sha256(weights.data).hexdigest())
 
     @property
+    @abstractmethod
     def unit(self) -> Unit:
         """Whose privacy is charged."""
-        raise NotImplementedError
 
     @staticmethod
     def repeated(ledger: Ledger | None, run: str, rounds: int, unit: Unit) -> list[LedgerEntry]:
