@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,24 +30,24 @@ FORGED = ("cn__origin", "cn__from", "client_name")  # the headers that name a se
 @pytest.fixture(scope="module")
 def honest() -> Iterator[Processes]:
     """ash attacks; the server and birch are as they should be, and watched."""
-    with processes(*SITES) as running:
-        running.start("server", hostile="watched")
-        running.start("ash", opener=HOSTILE)
-        running.start("birch", opener=WATCHED)
-        running.start("cedar")
-        connect(running)
-        assert "Refused" not in running.output()  # what a federation needs is accepted
+    with started(server="watched") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def lawless() -> Iterator[Processes]:
     """ash and the server attack, and the server forwards; cedar receives everything that comes."""
+    with started(server="forwarding", cedar="forwarding") as running:
+        yield running
+
+
+@contextmanager
+def started(server: str, cedar: str = "") -> Iterator[Processes]:
     with processes(*SITES) as running:
-        running.start("server", hostile="forwarding")
+        running.start("server", hostile=server)
         running.start("ash", opener=HOSTILE)
         running.start("birch", opener=WATCHED)
-        running.start("cedar", hostile="forwarding")
+        running.start("cedar", hostile=cedar)
         connect(running)
         assert "Refused" not in running.output()  # what a federation needs is accepted
         yield running
@@ -112,7 +113,7 @@ def send(running: Processes, orders: list[dict[str, Any]], verb: str = ATTACK, n
     assert got == {name: b"done"}, running.output()
 
 
-def check(running: Processes, name: str, allowed: set[str]) -> None:
+def assert_untouched(running: Processes, name: str, allowed: set[str]) -> None:
     """Nothing was called that an undisturbed run does not call, and the process is as it was."""
     time.sleep(0.5)
     assert lines(running, name, CALLED) <= allowed
@@ -126,8 +127,8 @@ def check(running: Processes, name: str, allowed: set[str]) -> None:
 def test_nothing_that_a_site_sends_reaches_a_neighbour(honest: Processes) -> None:
     before = output(honest, "birch")
     send(honest, [*every(honest, "birch", AT_SITE), *commands(honest, "birch"), asked("a")])
-    check(honest, "birch", CALLED_AT_SITE)
-    check(honest, "server", CALLED_AT_SERVER)
+    assert_untouched(honest, "birch", CALLED_AT_SITE)
+    assert_untouched(honest, "server", CALLED_AT_SERVER)
     assert "Refused" not in output(honest, "birch")[len(before) :]  # nothing was forwarded to it
     said = output(honest, "server")
     assert "Refused a message of 'ash'" in said
@@ -141,14 +142,14 @@ def test_nobody_sends_in_another_s_name(honest: Processes) -> None:
         send(honest, [{**order, "cn__origin": origin} for order in every(honest, "server", AT_SERVER)])
     quits = {"channel": "task", "topic": "quit", "target": "server", "client_name": "birch"}
     send(honest, [quits, {**quits, "cn__origin": "birch"}, {**quits, "cn__from": "birch"}])
-    check(honest, "birch", CALLED_AT_SITE)
-    check(honest, "server", CALLED_AT_SERVER)
+    assert_untouched(honest, "birch", CALLED_AT_SITE)
+    assert_untouched(honest, "server", CALLED_AT_SERVER)
 
 
 def test_the_server_does_nothing_that_a_site_asks_of_nvflare(honest: Processes) -> None:
     send(honest, every(honest, "server", AT_SERVER))
     send(honest, [{"channel": "task", "topic": "heart_beat", "target": "server", "cn__secure": True}])
-    check(honest, "server", CALLED_AT_SERVER)
+    assert_untouched(honest, "server", CALLED_AT_SERVER)
     refused = [line for line in output(honest, "server").splitlines() if "Refused" in line]
     assert 0 < len(refused) <= LINES  # of some hundreds
     assert sum("Further ones are only counted." in line for line in refused) == 1
@@ -158,7 +159,7 @@ def test_a_server_has_no_command_of_nvflare_at_a_site(lawless: Processes) -> Non
     shell = [order for order in commands(lawless, "birch") if order["topic"] == "sys.shell"]
     send(lawless, shell, ATTACK_SITE, "birch")
     send(lawless, [*commands(lawless, "birch"), *every(lawless, "birch", AT_SITE)], ATTACK_SITE, "birch")
-    check(lawless, "birch", CALLED_AT_SITE)
+    assert_untouched(lawless, "birch", CALLED_AT_SITE)
     said = output(lawless, "birch")
     assert "Refused a message of 'server': 'admin', 'sys.shell' for 'birch'" in said
     assert said.count("Refused") <= LINES
@@ -169,7 +170,7 @@ def test_a_site_refuses_what_a_server_forwards(lawless: Processes) -> None:
     lawless.start("birch", opener=WATCHED)
     connect(lawless)
     send(lawless, [*commands(lawless, "birch"), asked("c"), *every(lawless, "birch", AT_SITE)])
-    check(lawless, "birch", CALLED_AT_SITE)
+    assert_untouched(lawless, "birch", CALLED_AT_SITE)
     assert "for 'birch': it is in another's name." in output(lawless, "birch")
 
 
