@@ -244,7 +244,7 @@ def balanced_accuracy(model: torch.nn.Module, parts: Mapping[str, tacit.Task]) -
 
 
 def finals(best: Trial, seeds: int) -> list[Trial]:
-    """The chosen settings on the test part, with so many seeds."""
+    """The chosen settings on the test part, with the first `seeds` seeds."""
     return [replace(best, part="test", seed=seed) for seed in range(seeds)]
 
 

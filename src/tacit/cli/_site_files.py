@@ -164,7 +164,7 @@ def _ledger(args: argparse.Namespace) -> int:
 
 
 def _short(run: str) -> str:
-    """The first digits of the plan and of the server's run: enough to tell them apart."""
+    """The first digits of the plan and of the server's run: enough to distinguish them."""
     return " ".join(part[:16] for part in run.split())
 
 

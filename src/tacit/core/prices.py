@@ -148,7 +148,7 @@ class Gaussian:
         expect(0 <= noise <= MAX_NOISE, f"noise multiplier {noise} in [0, {MAX_NOISE:g}]")
 
     def at_distance(self, times: int) -> "Gaussian":
-        """The loss of a unit that can move the sum so many times as far."""
+        """The loss of a unit that can move the sum `times` as far."""
         return Gaussian(self.noise_multiplier / times)
 
 
@@ -170,7 +170,7 @@ class Zcdp:
         expect(0 <= self.xi < math.inf, f"xi={self.xi} >= 0 and finite")
 
     def at_distance(self, times: int) -> "Zcdp":
-        """The loss of a unit that can move the sum so many times as far, by as many doublings as that takes.
+        """The loss of a unit that can move the sum `times` as far, by as many doublings as that takes.
 
         At twice the distance, D_α ≤ 2α/(2α−1) · D_{2α−1} + D_{2α} ≤ 4·ρ·α + 7/3·ξ at every integer order.
 
@@ -259,7 +259,7 @@ class Release:
         return replace(self, unit=Unit.RECORD, replaces_row=True)
 
     def at_clients(self, clients: int) -> Self:
-        """What it releases about a unit that is at so many clients of the sum, or within so many.
+        """What it releases about a unit that is at this many clients of the sum, or within them.
 
         Without it, the sum moves that many times as far, and in as many rounds as one of them is drawn at least. Fewer
         of them cost no more, by joint convexity.

@@ -46,7 +46,7 @@ class RunAccount:
         return replace(self, clients=self.clients + Counter([charge]))
 
     def within(self, copies: int) -> RecordAccounting:
-        """About a record or person at each of its clients; at so many of them, where it charges clients only."""
+        """About a record or person at each of its clients; at `copies` of them, where it charges clients only."""
         if self.records is not None:
             return self.records
         releases = {each.at_clients(copies).within_client(): times for each, times in self.clients.items()}

@@ -89,7 +89,7 @@ class Call:
 
     Attributes:
         args: the arguments, values in place of nodes, and `SIZE` for the number of records.
-        kwargs: likewise.
+        kwargs: the arguments that are given by name, in the same form.
         records: which of the tensors in them have records in their first dimension, by identity.
     """
 
@@ -240,7 +240,7 @@ def _not_first(dim: int, rank: int) -> bool:
 
 
 def _of(*kinds: type[nn.Module], rank: int | None = None) -> dict[type[nn.Module], Callable[[nn.Module], Rule]]:
-    """Layers that treat records alone if these are in the first of so many dimensions; None: of any."""
+    """Layers that treat records alone if these are in the first of `rank` dimensions; None: of any number."""
     return dict.fromkeys(kinds, _module(lambda _, found: rank in (None, found)))
 
 
