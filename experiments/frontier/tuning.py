@@ -358,11 +358,18 @@ class Results:
         return made
 
 
+def _seeds(text: str) -> int:
+    """How many seeds, from the command line; that of the tuning is not among them."""
+    if not text.isdecimal() or not 1 <= int(text) < TUNING_SEED:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {TUNING_SEED - 1}, got {text}")
+    return int(text)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare what the scripts of this folder have in common."""
     parser.add_argument("--trials", type=int, default=TRIALS, help=f"settings per method and ε (default: {TRIALS})")
     seeds = f"seeds of the chosen settings, fewer than {TUNING_SEED} (default: {SEEDS})"
-    parser.add_argument("--seeds", type=int, choices=range(1, TUNING_SEED), default=SEEDS, metavar="N", help=seeds)
+    parser.add_argument("--seeds", type=_seeds, default=SEEDS, metavar="N", help=seeds)
     runs = "folder in which an interrupted trial can go on (default: it begins anew)"
     parser.add_argument("--runs", type=Path, metavar="DIR", help=runs)
     parser.add_argument("--show", action="store_true", help="run nothing")
