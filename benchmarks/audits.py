@@ -35,7 +35,8 @@ from tacit.attacks.auditing import AuditAdjacency
 from tacit.attacks.claims import AuditResult, claim_of
 from tacit.attacks.scenario import prepare_audit
 from tacit.attacks.search import search
-from tacit.core import Key, Method, Task
+from tacit.core import Key, Method
+from tacit.data import Task
 from tacit.pieces.codecs import FixedRandom, Select, Size
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, Grid, QuantileClip, Reals
 from tacit.pieces.samplers import Everyone, FixedSize, Poisson

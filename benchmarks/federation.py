@@ -24,14 +24,15 @@ from pathlib import Path
 
 import torch
 
-from tacit.core import Samples, SeededKeys, Task
+from tacit.core import SeededKeys
+from tacit.data import Samples, Task
 from tacit.engine import Simulation
-from tacit.federation import entry_points
 from tacit.federation.demonstration import LocalFederation
-from tacit.federation.nvflare.kits import SERVER, Participants
-from tacit.federation.relay import SOCKET, RelayTransport
-from tacit.federation.server import FederationServer
-from tacit.federation.transport import Failure, Handler
+from tacit.federation.plan import entry_points
+from tacit.federation.server.server import FederationServer
+from tacit.federation.transport.endpoints import Failure, Handler
+from tacit.federation.transport.nvflare.kits import SERVER, Participants
+from tacit.federation.transport.relay import SOCKET, RelayTransport
 from tacit.runs.training import follow
 from workloads import mlp
 

@@ -20,7 +20,7 @@ from tacit.cli import main as tacit_main
 
 PACKAGE = str(Path(tacit.api.__file__).parent) + "/"
 RUN = ["run", "fl-top-dp", "--rounds", "1", "--workers", "1", "--set", "ratio=0.02", "epsilon=8", "delta=1e-3"]
-ROUND = "runs/training.py:_step"  # from the reservation of the charge to the release of the model
+ROUND = "runs/rounds.py:_step"  # from the reservation of the charge to the release of the model
 ONCE = ("check_composition", "make_model", "broadcast", "initial_weights")  # what one round should do about once
 
 

@@ -22,8 +22,8 @@ import torch
 from processes import tree
 from reporting import circumstances, exit_on_error, positive_integer
 from tacit import Method, Task
-from tacit.core import Population
-from tacit.core.population_files import PopulationWriter
+from tacit.data import Population
+from tacit.data.population_files import PopulationWriter
 from tacit.pieces import CentralGaussian, FixedClip, Poisson, Sgd
 from tacit.report.style import to_png
 from tacit.runs.rounds import rounds

@@ -10,25 +10,19 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from tacit.core import (
-    ClientKeys,
-    CrossEntropy,
-    Descent,
-    Key,
-    Loss,
-    Method,
-    Population,
-    ProximalTerm,
-    Round,
-    Rows,
-    State,
-    View,
-)
+import tacit
+from tacit.core import ClientKeys, CrossEntropy, Descent, Key, Loss, Method, ProximalTerm, Round, Rows, State, View
 from tacit.core.server_half import broadcast, client_view
+from tacit.data import Population
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
 from tacit.engine.waves import AutoLearner, StackedClients
+
+
+def public_names() -> dict[str, object]:
+    """What a `repr` may name: all that `tacit` and `tacit.pieces` export, the enclave among them."""
+    return {name: getattr(room, name) for room in (tacit, tacit.pieces) for name in dir(room)}
 
 
 def mlp() -> nn.Sequential:

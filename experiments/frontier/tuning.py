@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 import tacit
-from tacit.core import Population
+from tacit.data import Population
 from tacit.papers.sweeps import divided
 from tacit.privacy.accountants import Accounting, RdpClassic, default_accountant
 from tacit.privacy.charging import release_of

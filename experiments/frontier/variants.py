@@ -35,8 +35,9 @@ from tuning import (
 )
 
 import tacit
-from tacit.core import Population, Round, State, Wave
+from tacit.core import Round, State, Wave
 from tacit.core.state import MASK
+from tacit.data import Population
 from tacit.engine.simulation import initial_state
 from tacit.pieces.codecs import Select, Size
 from tacit.pieces.codecs.select import Vote

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.core import Samples
+from tacit.data import Samples
 
 EPOCHS, BATCH, LEARNING_RATE = 20, 50, 0.1
 LINEAR = {"features": "oriented-gradients", "model": "softmax-regression"}

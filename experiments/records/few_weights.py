@@ -31,7 +31,7 @@ from hospitals import DELTA, divided
 from torch import nn
 
 import tacit
-from tacit.core import Population, Samples
+from tacit.data import Population, Samples
 from tacit.pieces.codecs import FixedRandom, Select, Size
 from tacit.tasks.models import digits_mlp
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 import tacit
-from tacit.core import Population
+from tacit.data import Population
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the module that all experiments share
 from trials import TrialFile

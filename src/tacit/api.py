@@ -9,15 +9,13 @@ from tacit.core import (
     CrossEntropy,
     MeanSquared,
     Method,
-    Population,
-    Preprocessing,
     Report,
     RootBrier,
     RootMeanSquared,
     SequenceCrossEntropy,
     State,
-    Task,
 )
+from tacit.data import Population, Preprocessing, Task
 from tacit.errors import CompositionError, DataError, ModelError, TacitError, TrainingError, UserError
 from tacit.report.cards import Card, card
 from tacit.report.mlflow_log import MlflowLog

@@ -31,7 +31,8 @@ from tacit.attacks.claims import AuditEvidence, AuditResult, Claim, claim_of, po
 from tacit.attacks.sampling import sampler_problems
 from tacit.attacks.scenario import prepare_audit
 from tacit.attacks.search import Search, search
-from tacit.core import Key, Method, Task
+from tacit.core import Key, Method
+from tacit.data import Task
 from tacit.errors import UserError
 from tacit.pieces.channels import SecureSum
 from tacit.pieces.codecs import FixedRandom, Select, Size

@@ -6,7 +6,8 @@ from torch import nn
 
 from tacit.attacks.membership import ShadowModels, Unit, members_only, random_halves, score, unit_losses
 from tacit.attacks.scenario import shadow_models
-from tacit.core import Key, Method, Population, Task
+from tacit.core import Key, Method
+from tacit.data import Population, Task
 from tacit.errors import UserError
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import Sgd

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tacit.attacks.views import ADVERSARIES, Adversary, Observation, local_training, observe
-from tacit.core import Descent, Key, Method, Round, SimulatedRound, Task
+from tacit.core import Descent, Key, Method, Round, SimulatedRound
 from tacit.core.client_half import make_messages
 from tacit.core.server_half import broadcast, client_view
+from tacit.data import Task
 from tacit.engine import initial_state, waves
 from tacit.errors import UserError
 from tacit.pieces.channels import Enclave, IdealSum, SecureSum

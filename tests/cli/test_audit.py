@@ -7,7 +7,7 @@ from cli.refusals import assert_refused
 from tacit.attacks.bounds import OneRunGuesses
 from tacit.attacks.claims import AuditResult, Claim, Power
 from tacit.cli import main
-from tacit.cli.audit import _conclusion, _missed
+from tacit.cli.commands.audit import _conclusion, _missed
 from tacit.pieces.mechanisms import CentralGaussian
 
 SMALL = ["--task-set", "clients=10", "--rounds", "1", "--set", "noise=1", "cohort=10"]

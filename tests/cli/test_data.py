@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from tacit import cli
-from tacit.cli import data as verb
+from tacit.cli.commands import data as verb
 from tacit.errors import DataError, UserError
 from tacit.tasks import datasets, sources
 

@@ -13,21 +13,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from protocols.attestation.genuine import HELLO, OUTDATED, SAMPLES, SGX, TDX, Sample
-from protocols.tee.federation import launch_in_thread
+from enclave.attestation.genuine import HELLO, OUTDATED, SAMPLES, SGX, TDX, Sample
+from enclave.federation import launch_in_thread
 from tacit import cli, methods
-from tacit.errors import EnclaveUnavailableError
-from tacit.pieces.channels import Enclave
-from tacit.protocols.attestation import (
-    SIMULATED,
-    AttestationPolicy,
-    Binding,
-    Evidence,
-    SimulatedAttestor,
-    code_measurement,
-    verify_evidence,
-)
-from tacit.protocols.tee import (
+from tacit.enclave import (
     NO_MEMORY,
     ChannelIdentity,
     Configuration,
@@ -39,6 +28,17 @@ from tacit.protocols.tee import (
     simulated_enclave,
     simulated_host,
 )
+from tacit.enclave.attestation import (
+    SIMULATED,
+    AttestationPolicy,
+    Binding,
+    Evidence,
+    SimulatedAttestor,
+    code_measurement,
+    verify_evidence,
+)
+from tacit.errors import EnclaveUnavailableError
+from tacit.pieces.channels import Enclave
 from tacit.runs.expressions import build
 
 AT = "2025-07-01T12:00:00Z"

@@ -10,8 +10,8 @@ import pytest
 
 from federation.consortium import Consortium, transport
 from tacit import cli
-from tacit.federation.nvflare import process
-from tacit.federation.relay import SOCKET, Relay
+from tacit.federation.transport.nvflare import process
+from tacit.federation.transport.relay import SOCKET, Relay
 
 
 def study(folder: Path, *more: str) -> int:

@@ -40,7 +40,7 @@ def test_check_says_what_a_plan_means(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_bytes_of_a_check_are_those_of_a_round(tmp_path: Path) -> None:
-    from tacit.federation.plan_check import check_plan
+    from tacit.federation.plan.check import check_plan
 
     consortium = Consortium.at(tmp_path)
     plan = consortium.plan("fl-std-dp", args=DP, public="acme:public")

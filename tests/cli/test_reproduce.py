@@ -12,7 +12,8 @@ import safetensors.torch
 import torch
 
 from papers.comparisons import make, row
-from tacit.cli import main, reproduce
+from tacit.cli import main
+from tacit.cli.commands import reproduce
 from tacit.runs.directory import MODEL, ROUNDS, read_manifest, read_rounds
 
 TABLE = """
@@ -353,7 +354,7 @@ def whole(tmp_path_factory):
 
 KILLED = """
 import os, signal, sys, threading
-import tacit.cli.reproduce
+import tacit.cli.commands.reproduce
 
 def killed(steps, label):
     for step in steps:
@@ -361,7 +362,7 @@ def killed(steps, label):
             threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGKILL)).start()
         yield step
 
-tacit.cli.reproduce.track_run = killed
+tacit.cli.commands.reproduce.track_run = killed
 tacit.cli.main(sys.argv[1:])
 """
 

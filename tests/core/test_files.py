@@ -1,5 +1,7 @@
 import errno
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -89,3 +91,19 @@ def test_a_file_that_cannot_be_read_is_named_in_the_error(tmp_path: Path) -> Non
         files.read(tmp_path / "none", "the quote")
     with pytest.raises(RunError, match=rf"^Could not read {tmp_path}: Is a directory\.$"):
         files.read(tmp_path, error=RunError)
+
+
+def test_without_locks_everything_can_be_imported_and_files_are_written(tmp_path: Path) -> None:
+    """As on Windows, which has no `fcntl`."""
+    code = (
+        "import sys; sys.modules['fcntl'] = None\n"
+        "from pathlib import Path\n"
+        "import tacit.api, tacit.cli, tacit.runs.directory, tacit.federation.journal\n"
+        "from tacit.core import files\n"
+        "with files.locked(Path('.')):\n"
+        "    files.write(Path('it'), b'content')\n"
+        "journal = tacit.federation.journal.AuditLog(Path('log.jsonl'))\n"
+        "journal.append('started')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=120)
+    assert (tmp_path / "it").read_bytes() == b"content"

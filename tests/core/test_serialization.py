@@ -152,12 +152,6 @@ def test_an_unknown_key_is_refused_unless_another_version_may_have_written_it(
     assert convert(newer, Everything, Source(label="", closed=False)).inner == Inner(1.0)
 
 
-def test_keys_of_records_are_renamed_and_those_of_mappings_are_not() -> None:
-    source = Source(label="x", renamed={"words": "note", "pieces": "parts"})
-    table = {"count": 1, "by_name": {"words": 1}, "pieces": [{"size": 1, "words": "w"}]}
-    assert convert(table, Everything, source) == Everything(count=1, by_name={"words": 1}, parts=(Inner(1.0, "w"),))
-
-
 @pytest.mark.parametrize("size", [math.inf, -math.inf, math.nan, 0.1, 1e-300])
 def test_every_number_is_read_as_it_was_written(size: float) -> None:
     content = write_json({"inner": asdict(Inner(size)), "count": 1})

@@ -5,9 +5,10 @@ import torch
 import tacit
 import zoo
 from tacit import methods
-from tacit.core import DenseRows, Messages, RunKeys, State, Task
+from tacit.core import DenseRows, Messages, RunKeys, State
 from tacit.core.client_half import make_messages
 from tacit.core.server_half import broadcast, no_messages, read_messages, sum_messages, sum_of_total
+from tacit.data import Task
 from tacit.engine import initial_state
 from tacit.engine.simulation import draw
 

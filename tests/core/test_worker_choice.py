@@ -1,8 +1,10 @@
 """How `workers` is spelt."""
 
+import os
+
 import pytest
 
-from tacit.core.worker_choice import RayChoice, Workers, read_workers
+from tacit.core.worker_choice import RayChoice, Workers, available_cores, read_workers
 from tacit.errors import UserError
 
 
@@ -36,3 +38,11 @@ def test_other_spellings_are_refused(asked: str) -> None:
 def test_nobody_is_refused(asked: Workers) -> None:
     with pytest.raises(UserError, match="Expected workers="):
         read_workers(asked)
+
+
+def test_a_system_that_does_not_say_which_cores_may_be_used_has_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert available_cores() == 5
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert available_cores() == 1

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 import zoo
 from federation.processes import until
 from laws.compositions import all_methods
-from tacit.core import ClientRound, Method, SeededKeys, Task
+from tacit.core import ClientRound, Method, SeededKeys
 from tacit.core.discovery import run_file
 from tacit.core.worker_choice import RayChoice
+from tacit.data import Task
 from tacit.engine import rounds
 from tacit.engine.layout import make_model
 from tacit.engine.pool import choose_workers
@@ -28,14 +29,14 @@ from tacit.engine.simulation import Simulation, draw
 from tacit.engine.waves import AutoLearner
 from tacit.engine.worker import Worker
 from tacit.errors import TacitError, UserError, WorkerError
-from tacit.federation.relay import free_port
+from tacit.federation.transport.relay import free_port
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import Sgd
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'tacit[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from tacit.engine import ray_cluster, ray_pool  # noqa: E402
+from tacit.engine.ray import ray_cluster, ray_pool  # noqa: E402
 
 NAMES = (  # with client-side state, server memory, several hypotheses, masks, rows needed at once, shares of noise
     *("dp-sgd", "esmfl", "fl-cs-dp", "fl-top-dp", "fl-top-record-dp", "ifca", "priority-dp", "growing", "pruned"),
@@ -272,6 +273,6 @@ def test_an_accelerator_and_ray_exclude_each_other() -> None:
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     for name in ("ray_cluster", "ray_pool"):
-        monkeypatch.delitem(sys.modules, f"tacit.engine.{name}")
+        monkeypatch.delitem(sys.modules, f"tacit.engine.ray.{name}")
     with pytest.raises(UserError, match=r"Expected Ray for workers='ray'\. Install it: pip install 'tacit\[ray\]'\."):
         next(rounds(PLAIN, task(), workers="ray", noise="seeded"))

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import Broadcast, Identity, Method, Population, Round, State, Task
+from tacit.core import Broadcast, Identity, Method, Round, State
+from tacit.data import Population, Task
 from tacit.engine import initial_state, module_at, rounds
 from tacit.engine.layout import Layout, make_model
 from tacit.engine.waves import AutoLearner, StackedClients
@@ -228,7 +229,8 @@ def test_impossible_cohorts_are_refused_before_any_work() -> None:
 
 MEMORY = """
 import resource, sys, torch
-from tacit.core import Method, Population, Task
+from tacit.core import Method
+from tacit.data import Population, Task
 from tacit.engine import rounds
 from tacit.pieces.samplers import Everyone
 from tacit.tasks.models import mcmahan_cnn

@@ -4,7 +4,7 @@ import torch
 
 from tacit import Task, methods, train
 from tacit.engine.simulation import PARTICIPATIONS, RECEIVED
-from tacit.engine.tallies import counts_of, empty_tally, tally_of, with_one_more
+from tacit.engine.tallies import counts_of, empty_tally, with_one_more
 
 POPULATION = 5000
 
@@ -16,12 +16,7 @@ def test_a_tally_counts_as_a_vector_of_all_clients_does() -> None:
         tally, every = with_one_more(tally, cohort), every.index_add(0, cohort, torch.ones_like(cohort))
         asked = torch.randperm(200, generator=source)[:50]
         assert torch.equal(counts_of(tally, asked), every[asked])
-        assert torch.equal(tally_of(every), tally)
-
-
-def test_flags_of_earlier_versions_become_a_tally() -> None:
-    flags = torch.tensor([False, True, False, True])
-    assert tally_of(flags).tolist() == [[1, 3], [1, 1]]
+        assert torch.equal(tally, torch.stack([every.nonzero().flatten(), every[every > 0]]))
 
 
 def test_checkpoints_grow_with_cohorts_and_not_with_the_population() -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import acme
-from tacit.federation import entry_points
-from tacit.federation.accepted_plan import Secrets, fresh_secrets, seeded_secrets
-from tacit.federation.federation_plan import FederationPlan, read_plan
-from tacit.federation.server import FederationServer
-from tacit.federation.site_directory import Directory, new_identity, read_identity, write_directory
-from tacit.federation.site_files import read_site
-from tacit.federation.site_service import Site
-from tacit.federation.transport import InProcess, Transport
+from tacit.federation.plan import entry_points
+from tacit.federation.plan.directory import Directory, new_identity, read_identity, write_directory
+from tacit.federation.plan.plan import FederationPlan, read_plan
+from tacit.federation.server.server import FederationServer
+from tacit.federation.site.accepted_plan import Secrets, fresh_secrets, seeded_secrets
+from tacit.federation.site.files import read_site
+from tacit.federation.site.service import Site
+from tacit.federation.transport.endpoints import InProcess, Transport
 
 MODEL = "acme:net"
 NAMES = tuple(f"site-{number}" for number in range(8))

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import cast
 
-from tacit.federation.transport import Handler
+from tacit.federation.transport.endpoints import Handler
 
 
 def open_echo(config: Path) -> Handler:

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from federation.consortium import Consortium
+from tacit.enclave import Configuration, EnclaveService, Journal, MessageType, enclave_messages
+from tacit.enclave.attestation import SimulatedAttestor, code_measurement
 from tacit.errors import EnclaveUnavailableError
-from tacit.federation.enclave_plan import new_configuration
-from tacit.federation.federation_plan import FederationPlan, read_plan
+from tacit.federation.channels.enclave import configuration_of, new_configuration
+from tacit.federation.plan.plan import FederationPlan, read_plan
 from tacit.pieces.channels import enclave_service
-from tacit.protocols.attestation import SimulatedAttestor, code_measurement
-from tacit.protocols.tee import Configuration, EnclaveService, Journal, MessageType, enclave_messages
 from tacit.runs.expressions import build
 
 MEASUREMENT = code_measurement()
@@ -30,10 +30,7 @@ def enclave_plan(
 def configured(path: Path, seed: int | None = None) -> FederationPlan:
     """The plan in a file, with an enclave that is configured for it."""
     plan = read_plan(path, configured=False, trusted=True)
-    assert plan.enclave is not None
-    assert plan.enclave.access is not None
-    state = plan.run_plan().simulation.initial_state
-    made = new_configuration(plan.method, plan.directory, state, plan.enclave.access.new_host())
+    made = new_configuration(plan)
     path.with_name("enclave.json").write_bytes(replace(made, seed=seed).to_bytes())
     return read_plan(path, trusted=True)
 
@@ -54,8 +51,7 @@ class LocalEnclave:
 
     @classmethod
     def of(cls, plan: FederationPlan, journal: Journal | None = None) -> "LocalEnclave":
-        assert plan.configuration is not None
-        return cls(plan.configuration, journal)
+        return cls(configuration_of(plan), journal)
 
     def restart(self) -> None:
         method = build(self.configuration.method)

@@ -8,11 +8,11 @@ import msgspec
 
 from federation.consortium import Consortium, transport
 from tacit.core import Report, State
-from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.messages import Answer, Refusal
-from tacit.federation.server import FederationServer
-from tacit.federation.site_service import Site
-from tacit.federation.transport import Failure
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.server.server import FederationServer
+from tacit.federation.site.service import Site
+from tacit.federation.transport.endpoints import Failure
 from tacit.runs.training import follow
 
 DP = {"noise": 4.0, "epsilon": "none"}

@@ -25,10 +25,10 @@ from nvflare.private.aux_runner import AuxRunner
 from nvflare.private.defs import RequestHeader
 
 from federation import echo
-from tacit.federation.nvflare import __main__ as nvflare_process
-from tacit.federation.nvflare import accepted_messages, components
-from tacit.federation.nvflare.components import NvflareTransport
-from tacit.federation.transport import Failure, Handler
+from tacit.federation.transport.endpoints import Failure, Handler
+from tacit.federation.transport.nvflare import __main__ as nvflare_process
+from tacit.federation.transport.nvflare import accepted_messages, components
+from tacit.federation.transport.nvflare.components import NvflareTransport
 
 REGISTERED, CALLED = "registered", "called"  # files in the kit of a process that is watched: `CHANNEL:TOPIC` lines
 ATTACK = "attack"  # asked of a site: send these messages to the server

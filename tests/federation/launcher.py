@@ -16,7 +16,7 @@ from pathlib import Path
 from nvflare.fuel.f3.streaming import stream_utils
 
 from federation import hostile, runner
-from tacit.federation.nvflare.__main__ import main
+from tacit.federation.transport.nvflare.__main__ import main
 
 
 def launch(folder: Path, name: str, arguments: list[str]) -> None:

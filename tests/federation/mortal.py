@@ -9,11 +9,11 @@ from pathlib import Path
 
 import acme
 from tacit.core import ClientKeys, Key
-from tacit.federation.accepted_plan import seeded_secrets
 from tacit.federation.messages import TRAIN, SiteRequest, read_request
-from tacit.federation.site_files import read_site
-from tacit.federation.site_service import Site
-from tacit.federation.transport import Handler
+from tacit.federation.site.accepted_plan import seeded_secrets
+from tacit.federation.site.files import read_site
+from tacit.federation.site.service import Site
+from tacit.federation.transport.endpoints import Handler
 
 DEATH = "death"  # holds `VERB NUMBER before` or `VERB NUMBER after`: at which request, before or after its handling
 NOTES = "notes"  # if it exists: secrets are fresh, and noted here; otherwise they are those of the plans' seed

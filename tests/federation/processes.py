@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tacit.federation.nvflare.kits import PARTICIPANTS, SERVER, SITES, make_kits
-from tacit.federation.nvflare.process import server_command, site_command
-from tacit.federation.relay import SOCKET, RelayTransport, free_port
+from tacit.federation.transport.nvflare.kits import PARTICIPANTS, SERVER, SITES, make_kits
+from tacit.federation.transport.nvflare.process import server_command, site_command
+from tacit.federation.transport.relay import SOCKET, RelayTransport, free_port
 
 TESTS = Path(__file__).resolve().parents[1]
 ECHO = "federation.echo:open_echo"

@@ -13,7 +13,7 @@ import msgspec
 
 from tacit.federation.journal import Entry
 from tacit.federation.messages import HELLO, TRAIN, Answer, Refusal, SiteRequest, read_request
-from tacit.federation.transport import Failure, Handler, InProcess, Transport
+from tacit.federation.transport.endpoints import Failure, Handler, InProcess, Transport
 
 Attempt = tuple[str, int, int]  # the server's run, the round, the attempt at it
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from federation.replay import RecordingTransport
 from tacit.core import Noise
-from tacit.federation.federation_plan import read_plan
 from tacit.federation.journal import AuditLog
-from tacit.federation.relay import RelayTransport
-from tacit.federation.server import FederationServer
+from tacit.federation.plan.plan import read_plan
+from tacit.federation.server.server import FederationServer
+from tacit.federation.transport.relay import RelayTransport
 from tacit.runs.training import follow
 
 

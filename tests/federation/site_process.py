@@ -11,8 +11,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import acme
-from tacit.federation.accepted_plan import seeded_secrets
-from tacit.federation.site_service import Site
+from tacit.federation.site.accepted_plan import seeded_secrets
+from tacit.federation.site.service import Site
 
 
 def serve(path: Path, number: int, link: socket.socket) -> None:

@@ -15,8 +15,15 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 
 from federation.hostile import ATTACK, ATTACK_SITE, CALLED, REGISTERED
 from federation.processes import Processes, is_running, processes
-from tacit.federation.nvflare import process
-from tacit.federation.nvflare.accepted_messages import AT_SERVER, AT_SITE, LINES, SECONDS, Accepted, Refusals
+from tacit.federation.transport.nvflare import process
+from tacit.federation.transport.nvflare.accepted_messages import (
+    AT_SERVER,
+    AT_SITE,
+    LINES,
+    SECONDS,
+    Accepted,
+    Refusals,
+)
 
 SITES = ("ash", "birch", "cedar")
 HOSTILE, WATCHED = "federation.hostile:open_hostile", "federation.hostile:open_watched"

@@ -13,11 +13,11 @@ from federation.faulty import Faulty, at, final
 from federation.test_strangers import asked, refused
 from tacit.errors import TooFewClientsError
 from tacit.federation import messages as wire
-from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import read_journal
 from tacit.federation.messages import TRAIN, Answer, Refusal, SiteRequest
-from tacit.federation.site_service import Site
-from tacit.federation.transport import Failure
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.site.service import Site
+from tacit.federation.transport.endpoints import Failure
 from tacit.wire import frames, indices
 from tacit.wire.frames import FrameKind, Part, Parts
 

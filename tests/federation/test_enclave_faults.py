@@ -10,12 +10,13 @@ import torch
 from federation.consortium import Consortium, server, table, transport
 from federation.enclaves import ATTESTATION, MEASUREMENT, SITES, LocalEnclave, configured, enclave_plan
 from tacit import methods
+from tacit.enclave import Journal, MessageType, enclave_messages
 from tacit.errors import EnclaveRefusedError, EnclaveUnavailableError, TooFewClientsError, UserError
-from tacit.federation.enclave_host import EnclaveHost
-from tacit.federation.federation_plan import FederationPlan, read_plan
+from tacit.federation.channels.enclave import EnclaveHost, EnclaveSite, configuration_of
+from tacit.federation.channels.interface import channel_of
 from tacit.federation.journal import read_journal
 from tacit.federation.messages import (
-    ATTEST,
+    PREPARE,
     TRAIN,
     Refusal,
     SiteRequest,
@@ -25,13 +26,13 @@ from tacit.federation.messages import (
     read_request,
     signed_answer,
 )
-from tacit.federation.plan_check import check_plan
-from tacit.federation.policy import review
-from tacit.federation.server import FederationServer
-from tacit.federation.site_files import read_site
-from tacit.federation.suitability import server_draws_noise
-from tacit.federation.transport import Handler, InProcess
-from tacit.protocols.tee import Journal, MessageType, enclave_messages
+from tacit.federation.plan.check import check_plan
+from tacit.federation.plan.plan import FederationPlan, read_plan
+from tacit.federation.server.server import FederationServer
+from tacit.federation.site.files import read_site
+from tacit.federation.site.policy import review
+from tacit.federation.transport.endpoints import Handler, InProcess
+from tacit.pieces.channels import Enclave
 from tacit.runs.records import Run
 from tacit.runs.training import follow
 
@@ -48,7 +49,7 @@ def prepared(folder: Path, method: str = "fedavg", **changes: Any) -> tuple[Cons
 
 
 def started(consortium: Consortium, plan: FederationPlan, enclave: LocalEnclave) -> FederationServer:
-    return server(plan, transport(consortium.sites()), enclave=enclave)
+    return server(plan, transport(consortium.sites()), connect=enclave)
 
 
 def run(here: FederationServer, folder: Path, *, resume: bool = False) -> Run:
@@ -102,15 +103,15 @@ def test_a_server_that_dies_after_a_release_goes_on_with_the_next_round(tmp_path
 
 
 def _dying_after_release(here: FederationServer, steps: Any) -> Any:
-    host = here._enclave
-    assert host is not None
-    aggregate = host.aggregate
+    host = here._channel
+    assert isinstance(host, EnclaveHost)
+    gather = host.gather
 
     def dies(*args: Any) -> None:
-        aggregate(*args)
+        gather(*args)
         raise RuntimeError
 
-    host.aggregate = dies  # type: ignore[assignment]
+    host.gather = dies  # type: ignore[assignment,method-assign]
     return steps
 
 
@@ -129,9 +130,10 @@ def test_an_enclave_without_its_journal_is_refused_by_sites_that_know_more(tmp_p
 def test_a_site_with_another_memory_of_the_enclave_stops_nobody(tmp_path: Path) -> None:
     consortium, plan, enclave = prepared(tmp_path)
     sites = consortium.sites()
-    member = sites["site-2"]._member(sites["site-2"]._accepted(plan.digest))
-    member._path.write_bytes(replace(member.state, head=bytes(31) + b"1").to_bytes())
-    here = server(plan, transport(sites), enclave=enclave)
+    member = sites["site-2"]._accepted(plan.digest).channel
+    assert isinstance(member, EnclaveSite)
+    member._path.write_bytes(replace(member._state, head=bytes(31) + b"1").to_bytes())
+    here = server(plan, transport(sites), connect=enclave)
     *_, done = follow(here.run_plan, source=here)
     assert delivered(done) == [4, 4, 4]
     assert "remembers a release of the enclave" in here.sites.problems["site-2"]
@@ -157,7 +159,7 @@ def test_uploads_that_the_enclave_rejects_stop_nobody(tmp_path: Path) -> None:
     other = enclave_messages.pack(MessageType.UPLOAD, bytes(500))
     handlers: dict[str, Handler] = {name: site.handle for name, site in sites.items()}
     handlers["site-1"] = answering("site-1", other)
-    here = server(plan, InProcess(handlers), enclave=enclave)
+    here = server(plan, InProcess(handlers), connect=enclave)
     *_, done = follow(here.run_plan, source=here)
     assert delivered(done) == [4, 4, 4]
     assert "the enclave rejected its upload" in here.sites.problems["site-1"]
@@ -167,8 +169,8 @@ def test_uploads_that_the_enclave_rejects_stop_nobody(tmp_path: Path) -> None:
 def test_an_upload_that_would_close_the_connection_is_not_forwarded(tmp_path: Path) -> None:
     consortium, plan, enclave = prepared(tmp_path)
     here = started(consortium, plan, enclave)
-    host = here._enclave
-    assert host is not None
+    host = here._channel
+    assert isinstance(host, EnclaveHost)
     assert [*host._short({0: bytes(100), 1: bytes(10_000)}, dim=10)] == [(0, bytes(100))]
     assert "at most" in here.sites.problems["site-1"]
 
@@ -189,7 +191,7 @@ def test_a_site_whose_policy_lists_another_measurement_is_a_dropout_by_name(tmp_
 def test_a_policy_that_changes_makes_the_site_verify_the_enclave_again(tmp_path: Path) -> None:
     consortium, plan, enclave = prepared(tmp_path)
     sites = consortium.sites()
-    here = server(plan, transport(sites), enclave=enclave)
+    here = server(plan, transport(sites), connect=enclave)
     steps = follow(here.run_plan, source=here)
     next(steps)
     next(steps)
@@ -249,7 +251,8 @@ def test_a_simulated_enclave_must_be_trusted_unless_messages_are_protected_by_th
         "esmfl": {},
         "dp-sgd": {"channel": "Enclave()"},
     }
-    found = {name: server_draws_noise(methods.make(name, args)) for name, args in trusted.items()}
+    made = {name: methods.make(name, args) for name, args in trusted.items()}
+    found = {name: bool(channel_of(method).exposed(method)) for name, method in made.items()}
     assert found == {"geyer": True, "dp-fedsgd": True, "esmfl": False, "dp-sgd": False}
 
 
@@ -274,8 +277,8 @@ def test_sites_charge_their_own_ledgers_before_they_upload(tmp_path: Path) -> No
 def test_a_site_uploads_to_no_enclave_that_it_has_not_verified(tmp_path: Path) -> None:
     consortium, plan, enclave = prepared(tmp_path, "geyer", args=GEYER, epsilon=8.0)
     here = started(consortium, plan, enclave)
-    host = here._enclave
-    assert host is not None
+    host = here._channel
+    assert isinstance(host, EnclaveHost)
     host.connected()
     host._heads = dict.fromkeys(range(5), enclave.service.release_log.head)  # as if all had accepted it
     *_, done = follow(here.run_plan, source=here)
@@ -287,8 +290,8 @@ def test_a_site_uploads_to_no_enclave_that_it_has_not_verified(tmp_path: Path) -
 def test_uploads_are_not_asked_for_by_attestation(tmp_path: Path) -> None:
     consortium, plan, _ = prepared(tmp_path)
     request = enclave_messages.pack(MessageType.REQUEST_UPLOAD, bytes(36))
-    data = consortium.site("site-0").handle(ATTEST, pack(Talk(plan.digest, bytes(32), request)))
-    reply = read_reply(data, ATTEST, bytes(32), 0, plan.directory.by_number)
+    data = consortium.site("site-0").handle(PREPARE, pack(Talk(plan.digest, bytes(32), request)))
+    reply = read_reply(data, PREPARE, bytes(32), 0, plan.directory.by_number)
     assert isinstance(reply, Refusal)
     assert reply.code == "malformed"
 
@@ -296,13 +299,13 @@ def test_uploads_are_not_asked_for_by_attestation(tmp_path: Path) -> None:
 def test_absent_sites_are_dropouts_and_too_few_are_not_asked(tmp_path: Path) -> None:
     consortium, plan, enclave = prepared(tmp_path)
     few = {name: site for name, site in consortium.sites().items() if name != "site-4"}
-    here = server(plan, transport(few), enclave=enclave)
+    here = server(plan, transport(few), connect=enclave)
     *_, done = follow(here.run_plan, source=here)
     assert delivered(done) == [4, 4, 4]
     del few["site-0"]
-    again = server(plan, transport(few), enclave=LocalEnclave.of(plan))
+    again = server(plan, transport(few), connect=LocalEnclave.of(plan))
     with pytest.raises(TooFewClientsError, match="at least 4 of the 5 sites that the enclave drew, got 3"):
-        again._drawn_inside(again.run_plan.simulation.initial_state, _round_of(again))
+        again._channel.draw(again.run_plan.simulation.initial_state, _round_of(again))
 
 
 def _round_of(here: FederationServer) -> Any:
@@ -317,14 +320,14 @@ def test_a_configuration_of_another_plan_is_refused(tmp_path: Path) -> None:
     changed = (tmp_path / "plan.toml").read_text().replace('"rounds" = 3', '"rounds" = 5')
     (tmp_path / "plan.toml").write_text(changed)
     with pytest.raises(UserError, match="of another plan, with another method"):
-        _ = read_plan(tmp_path / "plan.toml").configuration
+        read_plan(tmp_path / "plan.toml").check_channel()
     consortium.plan("fl-std", args={"cohort": 5})
-    assert read_plan(tmp_path / "plan.toml").configuration is None
+    read_plan(tmp_path / "plan.toml").check_channel()
     text = table({"method": "fl-std", "args": {"cohort": 5}, "model": "acme:net", "sites": "directory.toml"})
     (tmp_path / "plan.toml").write_text(text + '[enclave]\naddress = "x"\n')
     with pytest.raises(UserError, match="fl-std sends nothing to one"):
-        _ = read_plan(tmp_path / "plan.toml").configuration
-    assert plan.configuration is not None
+        read_plan(tmp_path / "plan.toml").check_channel()
+    assert configuration_of(plan)
 
 
 def test_an_enclave_that_does_not_answer_is_named(tmp_path: Path) -> None:
@@ -339,7 +342,9 @@ def test_a_connection_that_was_idle_is_made_anew(tmp_path: Path) -> None:
     consortium, plan, enclave = prepared(tmp_path)
     here = started(consortium, plan, enclave)
     times = iter([0.0, 1.0, 2.0, 5.5, 6.0])
-    host = EnclaveHost(here.sites, enclave, idle=3.0, clock=lambda: next(times))
+    channel = plan.method.channel
+    assert isinstance(channel, Enclave)
+    host = EnclaveHost(channel, here.sites, enclave, idle=3.0, clock=lambda: next(times))
     host.connected()
     host._heads = {0: bytes(32)}
     host.connected()

@@ -34,7 +34,7 @@ def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Ma
     plan = enclave_plan(consortium, name, seed=acme.SEED, args=arguments(name, args), **needs)
     consortium.accept(plan)
     enclave = LocalEnclave.of(plan)
-    here = server(plan, transport(consortium.sites(seeded=True)), seeded=True, enclave=enclave)
+    here = server(plan, transport(consortium.sites(seeded=True)), seeded=True, connect=enclave)
     *_, run = follow(here.run_plan, source=here)
     assert not here.sites.problems
     assert torch.equal(run.state.weights, simulated(plan))

@@ -17,10 +17,11 @@ from federation.consortium import Consortium, server, transport
 from federation.enclaves import ATTESTATION, MEASUREMENT, SITES
 from federation.test_law import arguments, simulated, single_waves
 from tacit.cli import main
+from tacit.enclave import Configuration
+from tacit.enclave.attestation import AttestationPolicy
 from tacit.errors import EnclaveUnavailableError, ProtocolError
-from tacit.federation.federation_plan import FederationPlan, read_plan
-from tacit.protocols.attestation import AttestationPolicy
-from tacit.protocols.tee import Configuration
+from tacit.federation.channels.enclave import enclave_of
+from tacit.federation.plan.plan import FederationPlan, read_plan
 from tacit.runs.training import follow
 
 __all__ = ["single_waves"]  # a fixture
@@ -83,8 +84,7 @@ def test_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 def refuses_other_code(plan: FederationPlan) -> None:
     """The server, too, accepts only the code that it was told to."""
-    enclave = plan.enclave
-    assert enclave is not None
+    enclave = enclave_of(plan)
     assert enclave.access is not None
     strict = replace(enclave.access, attestation=AttestationPolicy(measurements=("ab" * 32,), simulation=True))
     with pytest.raises(ProtocolError, match="The code's measurement is"):

@@ -9,8 +9,8 @@ import torch
 from federation.consortium import Consortium, server, transport
 from tacit.core import Report
 from tacit.errors import ProtocolError
-from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.metrics import DIM, HeldOut, unpack_vector
+from tacit.federation.plan.plan import FederationPlan
 from tacit.runs.training import follow
 
 CHANNELS = {"plain": "Plain()", "secure": "SecureSum()"}

@@ -16,8 +16,8 @@ from tacit.errors import TooFewClientsError
 from tacit.federation import messages as wire
 from tacit.federation.journal import AuditLog, read_journal
 from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, Answer, Refusal
-from tacit.federation.server import FederationServer
-from tacit.federation.transport import Failure, Handler, InProcess
+from tacit.federation.server.server import FederationServer
+from tacit.federation.transport.endpoints import Failure, Handler, InProcess
 from tacit.privacy.ledger import Ledger
 from tacit.runs import checkpoint
 from tacit.runs.training import follow
@@ -140,7 +140,7 @@ def test_the_time_that_silent_sites_take_counts_as_waiting(tmp_path: Path, monke
             clock[0] += 30.0
             return ()
 
-    monkeypatch.setattr("tacit.federation.server.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("tacit.federation.server.server.time", SimpleNamespace(monotonic=lambda: clock[0]))
     here = FederationServer(plan, Silent({}), sleep=lambda _: None)
     with pytest.raises(TooFewClientsError, match="Start those that are absent"):
         here.ready()

@@ -24,11 +24,11 @@ from federation.consortium import Consortium
 from federation.mortal import DEATH, NOTES, NotedKeys, read_notes
 from federation.processes import Processes, is_running, processes, until
 from federation.replay import Exchange, RecordingTransport, ReplayTransport, released
-from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import AuditLog, Entry, read_journal
-from tacit.federation.server import FederationServer
-from tacit.federation.site_service import Site
-from tacit.federation.transport import Handler
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.server.server import FederationServer
+from tacit.federation.site.service import Site
+from tacit.federation.transport.endpoints import Handler
 from tacit.privacy.ledger import Ledger
 from tacit.runs.checkpoint import read as read_checkpoint
 from tacit.runs.records import Run

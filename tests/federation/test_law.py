@@ -18,12 +18,13 @@ from torch import Tensor
 import acme
 from federation.consortium import Consortium, server, transport
 from tacit import methods
-from tacit.core import DenseRows, Messages, Task
+from tacit.core import DenseRows, Messages
 from tacit.core.client_half import make_messages
 from tacit.core.keys import SeededKeys
+from tacit.data import Task
 from tacit.engine import Simulation, simulation, worker
-from tacit.federation.federation_plan import FederationPlan
-from tacit.federation.transport import InProcess, Transport
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.transport.endpoints import InProcess, Transport
 from tacit.pieces.channels import Enclave
 from tacit.runs.records import Run
 from tacit.runs.training import follow

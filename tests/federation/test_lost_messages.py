@@ -11,10 +11,10 @@ pytest.importorskip("nvflare")
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 
-from tacit.federation.nvflare import components
-from tacit.federation.nvflare.accepted_messages import ALIVE, ASK
-from tacit.federation.nvflare.components import NvflareTransport, SiteComponent
-from tacit.federation.transport import Failure
+from tacit.federation.transport.endpoints import Failure
+from tacit.federation.transport.nvflare import components
+from tacit.federation.transport.nvflare.accepted_messages import ALIVE, ASK
+from tacit.federation.transport.nvflare.components import NvflareTransport, SiteComponent
 
 
 class Engine:

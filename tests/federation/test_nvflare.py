@@ -16,9 +16,9 @@ import pytest
 
 from federation.processes import Processes, processes
 from tacit.errors import UserError
-from tacit.federation.nvflare.kits import PARTICIPANTS, Participants, make_kits
-from tacit.federation.nvflare.process import site_command
-from tacit.federation.transport import Failure
+from tacit.federation.transport.endpoints import Failure
+from tacit.federation.transport.nvflare.kits import PARTICIPANTS, Participants, make_kits
+from tacit.federation.transport.nvflare.process import site_command
 
 SITES = ("ash", "birch", "cedar")
 ADMINS = {"admin@x.org": "project_admin", "member@x.org": "member"}

@@ -11,12 +11,12 @@ from federation.consortium import Consortium
 from tacit import methods
 from tacit.core.prices import Unit
 from tacit.errors import UserError
-from tacit.federation.federation_plan import FederationPlan, Patience, read_plan
+from tacit.federation.channels.interface import channel_of
 from tacit.federation.journal import AuditLog, read_journal
-from tacit.federation.policy import Allow, review
-from tacit.federation.site_directory import Directory, new_identity, read_directory, read_identity
-from tacit.federation.site_files import read_site
-from tacit.federation.suitability import federated, server_draws_noise
+from tacit.federation.plan.directory import Directory, new_identity, read_directory, read_identity
+from tacit.federation.plan.plan import FederationPlan, Patience, federated, read_plan
+from tacit.federation.site.files import read_site
+from tacit.federation.site.policy import Allow, review
 from tacit.pieces.channels import SecureSum
 
 DP = {"cohort": 5, "noise": 4.0, "epsilon": "none"}
@@ -56,7 +56,7 @@ def test_few_sites_survive_a_loss_and_a_colluding_site(sites: int) -> None:
     if sites >= 4:
         assert parameters.min_survivors < sites
         assert int(parameters.corrupt * sites) >= 1
-    assert not server_draws_noise(method)
+    assert not channel_of(method).exposed(method)
 
 
 def test_what_sites_add_costs_nothing_more_than_what_a_simulation_adds() -> None:

@@ -20,11 +20,12 @@ from federation.consortium import MODEL, Consortium, table
 from tacit import methods
 from tacit.cli import main
 from tacit.errors import UserError
-from tacit.federation import federation_plan
-from tacit.federation.entry_points import AllowedCode
-from tacit.federation.federation_plan import FederationPlan, read_plan
+from tacit.federation.channels.enclave import EnclaveTable
 from tacit.federation.messages import HELLO, Hello, Refusal, pack, read_reply
-from tacit.federation.site_files import Verdict, _verdict_statement, read_site
+from tacit.federation.plan import plan as plan_module
+from tacit.federation.plan.entry_points import AllowedCode
+from tacit.federation.plan.plan import FederationPlan, read_plan
+from tacit.federation.site.files import Verdict, _verdict_statement, read_site
 from tacit.protocols import crypto
 
 MARK = "import pathlib\npathlib.Path({marker!r}).touch()\n"
@@ -150,7 +151,7 @@ def _fields(record: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
             yield path
 
 
-PATHS = [*_fields(federation_plan._Table)]
+PATHS = [*_fields(plan_module._Table), *_fields(EnclaveTable, ("enclave",))]
 
 
 def test_all_fields_are_tried() -> None:
@@ -289,7 +290,7 @@ def test_nothing_in_the_folder_of_a_plan_is_executed(tmp_path: Path, line: list[
 def test_the_process_of_a_site_does_not_import_from_the_current_folder(tmp_path: Path) -> None:
     """Only a process of its own shows where it finds its modules."""
     pytest.importorskip("nvflare")
-    from tacit.federation.nvflare.process import server_command, site_command
+    from tacit.federation.transport.nvflare.process import server_command, site_command
 
     folder = Folder(tmp_path)
     for name in ("torch", "nvflare"):

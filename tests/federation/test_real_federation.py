@@ -15,11 +15,11 @@ import tacit.engine.simulation
 from federation.consortium import Consortium
 from federation.mortal import DEATH
 from federation.processes import Processes, processes
-from tacit.core import Task
 from tacit.core.keys import SeededKeys
+from tacit.data import Task
 from tacit.engine import Simulation
-from tacit.federation.federation_plan import FederationPlan
-from tacit.federation.server import FederationServer
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.server.server import FederationServer
 from tacit.runs.checkpoint import read as read_checkpoint
 from tacit.runs.training import follow
 

@@ -5,8 +5,8 @@ import pytest
 
 from federation.echo import answer
 from tacit.errors import UserError
-from tacit.federation.relay import MAX_PATH, Relay, RelayTransport
-from tacit.federation.transport import Failure, InProcess
+from tacit.federation.transport.endpoints import Failure, InProcess
+from tacit.federation.transport.relay import MAX_PATH, Relay, RelayTransport
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from federation.consortium import Consortium, server, transport
 from tacit import cli
 from tacit.core.prices import Unit
 from tacit.errors import CompositionError, DataError, UserError
-from tacit.federation.federation_plan import FederationPlan
 from tacit.federation.journal import read_journal
-from tacit.federation.plan_check import check_plan
-from tacit.federation.policy import charged, review
-from tacit.federation.site_data import OwnSamples, hold_out, read_returned, read_table
+from tacit.federation.plan.check import check_plan
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.site.data import OwnSamples, hold_out, read_returned, read_table
+from tacit.federation.site.policy import charged, review
 from tacit.privacy.guarantee import AT_SEVERAL, PERSONS, Guarantee
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.record_accounting import RecordCharge

@@ -13,13 +13,14 @@ from federation.faulty import DP, Faulty, at, final, refusal, secure
 from tacit.core.client_half import empty_messages, read_broadcast
 from tacit.errors import TooFewClientsError
 from tacit.federation import messages as wire
-from tacit.federation.accepted_plan import fresh_secrets
-from tacit.federation.federation_plan import FederationPlan
+from tacit.federation.channels.secure_sum import session_of, training_parameters
 from tacit.federation.messages import EVALUATE, HELLO, TRAIN, Answer, Refusal, SiteRequest
-from tacit.federation.sessions import session_of, training_parameters
-from tacit.federation.site_directory import Directory, new_identity, write_directory
-from tacit.federation.site_service import Site
-from tacit.federation.transport import Failure
+from tacit.federation.plan.directory import Directory, new_identity, write_directory
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.site.accepted_plan import fresh_secrets
+from tacit.federation.site.service import Site
+from tacit.federation.transport.endpoints import Failure
+from tacit.pieces.channels import SecureSum
 from tacit.privacy.ledger import Ledger
 from tacit.protocols.secagg import secagg_messages
 from tacit.protocols.secagg.secagg_messages import Direction, Phase
@@ -59,7 +60,10 @@ def addressed(site: Site, request: SiteRequest, **changes: Any) -> SiteRequest:
     now = plan.half(fresh_secrets()).round(changed.round, len(changed.cohort))
     view, _ = read_broadcast(plan.method, parts_of(changed), plan.memory(), now)
     like = empty_messages(plan.method, view, plan.layout.shapes, now)
-    session = session_of(plan.plan, changed, TRAIN, training_parameters(plan.plan, like, now))
+    channel = plan.method.channel
+    assert isinstance(channel, SecureSum)
+    parameters = training_parameters(channel, plan.plan.least_cohort, like, now)
+    session = session_of(plan.plan, changed, TRAIN, parameters)
     talk = secagg_messages.pack(Phase.ANNOUNCE, Direction.REQUEST, changed.round, site.number, session.context, b"")
     return msgspec.structs.replace(changed, talk=talk)
 

@@ -1,4 +1,4 @@
-from tacit.federation.transport import Failure, InProcess
+from tacit.federation.transport.endpoints import Failure, InProcess
 
 
 def test_every_asked_site_has_one_entry():

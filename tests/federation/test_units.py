@@ -9,8 +9,8 @@ from federation.consortium import Consortium, server, transport
 from tacit.cli import main
 from tacit.core.prices import Unit
 from tacit.errors import TooFewClientsError
-from tacit.federation.federation_plan import FederationPlan
-from tacit.federation.site_files import read_site
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.site.files import read_site
 from tacit.privacy.ledger import Ledger
 from tacit.runs.training import follow
 

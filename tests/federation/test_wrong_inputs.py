@@ -8,12 +8,12 @@ from federation.consortium import MODEL, Consortium, server, transport
 from federation.faulty import DP, Faulty
 from tacit import cli
 from tacit.errors import DataError, UserError
-from tacit.federation import entry_points
 from tacit.federation.messages import TRAIN
-from tacit.federation.nvflare.kits import name_in_kit
-from tacit.federation.nvflare.process import claim
-from tacit.federation.plan_check import check_plan
-from tacit.federation.site_data import read_table
+from tacit.federation.plan import entry_points
+from tacit.federation.plan.check import check_plan
+from tacit.federation.site.data import read_table
+from tacit.federation.transport.nvflare.kits import name_in_kit
+from tacit.federation.transport.nvflare.process import claim
 from tacit.runs.training import follow
 
 
@@ -67,7 +67,7 @@ def test_names_that_no_kit_has_are_refused_before_a_run(tmp_path, capsys, monkey
     monkeypatch.chdir(tmp_path)
     Consortium.at(tmp_path, 3).plan("fl-std", args={"cohort": 3})
     assert cli.main(["federation", "init", ".", "--host", "localhost", "--sites", "site-0", "site-1", "other"]) == 0
-    monkeypatch.setattr("tacit.federation.relay.RelayTransport.check", lambda _: None)
+    monkeypatch.setattr("tacit.federation.transport.relay.RelayTransport.check", lambda _: None)
     assert cli.main(["federation", "run", "plan.toml", "--trust"]) == 2
     assert "got site-2. Sites connect with the names of their start-up kits" in capsys.readouterr().err
 

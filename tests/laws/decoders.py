@@ -35,20 +35,20 @@ from laws.party_decoders import party_decoders
 from tacit import methods
 from tacit.core import Budget, ClientMemory, DenseRows, Key, Messages, Round, State
 from tacit.core.client_half import read_broadcast
-from tacit.core.intake.tables import parse_table
-from tacit.core.parquet_population import encoded_rows
-from tacit.core.population_files import open_population
 from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.core.serialization import read_toml
 from tacit.core.server_half import broadcast, pack_broadcast
 from tacit.core.state import FrameFormat
+from tacit.data.parquet_population import encoded_rows
+from tacit.data.population_files import open_population
+from tacit.data.tables import parse_table
+from tacit.enclave.attestation import AttestationPolicy
 from tacit.papers.comparison import Comparison
 from tacit.papers.study import read_study
 from tacit.pieces.channels import SecureSum
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.release_json import canonical, from_json, to_json
-from tacit.protocols.attestation import AttestationPolicy
 from tacit.report.pictures import Strip
 from tacit.runs import checkpoint, guarantee_file
 from tacit.runs import experiment as experiments
@@ -248,9 +248,12 @@ def _other_parts(chance: Chance, data: bytes) -> bytes:
     return frames.pack(FrameKind.VIEW, 0, parts, 10)
 
 
+DIGEST = f"keyed:{'0' * 8}:{'0' * 32}"  # of data
+
+
 def _run_files() -> Iterator[Decoder]:
     entry = {"name": "fedavg", "args": {"rounds": 3}, "repr": repr(methods.make("fedavg")), "nominal": {"epsilon": 1.0}}
-    task = {"name": "digits", "args": {}, "clients": 3, "samples": 9, "parameters": 5, "loss": "L()", "data": "ab"}
+    task = {"name": "digits", "args": {}, "clients": 3, "samples": 9, "parameters": 5, "loss": "L()", "data": DIGEST}
     manifest = {"method": entry, "task": task, "seed": 0, "device": "cpu", "evaluate_every": 1, "versions": versions()}
     text = json.dumps({**manifest, "format": 1, "status": "running"}).encode()
     yield Decoder("manifest", functools.partial(Manifest.from_bytes, file=Path("m")), [text], TEXT)

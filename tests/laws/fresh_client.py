@@ -9,10 +9,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import tacit
 import zoo
-from tacit.core import ClientKeys, ClientMemory, CrossEntropy, Key, Population
+from tacit.core import ClientKeys, ClientMemory, CrossEntropy, Key
 from tacit.core.client_half import ClientHalf
+from tacit.data import Population
 from tacit.engine.waves import AutoLearner, StackedClients
 
 
@@ -24,10 +24,9 @@ def main(folder: Path) -> None:
     torch.manual_seed(0)
     wave = StackedClients(torch.tensor([0]), own, AutoLearner(zoo.cnn(), CrossEntropy()))
     shared, keys = Key(bytes.fromhex(known["shared"])), ClientKeys(Key(bytes.fromhex(known["secret"])), single=True)
-    namespace = {name: getattr(room, name) for room in (tacit, tacit.pieces) for name in dir(room)}
     messages = {}
     for name, text, request, memory in known["cases"]:
-        method = eval(text, namespace)
+        method = eval(text, zoo.public_names())
         half = ClientHalf(method, known["population"], shared, keys)
         kept = ClientMemory.read(bytes.fromhex(memory), method.aggregator.models)
         messages[name] = half.answer(bytes.fromhex(request), wave, kept)[0].hex()

@@ -16,21 +16,21 @@ from laws.fuzzing import BYTES, TEXT, Decoder, in_file, with_file
 from laws.mutations import change_bytes, change_tokens
 from tacit.core import Budget, Key
 from tacit.core.keys import Ratchet
+from tacit.enclave import Configuration, Journal, secure_channel
+from tacit.enclave.attestation import AttestationPolicy, verify_quote
+from tacit.enclave.attestation.evidence import Evidence, QuoteKind
+from tacit.enclave.enclave_client import EnclaveClientState, join_run
+from tacit.enclave.enclave_messages import pack_memory, read_memory
 from tacit.federation import messages as site_messages
-from tacit.federation.accepted_plan import SiteProgress
-from tacit.federation.federation_plan import read_plan
 from tacit.federation.journal import AuditLog, read_journal
-from tacit.federation.nvflare.kits import name_in_kit
-from tacit.federation.site_directory import Directory, new_identity, read_directory, read_identity
-from tacit.federation.site_files import read_site
+from tacit.federation.plan.directory import Directory, new_identity, read_directory, read_identity
+from tacit.federation.plan.plan import read_plan
+from tacit.federation.site.accepted_plan import SiteProgress
+from tacit.federation.site.files import read_site
+from tacit.federation.transport.nvflare.kits import name_in_kit
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.ledger_head import head_file, read_head
-from tacit.protocols.attestation import AttestationPolicy, verify_quote
-from tacit.protocols.attestation.evidence import Evidence, QuoteKind
 from tacit.protocols.crypto import public_identity
-from tacit.protocols.tee import Configuration, Journal, secure_channel
-from tacit.protocols.tee.enclave_client import EnclaveClientState, join_run
-from tacit.protocols.tee.enclave_messages import pack_memory, read_memory
 from tacit.runs import key_file
 from tacit.wire.packing import Reader, pack_number
 
@@ -38,7 +38,7 @@ from tacit.wire.packing import Reader, pack_number
 def _quotes() -> Iterator[Decoder]:
     evidence = Evidence(QuoteKind.SIMULATION, b"quote", b"{}", bytes(32), bytes(32), bytes(32), bytes(32), (bytes(32),))
     yield Decoder("evidence", lambda data: Evidence.read(Reader(data)), [evidence.pack()], BYTES)
-    samples = Path(__file__).resolve().parents[1] / "protocols" / "attestation" / "samples"
+    samples = Path(__file__).resolve().parents[1] / "enclave" / "attestation" / "samples"
     quote, collateral = (samples / "sgx_quote").read_bytes(), (samples / "sgx_quote_collateral.json").read_bytes()
     policy = AttestationPolicy(measurements=("00",))
 

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 import tacit
 import zoo
+from enclave.federation import POPULATION as ENCLAVE_POPULATION
+from enclave.federation import SEED as ENCLAVE_SEED
+from enclave.federation import Federation
 from laws.compositions import RATIO, SGD, all_methods
-from protocols.tee.federation import POPULATION as ENCLAVE_POPULATION
-from protocols.tee.federation import SEED as ENCLAVE_SEED
-from protocols.tee.federation import Federation
 from tacit.core import (
     Add,
     Budget,
@@ -36,7 +36,6 @@ from tacit.core import (
     RunKeys,
     SimulatedRound,
     State,
-    Task,
 )
 from tacit.core.client_half import ClientHalf, make_messages, read_broadcast
 from tacit.core.prices import Release
@@ -51,6 +50,8 @@ from tacit.core.server_half import (
     upload_sizes,
 )
 from tacit.core.state import View
+from tacit.data import Task
+from tacit.enclave import MessageType, aggregate
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.learners.reference import ReferenceLearner
@@ -80,7 +81,6 @@ from tacit.privacy.accountants import Accounting
 from tacit.privacy.charging import accountant_for, release_of
 from tacit.privacy.noise.sum_grid import SumGrid
 from tacit.protocols.secagg import SecaggSession, run_locally
-from tacit.protocols.tee import MessageType, aggregate
 from tacit.wire import frames, indices
 
 METHODS = all_methods()
@@ -451,8 +451,7 @@ def test_determinism(method: Method) -> None:
 
 @every_method
 def test_card_rebuilds_the_method(method: Method) -> None:
-    namespace = {name: getattr(room, name) for room in (tacit, tacit.pieces) for name in dir(room)}
-    assert eval(repr(method), namespace) == method
+    assert eval(repr(method), zoo.public_names()) == method
 
 
 DISTRIBUTED = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)

@@ -25,7 +25,6 @@ from tacit.core import (
     Messages,
     Method,
     Perturbation,
-    Population,
     Rows,
     SimulatedRound,
     State,
@@ -36,6 +35,7 @@ from tacit.core.interfaces import Channel, Codec, Mechanism
 from tacit.core.rows import ClippedSum
 from tacit.core.server_half import prepare
 from tacit.core.wave import EmptyWave, Shapes
+from tacit.data import Population
 from tacit.engine.layout import Layout
 from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import UserError

@@ -8,6 +8,7 @@ import re
 import pytest
 
 import tacit
+import zoo
 from tacit import methods
 from tacit.core.prices import Unit, Unproved
 from tacit.core.schema import SLOTS
@@ -21,7 +22,7 @@ each_method = pytest.mark.parametrize(("name", "factory"), CATALOG, ids=[name fo
 @each_method
 def test_repr_rebuilds_the_method(name, factory):
     made = factory()
-    public = {**vars(tacit.api), **vars(tacit.pieces)}
+    public = zoo.public_names()
     assert eval(repr(made), public) == made
 
 
@@ -50,7 +51,7 @@ def test_cards_show_the_method_as_it_is(name, factory):
     shown = card(name, {"rounds": 7})
     assert shown.rounds == 7
     assert tuple(shown.pieces) == SLOTS
-    public = {**vars(tacit.api), **vars(tacit.pieces)}
+    public = zoo.public_names()
     rebuilt = {slot: eval(text, public) for slot, text in shown.pieces.items()}
     made = tacit.Method(name=name, rounds=7, budget=factory().budget, report_delta=factory().report_delta, **rebuilt)
     assert made == factory(rounds=7) == eval(shown.repr, public)

@@ -8,9 +8,10 @@ import torch
 
 import zoo
 from tacit import methods
-from tacit.core import Broadcast, Key, Messages, Method, Plain, SimulatedRound, Task
+from tacit.core import Broadcast, Key, Messages, Method, Plain, SimulatedRound
 from tacit.core.rows import DenseRows
 from tacit.core.server_half import download_size, upload_sizes
+from tacit.data import Task
 from tacit.errors import UserError
 from tacit.pieces.channels import Enclave
 from tacit.pieces.samplers import FixedSize

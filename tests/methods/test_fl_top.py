@@ -10,8 +10,9 @@ import torch
 import tacit
 import zoo
 from tacit import methods
-from tacit.core import Method, Task
+from tacit.core import Method
 from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
+from tacit.data import Task
 from tacit.engine import initial_state
 from tacit.errors import CompositionError, UserError
 from tacit.pieces.codecs.sensing import THRESHOLD
@@ -67,7 +68,7 @@ def distributed(method: Method) -> tacit.pieces.DistributedGaussian:
 def test_repr_rebuilds_the_method_and_its_card_prints(name: str, form: str) -> None:
     args = {"noise": 1.2, "mechanism.dropouts": 0.1, "clip": 0.5} if form else {}
     method = methods.make(name + form, args)
-    assert eval(repr(method), {**vars(tacit.api), **vars(tacit.pieces)}) == method
+    assert eval(repr(method), zoo.public_names()) == method
     shown = card(name + form, args)
     assert ("at most ε = 1 at δ = 1e-05" in shown.guarantee) == bool(form)
     assert ("only the sum" in shown.sees["the server"]) == bool(form)

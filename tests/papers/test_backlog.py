@@ -313,7 +313,8 @@ def test_there_is_one_at_a_time_and_a_paused_run_stops_at_once(start: Any) -> No
         process.communicate(timeout=60)
     state = checkpoint.read(directory("endless") / CHECKPOINT)
     assert state is not None
-    assert state.round == rounds("endless").count(b"\n") > 0
+    written = rounds("endless").count(b"\n")
+    assert 0 < written - 1 <= state.round <= written  # a round that was written and not yet saved is repeated
 
 
 def test_several_hold_the_lock_and_a_killed_holder_releases_it() -> None:

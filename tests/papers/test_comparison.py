@@ -1,7 +1,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -72,15 +71,6 @@ def test_other_data_than_the_paper_s_are_not_judged():
     made = replace(make(row({"accuracy": 0.9}, paper={"accuracy": 0.8})), stand_in="Other patients.")
     assert made.verdict(made.rows[0], "accuracy") == ""
     assert Comparison.from_bytes(made.to_bytes(), "saved").stand_in == "Other patients."
-
-
-def test_documents_of_earlier_versions_can_be_read():
-    """Before there were columns, and when rankings were called orders."""
-    ranking = Ranking(rows=("a row", "another"), place="Figure 9")
-    made = replace(make(row({"accuracy": 0.8})), rankings=(ranking,))
-    older: dict[str, Any] = {key: value for key, value in made.to_json().items() if key not in ("columns", "stand_in")}
-    older["orders"] = older.pop("rankings")
-    assert Comparison.from_bytes(json.dumps(older).encode(), "saved").to_bytes() == made.to_bytes()
 
 
 @pytest.mark.parametrize(

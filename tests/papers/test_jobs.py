@@ -41,10 +41,10 @@ def attack_job(folder: Path) -> AttackJob:
     return job
 
 
-def test_a_finished_attack_is_read_from_its_file_also_from_one_of_an_earlier_version(tmp_path):
+def test_a_finished_attack_is_read_from_its_file(tmp_path):
     job = attack_job(tmp_path)
     assert not job.finished()
-    strip = {"name": "one", "shape": [0, 0, 0, 0], "pixels": "", "words": "nothing seen"}  # now `note`
+    strip = {"name": "one", "shape": [0, 0, 0, 0], "pixels": "", "note": "nothing seen"}
     content = {"settings": job._settings(), "values": {"images": 0, "ssim": None}, "strips": [strip]}
     job.file.write_text(json.dumps(content))
     assert job.finished()

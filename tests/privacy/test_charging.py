@@ -13,11 +13,12 @@ import torch
 import tacit
 import zoo
 from tacit import methods
-from tacit.core import Budget, DenseRows, Messages, Method, Task, Turnout
+from tacit.core import Budget, DenseRows, Messages, Method, Turnout
 from tacit.core.interfaces import Channel
 from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, Unit
 from tacit.core.server_half import reject_unusable
 from tacit.core.state import WaveReport
+from tacit.data import Task
 from tacit.engine import worker
 from tacit.errors import BudgetError, CompositionError, LedgerError, StorageError, TrainingError, UserError
 from tacit.pieces.mechanisms import CentralGaussian

@@ -10,10 +10,11 @@ from torch import nn
 
 import tacit
 from record_trainers import NoisySteps, SumOfRecords
-from tacit.core import Budget, DenseRows, Method, Report, Round, Rows, Task, Turnout, View
+from tacit.core import Budget, DenseRows, Method, Report, Round, Rows, Turnout, View
 from tacit.core.losses import RootMeanSquared
 from tacit.core.neutral import Identity, Mean, NoNoise
 from tacit.core.prices import ClientUnits, Gaussian, Release, Repeated, Sampling, Unit, Unproved
+from tacit.data import Task
 from tacit.errors import BudgetError, CompositionError, UserError
 from tacit.pieces.aggregators import WeightedMean
 from tacit.pieces.channels import Enclave, IdealSum, SecureSum

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from enclave import federation as tee_federation
 from protocols.secagg import federation as secagg_federation
-from protocols.tee import federation as tee_federation
+from tacit import enclave as tee
+from tacit.enclave import ENCLAVE, MessageType
 from tacit.errors import ProtocolError, UserError
-from tacit.protocols import kit, secagg, tee
+from tacit.protocols import kit, secagg
 from tacit.protocols.kit import (
     HEADER,
     Exchange,
@@ -34,7 +36,6 @@ from tacit.protocols.kit import (
     unpack_frame,
 )
 from tacit.protocols.secagg import Phase, SecaggClientState
-from tacit.protocols.tee import ENCLAVE, MessageType
 from tacit.wire.packing import Reader, pack_chunk, pack_number
 
 

@@ -27,7 +27,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             remove_pads(total, added, subtracted)  # type: ignore[arg-type]
 
     monkeypatch.setattr(pad_processes, "PadProcesses", Here)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(pad_processes, "available_cores", lambda: 3)
     return found
 
 

@@ -77,7 +77,7 @@ def test_the_budget_is_drawn_with_epsilon(tmp_path: Path) -> None:
 
 def test_names_from_files_are_shown_and_not_run(tmp_path: Path) -> None:
     """Directory, method, task, arguments, caveat, versions and metrics: each is text on the page."""
-    task = replace(TASK, name=HOSTILE, args={HOSTILE: HOSTILE}, loss=HOSTILE, data=HOSTILE)
+    task = replace(TASK, name=HOSTILE, args={HOSTILE: HOSTILE}, loss=HOSTILE)
     run = made_run(
         tmp_path / "<script>alert(1)<", 3, method=HOSTILE, args={HOSTILE: HOSTILE}, task=task, caveat=HOSTILE
     )

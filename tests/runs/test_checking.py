@@ -23,7 +23,6 @@ from tacit.core import (
     ServerRound,
     State,
     Sum,
-    Task,
     View,
     Wave,
 )
@@ -31,6 +30,7 @@ from tacit.core.interfaces import Summation
 from tacit.core.neutral import Identity, NoNoise
 from tacit.core.prices import Gaussian, Release, Unit, Unproved
 from tacit.core.provenance import own_parts
+from tacit.data import Task
 from tacit.errors import CompositionError, UserError
 from tacit.methods import catalog, make
 from tacit.pieces import CentralGaussian, FixedClip, Poisson, Sgd

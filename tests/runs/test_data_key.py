@@ -6,7 +6,6 @@ page and the logs. A digest without a key would confirm the right candidate for 
 
 import hashlib
 import json
-import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,11 +24,10 @@ from tacit.errors import RunError, StorageError, UserError
 from tacit.report.page import run_page
 from tacit.report.run_data import RunData
 from tacit.runs import data_key
-from tacit.runs.directory import KEY, MANIFEST, read_manifest
+from tacit.runs.directory import MANIFEST, read_manifest
 from tacit.runs.manifest import Manifest
 from tacit.runs.round_logs import LogHeader
 
-BEFORE = Path(__file__).parent / "before"
 METHODS = [
     tacit.methods.fedavg(rounds=2, cohort=3),
     tacit.methods.geyer(rounds=2, cohort=3, noise=4.0, epsilon=30.0, delta=1e-3),
@@ -46,7 +44,6 @@ def make_task(last: float = 1.0) -> tacit.Task:
 
 
 def digest_without_key(*tensors: Tensor) -> str:
-    """As manifests had it before there was a key."""
     found = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         found.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -212,30 +209,10 @@ def test_processes_that_start_together_have_one_key(tmp_path: Path, monkeypatch:
     assert len(set(found)) == 1
 
 
-# Manifests of earlier versions
-
-
-@pytest.mark.parametrize("name", ["geyer", "fl-std-dp"])
-def test_a_digest_without_a_key_is_not_shown(tmp_path: Path, name: str) -> None:
-    shutil.copytree(BEFORE / name, tmp_path / "run")
-    old = json.loads((tmp_path / "run" / MANIFEST).read_text())["task"]["data"]
-    assert read_manifest(tmp_path / "run").task.data == ""
-    page = run_page(RunData.read(tmp_path / "run"))
-    assert old not in page
-    assert "not shown: it was stored without a key" in page
-
-
-@pytest.mark.parametrize("noise", ["secret", "seeded"])
-def test_a_run_of_an_earlier_version_is_not_resumed_and_says_why(tmp_path: Path, noise: tacit.core.Noise) -> None:
-    path = tmp_path / "run"
-    tacit.train(METHODS[1], make_task(), workers=1, noise=noise, out=path, on_round=lambda *_: True)
-    manifest = read_manifest(path)
-    old = replace(manifest, task=replace(manifest.task, data=digest_without_key(*tensors_of(make_task()))))
-    (path / MANIFEST).write_bytes(old.to_bytes())
-    if noise == "secret":
-        content = json.loads((path / KEY).read_text())
-        (path / KEY).write_text(json.dumps({**content, "run": old.run}))
-    before = contents(path)
-    with pytest.raises(RunError, match=r"without a key.* Start a new run\. Remove the entry data from its manifest"):
-        tacit.train(METHODS[1], make_task(), workers=1, noise=noise, out=path, resume=True)
-    assert contents(path) == before
+@pytest.mark.parametrize("data", ["", "00" * 16])
+def test_a_manifest_with_a_digest_without_a_key_is_refused(tmp_path: Path, data: str) -> None:
+    tacit.train(METHODS[0], make_task(), workers=1, out=tmp_path)
+    manifest = read_manifest(tmp_path)
+    (tmp_path / MANIFEST).write_bytes(replace(manifest, task=replace(manifest.task, data=data)).to_bytes())
+    with pytest.raises(RunError, match=r"Expected data of the manifest .* to be a digest with a key.*new run"):
+        RunData.read(tmp_path)

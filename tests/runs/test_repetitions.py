@@ -1,4 +1,4 @@
-"""Bytes per client take little room in `rounds.jsonl` and are read back as they were; earlier files are, too."""
+"""Bytes per client take little room in `rounds.jsonl` and are read back as they were."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_a_large_round_is_a_short_line(tmp_path: Path) -> None:
     assert read_rounds(tmp_path) == (whole,)
 
 
-def test_rounds_of_earlier_versions_are_read(tmp_path: Path) -> None:
+def test_a_number_for_every_client_is_read_as_it_is(tmp_path: Path) -> None:
     whole = report((7, 7, 5))
     (tmp_path / ROUNDS).write_bytes(write_json(asdict(whole)))
     assert read_rounds(tmp_path) == (whole,)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.core.task import Task
+from tacit.data.task import Task
 from tacit.errors import UserError
 from tacit.tasks import TASKS, make_task
 from tacit.tasks.datasets import DataSet

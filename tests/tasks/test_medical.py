@@ -7,10 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tacit.core.intake import codebook
-from tacit.core.intake.codebook import Codebook, Column, EncodedTable, encode
 from tacit.core.keys import Key
-from tacit.core.task import Task
+from tacit.data import codebook
+from tacit.data.codebook import Codebook, Column, EncodedTable, encode
+from tacit.data.task import Task
 from tacit.errors import DataError, UserError
 from tacit.tasks import medical
 from tacit.tasks.medical import ClientSplit, PatientTable

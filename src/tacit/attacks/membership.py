@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tacit.core.keys import Key
 from tacit.core.losses import auroc
-from tacit.core.task import Population
+from tacit.data.task import Population
 from tacit.errors import expect
 
 Unit = Literal["client", "record"]

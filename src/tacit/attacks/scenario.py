@@ -10,8 +10,9 @@ from tacit.attacks.auditing import Audit, AuditAdjacency
 from tacit.attacks.dlg import Dlg, Reconstruction, compare, invert
 from tacit.attacks.membership import ShadowModel, Unit, members_only, random_halves, unit_losses
 from tacit.attacks.views import Adversary, Observation, observe
-from tacit.core import CrossEntropy, Key, Method, RunKeys, SimulatedRound, State, Task, prices
+from tacit.core import CrossEntropy, Key, Method, RunKeys, SimulatedRound, State, prices
 from tacit.core.prices import Adjacency
+from tacit.data import Task
 from tacit.engine import initial_state, module_at, rounds, waves
 from tacit.engine.layout import make_model
 from tacit.errors import UserError, expect

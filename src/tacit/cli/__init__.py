@@ -38,6 +38,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+FOLDER = Path(__file__).with_name("commands")
 STOPPED = 128  # plus the number of the signal: the exit codes that shells expect, 130 after Ctrl-C and 143 after a TERM
 
 
@@ -145,17 +146,22 @@ def make_parser(chosen: str) -> Parser:
     parser = Parser(prog="tacit", description=__doc__, formatter_class=_Formatter)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    names = sorted(found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_"))
+    names = command_names()
     if chosen in names:
         _add_command(commands, chosen)
         return parser
     for name in names:
-        commands.add_parser(name, help=_summary(Path(__path__[0], f"{name}.py")))
+        commands.add_parser(name, help=_summary(FOLDER / f"{name}.py"))
     return parser
 
 
+def command_names() -> list[str]:
+    """The names of all commands."""
+    return sorted(found.name for found in pkgutil.iter_modules([str(FOLDER)]) if not found.name.startswith("_"))
+
+
 def _add_command(commands: "argparse._SubParsersAction[Parser]", name: str) -> None:
-    module = importlib.import_module(f"{__name__}.{name}")
+    module = importlib.import_module(f"{__name__}.commands.{name}")
     parser = commands.add_parser(name, description=module.__doc__, formatter_class=_Formatter)
     module.configure(parser)
     parser.set_defaults(run=module.run)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     )
     from tacit.core.method import Method
     from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-    from tacit.core.population import Population, Samples
-    from tacit.core.preprocessing import Preprocessing
     from tacit.core.prices import Budget
     from tacit.core.rows import DenseRows, MaskedRows, Rows
     from tacit.core.state import (
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
         View,
         WaveReport,
     )
-    from tacit.core.task import Task
     from tacit.core.wave import Descent, Perturbation, ProximalTerm, Wave
     from tacit.wire.sparse import Compact, Csr
 
@@ -74,8 +71,6 @@ __all__ = [
     "Noise",
     "Perturbation",
     "Plain",
-    "Population",
-    "Preprocessing",
     "ProximalTerm",
     "Report",
     "RootBrier",
@@ -83,7 +78,6 @@ __all__ = [
     "Round",
     "Rows",
     "RunKeys",
-    "Samples",
     "SecretKeys",
     "SeededKeys",
     "SequenceCrossEntropy",
@@ -91,7 +85,6 @@ __all__ = [
     "SimulatedRound",
     "State",
     "Sum",
-    "Task",
     "Traffic",
     "Turnout",
     "View",
@@ -101,7 +94,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # Imported when a name is first used, because `tacit.core.schema` must work without loading PyTorch.
-    _MODULES = ("interfaces", "keys", "losses", "method", "neutral", "prices", "rows", "state", "task", "wave")
+    _MODULES = ("interfaces", "keys", "losses", "method", "neutral", "prices", "rows", "state", "wave")
 
     def __getattr__(name: str) -> object:
         if name not in __all__:

@@ -4,7 +4,6 @@ Private files and folders, such as those of a run, can be read by their user onl
 """
 
 import errno
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,12 @@ from pathlib import Path
 from typing import IO
 
 from tacit.errors import StorageError, UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+_LOCKS = fcntl is not None
 
 LIMIT = 1 << 24  # bytes of a file that is read whole, unless another limit is given
 _ADVICE = {
@@ -74,19 +79,36 @@ def write(path: Path, content: bytes, *, parents: bool = False, private: bool = 
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes out of this block for the same folder: what is read inside can be changed and written.
 
-    A file system that locks no folders, such as some network ones, does not keep them out.
+    A file system that locks no folders, such as some network ones, does not keep them out, and neither does Windows.
 
     Example:
         >>> with locked(Path(".")):
         ...     pass
     """
+    if not _LOCKS:  # nor can a folder be opened
+        yield
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock(descriptor)
         yield
     finally:
         os.close(descriptor)
+
+
+def lock(file: IO[bytes] | int, *, wait: bool = True, inherited: bool = True) -> None:
+    """Keep other processes from locking an open file, until it is closed; on Windows, nothing is locked.
+
+    Args:
+        file: an open file, or its descriptor.
+        wait: whether to wait for a process that holds it; otherwise raises `BlockingIOError`.
+        inherited: whether forked processes hold the lock, too; otherwise it ends when this process closes any
+            descriptor of the file.
+    """
+    if _LOCKS:
+        operation = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+        (fcntl.flock if inherited else fcntl.lockf)(file, operation)
 
 
 def touch_private(path: Path) -> None:
@@ -114,6 +136,8 @@ def flush(file: IO[bytes]) -> None:
 
 
 def _flush_directory(directory: Path) -> None:
+    if not _LOCKS:  # Windows opens no folders
+        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -8,7 +8,7 @@ import ast
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TypeGuard
 
@@ -48,8 +48,26 @@ def _tree(text: str) -> ast.expr:
 
 def records_of(*packages: ModuleType) -> Mapping[str, type]:
     """The records that packages export, by name."""
-    public = {name: getattr(package, name) for package in packages for name in package.__all__}
-    return {name: value for name, value in public.items() if _is_record(value)}
+    return _Records({name: package for package in packages for name in package.__all__})
+
+
+class _Records(Mapping[str, type]):
+    """The records among public names, each of which is looked up when it is named."""
+
+    def __init__(self, places: Mapping[str, ModuleType]) -> None:
+        self._places = places
+
+    def __getitem__(self, name: str) -> type:
+        value = getattr(self._places[name], name)
+        if not _is_record(value):
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._places if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _is_record(value: object) -> TypeGuard[type]:

@@ -11,7 +11,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -52,14 +52,12 @@ class Source:
         advice: what to do about an error, as a sentence; empty: the error itself says it.
         closed: whether unknown keys are errors, as in a file that a person writes. Otherwise they are ignored, as in a
             file that another version of Tacit may have written.
-        renamed: keys of records in earlier versions, and their present names.
     """
 
     label: str
     error: type[UserError] = UserError
     advice: str = ""
     closed: bool = True
-    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, sentence: str) -> UserError:
         """The error with this sentence, and the advice."""
@@ -158,8 +156,6 @@ def convert(value: object, kind: type[T], source: Source, *, strict: bool = True
 
 def _converted(value: object, kind: type[T], source: Source, *, strict: bool) -> T:
     schema = _schema(kind)  # type: ignore[arg-type]  # a type is hashable
-    if source.renamed:
-        value = _with_present_names(value, schema, source.renamed)
     if source.closed:
         for path, key, known in _unknown_keys(value, schema):
             hint = suggestion(str(key), known)
@@ -197,16 +193,6 @@ def _finite(value: Any) -> Any:
 @functools.lru_cache(maxsize=64)
 def _schema(kind: Any) -> inspect.Type:
     return inspect.type_info(kind)
-
-
-def _with_present_names(value: Any, kind: inspect.Type, names: Mapping[str, str]) -> Any:
-    kind = _arm(value, kind)
-    if type(value) is dict and hasattr(kind, "fields"):
-        value = {names.get(key, key): item for key, item in value.items()}
-    changed = {step: _with_present_names(item, inner, names) for step, item, inner in _children(value, kind) if inner}
-    if type(value) is dict:
-        return {**value, **changed}
-    return [*changed.values()] if changed else value
 
 
 def _unknown_keys(value: Any, kind: inspect.Type, path: Steps = ()) -> Iterator[tuple[Steps, Step, list[str]]]:

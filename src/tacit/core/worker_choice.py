@@ -1,5 +1,6 @@
 """Who does the work of a simulation, as the argument `workers` spells it; read before PyTorch is imported."""
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -21,6 +22,12 @@ class RayChoice:
 
     count: int | None = None
     address: str | None = None
+
+
+def available_cores() -> int:
+    """The number of cores that this process may use; where the system does not say, such as on macOS, all of them."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def read_workers(asked: Workers) -> int | RayChoice | None:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Descent, Population
+from tacit.core import Descent
+from tacit.data import Population
 
 
 @dataclass(frozen=True, eq=False)

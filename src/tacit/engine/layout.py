@@ -16,9 +16,10 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from tacit.core import BinaryCrossEntropy, DenseRows, Key, MaskedRows, MeanSquared, RootMeanSquared, Task
-from tacit.core.adapted import AdaptedModel, check_output, first_line, floats_of
-from tacit.core.intake.data_sets import capitalized
+from tacit.core import BinaryCrossEntropy, DenseRows, Key, MaskedRows, MeanSquared, RootMeanSquared
+from tacit.data import Task
+from tacit.data.adapted import AdaptedModel, check_output, first_line, floats_of
+from tacit.data.data_sets import capitalized
 from tacit.errors import DataError, ModelError, UserError
 
 REAL = (MeanSquared, RootMeanSquared, BinaryCrossEntropy)  # losses whose outputs have one column per target

@@ -6,7 +6,6 @@ on the number of workers.
 
 import ctypes
 import multiprocessing
-import os
 import signal
 import sys
 import traceback
@@ -19,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tacit.core.worker_choice import RayChoice, Workers, read_workers
+from tacit.core.worker_choice import RayChoice, Workers, available_cores, read_workers
 from tacit.engine.worker import Job, Worker
 from tacit.errors import TacitError, WorkerError, expect
 
@@ -51,7 +50,7 @@ MakeWorker = Callable[[int], Worker]  # with so many slots
 def open_pool(workers: int | RayChoice, make_worker: MakeWorker) -> Pool:
     """A pool of so many processes, of which a single one is this process itself, or of a Ray cluster's actors."""
     if isinstance(workers, RayChoice):
-        from tacit.engine.ray_pool import open_ray_pool  # Ray is optional, and takes a second to import
+        from tacit.engine.ray.ray_pool import open_ray_pool  # Ray is optional, and takes a second to import
 
         return open_ray_pool(workers, make_worker)
     worker = make_worker(SLOTS * workers)
@@ -66,7 +65,7 @@ def choose_workers(asked: Workers, device: str) -> int | RayChoice:
         return choice
     if accelerated or not sys.platform.startswith("linux"):  # elsewhere a forked PyTorch is not safe
         return 1
-    return choice or len(os.sched_getaffinity(0))
+    return choice or available_cores()
 
 
 def run_in_order(

@@ -6,8 +6,9 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Loss, Population
+from tacit.core import Loss
 from tacit.core.losses import mean_losses
+from tacit.data import Population
 from tacit.engine.layout import Layout, has_batch_statistics
 from tacit.engine.learners.kernels import evaluation_module
 

@@ -23,30 +23,29 @@ from tacit.core import (
     Messages,
     Method,
     Noise,
-    Population,
     Report,
     Round,
     RunKeys,
     SimulatedRound,
     State,
     Sum,
-    Task,
     View,
     Wave,
 )
 from tacit.core.interfaces import Conversation
 from tacit.core.keys import key_source
 from tacit.core.losses import best_outputs
-from tacit.core.population_files import let_go, read_ahead
 from tacit.core.prices import Unproved, max_participations
 from tacit.core.server_half import aggregate_messages, download_size, finish_round, no_messages, prepare
 from tacit.core.state import SERVER, out_of_patience, track_best
 from tacit.core.surplus import added
 from tacit.core.worker_choice import Workers
+from tacit.data import Population, Task
+from tacit.data.population_files import let_go, read_ahead
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.learners.records import check_records
 from tacit.engine.pool import Pool, choose_workers, open_pool
-from tacit.engine.tallies import counts_of, tally_of, with_one_more
+from tacit.engine.tallies import counts_of, empty_tally, with_one_more
 from tacit.engine.waves import FEWEST_MASKED, AutoLearner, StackedClients, divide
 from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker, single_thread
 from tacit.errors import TrainingError, expect
@@ -304,7 +303,7 @@ class RoundRunner:
         download = partial(download_size, self.method.channel, sent, now, tolerated=tolerated)
         if not sent.first_parts or not clients:
             return tuple(download(first=False) for _ in clients[:1]) * len(clients), None
-        received, mine = tally_of(state.memory.get(RECEIVED)), torch.tensor(clients, dtype=torch.int64)
+        received, mine = state.memory.get(RECEIVED, empty_tally()), torch.tensor(clients, dtype=torch.int64)
         sizes = {first: download(first=first) for first in (True, False)}
         down = tuple(sizes[not before] for before in counts_of(received, mine).tolist())
         return down, with_one_more(received, mine)
@@ -314,14 +313,14 @@ class RoundRunner:
         most = max_participations(self.method.mechanism.price(state.round), state.dim)
         if most is None:
             return sampled, sampled[:0]
-        willing = counts_of(tally_of(state.memory.get(PARTICIPATIONS)), sampled) < most
+        willing = counts_of(state.memory.get(PARTICIPATIONS, empty_tally()), sampled) < most
         return sampled[willing], sampled[~willing]
 
     def _participations(self, state: State, cohort: Tensor) -> Tensor | None:
         """In how many rounds clients have taken part by now, if there is a limit to it."""
         if max_participations(self.method.mechanism.price(state.round), state.dim) is None:
             return None
-        return with_one_more(tally_of(state.memory.get(PARTICIPATIONS)), cohort)
+        return with_one_more(state.memory.get(PARTICIPATIONS, empty_tally()), cohort)
 
     def _jobs(self, state: State, waves: list[Tensor], now: SimulatedRound) -> list[TrainJob]:
         known = self.worker.initial_memory

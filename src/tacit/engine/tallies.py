@@ -12,16 +12,6 @@ def empty_tally() -> Tensor:
     return torch.zeros(2, 0, dtype=torch.int64)
 
 
-def tally_of(stored: Tensor | None) -> Tensor:
-    """A tally as it was stored; earlier versions stored a count or a flag for every client of the population."""
-    if stored is None:
-        return empty_tally()
-    if stored.dim() == 1:
-        clients = stored.nonzero().flatten()
-        return torch.stack([clients, stored[clients].to(torch.int64)])
-    return stored
-
-
 def counts_of(tally: Tensor, clients: Tensor) -> Tensor:
     """How often each of these clients took part.
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tacit.core import Messages, Method, SeededKeys, SimulatedRound, Task, View
+from tacit.core import Messages, Method, SeededKeys, SimulatedRound, View
 from tacit.core.server_half import broadcast, client_view
 from tacit.core.worker_choice import Workers
+from tacit.data import Task
 from tacit.engine.layout import make_model
 from tacit.engine.simulation import draw, initial_state, rounds
 from tacit.engine.waves import AutoLearner, StackedClients

@@ -14,11 +14,12 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from tacit.core import ClientKeys, Descent, Key, Loss, Perturbation, Population, Rows, Samples, Task
-from tacit.core.adapted import first_line
+from tacit.core import ClientKeys, Descent, Key, Loss, Perturbation, Rows
 from tacit.core.rows import ClippedSum
 from tacit.core.schema import listed
 from tacit.core.wave import Shapes
+from tacit.data import Population, Samples, Task
+from tacit.data.adapted import first_line
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout, has_batch_statistics, has_dropout, is_slow_under_vmap
 from tacit.engine.learners.functional import FunctionalLearner

@@ -14,10 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.core import Broadcast, ClientMemory, ClientRound, Key, Method, Round, State, Sum, Task, View, WaveReport
+from tacit.core import Broadcast, ClientMemory, ClientRound, Key, Method, Round, State, Sum, View, WaveReport
 from tacit.core.client_half import make_messages, read_broadcast
-from tacit.core.population_files import let_go
 from tacit.core.server_half import broadcast, reject_unusable, sum_messages, upload_sizes
+from tacit.data import Task
+from tacit.data.population_files import let_go
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels import evaluation_module
 from tacit.engine.waves import LARGEST, AutoLearner, StackedClients

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from tacit.core import files
 from tacit.errors import TacitError
-from tacit.federation import entry_points
-from tacit.federation.federation_plan import FederationPlan, read_plan
-from tacit.federation.nvflare import kits
-from tacit.federation.nvflare.process import PID, site_command
-from tacit.federation.relay import SOCKET, RelayTransport, free_port
-from tacit.federation.site_directory import Directory, new_identity, write_directory
-from tacit.federation.site_files import read_site
+from tacit.federation.plan import entry_points
+from tacit.federation.plan.directory import Directory, new_identity, write_directory
+from tacit.federation.plan.plan import FederationPlan, read_plan
+from tacit.federation.site.files import read_site
+from tacit.federation.transport.nvflare import kits
+from tacit.federation.transport.nvflare.process import PID, site_command
+from tacit.federation.transport.relay import SOCKET, RelayTransport, free_port
 from tacit.runs.records import Run
 from tacit.tasks.images import load_digits
 

@@ -6,7 +6,6 @@ ledger, the chain shows accidents and careless changes; who can write the file c
 (`tacit site log` prints it) elsewhere.
 """
 
-import fcntl
 import hashlib
 import json
 import time
@@ -45,13 +44,13 @@ class AuditLog:
             files.make_private(path.parent)
             files.touch_private(path)
             with path.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                files.lock(file)
                 self._continue()
 
     def append(self, event: str, **content: object) -> None:
         """Add an entry; it is on the disk when this returns."""
         with files.storage_errors(self.path), self.path.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            files.lock(file)
             if file.tell() != self._size:  # another process has written
                 self._continue()
             moment = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

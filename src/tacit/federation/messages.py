@@ -5,7 +5,7 @@
     hello      does the site take part in this plan?
     train      the first message of a round: broadcast, and the first request of the channel's protocol
     talk       every further request of that protocol
-    attest     an enclave's answer to the site's own nonce, before the site trains for it
+    prepare    what the channel's protocol needs before a round, such as an enclave's answer to the site's own nonce
     evaluate   like train, for the metrics on the site's own held-out data
 
 Nothing in a message names a class, a module or a file. A reply is signed by the site and bound to its verb and session,
@@ -24,13 +24,21 @@ from tacit.protocols import crypto
 from tacit.protocols.kit import RUN
 from tacit.wire.packing import pack_number
 
-HELLO, TRAIN, TALK, EVALUATE, ATTEST = "hello", "train", "talk", "evaluate", "attest"
+HELLO, TRAIN, TALK, EVALUATE, PREPARE = "hello", "train", "talk", "evaluate", "prepare"
 RefusalCode = Literal["malformed", "plan", "policy", "budget", "replay", "protocol", "training", "storage", "error"]
 
 Digest = Annotated[bytes, Meta(min_length=crypto.KEY, max_length=crypto.KEY)]
 Run = Annotated[bytes, Meta(min_length=RUN, max_length=RUN)]
 Number = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Text = Annotated[str, Meta(max_length=2000)]
+
+
+class RefusedError(Exception):
+    """A request that a site does not answer; the text contains nothing private."""
+
+    def __init__(self, code: RefusalCode, text: str) -> None:
+        Exception.__init__(self, text)
+        self.code: RefusalCode = code
 
 
 class Hello(Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,7 +21,6 @@ from tacit.report.intervals import Interval
 FORMAT = 1
 _ADVICE = "Save it again with tacit reproduce --save."
 MIN_SEEDS = 3  # with two, Student's t allows nearly everything
-RENAMED = {"orders": "rankings", "words": "note"}  # keys of earlier versions and their present names
 LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "volume", "uploads"}
 PRIVACY = {"epsilon", "delta"}
 # Neither direction is better: they follow from the best round, or from the clipping bound.
@@ -290,7 +289,7 @@ class Comparison:
     @classmethod
     def from_bytes(cls, content: bytes, label: str) -> Self:
         """Read what `to_bytes` wrote, and judge it again; anything else is a `UserError`."""
-        source = Source(label=label, advice=_ADVICE, closed=False, renamed=RENAMED)
+        source = Source(label=label, advice=_ADVICE, closed=False)
         saved = read_json(content, dict[str, Any], source, version=FORMAT)
         plot = saved.get("plot")
         return convert({**saved, "plot": with_kind(plot) if isinstance(plot, dict) else plot}, cls, source)

@@ -15,12 +15,13 @@ import torch
 
 from tacit.attacks.dlg import UNRECOGNISABLE, Reconstruction
 from tacit.attacks.scenario import AttackConfig, observe_victims, reconstructions
-from tacit.core import Method, Task, files
+from tacit.core import Method, files
 from tacit.core.schema import choose
 from tacit.core.serialization import Source, read_json
 from tacit.core.worker_choice import Workers
+from tacit.data import Task
 from tacit.errors import RunError, UserError
-from tacit.papers.comparison import RENAMED, RowTrial, Values
+from tacit.papers.comparison import RowTrial, Values
 from tacit.papers.figure_specs import HistogramPlot
 from tacit.papers.study import FAST, Study, StudyRow
 from tacit.report.pictures import Strip
@@ -213,7 +214,7 @@ class AttackJob:
     @property
     def _source(self) -> Source:
         advice = f"Remove {self.job.directory} to attack again."
-        return Source(label=str(self.file), error=RunError, advice=advice, closed=False, renamed=RENAMED)
+        return Source(label=str(self.file), error=RunError, advice=advice, closed=False)
 
 
 def attack_jobs_of(jobs: Sequence[Sequence[Job]], *, fast: bool) -> list[list[AttackJob]]:

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.core import Method, Report, State, Task
+from tacit.core import Method, Report, State
 from tacit.core.prices import Unit
 from tacit.core.state import MASK
+from tacit.data import Task
 from tacit.engine import ClientTrace, client_traces
 from tacit.errors import BudgetError, RunError
 from tacit.papers.comparison import Comparison, ComparisonRow, Curves, RowTrial

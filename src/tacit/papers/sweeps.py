@@ -40,10 +40,11 @@ import msgspec
 import torch
 from msgspec import UNSET, Struct, UnsetType
 
-from tacit.core import Task, serialization
+from tacit.core import serialization
 from tacit.core.losses import best_outputs
 from tacit.core.serialization import Source, load_toml
 from tacit.core.state import final_weights
+from tacit.data import Task
 from tacit.engine.simulation import module_at
 from tacit.errors import RunError, UserError, expect
 from tacit.papers.comparison import LOWER_IS_BETTER

@@ -1,8 +1,11 @@
 """The pieces that methods are made of, one family per slot, with the neutral ones and the wire formats."""
 
+from typing import TYPE_CHECKING
+
 from tacit.core import Add, Compact, Csr, Identity, Mean, NoNoise, Plain
+from tacit.pieces import channels
 from tacit.pieces.aggregators import KMeans, WeightedMean
-from tacit.pieces.channels import Enclave, IdealSum, SecureSum
+from tacit.pieces.channels import IdealSum, SecureSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
 from tacit.pieces.mechanisms import (
     AccuracySensitivity,
@@ -30,6 +33,9 @@ from tacit.pieces.mechanisms import (
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Momentum, Replace
 from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Schedule, Sgd
+
+if TYPE_CHECKING:
+    from tacit.pieces.channels import Enclave
 
 __all__ = [
     "AccuracySensitivity",
@@ -88,3 +94,13 @@ __all__ = [
     "WeightVariance",
     "WeightedMean",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name != "Enclave":  # the only piece that is imported when it is first named
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return channels.Enclave
+
+
+def __dir__() -> list[str]:
+    return __all__

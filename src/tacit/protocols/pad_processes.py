@@ -5,13 +5,13 @@ Outside of `tacit.protocols.secagg`, which does no I/O: give `PadProcesses.remov
 """
 
 import multiprocessing
-import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from types import TracebackType
 
 import numpy as np
 
+from tacit.core.worker_choice import available_cores
 from tacit.errors import expect
 from tacit.protocols.secagg.pads import Vector, remove_pads
 
@@ -60,7 +60,7 @@ class PadProcesses:
 
 def remove_many_pads(total: Vector, added: Sequence[bytes], subtracted: Sequence[bytes]) -> None:
     """As `pads.remove_pads`, in place, with the same result: from `MANY` numbers on, in one process for each core."""
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     if cores == 1 or total.size * (len(added) + len(subtracted)) < MANY:
         remove_pads(total, added, subtracted)
         return

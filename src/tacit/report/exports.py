@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from tacit.core.adapted import own_module
+from tacit.data.adapted import own_module
 from tacit.engine.layout import make_model
 from tacit.errors import RunError, StorageError
 from tacit.report.run_data import RunData

@@ -301,7 +301,7 @@ def _settings(run: RunData) -> Html:
         "evaluated": "every round" if manifest.evaluate_every == 1 else f"every {manifest.evaluate_every} rounds",
         "device": manifest.device,
         "loss": manifest.task.loss,
-        "digest of the data, with its owner's key": manifest.task.data or "not shown: it was stored without a key",
+        "digest of the data, with its owner's key": manifest.task.data,
     }
     versions = table("Versions", ["what", "version"], list(manifest.versions.items()))
     method = run.method

@@ -31,16 +31,15 @@ from tacit.core import (
     Mean,
     Messages,
     Method,
-    Population,
     SimulatedRound,
     State,
-    Task,
     View,
 )
 from tacit.core.composition import PIECES
 from tacit.core.interfaces import Aggregator, Codec, Mechanism, RecordMechanism, Sampler, ServerUpdate, Trainer
 from tacit.core.prices import Gaussian, Release, Unit, Zcdp, accounted
 from tacit.core.provenance import DECLARED, is_bounded_for
+from tacit.data import Population, Task
 from tacit.engine import rounds as simulate
 from tacit.engine.layout import Layout
 from tacit.engine.waves import AutoLearner, StackedClients

@@ -23,7 +23,6 @@ are removed on resuming, and their rounds are repeated with bitwise the same res
 The directory, those above it that are created for it, and all files in it are private to their user.
 """
 
-import fcntl
 import json
 import os
 import sys
@@ -220,7 +219,6 @@ class RunDirectory:
             self._erase_key()
             return
         done = self.state.round if self.state else 0
-        self.manifest.check_keyed(self.path)  # the run's name, by which its key is known, includes the digest
         self.ratchet = key_file.read(self.path / KEY, self.manifest.run, done)
         self._erase_keys_before(done)
 
@@ -254,7 +252,7 @@ class RunDirectory:
     def _locked(self) -> Self:
         """Lock out other processes; the lock ends with this process, however it ends."""
         try:
-            fcntl.lockf(self._rounds, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.lock(self._rounds, wait=False, inherited=False)
         except OSError:
             self.close()
             raise RunError(f"{self.path} is being written by another process. Wait for it, or stop it.") from None
@@ -356,17 +354,10 @@ def _remove(path: Path, created: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-# Keys of earlier releases and their present names, so that earlier run directories still open
-_RENAMED = {"refused": "rejected", "parts": "timings", "phases": "overhead", "step": "grid_step", "longer": "inflation"}
-_EARLIER_KEYS = tuple(f'"{name}"'.encode() for name in _RENAMED)
-
-
 def _parse_lines(lines: list[bytes], file: Path, first: int = 1) -> tuple[Report, ...]:
     reports = []
     for number, line in enumerate(lines, start=first):
-        earlier = any(name in line for name in _EARLIER_KEYS)  # to look for them in every value takes long
-        renamed = _RENAMED if earlier else {}
-        source = Source(label=f"line {number} of {file}", error=RunError, advice=NEW_RUN, closed=False, renamed=renamed)
+        source = Source(label=f"line {number} of {file}", error=RunError, advice=NEW_RUN, closed=False)
         report = with_all_bytes(read_json(line, Report, source, strict=False), source)
         if report.round != number:
             raise source.problem(f"Expected {source.label} to be of round {number}, got round {report.round}.")

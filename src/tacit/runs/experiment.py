@@ -35,7 +35,8 @@ from tacit.core.serialization import Source, load_toml
 from tacit.errors import CompositionError, UserError
 
 if TYPE_CHECKING:
-    from tacit.core import Method, Task
+    from tacit.core import Method
+    from tacit.data import Task
 
 Options = Mapping[str, object]
 
@@ -89,7 +90,7 @@ class Experiment:
         return methods.make(self.method, self.args)
 
     def build_task(self) -> "Task":
-        from tacit.core import Task
+        from tacit.data import Task
 
         task = call(self._task_factory(), f"task {self.task}", self.task_args)
         if not isinstance(task, Task):

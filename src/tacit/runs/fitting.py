@@ -8,7 +8,8 @@ import warnings
 from dataclasses import replace
 
 from tacit import methods
-from tacit.core import Key, Method, Task
+from tacit.core import Key, Method
+from tacit.data import Task
 from tacit.pieces.samplers import Everyone
 
 RATIO = 0.1  # of the weights of a model with so few that the default ratio selects none

@@ -13,9 +13,10 @@ from typing import Literal, Self
 
 import torch
 
-from tacit.core import Noise, Task
+from tacit.core import Noise
 from tacit.core.prices import ClientUnits, Unit
 from tacit.core.serialization import Source, read_json
+from tacit.data import Task
 from tacit.errors import RunError, UserError
 from tacit.privacy.ledger_head import LedgerHead
 from tacit.runs import data_key
@@ -55,7 +56,7 @@ class TaskEntry:
         parameters: the number of trainable parameters of the model.
         loss: the loss's `repr`.
         data: a digest of all samples, including held-out ones, and of who owns them, with the key of their owner
-            (`data_key`); empty: an earlier version stored one without a key, which is not shown or used any more.
+            (`data_key`).
         not_covered: what no guarantee of a run on the task covers, a sentence each.
         sizes: the number of records of every client, if what is guaranteed depends on it; otherwise empty.
         unit: whose number `sizes` are: that of records, or of persons where the task says whose records are whose.
@@ -124,7 +125,7 @@ class Manifest:
     evaluate_every: int
     versions: Mapping[str, str]
     caveat: str = ""
-    noise: Noise = "seeded"  # as in the manifests of earlier releases, which do not say
+    noise: Noise = "seeded"
     key: str = ""
     format: int = FORMAT
     status: Status = "running"
@@ -146,7 +147,9 @@ class Manifest:
         """The manifest in a JSON document; raises `RunError` for anything else and for another format."""
         source = Source(label=f"the manifest {file}", error=RunError, advice=NEW_RUN)
         found = read_json(content, cls, source, version=FORMAT)
-        return found if data_key.key_name(found.task.data) else replace(found, task=found.task.without_data())
+        if not data_key.key_name(found.task.data):  # whoever knows all rows but one could test candidates for the last
+            raise source.problem(f"Expected data of {source.label} to be a digest with a key, got another text.")
+        return found
 
     def check_versions(self, path: Path) -> None:
         """Raise `RunError` unless the run was started with the present versions of Tacit and PyTorch."""
@@ -177,19 +180,8 @@ class Manifest:
                 "Give the same, or start a new run."
             )
 
-    def check_keyed(self, path: Path) -> None:
-        """Raise `RunError` if an earlier version wrote the manifest, whose digest of the data had no key."""
-        if not self.task.data:
-            raise RunError(
-                f"The run in {path} was started with an earlier version, which stored a digest of the data without a "
-                "key: it is not used any more, so that the run cannot be resumed. Start a new run. Remove the entry "
-                "data from its manifest before anybody else reads it: whoever knows all rows but one could test "
-                "candidates for the last."
-            )
-
     def _check_data_key(self, path: Path) -> None:
         """Raise `RunError` unless the digest of the data was computed with the user's present key."""
-        self.check_keyed(path)
         used, present = data_key.key_name(self.task.data), data_key.load().digest[:8]
         if used != present:
             raise RunError(

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from tacit.core import Task
-from tacit.core.adapted import Arguments, own_arguments, own_module
 from tacit.core.schema import listed
+from tacit.data import Task
+from tacit.data.adapted import Arguments, own_arguments, own_module
 from tacit.errors import ModelError, UserError
 from tacit.runs.round_logs import need
 

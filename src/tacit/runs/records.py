@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import nn
 
-from tacit.core import Method, Noise, Report, Samples, State, Task, files
-from tacit.core.adapted import own_module
+from tacit.core import Method, Noise, Report, State, files
 from tacit.core.keys import NOISES
 from tacit.core.prices import ClientUnits, Unit, Unproved, Unsized, nominal_figures, reason_unproved
 from tacit.core.state import final_weights, out_of_patience
+from tacit.data import Samples, Task
+from tacit.data.adapted import own_module
 from tacit.engine import Simulation
 from tacit.errors import CompositionError, UserError, expect
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee

@@ -1,7 +1,7 @@
 """Bytes per client in `rounds.jsonl`: a negative number −n after a number says that it occurs n times in a row.
 
 Most clients of a round send and receive equally much, so that a round of a million clients takes no more than its
-cohort. Files of earlier versions, which have a number for every client, are read as they are.
+cohort.
 """
 
 from collections.abc import Sequence

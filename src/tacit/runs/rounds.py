@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 
-from tacit.core import Budget, KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Task, Turnout
+from tacit.core import Budget, KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Turnout
 from tacit.core.keys import Ratchet, RunKeys
 from tacit.core.worker_choice import Workers
+from tacit.data import Task
 from tacit.engine.simulation import draw
 from tacit.errors import BudgetError, TooFewClientsError, TrainingError, UserError
 from tacit.runs.manifest import Manifest

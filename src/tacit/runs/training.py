@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Method, Noise, Report, State, Task, files
+from tacit.core import Method, Noise, Report, State, files
 from tacit.core.worker_choice import Workers
+from tacit.data import Task
 from tacit.errors import RunError, StorageError, UserError, expect
 from tacit.runs.directory import TABLE, RunDirectory
 from tacit.runs.records import Plan, Run

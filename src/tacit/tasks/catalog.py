@@ -16,7 +16,7 @@ from tacit.tasks import sources
 from tacit.tasks.datasets import DataSet, data_folders, locate
 
 if TYPE_CHECKING:
-    from tacit.core.task import Task
+    from tacit.data.task import Task
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tacit.core.keys import Key
 from tacit.core.schema import choose
-from tacit.core.task import Population, Preprocessing, Samples, Task
+from tacit.data.task import Population, Preprocessing, Samples, Task
 from tacit.errors import expect
 from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import DataSet, locate, read

@@ -30,10 +30,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.core.intake.codebook import Codebook, Column, EncodedTable, encode
 from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy
-from tacit.core.task import Population, Preprocessing, Samples, Task
+from tacit.data.codebook import Codebook, Column, EncodedTable, encode
+from tacit.data.task import Population, Preprocessing, Samples, Task
 from tacit.errors import DataError, expect
 from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import DataSet, read

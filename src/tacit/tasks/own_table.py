@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Literal
 
-from tacit.core.intake.table_task import HIDDEN, hidden_layer
-from tacit.core.task import Task
+from tacit.data.table_task import HIDDEN, hidden_layer
+from tacit.data.task import Task
 from tacit.errors import expect
 
 

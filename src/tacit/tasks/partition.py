@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.keys import Key
-from tacit.core.population import by_key
+from tacit.data.population import by_key
 from tacit.errors import DataError, expect
 
 __all__ = ["Parts", "by_key", "dirichlet", "iid", "label_shards"]

@@ -23,7 +23,7 @@ from torch import Tensor
 from tacit.core.keys import Key
 from tacit.core.losses import Loss, MeanSquared, RootMeanSquared
 from tacit.core.schema import choose
-from tacit.core.task import Population, Preprocessing, Samples, Task
+from tacit.data.task import Population, Preprocessing, Samples, Task
 from tacit.errors import DataError, expect
 from tacit.tasks.datasets import read
 from tacit.tasks.formats import parse_csv

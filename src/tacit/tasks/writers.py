@@ -17,7 +17,7 @@ from tacit.core import files
 from tacit.core.keys import Key
 from tacit.core.losses import CrossEntropy, Loss, RootBrier
 from tacit.core.schema import choose
-from tacit.core.task import Population, Task
+from tacit.data.task import Population, Task
 from tacit.errors import DataError, expect
 from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import data_folders, read

@@ -7,17 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    Descent,
-    Loss,
-    MeanSquared,
-    Population,
-    RootBrier,
-    RootMeanSquared,
-    Rows,
-)
+from tacit.core import BinaryCrossEntropy, CrossEntropy, Descent, Loss, MeanSquared, RootBrier, RootMeanSquared, Rows
+from tacit.data import Population
 from tacit.engine.batches import plan_batches
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels import kernel_learner

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import zoo
 from record_models import ALL, RULES, Make, model_of, records, weights_of
 from tacit.core import CrossEntropy, Loss, MeanSquared
-from tacit.core.adapted import AdaptedModel, InputFields
 from tacit.core.losses import FunctionLoss
+from tacit.data.adapted import AdaptedModel, InputFields
 from tacit.engine.learners.records import AutoRecords, ReferenceRecords
 from tacit.engine.learners.records.batched import BatchedRecords
 from tacit.engine.learners.records.independence import traced, treats_records_alone

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import CrossEntropy, Descent, MaskedRows, Population, Rows
+from tacit.core import CrossEntropy, Descent, MaskedRows, Rows
+from tacit.data import Population
 from tacit.engine.layout import Layout
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels.layer_masks import ChainMask

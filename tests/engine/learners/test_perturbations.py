@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, Perturbation, Population, Samples
+from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, Perturbation
+from tacit.data import Population, Samples
 from tacit.engine.layout import Layout
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.reference import ReferenceLearner

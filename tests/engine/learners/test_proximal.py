@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import CrossEntropy, DenseRows, Descent, Population, ProximalTerm
+from tacit.core import CrossEntropy, DenseRows, Descent, ProximalTerm
+from tacit.data import Population
 from tacit.engine.batches import plan_batches
 from tacit.engine.layout import Layout
 from tacit.engine.learners.functional import FunctionalLearner

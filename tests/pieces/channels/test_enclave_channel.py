@@ -12,9 +12,12 @@ from safetensors import safe_open
 
 import tacit
 import zoo
-from protocols.tee.federation import launch_in_thread
-from tacit.core import CrossEntropy, Messages, Method, Round, State, Task
+from enclave.federation import launch_in_thread
+from tacit.core import CrossEntropy, Messages, Method, Round, State
 from tacit.core.interfaces import Sampler
+from tacit.data import Task
+from tacit.enclave import EnclaveRelease, SimulatedEnclave, simulated_enclave
+from tacit.enclave.attestation import SIMULATED
 from tacit.engine import initial_state
 from tacit.errors import CompositionError, EnclaveUnavailableError, UserError
 from tacit.papers.comparison import Comparison, ComparisonRow, RowTrial
@@ -23,8 +26,6 @@ from tacit.pieces.channels import Enclave
 from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
 from tacit.pieces.samplers import Everyone, FixedSize, Poisson
 from tacit.pieces.trainers import Sgd
-from tacit.protocols.attestation import SIMULATED
-from tacit.protocols.tee import EnclaveRelease, SimulatedEnclave, simulated_enclave
 from tacit.report.cards import who_sees
 from tacit.wire.sparse import Compact
 

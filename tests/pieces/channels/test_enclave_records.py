@@ -13,7 +13,7 @@ from tacit.core.prices import Unit
 from tacit.core.state import Turnout
 from tacit.errors import BudgetError, CompositionError
 from tacit.pieces.channels import Enclave
-from tacit.pieces.channels.enclave_channel import _charging
+from tacit.pieces.channels.enclave import _charging
 from tacit.pieces.mechanisms import DistributedGaussian, Reals
 from tacit.privacy.guarantee import Guarantee
 from tacit.runs.records import Plan

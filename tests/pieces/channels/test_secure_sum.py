@@ -23,11 +23,11 @@ from tacit.core import (
     SimulatedRound,
     State,
     Sum,
-    Task,
     Traffic,
 )
 from tacit.core.keys import RunKeys
 from tacit.core.server_half import download_size, upload_sizes
+from tacit.data import Task
 from tacit.engine import rounds
 from tacit.engine.simulation import draw, initial_state
 from tacit.errors import ProtocolError, TooFewClientsError, UserError

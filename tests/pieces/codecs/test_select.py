@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import ClientMemory, CrossEntropy, DenseRows, Key, Method, Population, SimulatedRound, State, Task, View
+from tacit.core import ClientMemory, CrossEntropy, DenseRows, Key, Method, SimulatedRound, State, View
 from tacit.core.client_half import read_broadcast
 from tacit.core.server_half import broadcast
 from tacit.core.state import MASK
+from tacit.data import Population, Task
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout
 from tacit.engine.learners.reference import ReferenceLearner

@@ -10,10 +10,11 @@ from scipy import stats
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import CrossEntropy, DenseRows, Key, Messages, Method, Population, SimulatedRound, State, View
+from tacit.core import CrossEntropy, DenseRows, Key, Messages, Method, SimulatedRound, State, View
 from tacit.core.interfaces import Mechanism
 from tacit.core.prices import Unproved, accounted, nominal_figures, reason_unproved
 from tacit.core.server_half import broadcast, client_view
+from tacit.data import Population
 from tacit.engine.layout import Layout
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.waves import AutoLearner, StackedClients

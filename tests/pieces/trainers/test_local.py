@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 import zoo
 from tacit import methods
-from tacit.core import CrossEntropy, Key, Method, Population, SimulatedRound, State, Task, View
+from tacit.core import CrossEntropy, Key, Method, SimulatedRound, State, View
 from tacit.core.client_half import make_messages
 from tacit.core.state import FrameFormat
+from tacit.data import Population, Task
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout
 from tacit.engine.waves import AutoLearner, StackedClients

@@ -11,21 +11,11 @@ from scipy import stats
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import (
-    CrossEntropy,
-    DenseRows,
-    Identity,
-    Key,
-    MaskedRows,
-    Method,
-    Population,
-    SimulatedRound,
-    Task,
-    View,
-)
+from tacit.core import CrossEntropy, DenseRows, Identity, Key, MaskedRows, Method, SimulatedRound, View
 from tacit.core.prices import Gaussian, RecordSum, Repeated, Sampling, Unsized
 from tacit.core.rows import ClippedSum
 from tacit.core.wave import EmptyWave
+from tacit.data import Population, Task
 from tacit.engine import rounds
 from tacit.engine.layout import Layout
 from tacit.engine.learners.reference import ReferenceLearner

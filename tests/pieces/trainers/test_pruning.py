@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from tacit.core import CrossEntropy, Descent, Key, Population, ProximalTerm, SimulatedRound, State, View
+from tacit.core import CrossEntropy, Descent, Key, ProximalTerm, SimulatedRound, State, View
 from tacit.core.wave import Shapes
+from tacit.data import Population
 from tacit.engine.batches import plan_batches
 from tacit.engine.layout import Layout
 from tacit.engine.learners.reference import ReferenceLearner

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from tacit.core import DenseRows, Descent, Loss, MaskedRows, Perturbation, ProximalTerm, Samples
+from tacit.core import DenseRows, Descent, Loss, MaskedRows, Perturbation, ProximalTerm
 from tacit.core.losses import scores
+from tacit.data import Samples
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout, StartingWeights
 

@@ -10,8 +10,9 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from tacit.core import DenseRows, Descent, Key, Loss, MaskedRows, Perturbation, ProximalTerm, Samples
+from tacit.core import DenseRows, Descent, Key, Loss, MaskedRows, Perturbation, ProximalTerm
 from tacit.core.losses import scores
+from tacit.data import Samples
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout, StartingWeights
 from tacit.engine.learners.records.one_by_one import ReferenceRecords

@@ -7,7 +7,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from tacit.core import Descent, Loss, MaskedRows, Perturbation, Samples
+from tacit.core import Descent, Loss, MaskedRows, Perturbation
+from tacit.data import Samples
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels.conv import ConvWeights, FrozenConv, LoopConv, MaskedConv, MaskedPatchConv, PatchConv

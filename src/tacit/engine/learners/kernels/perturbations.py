@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from tacit.core import CrossEntropy, Loss, Perturbation, Samples
+from tacit.core import CrossEntropy, Loss, Perturbation
 from tacit.core.losses import scores
+from tacit.data import Samples
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels.tracing import ELEMENTWISE, Chain, Kind, TracedLayer
 

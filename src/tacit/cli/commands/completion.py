@@ -1,0 +1,65 @@
+"""Print a script that completes commands, options, methods and tasks in your shell.
+
+Examples:
+  eval "$(tacit completion bash)"                            in ~/.bashrc
+  eval "$(tacit completion zsh)"                             in ~/.zshrc, after compinit
+  tacit completion fish > ~/.config/fish/completions/tacit.fish
+"""
+
+import argparse
+import importlib
+
+from tacit.cli import command_names
+
+BASH = """_tacit() {{
+  local words="{commands}" word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}"
+  case "${{COMP_WORDS[1]}}" in
+{cases}
+  esac
+  [ "$before" = --task ] && words="{tasks}"
+  [ "$COMP_CWORD" = 1 ] && words="{commands}"
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  [ ${{#COMPREPLY[@]}} = 0 ] && COMPREPLY=($(compgen -f -- "$word"))
+}}
+complete -F _tacit tacit"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="your shell")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script."""
+    from tacit.methods import definitions
+    from tacit.tasks.catalog import TASKS
+
+    words = {name: _options(name) for name in command_names()}
+    for name in ("run", "card", "audit", "check"):
+        words[name] += definitions()
+    words["tasks"] += TASKS
+    print(_fish(words) if args.shell == "fish" else _bash(words, list(TASKS), zsh=args.shell == "zsh"))
+    return 0
+
+
+def _options(command: str) -> list[str]:
+    """The options of a command, as its parser declares them."""
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"tacit.cli.commands.{command}").configure(parser)
+    return [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+
+
+def _bash(words: dict[str, list[str]], tasks: list[str], *, zsh: bool) -> str:
+    cases = "\n".join(f'    {name}) words="{" ".join(found)}" ;;' for name, found in words.items())
+    script = BASH.format(commands=" ".join([*words, "--version", "--help"]), cases=cases, tasks=" ".join(tasks))
+    return f"autoload -U +X bashcompinit && bashcompinit\n{script}" if zsh else script
+
+
+def _fish(words: dict[str, list[str]]) -> str:
+    lines = [f"complete -c tacit -n __fish_use_subcommand -a '{' '.join(words)}'"]
+    for name, found in words.items():
+        seen = f"'__fish_seen_subcommand_from {name}'"
+        lines += [f"complete -c tacit -n {seen} -l {word[2:]}" for word in found if word.startswith("--")]
+        plain = " ".join(word for word in found if not word.startswith("--"))
+        lines += [f"complete -c tacit -n {seen} -a '{plain}'"] if plain else []
+    return "\n".join(lines)

@@ -1,0 +1,131 @@
+"""Samples of PyTorch's data sets and loaders, and of anything else that yields them, in batches."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from tacit.data.tensors import to_tensor
+from tacit.errors import DataError, UserError
+
+MOST_SAMPLES = 1 << 18  # of a client, from something that does not say when it ends
+
+
+def loader_batches(loader: "DataLoader[Any]", who: str) -> Iterator[Any]:
+    """What the loader makes of its data set, in the data set's order; its batch size plays no role in training."""
+    data, size = loader.dataset, loader.batch_size
+    if loader.batch_sampler is None:  # the data set makes batches itself, or there are none
+        yield from (batch_of_one(item, who) if _is_sample(item) else item for item in ending(loader, who))
+        return
+    if size is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        yield from ending(loader, who, size or 1)
+        return
+    chosen = _sampled(loader, len(data), who)
+    for begin in range(0, len(chosen), size):
+        yield loader.collate_fn([data[i] for i in chosen[begin : begin + size]])
+
+
+def dataset_samples(data: Any, who: str) -> Iterator[Any]:
+    """Every sample of a data set as a batch of one."""
+    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
+        samples: Iterable[Any] = ending(data, who)
+    elif hasattr(data, "__len__"):
+        samples = (data[i] for i in range(len(data)))
+    else:
+        raise DataError(f"Expected {who} to know its length: give {type(data).__name__} a __len__.")
+    for sample in samples:
+        yield batch_of_one(sample, who)
+
+
+def batch_of_one(sample: Any, who: str) -> Any:
+    """A sample as a batch: a pair, or a dictionary of columns."""
+    if isinstance(sample, Mapping):
+        return {name: stacked((value,), who) for name, value in sample.items()}
+    if isinstance(sample, tuple | list) and len(sample) == 2:
+        x, y = sample
+        return _one(x, who), stacked((y,), who)
+    if isinstance(sample, tuple | list) and len(sample) > 2:
+        return tuple(stacked((x,), who) for x in sample[:-1]), stacked((sample[-1],), who)
+    raise DataError(f"Expected samples (x, y) in the data set of {who}, got {described(sample)}.")
+
+
+def readable(items: Iterable[Any], what: str) -> Iterator[Any]:
+    """The same items; what their code raises is reported with the client that they belong to."""
+    try:
+        yield from items
+    except UserError:
+        raise
+    except Exception as error:  # a user's data set may fail in any way
+        raise DataError(f"{capitalized(what)} could not be read: {type(error).__name__}: {error}") from error
+
+
+def ending(items: Iterable[Any], who: str, each: int = 1) -> Iterator[Any]:
+    """The same items of so many samples `each`, unless they do not end."""
+    for number, item in enumerate(items):
+        if number * each >= MOST_SAMPLES:
+            raise DataError(
+                f"Expected the samples of {who} to end, got {number * each} and no end. Take some: "
+                "itertools.islice(data, n); for more samples use memory-mapped arrays: numpy.load(..., mmap_mode='r')."
+            )
+        yield item
+
+
+def _is_sample(item: Any) -> bool:
+    """Whether this is one sample and not a batch: its target is a single number."""
+    if not isinstance(item, tuple | list) or len(item) < 2:
+        return False
+    return not isinstance(item[-1], tuple | list) and np.ndim(item[-1]) == 0
+
+
+def _sampled(loader: "DataLoader[Any]", count: int, who: str) -> Sequence[int]:
+    """The samples that the loader's sampler chooses, each once, in the data set's order."""
+    sampler: Any = loader.sampler
+    shuffles = isinstance(sampler, RandomSampler) and not sampler.replacement
+    if (shuffles or isinstance(sampler, SequentialSampler)) and len(sampler) == count:
+        return range(count)
+    chosen = sorted(ending(sampler, who))
+    if len(set(chosen)) < len(chosen):
+        raise DataError(
+            f"Expected each sample of {who} once, got {type(sampler).__name__}, which repeats some. Batches are drawn "
+            "by the method: give the data set itself, or class weights as loss=tacit.CrossEntropy(weight=...)."
+        )
+    return chosen
+
+
+def _one(x: Any, who: str) -> Any:
+    if isinstance(x, Mapping):
+        return {name: stacked((value,), who) for name, value in x.items()}
+    return tuple(stacked((value,), who) for value in x) if isinstance(x, tuple) else stacked((x,), who)
+
+
+def stacked(values: Sequence[Any], who: str) -> Tensor:
+    """Samples in one tensor."""
+    found = [to_tensor(value, who) for value in values]
+    shapes = sorted({tuple(each.shape) for each in found})
+    if len(shapes) > 1:
+        raise DataError(
+            f"Expected samples of one shape for {who}, got {', '.join(map(str, shapes[:3]))}. Pad or crop them."
+        )
+    return torch.stack(found)
+
+
+def capitalized(who: str) -> str:
+    """At the beginning of a sentence."""
+    return who[:1].upper() + who[1:]
+
+
+def described(data: object) -> str:
+    """What something is, for error messages."""
+    match data:
+        case None:
+            return "None"
+        case str() | bytes() | int() | float():
+            return f"{data!r}"[:80]
+        case Tensor() | np.ndarray():
+            return f"a {type(data).__name__} of shape {tuple(data.shape)}"
+        case tuple() | list():
+            return f"a {type(data).__name__} of {len(data)}"
+    return f"a {type(data).__name__}"

@@ -1,0 +1,292 @@
+"""A population on disk from Parquet files that need not fit into memory: two passes, some rows at a time.
+
+The first pass finds where the rows of every client go (`row_places`) and what the encoding depends on (`table_sketch`);
+the second encodes the rows and writes them to their places in the files that `population_files` describes. Memory
+depends neither on the number of rows nor on that of clients. Beside the population are `table.json`, how rows were
+encoded, and `names.jsonl`, the clients' names in their order.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.core import files
+from tacit.core.keys import Key
+from tacit.core.schema import check_names
+from tacit.core.serialization import Source, read_json, write_json
+from tacit.data.data_frames import Columns
+from tacit.data.parquet_files import count_rows, record_batches
+from tacit.data.partitions import is_partitioned, partition_columns, partitioned_files
+from tacit.data.population import Population
+from tacit.data.population_files import DESCRIPTION, PERSONS, PopulationForm, form_of, open_population
+from tacit.data.preprocessing import Preprocessing
+from tacit.data.row_places import RowPlaces, digests
+from tacit.data.table_encoder import TableEncoder, as_texts, check_known, make_encoder, target_values
+from tacit.data.table_sketch import TableSketch
+from tacit.data.table_split import client_column
+from tacit.data.table_task import PUBLIC_ROWS, TableSettings, input_columns, sized_model
+from tacit.data.tables import (
+    CLIENT,
+    Table,
+    check_not_in_files,
+    check_same_columns,
+    client_of_file,
+    read_table,
+    table_files,
+)
+from tacit.errors import DataError, expect
+
+ENDINGS = (".parquet", ".pq")
+BATCH = 1 << 16  # rows that are in memory at a time
+TABLE, NAMES = "table.json", "names.jsonl"
+OPTIONS = ("public", "drop", "categories", "encoding", "kind", "classes", "patient")  # those of `Task.from_table`
+FIXED = ("client", "split", *OPTIONS[1:])  # what a task of a converted table cannot change
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """How the rows of a population on disk were encoded, and what that was computed from."""
+
+    encoder: TableEncoder
+    preprocessing: Preprocessing
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetRows:
+    """The rows of Parquet files, some at a time.
+
+    Attributes:
+        name: what error messages call them.
+        paths: the files.
+        keys: columns that names of folders or files stand for, with one value for every file.
+        client: the one of them that is the client, if every file is one.
+    """
+
+    name: str
+    paths: list[Path]
+    keys: Columns
+    client: str = ""
+
+    @classmethod
+    def at(cls, source: Path) -> "ParquetRows":
+        """A file, a folder with one file per client, or folders named COLUMN=VALUE."""
+        if not source.is_dir():
+            expect(source.name.endswith(ENDINGS), f"a Parquet file ({', '.join(ENDINGS)}) or a folder, got {source}")
+            return cls(str(source), [source], {})
+        if is_partitioned(source):
+            paths = partitioned_files(source, ENDINGS)
+            expect(len(paths) > 0, f"Parquet files in the folders of {source}, got none")
+            return cls(str(source), paths, partition_columns(source, paths))
+        paths = [path for path in table_files(source) if path.name.endswith(ENDINGS)]
+        expect(len(paths) > 0, f"Parquet files in {source}, got none")
+        clients = np.array([client_of_file(path) for path in paths], dtype=object)
+        return cls(str(source), paths, {CLIENT: clients}, CLIENT)
+
+    def count(self) -> int:
+        return sum(map(count_rows, self.paths))
+
+    def batches(self) -> Iterator[Table]:
+        """Tables of at most `BATCH` rows, with the same columns."""
+        first: Table | None = None
+        for number, path in enumerate(self.paths):
+            begin = 0
+            for batch in record_batches(path, BATCH):
+                rows = read_table(batch, f"{path}, rows {begin + 1} to {begin + batch.num_rows}")
+                check_not_in_files(self.keys, rows)
+                first = first or rows
+                check_same_columns(first, rows)
+                repeated = {key: np.repeat(values[number : number + 1], rows.rows) for key, values in self.keys.items()}
+                yield Table(rows.name, rows.columns | repeated, self.client)
+                begin += rows.rows
+
+
+def convert_parquet(
+    folder: Path | str, source: Path | str, *, target: str, client: str | None = None, **options: Any
+) -> Population:
+    """Write the rows of Parquet files to a new folder, encoded and sorted by client; `Population.from_parquet`."""
+    check_names(options, OPTIONS, "Population.from_parquet")
+    settings = TableSettings(target=target, client=client, **options)
+    rows = ParquetRows.at(Path(source))
+    with _new_folder(Path(folder)) as place, tempfile.TemporaryDirectory(dir=place, prefix="sorting-") as scratch:
+        sketch, places, name = _first_pass(rows, settings, Path(scratch), place)
+        found = _encoding(sketch, name, settings)
+        form = _second_pass(rows, name, settings.patient, found.encoder, places, place)
+        del places
+    files.write(place / TABLE, write_json(msgspec.to_builtins(found)))
+    files.write(place / DESCRIPTION, write_json(asdict(form)))
+    return open_population(place)
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A new folder, which is removed if something fails."""
+    expect(not folder.exists(), f"a new folder for a population, but {folder} exists", "Choose another one.")
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _first_pass(
+    rows: ParquetRows, settings: TableSettings, scratch: Path, place: Path
+) -> tuple[Table, NDArray[np.int64], str]:
+    """The sketch of all rows, the place of each, and the column of the client."""
+    places, sketch, client = RowPlaces(scratch, rows.count()), TableSketch(), ""
+    inputs: list[str] = []
+    try:
+        for table in rows.batches():
+            if not client:
+                client = client_column(table, settings.client)
+                inputs = input_columns(table, client, settings)
+            for role, name in (("target", settings.target), ("client", client)):
+                check_known(table, name, role)
+            if settings.patient is not None:
+                _check_persons(table, settings.patient)
+            places.add(as_texts(table.columns[client]))
+            sketch.add(table, [*inputs, settings.target])
+    finally:
+        places.close()
+    expect(bool(client), f"{rows.name} to have rows, got none")
+    return sketch.table(rows.name), places.finish(place / "offsets"), client
+
+
+def _encoding(sketch: Table, client: str, settings: TableSettings) -> EncodedRows:
+    public = None if settings.public is None else read_table(settings.public, "the public table")
+    inputs = [name for name in sketch.columns if name not in (client, settings.target)]
+    values = target_values(
+        sketch if public is None else public, settings.target, settings.kind, tuple(settings.classes)
+    )
+    every = np.arange(sketch.rows)
+    encoder, found = make_encoder(
+        sketch, settings.target, inputs, settings.categories, values, every, public, settings.encoding
+    )
+    if not settings.classes and public is None:
+        found = found.with_target(settings.target)
+    return EncodedRows(encoder, found)
+
+
+def _second_pass(
+    rows: ParquetRows,
+    client: str,
+    patient: str | None,
+    encoder: TableEncoder,
+    places: NDArray[np.int64],
+    place: Path,
+) -> PopulationForm:
+    """Encode all rows and write them to their places."""
+    offsets: NDArray[np.int64] = np.memmap(place / "offsets", np.int64, "r")
+    arrays: dict[str, NDArray[Any]] = {}
+    begin = 0
+    with (place / NAMES).open("w") as names, (place / "indices").open("wb") as indices:
+        for table in rows.batches():
+            parts: dict[str, NDArray[Any]] = dict(
+                zip("xy", (part.numpy() for part in encoder.samples(table)), strict=True)
+            )
+            if patient is not None:
+                parts[PERSONS] = digests(as_texts(table.columns[patient]))[:, 0].view(np.int64)
+            end = begin + table.rows
+            targets = places[begin:end]
+            for name, part in parts.items():
+                if name not in arrays:
+                    arrays[name] = np.memmap(place / name, part.dtype, "w+", shape=(len(places), *part.shape[1:]))
+                arrays[name][targets] = part
+            first = offsets[np.searchsorted(offsets, targets)] == targets
+            texts = as_texts(table.columns[client])
+            names.writelines(f"{json.dumps(texts[row])}\n" for row in np.flatnonzero(first))
+            indices.write(np.arange(begin, end).tobytes())
+            begin = end
+    if patient is not None:
+        _number_persons(arrays[PERSONS], offsets)
+    for array in arrays.values():
+        array.flush()  # type: ignore[attr-defined]
+    return PopulationForm(
+        len(offsets) - 1, begin, form_of(arrays["x"]), form_of(arrays["y"]), persons=patient is not None
+    )
+
+
+def _check_persons(table: Table, patient: str) -> None:
+    """Raise `DataError` if it is not known of every row whose it is."""
+    check_known(table, patient, "patient")
+    if "" in as_texts(table.columns[patient]):
+        raise DataError(
+            f"Expected the patient {patient!r} in every row of {table.name}, but some are empty. Fill them."
+        )
+
+
+def _number_persons(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
+    """Replace 64 bits of the ids of persons by numbers within their client, in the order in which they appear.
+
+    Two persons of a client whose bits are the same would be protected as one.
+    """
+    for begin, end in pairwise(offsets):  # numbers on disk, of which few are in memory
+        _, first, which = np.unique(ids[begin:end], return_index=True, return_inverse=True)
+        ids[begin:end] = np.argsort(np.argsort(first))[which]
+
+
+def encoded_rows(folder: Path | str) -> EncodedRows:
+    """How the rows of a population that was converted were encoded."""
+    file = Path(folder) / TABLE
+    source = Source(label=str(file), error=DataError, advice="Convert the table again.")
+    return read_json(files.read(file, error=DataError), EncodedRows, source)
+
+
+def is_converted(source: object) -> bool:
+    """Whether this is a folder with a converted table."""
+    return (
+        isinstance(source, str | Path) and (Path(source) / TABLE).is_file() and (Path(source) / DESCRIPTION).is_file()
+    )
+
+
+def converted_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
+    """The arguments of the task that a converted table makes; nothing of it is held out."""
+    folder, found = Path(source), encoded_rows(source)
+    encoder = found.encoder
+    _check_fixed(folder, settings, encoder)
+    population = open_population(folder)
+    held = None if isinstance(settings.test, int | float) else settings.test
+    public = (
+        encoder.random(PUBLIC_ROWS, Key.from_seed(settings.seed, "table"))
+        if settings.public is None
+        else encoder.samples(read_table(settings.public, "the public table"))
+    )
+    return {
+        "model": sized_model(settings.model, population.x.shape[1], encoder.outputs),
+        "clients": population,
+        "test": None if held is None else encoder.samples(read_table(held, "the test table")),
+        "loss": encoder.loss if settings.loss is None else settings.loss,
+        "public": public,
+        "name": settings.name or folder.name,
+        "preprocessing": found.preprocessing,
+        "test_overlap": "coincidental",
+        "encoder": encoder,
+        "notes": (
+            f"{folder}: {len(population)} clients with {len(population.x)} rows; {population.x.shape[1]} inputs.",
+            "No rows of these clients are held out: metrics need a table of their own (test=...).",
+        ),
+    }
+
+
+def _check_fixed(folder: Path, settings: TableSettings, encoder: TableEncoder) -> None:
+    if settings.target != encoder.target:
+        raise DataError(
+            f"Expected the target {encoder.target!r}, for which {folder} was converted, got {settings.target!r}. "
+            "Convert the table again."
+        )
+    for field in fields(TableSettings):
+        if field.name in FIXED and getattr(settings, field.name) != field.default:
+            raise DataError(
+                f"Expected no {field.name} for {folder}, got {getattr(settings, field.name)!r}: its rows are encoded "
+                "already. Leave it out, or convert the table again."
+            )

@@ -1,0 +1,348 @@
+"""Tables as people have them: CSV and Parquet files, frames of pandas, Polars or pyarrow, folders with one per client.
+
+CSV files are read without any other library: with commas, semicolons (and then decimal commas), tabs or bars, with a
+byte-order mark or without, compressed by gzip or not. Parquet files need pyarrow, which is in the extra `data`.
+"""
+
+import csv
+import gzip
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.core.schema import listed
+from tacit.data.data_frames import Columns, columns_of, is_columns, is_frame, is_number, missing_as_none
+from tacit.data.parquet_files import read_parquet
+from tacit.data.partitions import is_partitioned, partition_columns, partitioned_files
+from tacit.data.written_numbers import EXACT, plain_number, read_numbers
+from tacit.errors import DataError
+
+MISSING = ("", "?", "na", "n/a", "nan", "null", "none", "-", ".")
+MAX_BYTES = 1 << 32  # of a CSV file, decompressed
+SEPARATORS = ",;\t|"
+KINDS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".parquet", ".pq")
+OTHERS = (".json", ".jsonl", ".feather", ".arrow", ".zip", ".bz2", ".xz", ".zst", ".7z", ".pkl", ".h5", ".sav", ".dta")
+POPULATION = "population.json"  # describes a population on disk
+CLIENT = "client"  # the column that names the file, where a folder has one per client
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of equal length: numbers (NaN: missing), dates, or strings (None: missing).
+
+    Attributes:
+        name: what error messages call it.
+        columns: by name.
+        client: the column that names the client, if the table comes from one file per client.
+        doubts: the columns of texts that may be numbers, each with the sentence by which it is refused as such.
+    """
+
+    name: str
+    columns: Columns
+    client: str = ""
+    doubts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+
+def read_table(source: Any, name: str = "the table") -> Table:
+    """A table from a file or a folder, a frame, a dictionary of columns or of tables by client, or a list of records.
+
+    Example:
+        >>> read_table({"age": [40, None], "sex": ["f", "m"]}).columns["age"].tolist()
+        [40.0, nan]
+    """
+    if isinstance(source, Table):
+        return source
+    if isinstance(source, str | Path):
+        return _from_path(Path(source))
+    if is_frame(source):
+        return _checked(name, columns_of(source, name))
+    if is_columns(source) and all(is_frame(part) or isinstance(part, str | Path) for part in source.values()):
+        return _joined(name, {key: read_table(part, f"the table of {key!r}") for key, part in source.items()})
+    if is_columns(source):
+        return _checked(name, {key: _column(list(values)) for key, values in source.items()})
+    if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):
+        names = list(dict.fromkeys(str(key) for row in source for key in row))
+        return _checked(name, {key: _column([row.get(key) for row in source]) for key in names})
+    if isinstance(source, list | tuple) and source and all(map(is_frame, source)):
+        raise DataError(
+            f"Expected the clients' names with their tables, got a {type(source).__name__} of {len(source)} tables. "
+            "Write a dictionary: {'Rome': table0, 'Oslo': table1}."
+        )
+    raise DataError(
+        f"Expected a table: a CSV or Parquet file, a folder of them, a frame of pandas or Polars, or a dictionary of "
+        f"columns, got {type(source).__name__}."
+    )
+
+
+def as_dates(column: NDArray[Any]) -> bool:
+    """Whether a column has dates."""
+    return column.dtype.kind == "M"
+
+
+def missing(column: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which values of a column are missing."""
+    if column.dtype.kind == "f":
+        return np.asarray(np.isnan(column))
+    if column.dtype.kind == "M":
+        return np.asarray(np.isnat(column))
+    return np.array([value is None for value in column], dtype=bool)
+
+
+def _from_path(path: Path) -> Table:
+    if path.is_dir():
+        return _from_folder(path)
+    if not path.exists():
+        raise DataError(f"Expected a CSV or Parquet file or a folder of them, but there is no {path}.")
+    if path.suffix in (".parquet", ".pq"):
+        return _checked(str(path), columns_of(read_parquet(path), str(path)))
+    if path.suffix in (".xlsx", ".xls"):
+        raise DataError(f"Expected a CSV or Parquet file, got the spreadsheet {path}. Save it as CSV.")
+    if path.suffix in OTHERS:
+        raise DataError(
+            f"Expected a CSV or Parquet file, got {path}. Convert it, or read it yourself and give the frame: "
+            "tacit.Task.from_table(frame, ...)."
+        )
+    parsed = parse_table(_content(path), str(path))
+    return replace(_checked(parsed.name, parsed.columns), doubts=parsed.doubts)
+
+
+def _from_folder(folder: Path) -> Table:
+    if is_partitioned(folder):
+        return _from_partitions(folder)
+    if (folder / POPULATION).exists():
+        raise DataError(
+            f"Expected a table, got the population on disk {folder}. Give it to tacit.Task.from_table or --data, as it "
+            "is, if tacit data convert wrote it; otherwise use tacit.Population.open."
+        )
+    files = table_files(folder)
+    return _joined(str(folder), {client_of_file(path): _from_path(path) for path in files})
+
+
+def table_files(folder: Path) -> list[Path]:
+    """The tables directly in a folder, one per client."""
+    files = sorted(path for path in folder.iterdir() if path.name.endswith(KINDS) and not path.name.startswith("."))
+    if not files:
+        raise DataError(
+            f"Expected one CSV or Parquet file per client in {folder}, got none ({', '.join(KINDS)}). Folders in it "
+            "are read if they are named COLUMN=VALUE, such as hospital=3."
+        )
+    return files
+
+
+def client_of_file(path: Path) -> str:
+    """The client whose file this is."""
+    return path.name.split(".")[0]
+
+
+def _from_partitions(folder: Path) -> Table:
+    """One table of all files in folders named COLUMN=VALUE, with these columns."""
+    files = partitioned_files(folder, KINDS)
+    if not files:
+        raise DataError(f"Expected CSV or Parquet files in the folders of {folder}, got none ({', '.join(KINDS)}).")
+    tables = [_from_path(path) for path in files]
+    keys = partition_columns(folder, files)
+    for table in tables:
+        check_not_in_files(keys, table)
+    rows = [table.rows for table in tables]
+    columns = _stacked_columns(tables) | {key: np.repeat(values, rows) for key, values in keys.items()}
+    return Table(str(folder), columns, doubts=_doubts(tables))
+
+
+def check_not_in_files(keys: Iterable[str], table: Table) -> None:
+    """Raise `DataError` if a file has a column that its folder or its name stands for."""
+    for key in keys:
+        if key in table.columns:
+            source = "the file's name is the client" if key == CLIENT else "a folder's name says it"
+            raise DataError(f"Expected no column {key!r} in {table.name}: {source}. Rename it.")
+
+
+def _joined(name: str, tables: Mapping[str, Table]) -> Table:
+    """Tables of clients as one, with a column for the client."""
+    check_not_in_files([CLIENT], next(iter(tables.values())))
+    parts = list(tables.values())
+    clients = np.repeat(np.array(list(tables), dtype=object), [table.rows for table in parts])
+    return Table(name, _stacked_columns(parts) | {CLIENT: clients}, CLIENT, _doubts(parts))
+
+
+def _doubts(tables: Iterable[Table]) -> dict[str, str]:
+    return {key: sentence for table in tables for key, sentence in table.doubts.items()}
+
+
+def _stacked_columns(tables: Sequence[Table]) -> Columns:
+    first = tables[0]
+    for table in tables:
+        check_same_columns(first, table)
+    return {key: stack_columns([table.columns[key] for table in tables]) for key in first.columns}
+
+
+def check_same_columns(first: Table, table: Table) -> None:
+    """Raise `DataError` unless two tables have the same columns, in any order."""
+    lacking, more = set(first.columns) - set(table.columns), set(table.columns) - set(first.columns)
+    if lacking or more:
+        wrong = f"lacks {listed(sorted(lacking))}" if lacking else f"also has {listed(sorted(more))}"
+        raise DataError(f"Expected the columns of {first.name} in {table.name}, but it {wrong}.")
+
+
+def stack_columns(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """One column from those of several tables; where only some have numbers, all values are strings."""
+    known = [part for part in parts if not missing(part).all()]
+    if any(part.dtype.kind == "O" for part in known) and not all(part.dtype.kind == "O" for part in known):
+        return np.concatenate([_as_strings(part) for part in parts])
+    if not known or known[0].dtype.kind == "f":
+        return np.concatenate([part.astype(np.float64) if part.dtype.kind == "f" else _nans(part) for part in parts])
+    blank = None if known[0].dtype.kind == "O" else np.datetime64("NaT")
+    same = (np.full(len(part), blank, dtype=known[0].dtype) if missing(part).all() else part for part in parts)
+    return np.concatenate(list(same))
+
+
+def _nans(part: NDArray[Any]) -> NDArray[Any]:
+    return np.full(len(part), np.nan)
+
+
+def _as_strings(part: NDArray[Any]) -> NDArray[Any]:
+    texts = [None if gone else text_of(value) for value, gone in zip(part.tolist(), missing(part), strict=True)]
+    return np.array(texts, dtype=object)
+
+
+def text_of(value: object) -> str:
+    """A value as a category: whole numbers without a fraction.
+
+    Example:
+        >>> text_of(3.0), text_of(2.5), text_of(True), text_of("m")
+        ('3', '2.5', '1', 'm')
+    """
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read: {error}.") from error
+    if len(content) > MAX_BYTES:
+        raise DataError(f"Expected at most {MAX_BYTES >> 30} GiB in {path}. Use memory-mapped arrays: numpy.load.")
+    if content[:2] == b"\x1f\x8b":
+        raise DataError(f"{path} is compressed. Name it {path.name}.gz.")
+    if content[:4] == b"PAR1":
+        raise DataError(f"{path} is a Parquet file. Name it {path.stem}.parquet.")
+    return content
+
+
+def parse_table(content: bytes, name: str) -> Table:
+    r"""The columns of a CSV file; separators, decimal commas, numbers and dates are recognised.
+
+    Example:
+        >>> table = parse_table(b"\xef\xbb\xbfage;sex\n40,5;f\n;m\n", "patients.csv").columns
+        >>> table["age"].tolist(), table["sex"].tolist()
+        ([40.5, nan], ['f', 'm'])
+    """
+    text = _decoded(content, name)
+    header, _, _ = text.partition("\n")
+    separator = max(SEPARATORS, key=header.count)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    try:
+        names = [cell.strip() for cell in next(rows, [])]
+        cells = [row for row in rows if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise DataError(f"Expected {name} to be a table with commas, semicolons or tabs: {error}.") from error
+    _check_header(names, name)
+    for line, row in enumerate(cells, start=2):
+        if len(row) != len(names):
+            raise DataError(f"Expected {len(names)} cells in line {line} of {name}, as in its header, got {len(row)}.")
+    columns = zip(*cells, strict=True) if cells else ([] for _ in names)
+    texts = {title: [cell.strip() for cell in column] for title, column in zip(names, columns, strict=True)}
+    known = {title: [text for text in column if not _is_gone(text)] for title, column in texts.items()}
+    numbers, doubts = read_numbers(known, name, semicolons=separator == ";")
+    return Table(name, {title: _typed(column, numbers.get(title)) for title, column in texts.items()}, doubts=doubts)
+
+
+def _decoded(content: bytes, name: str) -> str:
+    wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    try:
+        return content.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"Expected {name} in UTF-8, got another encoding (byte {error.start}). Convert it: iconv -f latin1 "
+            f"-t utf-8 {name}."
+        ) from error
+
+
+def _check_header(names: Sequence[str], name: str) -> None:
+    if not any(names):
+        raise DataError(f"Expected {name} to have a header and rows, got an empty file.")
+    if all(plain_number(cell) is not None for cell in names):
+        raise DataError(f"Expected the names of the columns in the first line of {name}, got numbers. Add a header.")
+    repeated = [cell for cell in dict.fromkeys(names) if names.count(cell) > 1]
+    if repeated:
+        raise DataError(f"Expected columns with different names in {name}, but {listed(repeated)} is there twice.")
+
+
+def _is_gone(text: str) -> bool:
+    return text.lower() in MISSING
+
+
+def _typed(texts: Sequence[str], numbers: Sequence[float] | None) -> NDArray[Any]:
+    """A column of texts as the numbers of those that are not missing, if there are, or as dates, if all are."""
+    gone = [_is_gone(text) for text in texts]
+    if numbers is not None:
+        values = iter(numbers)
+        return np.array([np.nan if absent else next(values) for absent in gone], dtype=np.float64)
+    if all(absent or _DATE.fullmatch(text) for text, absent in zip(texts, gone, strict=True)):
+        with suppress(ValueError):  # such as the 31st of February
+            return np.array(["NaT" if absent else text[:10] for text, absent in zip(texts, gone, strict=True)], "M8[D]")
+    return np.array([None if absent else text for text, absent in zip(texts, gone, strict=True)], dtype=object)
+
+
+def _column(values: list[Any]) -> NDArray[Any]:
+    """A column from values of any kind."""
+    return missing_as_none(np.array(values, dtype=object))
+
+
+def _checked(name: str, columns: Columns) -> Table:
+    lengths = {len(column) for column in columns.values()}
+    if not columns or lengths == {0}:
+        raise DataError(f"Expected {name} to have rows, got {len(columns)} columns and no rows.")
+    if len(lengths) > 1:
+        raise DataError(f"Expected columns of equal length in {name}, got {sorted(lengths)}.")
+    for key, column in columns.items():
+        example = next((value for value in column if value is not None), None) if column.dtype.kind == "O" else None
+        if isinstance(example, list | tuple | dict | set | np.ndarray) or column.ndim > 1:
+            raise DataError(
+                f"Expected a number, a date or a text in every row of column {key!r} of {name}, got "
+                f"{type(example).__name__} such as {str(example)[:40]}. Make columns of its parts, or drop it: "
+                f"drop=[{key!r}]."
+            )
+    return Table(name, {key: _plain(column) for key, column in columns.items()})
+
+
+def _plain(column: NDArray[Any]) -> NDArray[Any]:
+    """Numbers as float64, dates as days, anything else as strings."""
+    if column.dtype.kind in "iu" and len(column) and max(int(column.max()), -int(column.min())) > EXACT:
+        return column.astype(str).astype(object)  # identifiers, which numbers would mix up
+    if column.dtype.kind in "biuf":
+        return column.astype(np.float64)
+    if column.dtype.kind == "M":
+        return column.astype("M8[D]")
+    if column.dtype.kind == "m":  # durations, in days
+        return np.where(np.isnat(column), np.nan, column / np.timedelta64(1, "D"))
+    known = [value for value in column if value is not None]
+    if all(map(is_number, known)) and not any(isinstance(value, int) and abs(value) > EXACT for value in known):
+        return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
+    if known and all(hasattr(value, "isoformat") and hasattr(value, "year") for value in known):
+        return np.array(["NaT" if value is None else value.isoformat()[:10] for value in column], "M8[D]")
+    return np.array([None if value is None else text_of(value) for value in column], dtype=object)

@@ -1,0 +1,266 @@
+"""A learning task: data partitioned over clients, a model and a loss."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from tacit.core.keys import Key
+from tacit.core.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    FunctionLoss,
+    MeanSquared,
+    RootBrier,
+    RootMeanSquared,
+    SequenceCrossEntropy,
+    as_loss,
+    unreduced,
+)
+from tacit.core.schema import check_names
+from tacit.data.adapted import (
+    AdaptedModel,
+    InputFields,
+    Output,
+    accepts,
+    adapted,
+    built,
+    check_task_model,
+    floats_of,
+    full_precision,
+    made,
+)
+from tacit.data.parquet_population import converted_arguments, is_converted
+from tacit.data.persons import take_person_column, without_person_column
+from tacit.data.population import Population, Samples, read_clients, read_held
+from tacit.data.preprocessing import Preprocessing
+from tacit.data.table_task import TableSettings, task_arguments
+from tacit.data.task_checks import check_overlap, check_owners, check_population, check_samples
+from tacit.data.tensors import is_mapped
+from tacit.errors import ModelError, expect
+
+__all__ = ["Population", "Preprocessing", "Samples", "Task", "TestOverlap"]
+
+TestOverlap = Literal["refused", "coincidental", "intended"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """A model, the clients' data, and held-out data.
+
+    Args:
+        model: a `torch.nn.Module` with its initial weights, or a function that returns one; the function is called
+            with the run's seed set. Half-precision parameters are trained as float32.
+        clients: one pair `(x, y)` per client, of any size, in any iterable, in a dictionary by the clients' names, or
+            as a `Population`. Pairs of tensors, NumPy arrays (memory-mapped ones stay on disk) or lists; instead of a
+            pair a data frame or a dictionary of columns with `target`, a `torch.utils.data.Dataset` or `DataLoader`, a
+            data set of Hugging Face. Inputs may be a dictionary, which the model gets as keyword arguments, or a tuple.
+        test: held-out data in the same form; without it, no metrics are measured.
+        owners: the number of the held-out client that each held-out sample belongs to. If a method trains several
+            hypotheses, each of these clients uses the one with the smallest loss on its samples; without owners, all
+            samples belong to one client.
+        loss: `CrossEntropy()` (the default; for labels (samples, T), `SequenceCrossEntropy()`), `MeanSquared()`,
+            `BinaryCrossEntropy()`, `RootMeanSquared()`, `RootBrier()`, a loss of `torch.nn`, any function of outputs
+            and targets, or your own `Loss`.
+        public: data that is not private, in the same form; some methods choose coordinates or bounds from it.
+        name: the task's name in reports.
+        preprocessing: what the constants in the inputs were computed from; the guarantee lists what it does not cover.
+        test_overlap: held-out samples that a client owns are `refused`; `coincidental` if different units may have
+            equal samples, as in a table with few columns; `intended` if they are the clients' own, which the guarantee
+            then lists as not covered. Only `refused` compares the samples.
+        patient: which samples are one person's, so that methods which protect records protect persons: the column of
+            person ids, if clients are frames or dictionaries of columns, or one vector of ids per client. It becomes
+            part of the population.
+        target: the column to predict, if clients are frames or dictionaries.
+        output: which part of the model's output is the prediction, if it returns a tuple (a number), a dictionary or
+            record (a name), or anything else (a function of it).
+        inputs: how several inputs are packed; filled in.
+        encoder: turns rows of a table into inputs, for tasks that were made `from_table`.
+        notes: what users should know about how the data were read, a sentence each.
+
+    Example:
+        >>> import numpy as np
+        >>> clients = {"Rome": (np.zeros((4, 3)), [0, 1, 0, 1]), "Oslo": (np.ones((2, 3)), [1, 0])}
+        >>> task = Task(model=lambda: nn.Linear(3, 2), clients=clients)
+        >>> task.population.names, task.population.sizes.tolist(), task.population.x.dtype
+        (('Rome', 'Oslo'), [4, 2], torch.float32)
+    """
+
+    model: nn.Module | Callable[[], nn.Module]
+    clients: Any
+    test: Any = None
+    owners: Tensor | None = None
+    loss: Any = None
+    public: Any = None
+    name: str = "custom"
+    preprocessing: Preprocessing = Preprocessing()
+    test_overlap: TestOverlap = "refused"
+    patient: Any = None
+    target: str | None = None
+    output: Output | None = None
+    inputs: InputFields | None = None
+    encoder: Callable[[Any], Tensor] | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_table(cls, table: Any, *, target: str, client: str | None = None, test: Any = 0.2, **options: Any) -> Self:
+        """A task from one table with a column that names the client, or from a folder with one file per client.
+
+        Numbers are scaled, categories and missing values get columns of their own, and the split, the model and the
+        loss are chosen by what the columns contain. `task.encoder(rows)` encodes new rows for the trained model.
+
+        Args:
+            table: a CSV file (also `.csv.gz`) or Parquet file, a folder of them, a frame of pandas, Polars or pyarrow,
+                a dictionary of columns, or a dictionary of tables by client; or a folder of `Population.from_parquet`.
+            target: the column to predict.
+            client: the column that names the client; not for one table per client.
+            test: the fraction of rows that is held out, or a table of its own.
+            **options: `public`, a table of public rows (None: random rows, which depend on no data); `model`, a
+                module, or a function of `inputs` and `outputs` that returns one (None: one hidden layer); `loss`
+                (None: cross-entropy for classes, squared error for numbers);
+                `drop` and `categories`, columns to leave out and columns of numbers that are categories;
+                `encoding`, a TOML file that declares minima, maxima and categories, or `public` (None: those of the
+                clients' rows, which no guarantee covers); `split`, which holds out `rows` of each client or whole
+                `clients`; `patient`, the column that says which rows are one person's, of which all or none are held
+                out; `kind` of the target, `classes` or `number`; `classes`, its values, where they are declared to be
+                public; `name` and `seed`.
+
+        Example:
+            >>> rows = {"hospital": ["A", "B"] * 10, "age": range(20), "sex": ["f", "m"] * 10, "died": [0, 1] * 10}
+            >>> task = Task.from_table(rows, client="hospital", target="died")
+            >>> len(task.population), task.population.names, task.population.x.shape, task.preprocessing.source
+            (2, ('A', 'B'), torch.Size([20, 3]), 'private')
+        """
+        check_names(options, (each.name for each in fields(TableSettings)), "Task.from_table")
+        settings = TableSettings(target=target, client=client, test=test, **options)
+        return cls(**(converted_arguments if is_converted(table) else task_arguments)(table, settings))
+
+    def __post_init__(self) -> None:
+        set_field = partial(object.__setattr__, self)
+        check_task_model(self.model)
+        clients, persons = self.clients, self.patient
+        if isinstance(persons, str) and not isinstance(clients, Population):
+            clients, persons = take_person_column(clients, persons)
+        population, inputs = read_clients(clients, persons, self.target, self.inputs)
+        set_field("test", without_person_column(self.test, self.patient))
+        set_field("public", without_person_column(self.public, self.patient))
+        set_field("patient", None)
+        held = {
+            name: read_held(data, name, self.target, inputs, population.columns)
+            for name, data in (("test", self.test), ("public", self.public))
+        }
+        loss = _loss_for(self.loss, population.y)
+        set_field("loss", loss)
+        set_field("inputs", inputs)
+        cast = _Casts.of(population, loss, self.model, inputs, self.output)
+        x = cast.x(population.x)
+        set_field("clients", replace(population, x=x, y=cast.y(population.y)))
+        for name, samples in held.items():
+            set_field(name, None if samples is None else (_cast_like(samples[0], x), cast.y(samples[1])))
+        self._check()
+
+    def _check(self) -> None:
+        check_population(self.population)
+        for name, samples in (("test", self.test), ("public", self.public)):
+            if samples is not None:
+                check_samples(name, samples, self.population)
+        check_owners(self.owners, self.test)
+        allowed = ("refused", "coincidental", "intended")
+        expect(self.test_overlap in allowed, f"test_overlap={self.test_overlap!r} to be one of {', '.join(allowed)}")
+        if self.test is not None and self.test_overlap == "refused":
+            check_overlap(self.test, self.population)
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What no guarantee of a run on this task covers, a sentence each."""
+        metrics = "Held-out metrics, and what is decided by them: they are computed on samples that clients own."
+        return tuple(filter(None, (self.preprocessing.not_covered, metrics * (self.test_overlap == "intended"))))
+
+    @property
+    def population(self) -> Population:
+        return Population.of(self.clients)
+
+    def without_code(self) -> "Task":
+        """The same data and loss, without the functions that make the model and encode rows."""
+        bare = copy.copy(self)
+        object.__setattr__(bare, "model", nn.Identity())
+        object.__setattr__(bare, "encoder", None)
+        return bare
+
+    def make_model(self, key: Key) -> nn.Module:
+        """The module with its initial weights, as the engine calls it: one tensor in, one tensor out."""
+        if isinstance(self.model, nn.Module):
+            model = self.model
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(key.integer())
+                model = made(self.model)
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"Expected the task's model to be a torch.nn.Module, got {type(model).__name__}.")
+        return adapted(full_precision(model), self.population.x, self.inputs, self.output)
+
+
+@dataclass(frozen=True, eq=False)
+class _Casts:
+    """The types that inputs and targets are converted to; None: they stay as they are."""
+
+    inputs: torch.dtype | None
+    loss: Any
+    floats: torch.dtype
+
+    @classmethod
+    def of(
+        cls, population: Population, loss: Any, model: Any, inputs: InputFields | None, output: Output | None
+    ) -> "_Casts":
+        """By what the model computes with. A function is called once, where the data do not decide."""
+        x = population.x
+        if x.dtype == torch.float32 and not isinstance(model, nn.Module):
+            return cls(None, loss, torch.float32)
+        probe = model if isinstance(model, nn.Module) else built(model)
+        floats = torch.float32 if probe is None else floats_of(probe)
+        if inputs is not None or is_mapped(x) or probe is None:
+            return cls(None, loss, floats)
+        if x.is_floating_point():
+            return cls(floats, loss, floats)
+        model = probe if output is None else AdaptedModel(probe, None, output)
+        if x.dtype == torch.bool or (not accepts(model, x[:2]) and accepts(model, x[:2].to(floats))):
+            return cls(floats, loss, floats)
+        return cls(torch.int64 if accepts(model, x[:2].long()) else None, loss, floats)
+
+    def x(self, x: Tensor) -> Tensor:
+        return x if self.inputs is None or x.dtype == self.inputs else x.to(self.inputs)
+
+    def y(self, y: Tensor) -> Tensor:
+        if type(self.loss) in (MeanSquared, RootMeanSquared, BinaryCrossEntropy):
+            y = y.to(self.floats)
+            return y[:, None] if y.dim() == 1 else y
+        if y.is_floating_point():
+            return y.to(self.floats)
+        classes = isinstance(self.loss, CrossEntropy | RootBrier) and y.dim() == 2 and y.shape[1] == 1
+        return (y[:, 0] if classes else y).long()
+
+
+def _cast_like(x: Tensor, pool: Tensor) -> Tensor:
+    return x.to(pool.dtype) if x.dtype != pool.dtype and torch.can_cast(x.dtype, pool.dtype) else x
+
+
+def _loss_for(loss: object, y: Tensor) -> Any:
+    """The loss that was given; cross-entropy over every position, if labels have several."""
+    found = as_loss(loss)
+    several = y.dim() >= 2 and y.shape[1:] != (1,) and not y.is_floating_point()
+    if isinstance(loss, nn.CrossEntropyLoss):
+        if y.is_floating_point() and y.dim() > 1:  # probabilities of the classes
+            return FunctionLoss(unreduced(loss))
+        if several and loss.label_smoothing == 0:
+            return SequenceCrossEntropy(None if loss.weight is None else tuple(loss.weight.tolist()), loss.ignore_index)
+    if type(found) is CrossEntropy and several and not _one_hot(y):
+        return SequenceCrossEntropy(found.weight)
+    return found
+
+
+def _one_hot(y: Tensor) -> bool:
+    return y.dim() == 2 and bool((y.sum(1) == 1).all()) and bool(((y == 0) | (y == 1)).all())

@@ -1,0 +1,128 @@
+"""The checks that a task's data must pass: finite, of one form, and held-out samples that no client owns."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacit.data.overlap import find_overlap
+from tacit.data.population import Population, Samples, check_not_empty
+from tacit.errors import DataError
+
+CHECKED_AT_ONCE = 1 << 20  # numbers: what is on disk must not be copied into memory as a whole
+
+
+def check_population(population: Population) -> None:
+    """Raise `DataError` unless every client has samples, and all numbers are finite."""
+    if population.is_elsewhere:
+        return
+    if not _all_have_samples(population.offsets):
+        check_not_empty(population.sizes.tolist(), population.label)
+    if len(population.x) != len(population.y):
+        raise DataError(f"Expected one target per sample, got {len(population.x)} and {len(population.y)}.")
+    if int(population.sample_indices.min()) < 0 or int(population.sample_indices.max()) >= len(population.x):
+        raise DataError(f"Expected the clients' sample indices in [0, {len(population.x)}), the size of the pool.")
+    if population.persons is not None and not _persons_fit(population.persons, population.offsets):
+        raise DataError(
+            "Expected the persons of every client to be numbered from 0, one number per sample. Give ids of any kind "
+            "as patient=, or write the population again."
+        )
+    if not _finite(population.x):
+        raise DataError(
+            f"Expected finite data, but {_non_finite_client(population)} has NaN or infinite values as "
+            f"{population.x.dtype}. Remove or fill them, for example with torch.nan_to_num(x)."
+        )
+
+
+def _all_have_samples(offsets: Tensor) -> bool:
+    """A part at a time, because they may be on disk."""
+    parts = range(0, len(offsets) - 1, CHECKED_AT_ONCE)
+    return all(bool((offsets[begin : begin + CHECKED_AT_ONCE + 1].diff() > 0).all()) for begin in parts)
+
+
+def _persons_fit(persons: Tensor, offsets: Tensor) -> bool:
+    """Whether every client's persons are 0, 1, … without a gap; some clients at a time, because they may be on disk."""
+    if persons.shape != (int(offsets[-1]),) or persons.dtype != torch.int64:
+        return False
+    first = 0
+    while first < len(offsets) - 1:
+        most = int(torch.searchsorted(offsets, offsets[first] + CHECKED_AT_ONCE, right=True)) - 1
+        last = max(first + 1, most)
+        numbers = persons[int(offsets[first]) : int(offsets[last])]
+        if not _without_gaps(numbers.numpy(), offsets[first : last + 1].diff().numpy()):
+            return False
+        first = last
+    return True
+
+
+def _without_gaps(numbers: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
+    """Whether the numbers of each of a few clients of these sizes are all those from 0 to the largest."""
+    if (numbers < 0).any() or (numbers >= np.repeat(sizes, sizes)).any():
+        return False
+    begins = sizes.cumsum() - sizes
+    occurs = np.zeros(len(numbers), np.int64)
+    occurs[np.repeat(begins, sizes) + numbers] = 1
+    return bool((np.add.reduceat(occurs, begins) == np.maximum.reduceat(numbers, begins) + 1).all())
+
+
+def _finite(x: Tensor) -> bool:
+    """Whether all numbers are finite; a part at a time, because they may be on disk."""
+    if not x.is_floating_point():
+        return True
+    rows = max(1, CHECKED_AT_ONCE // max(1, x[:1].numel()))
+    return all(bool(torch.isfinite(part).all()) for part in torch.split(x, rows))
+
+
+def _non_finite_client(population: Population) -> str:
+    non_finite = ~torch.isfinite(population.x).flatten(1).all(1)
+    where = non_finite[population.sample_indices].nonzero().flatten()
+    if len(where) == 0:
+        return "a sample that no client owns"
+    client = int(torch.searchsorted(population.offsets, where[0], right=True)) - 1
+    return f"{population.label(client)} (its sample {int(where[0] - population.offsets[client])})"
+
+
+def check_owners(owners: Tensor | None, test: Samples | None) -> None:
+    """Raise `DataError` unless every held-out sample has an owner."""
+    if owners is None:
+        return
+    count = 0 if test is None else len(test[1])
+    if owners.dtype != torch.int64 or owners.shape != (count,) or int(owners.min()) < 0:
+        raise DataError(
+            f"Expected owners as one int64 >= 0 for each of {count} held-out samples, got {owners.dtype} of shape "
+            f"{tuple(owners.shape)}."
+        )
+
+
+def check_overlap(test: Samples, population: Population) -> None:
+    """Raise `DataError` if a client owns held-out samples."""
+    if test[1].dtype != population.y.dtype or test[1].shape[1:] != population.y.shape[1:]:
+        return  # no target is equal, and the loss checks them
+    owned = torch.unique(population.sample_indices)
+    found = find_overlap(test, (population.x, population.y), owned)
+    if found is None:
+        return
+    where = int((population.sample_indices == found.owned).nonzero()[0])
+    client = int(torch.searchsorted(population.offsets, where, right=True)) - 1
+    example = f"held-out sample {found.held_out} is sample {where - int(population.offsets[client])} of client {client}"
+    raise DataError(
+        f"Expected held-out samples that no client owns, but {found.shared} of {len(test[1])} are owned by clients "
+        f"({example}). "
+        "Remove them from the held-out data or from the clients. If different people may have equal samples, give the "
+        "task test_overlap='coincidental'; if it is on purpose, test_overlap='intended'."
+    )
+
+
+def check_samples(name: str, samples: Samples, population: Population) -> None:
+    """Raise `DataError` unless held-out or public data have the form of the clients'."""
+    x, y = samples
+    if len(x) != len(y) or len(x) == 0:
+        raise DataError(f"Expected the {name} data as non-empty (x, y) of equal length, got {len(x)} and {len(y)}.")
+    expected = population.x
+    if x.shape[1:] != expected.shape[1:] or x.dtype != expected.dtype:
+        raise DataError(
+            f"Expected the {name} data like the clients' ({expected.dtype}, shape {tuple(expected.shape[1:])}), "
+            f"got {x.dtype}, shape {tuple(x.shape[1:])}."
+        )
+    if not _finite(x):
+        raise DataError(f"Expected finite {name} data, got NaN or infinite values. Remove or fill them.")

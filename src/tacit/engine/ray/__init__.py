@@ -1,0 +1,1 @@
+"""Simulations on several machines, by Ray."""

@@ -1,0 +1,1 @@
+"""What each channel does between sites: at the server, at a site, and in what a plan says of it."""

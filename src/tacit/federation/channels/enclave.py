@@ -1,0 +1,589 @@
+"""Aggregation in an attested enclave between sites: what a plan says of it, the server as its host, sites as clients.
+
+::
+
+    [enclave]
+    address = "127.0.0.1:7070"              # where the server reaches it, or the path of a local socket
+    configuration = "enclave.json"          # made by tacit enclave configure --plan
+    identity = "host.key"                   # the server's secret key as the enclave's host, made with it
+    simulated = false                       # true: without hardware, for tests; every output says so
+    [enclave.attestation]                   # which enclaves the server accepts; every site has its own policy
+    measurements = ["33d8736d…"]
+
+Configuration and `simulated` are part of the plan that sites accept; the rest is the server's own.
+
+The conversation is `tacit.enclave.converse`. Requests to the enclave go through its socket, those to sites
+through the federation's transport: first the steps of attestation, for sites that have not accepted this enclave, then
+the round's first message with the request for the upload. Sites that are absent are not asked, and are dropouts.
+
+A site verifies the enclave by its own policy, and remembers what it saw of it: the release-log head, the number of
+participations and the last round are on its disk before it answers, so that an enclave that was rolled back, and a
+round too many, are refused also after a restart of the site.
+"""
+
+import json
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from msgspec import Struct
+
+from tacit.core import Messages, Method, Noise, Round, ServerRound, State, files
+from tacit.core.interfaces import Conversation
+from tacit.core.serialization import Source, convert
+from tacit.core.server_half import broadcast, no_messages
+from tacit.core.state import Traffic
+from tacit.enclave import (
+    ENCLAVE,
+    OVERHEAD,
+    ChannelIdentity,
+    Configuration,
+    EnclaveClientState,
+    EnclaveConnection,
+    EnclaveOutcome,
+    MessageType,
+    PendingUpload,
+    RoundRequest,
+    answer,
+    connect,
+    converse,
+    enclave_messages,
+    join_run,
+    mechanism_memory,
+    memory_digest,
+    reach,
+    set_time,
+    set_upload,
+)
+from tacit.enclave.attestation import AttestationPolicy, Evidence
+from tacit.enclave.connection import TIMEOUT
+from tacit.enclave.host import Heads
+from tacit.errors import EnclaveUnavailableError, RoundOverError, TooFewClientsError, UserError
+from tacit.federation import metrics
+from tacit.federation.channels.interface import Arrangement, Connect, Member, SiteReply, Survival, register
+from tacit.federation.channels.noise import has_surplus, in_shares
+from tacit.federation.channels.plain import read_metrics
+from tacit.federation.messages import PREPARE, TRAIN, RefusedError, SiteRequest
+from tacit.federation.metrics import HeldOut
+from tacit.federation.plan.directory import new_identity, read_identity
+from tacit.federation.server.round_reports import RoundOutcome, SiteBytes
+from tacit.pieces.channels import Enclave
+from tacit.protocols.crypto import KEY
+from tacit.protocols.kit import HEADER, RUN, Requests, play
+from tacit.protocols.secagg import Vector
+from tacit.wire.packing import Reader
+
+if TYPE_CHECKING:
+    from tacit.federation.plan.plan import FederationPlan
+    from tacit.federation.server.enrolled_sites import EnrolledSites
+    from tacit.federation.site.policy import Allow
+
+_CONFIGURE = "Configure the enclave: tacit enclave configure --plan plan.toml --out enclave.json."
+_NO_MODEL = bytes(KEY)  # whoever opens a round to learn its cohort does not know the broadcast yet
+NO_POLICY = AttestationPolicy()
+LIMIT = 1 << 24  # bytes of a site's state
+_ELSEWHERE = "The plan does not say where its enclave is. Use its file at the server."
+
+
+class EnclaveTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table `enclave` of a plan's file."""
+
+    address: str
+    configuration: Path = Path("enclave.json")
+    identity: Path = Path("host.key")
+    simulated: bool = False
+    attestation: AttestationPolicy = NO_POLICY
+
+
+@dataclass(frozen=True)
+class EnclaveAccess:
+    """How the server reaches the enclave.
+
+    Attributes:
+        address: `HOST:PORT`, or the path of a local socket.
+        identity: the file of the server's secret key as the enclave's host.
+        attestation: which enclaves the server accepts.
+    """
+
+    address: str
+    identity: Path
+    attestation: AttestationPolicy
+
+    def host(self) -> ChannelIdentity:
+        """The server's identity towards the enclave."""
+        return ChannelIdentity.of(read_identity(self.identity))
+
+    def new_host(self) -> ChannelIdentity:
+        """The same; its key is made if there is none."""
+        new_identity(self.identity)
+        return self.host()
+
+
+@dataclass(frozen=True)
+class PlannedEnclave:
+    """The enclave of a plan.
+
+    Attributes:
+        configuration: what it does; None: it is not configured yet.
+        simulated: whether it may be a simulation, which isolates nothing.
+        access: how the server reaches it; None at sites.
+    """
+
+    configuration: Configuration | None
+    simulated: bool
+    access: EnclaveAccess | None = field(default=None, compare=False)
+    name: ClassVar[str] = "enclave"
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any], path: Path, *, configured: bool) -> "PlannedEnclave":
+        """What a plan's file says; `configured`: read the configuration, too."""
+        named, folder = convert(table, EnclaveTable, Source(label=f"enclave of {path}")), path.parent
+        path = folder / named.configuration
+        if configured and not path.exists():
+            raise UserError(f"Expected the enclave's configuration in {path}, which does not exist. {_CONFIGURE}")
+        content = files.read(path, "the enclave's configuration") if configured else b""
+        local = ":" not in named.address
+        access = EnclaveAccess(
+            str(folder / named.address) if local else named.address, folder / named.identity, named.attestation
+        )
+        return cls(Configuration.from_bytes(content) if configured else None, named.simulated, access)
+
+    def restricted(self, policy: AttestationPolicy) -> AttestationPolicy:
+        """A party's policy for this enclave: where the plan requires hardware, a simulation is accepted by nobody."""
+        return replace(policy, simulation=policy.simulation and self.simulated)
+
+    def connect(self) -> EnclaveConnection:
+        """The server's connection to the enclave, which its own policy accepts.
+
+        Raises:
+            EnclaveUnavailableError: nothing answers there, or it does not accept this host.
+            ProtocolError: what answers is not the enclave of this configuration.
+        """
+        if self.access is None or self.configuration is None:
+            raise UserError(_ELSEWHERE)
+        policy, host = self.restricted(self.access.attestation), self.access.host()
+        return connect(reach(self.access.address), host, self.configuration.digest, policy, int(time.time()))
+
+    def canonical(self) -> dict[str, Any]:
+        """What sites agree to, as plain values."""
+        assert self.configuration is not None
+        return {"simulated": self.simulated, "configuration": json.loads(self.configuration.to_bytes())}
+
+    @classmethod
+    def from_canonical(cls, content: Mapping[str, Any]) -> "PlannedEnclave":
+        """The inverse."""
+        configuration = Configuration.from_bytes(json.dumps(content["configuration"]).encode())
+        return cls(configuration, bool(content["simulated"]))
+
+
+def enclave_of(plan: "FederationPlan") -> PlannedEnclave:
+    """The enclave of a plan; raises `UserError` if the plan names none."""
+    return _required(plan.arrangement, plan.method_name)
+
+
+def configuration_of(plan: "FederationPlan") -> Configuration:
+    """What the plan's enclave does; raises `UserError` unless it is configured for this plan."""
+    plan.check_channel()
+    found = enclave_of(plan).configuration
+    assert found is not None
+    return found
+
+
+def _planned(arranged: Arrangement | None) -> PlannedEnclave | None:
+    match arranged:
+        case PlannedEnclave():
+            return arranged
+    return None
+
+
+def _required(arranged: Arrangement | None, method: str) -> PlannedEnclave:
+    found = _planned(arranged)
+    if found is None:
+        raise UserError(
+            f"{method} sends messages to an enclave, and the plan names none. Add a table [enclave]. {_CONFIGURE}"
+        )
+    return found
+
+
+def new_configuration(plan: "FederationPlan") -> Configuration:
+    """The configuration of a new run of a plan: its sites are the clients, from among whom the enclave draws cohorts.
+
+    The server's key as the enclave's host is made if there is none.
+    """
+    method, access = plan.method, enclave_of(plan).access
+    if plan.channel.arranged is not PlannedEnclave:
+        raise UserError(f'{method.name} sends nothing to an enclave. Use channel = "Enclave()" in the plan\'s args.')
+    if access is None:
+        raise UserError(_ELSEWHERE)
+    state = plan.run_plan().simulation.initial_state
+    return Configuration(
+        run=secrets.token_bytes(RUN),
+        method=repr(method),
+        population=plan.population,
+        directory=plan.directory.by_number,
+        rounds=method.rounds,
+        parameters=state.dim,
+        memory=memory_digest(mechanism_memory(state)),
+        host=access.new_host().certificate,
+    )
+
+
+@register(Enclave)
+@dataclass(frozen=True)
+class FederatedEnclave:
+    """`Enclave` between sites."""
+
+    channel: Enclave
+    words: ClassVar[tuple[str, ...]] = ("enclave",)
+    arranged: ClassVar[type[Arrangement] | None] = PlannedEnclave
+    sums_metrics: ClassVar[bool] = False
+    too_few: ClassVar[str] = "leaves the model as it was"
+    notes: ClassVar[tuple[str, ...]] = (
+        (
+            "The enclave draws cohorts from all enrolled sites, and releases one sum per round. A round in which too "
+            "few deliver leaves the model as it was, and is not repeated. A site is sent two more messages when it "
+            "verifies the enclave: in its first round, and after a restart of the enclave or the run."
+        ),
+    )
+    word: ClassVar[str] = "enclave"
+    allowed_by: ClassVar[tuple[str, ...]] = words
+
+    @property
+    def min_cohort(self) -> int:
+        return self.channel.least
+
+    @classmethod
+    def check_policy(cls, allow: "Allow") -> None:
+        _policy_of(allow)
+
+    def adapted(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
+        """It releases no sum of fewer than `least` sites; on hardware, unless the plan allows a simulation."""
+        planned = _planned(arranged)
+        hardware = planned is not None and not planned.simulated
+        inside = replace(self.channel, least=max(self.channel.least, least), conversation=False, hardware=hardware)
+        return replace(method, channel=inside, mechanism=in_shares(method.mechanism, 0.0))
+
+    def obstacle(self, method: Method, sites: int, cohort: float) -> str:
+        self.channel.check_messages(method)
+        if has_surplus(method.mechanism):
+            return f"{method.name} adds surplus noise, which an enclave does not remove. Use mechanism.dropouts = 0."
+        self.channel.check_cohorts(method, sites)
+        return ""
+
+    def problem(self, plan: "FederationPlan") -> str:
+        method = plan.method
+        try:
+            found = _required(plan.arrangement, method.name).configuration
+        except UserError as error:
+            return str(error)
+        if found is None:
+            return f"The plan's enclave has no configuration. {_CONFIGURE}"
+        for other, same in (
+            ("another method", found.method == repr(method) and found.rounds == method.rounds),
+            ("other sites or keys", found.directory == plan.directory.by_number),
+        ):
+            if not same:
+                return f"The enclave's configuration is of another plan, with {other}. {_CONFIGURE}"
+        return ""
+
+    def exposed(self, method: Method) -> str:
+        """Noise that an enclave adds is not the server's, if sites verify the enclave. A simulated one proves nothing.
+
+        Who runs its machine, presumably the server, sees messages without noise, or with a single share of it.
+        """
+        if self.channel.hardware or method.mechanism.requires == "anything":
+            return ""
+        return (
+            "A simulated enclave isolates nothing: whoever runs it sees this site's messages without noise. Use an "
+            "enclave on hardware, or trust the server: trust_server = true."
+        )
+
+    def objections(self, plan: "FederationPlan", allow: "Allow") -> Iterator[str]:
+        policy = _policy_of(allow)
+        if enclave_of(plan).simulated and not policy.simulation:
+            yield (
+                "The plan's enclave may be a simulation, which isolates nothing. This site accepts none (attestation)."
+            )
+        if not policy.measurements:
+            yield "This site accepts no enclave: list the measurements of trusted code under [allow.attestation]."
+        if configuration_of(plan).seed is not None and math.isfinite(allow.epsilon):
+            yield "The enclave's noise follows from a seed that everybody knows. Configure the enclave without one."
+
+    def reveals(self, method: Method) -> Iterator[str]:
+        """What the enclave and its host learn, and what is trusted."""
+        yield (
+            "The server forwards ciphertext to the enclave. It learns who takes part, when, the length of ciphertexts, "
+            f"and what the enclave releases: the sum of at least {self.channel.least} sites' messages in every round."
+        )
+        yield "The enclave sees every message until the end of its round. Other sites learn the model."
+        if self.channel.hardware:
+            yield (
+                "Every site verifies the enclave by its own policy before it trains. What is trusted: the vendor of "
+                "the processor and its firmware, and the measured code. Physical attacks are not covered."
+            )
+        else:
+            yield f"{self.channel.caveat} Nothing is proved about it: it must be trusted like the server."
+
+    def survival(self, cohort: int, least: int) -> Survival:
+        needed = self.channel.contributors(cohort)
+        return Survival(messages=1, losses=max(cohort - needed, 0), colluding=needed - self.channel.least)
+
+    def at_server(self, sites: "EnrolledSites", noise: Noise, connect: Connect | None) -> "EnclaveHost":
+        if configuration_of(sites.plan).seed is not None and noise == "secret":
+            raise UserError("The enclave's configuration has a seed, which makes its noise public. Configure it anew.")
+        return EnclaveHost(self.channel, sites, connect or enclave_of(sites.plan).connect)
+
+    def at_site(self, member: Member) -> "EnclaveSite":
+        return EnclaveSite(self.channel, member)
+
+
+def _policy_of(allow: "Allow") -> AttestationPolicy:
+    """Which enclaves a site accepts."""
+    return convert(allow.attestation, AttestationPolicy, Source(label="allow.attestation"))
+
+
+class EnclaveLink(Protocol):
+    """A connection to an enclave."""
+
+    def ask(self, request: bytes) -> bytes:
+        """The enclave's reply; raises `EnclaveUnavailableError` if there is none."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
+class EnclaveHost:
+    """The server as the host of a plan's enclave.
+
+    Args:
+        channel: how many contributors it requires.
+        sites: the enclave's clients.
+        connect: makes a connection to the enclave, verified by the server's own policy.
+        idle: seconds without a request after which the enclave may have disconnected, so that a new connection is made.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        channel: Enclave,
+        sites: "EnrolledSites",
+        connect: Callable[[], EnclaveLink],
+        idle: float = TIMEOUT / 2,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._channel, self._sites, self._connect, self._idle, self._clock = channel, sites, connect, idle, clock
+        self._link: EnclaveLink | None = None
+        self._used = 0.0
+        self._heads: Heads = {}
+
+    def check(self) -> None:
+        """Raise unless the enclave answers, before anything is charged."""
+        if self._link is None:
+            self.connected()
+            self.close()
+
+    def connected(self) -> EnclaveLink:
+        """The connection, a new one if there is none; raises `EnclaveUnavailableError` if nothing answers."""
+        if self._link is not None and self._clock() > self._used + self._idle:
+            self.close()
+        if self._link is None:
+            self._link, self._heads = self._connect(), {}  # it may have restarted: sites verify it again
+        self._used = self._clock()
+        return self._link
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._link is not None:
+            self._link.close()
+        self._link = None
+
+    def draw(self, state: State, now: ServerRound) -> list[int] | None:
+        """The cohort that the enclave draws; nobody if it will release nothing.
+
+        That is so if the cohort is too small, or if it has released this round before, to a server that has died.
+        """
+        method = self._sites.plan.method
+        like = no_messages(method, broadcast(method, state, now), state, now)
+        try:
+            cohort = self._opened(state, like.rows.dim)
+        except RoundOverError as error:
+            self._sites.log("abandoned", round=state.round + 1, reason=str(error))
+            return []
+        needed, present = self._channel.contributors(len(cohort)), self._sites.present_of(cohort)
+        if len(cohort) < needed:  # ends like a round without clients, as in a simulation
+            return []
+        if len(present) < needed:
+            raise TooFewClientsError(
+                f"Expected at least {needed} of the {len(cohort)} sites that the enclave drew, got {len(present)}. "
+                f"{self._sites.explanation()}Nobody was asked. Start those that are absent, and resume the run."
+            )
+        return cohort
+
+    def _opened(self, state: State, dim: int) -> list[int]:
+        """The cohort of the next round: the same one, however often the round is opened."""
+        request = enclave_messages.pack(MessageType.OPEN_ROUND, round_request(state, dim, _NO_MODEL).pack())
+        reply = enclave_messages.read_reply(self._ask(request), MessageType.ROUND_OPENED)
+        return list(enclave_messages.read_opened(reply)[1])
+
+    def gather(
+        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, talk: Conversation
+    ) -> RoundOutcome:
+        """What the enclave releases of the messages of those of the cohort that are present."""
+        return self._aggregate(state, like.rows.dim, asked, self._sites.present_of(asked.cohort))
+
+    def metrics(self, asked: SiteRequest, traffic: SiteBytes) -> tuple[HeldOut, int]:
+        """They are sent in the clear, to the server."""
+        return read_metrics(self._sites, asked, traffic)
+
+    def _aggregate(self, state: State, dim: int, asked: SiteRequest, present: Iterable[int]) -> RoundOutcome:
+        here, traffic = set(present), SiteBytes()
+
+        def ask(requests: Requests) -> list[tuple[int, bytes]]:
+            if ENCLAVE in requests:
+                return [(ENCLAVE, self._ask(requests[ENCLAVE]))]
+            reached = {number: request for number, request in requests.items() if number in here}
+            kind = enclave_messages.unpack(next(iter(requests.values()))).kind
+            if kind is MessageType.REQUEST_UPLOAD:
+                return [*self._short(self._sites.ask_round(TRAIN, asked, reached, traffic), dim)]
+            return [*self._sites.ask_further(PREPARE, asked.session(PREPARE), reached, traffic).items()]
+
+        outcome = play(converse(round_request(state, dim, asked.session(TRAIN)), self._heads), ask)
+        self._heads = outcome.heads
+        self._note_rejected(outcome)
+        release, phases = outcome.result.release, _phases(outcome, here)
+        protocol = sum(phases.values(), Traffic())
+        uploads = outcome.transcript.up[MessageType.UPLOAD]
+        envelope = traffic.beyond(uploads.total() - OVERHEAD * len(uploads), asked, _count(outcome, here))
+        phases["envelope"] = Traffic(envelope.up - protocol.up, envelope.down - protocol.down)
+        return RoundOutcome(
+            total=release.total,
+            clients=release.contributors,
+            overhead=phases,
+            traffic=traffic,
+            memory=release.memory,
+        )
+
+    def _short(self, uploads: Mapping[int, bytes], dim: int) -> Iterator[tuple[int, bytes]]:
+        """The uploads that the enclave reads; it would close the connection of who forwards a longer one."""
+        limit = HEADER + self._channel.message_format.max_size(dim)
+        for number, upload in uploads.items():
+            if len(upload) <= limit:
+                yield number, upload
+            else:
+                self._sites.fail(number, f"expected an upload of at most {limit} bytes, got {len(upload)}")
+
+    def _note_rejected(self, outcome: EnclaveOutcome) -> None:
+        """Note whom the enclave rejected, by name; who was absent or refused is noted already."""
+        seen = outcome.transcript
+        for number in seen.up[MessageType.NONCE].keys() - seen.down[MessageType.PRESENT_EVIDENCE].keys():
+            self._sites.fail(number, "it remembers a release of the enclave that the enclave does not know")
+        for number in seen.up[MessageType.UPLOAD].keys() & seen.unresponsive:
+            self._sites.fail(number, "the enclave rejected its upload")
+
+    def _ask(self, request: bytes) -> bytes:
+        link = self.connected()
+        try:
+            return link.ask(request)
+        except EnclaveUnavailableError:
+            self.close()
+            raise
+        finally:
+            self._used = self._clock()
+
+
+def _phases(outcome: EnclaveOutcome, present: set[int]) -> dict[str, Traffic]:
+    """The bytes of the protocol beyond messages, by part, of the sites that were reached."""
+    up, down = outcome.transcript.up, outcome.transcript.down
+
+    def received(*kinds: MessageType) -> int:
+        return sum(size for kind in kinds for number, size in down[kind].items() if number in present)
+
+    attested = sum(up[kind].total() for kind in (MessageType.NONCE, MessageType.ENCLAVE_ACCEPTED))
+    return {
+        "attestation": Traffic(attested, received(MessageType.CHALLENGE, MessageType.PRESENT_EVIDENCE)),
+        "deliver": Traffic(OVERHEAD * len(up[MessageType.UPLOAD]), received(MessageType.REQUEST_UPLOAD)),
+    }
+
+
+def _count(outcome: EnclaveOutcome, present: set[int]) -> int:
+    """How many sites the broadcast was sent to."""
+    return len(present & outcome.transcript.down[MessageType.REQUEST_UPLOAD].keys())
+
+
+def round_request(state: State, dim: int, model: bytes) -> RoundRequest:
+    """The next round, as the host announces it; `model` names everything that the sites received."""
+    return RoundRequest(state.round, model, dim, state.layers, mechanism_memory(state))
+
+
+@dataclass(frozen=True)
+class EnclaveSite:
+    """A site as a client of a plan's enclave."""
+
+    channel: Enclave
+    member: Member
+
+    @property
+    def _path(self) -> Path:
+        return self.member.folder / "enclave"
+
+    @property
+    def _policy(self) -> AttestationPolicy:
+        return enclave_of(self.member.plan).restricted(_policy_of(self.member.allow))
+
+    @property
+    def _state(self) -> EnclaveClientState:
+        """As stored; an enclave that was accepted by another policy than the present one is not accepted any more."""
+        policy = self._policy
+        if not self._path.exists():
+            agreed, member = configuration_of(self.member.plan), self.member
+            return join_run(agreed.run, member.number, agreed.digest, policy, member.identity, limit=agreed.rounds)
+        found = EnclaveClientState.from_bytes(files.read(self._path, limit=LIMIT))
+        return found if found.policy == policy else replace(found, policy=policy, key=b"")
+
+    def opens(self, verb: str) -> bool:
+        return verb == TRAIN
+
+    def check(self, asked: SiteRequest, like: Messages, now: Round) -> None:
+        state = self._state
+        if asked.round <= state.last_round:
+            raise RefusedError(
+                "replay", f"This site has uploaded for round {asked.round + 1}; an enclave takes one upload per round."
+            )
+        nothing = PendingUpload(asked.round, asked.session(TRAIN), 1, weighted=False, plaintext=b"")
+        answer(set_upload(state, nothing), asked.talk)
+
+    def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
+        """The site's message, encrypted to the enclave that it has accepted."""
+        weighted, plaintext = self.member.plan.method.weighted, self.channel.message_format.pack(found, 0, now)
+        pending = PendingUpload(asked.round, asked.session(TRAIN), found.rows.dim, weighted, plaintext)
+        return SiteReply(self._step(set_upload(self._state, pending), asked.talk))
+
+    def check_evaluation(self, asked: SiteRequest) -> None:
+        """The enclave is not asked for metrics."""
+
+    def reply_metrics(self, asked: SiteRequest, vector: Vector) -> SiteReply:
+        return SiteReply(metrics.pack_vector(vector))
+
+    def further(self, state: bytes, request: bytes) -> SiteReply:
+        raise RefusedError("malformed", "The plan's channel asks for one message only.")
+
+    def prepare(self, request: bytes) -> tuple[bytes, Mapping[str, str]]:
+        """One step of attestation: the site's nonce, or its consent to the enclave that answers it."""
+        frame = enclave_messages.unpack(request, LIMIT)
+        if frame.kind is MessageType.REQUEST_UPLOAD:
+            raise RefusedError("malformed", "Expected a step of attestation: uploads are asked for with a round.")
+        reply = self._step(set_time(self._state, int(time.time())), request)
+        if frame.kind is not MessageType.PRESENT_EVIDENCE:
+            return reply, {}
+        return reply, {"event": "accepted the enclave", "kind": Evidence.read(Reader(frame.body)).kind.label}
+
+    def _step(self, state: EnclaveClientState, request: bytes) -> bytes:
+        after, reply = answer(state, request)
+        files.write(self._path, after.to_bytes(), private=True)
+        return reply

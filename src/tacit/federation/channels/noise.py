@@ -1,0 +1,45 @@
+"""Whose noise a mechanism adds between sites: that of every client, or of the server, which then must be trusted."""
+
+from dataclasses import replace
+from typing import Any
+
+from tacit.core import Method
+from tacit.core.prices import Unproved
+
+
+def in_shares(mechanism: Any, losses: float) -> Any:
+    """The mechanism, or the one that it is based on, with noise that clients draw in shares.
+
+    A simulation may draw all shares of the noise at once; between sites that would make the server draw them.
+    """
+    changed: dict[str, Any] = {}
+    if hasattr(mechanism, "at_once"):
+        changed["at_once"] = False
+    if hasattr(mechanism, "dropouts"):
+        changed["dropouts"] = max(mechanism.dropouts, losses)
+    if hasattr(mechanism, "base"):
+        changed["base"] = in_shares(mechanism.base, losses)
+    return replace(mechanism, **changed) if changed else mechanism
+
+
+def has_surplus(mechanism: Any) -> bool:
+    """Whether clients add more noise than a sum needs, in case some are lost."""
+    base = getattr(mechanism, "base", None)
+    return getattr(mechanism, "dropouts", 0.0) > 0 or (base is not None and has_surplus(base))
+
+
+def server_draws(method: Method) -> str:
+    """That the server sees messages without their noise and adds it itself, in a sentence; empty: it does not."""
+    mechanism, price = method.mechanism, method.mechanism.price(0)
+    noisy = not isinstance(price, Unproved) or price.noisy
+    if not noisy or (mechanism.requires not in ("messages", "all messages") and not _drawn_at_once(mechanism)):
+        return ""
+    return (
+        f"With {type(mechanism).__name__} the server sees this site's messages without noise and adds it "
+        "itself. Use noise that sites add (DistributedGaussian), or trust the server: trust_server = true."
+    )
+
+
+def _drawn_at_once(mechanism: Any) -> bool:
+    base = getattr(mechanism, "base", None)
+    return bool(getattr(mechanism, "at_once", False)) or (base is not None and _drawn_at_once(base))

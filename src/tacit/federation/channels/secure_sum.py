@@ -1,0 +1,277 @@
+"""Secure aggregation between sites: the server and every site compute from their own bytes what they agree on."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, ClassVar
+
+from tacit.core import Messages, Method, Noise, Round, ServerRound, State
+from tacit.core.interfaces import Conversation
+from tacit.core.server_half import sum_of_total
+from tacit.core.state import Traffic
+from tacit.federation import messages as wire
+from tacit.federation.channels.interface import Arrangement, Connect, Member, SiteReply, Survival, register
+from tacit.federation.channels.noise import in_shares, server_draws
+from tacit.federation.channels.plain import unneeded
+from tacit.federation.messages import EVALUATE, TALK, TRAIN, RefusedError, SiteRequest
+from tacit.federation.metrics import DIM, HeldOut
+from tacit.federation.server.round_reports import RoundOutcome, SiteBytes
+from tacit.pieces.channels import SecureSum
+from tacit.pieces.channels.secure_sum import THREAT_MODELS, opened_surplus
+from tacit.protocols import crypto
+from tacit.protocols.pad_processes import remove_many_pads
+from tacit.protocols.secagg import (
+    Parameters,
+    Phase,
+    SecaggClientState,
+    SecaggOutcome,
+    SecaggPolicy,
+    SecaggSession,
+    Vector,
+    answer,
+    converse,
+    join_round,
+    set_vector,
+)
+from tacit.wire.packing import pack_number, packed_size
+
+if TYPE_CHECKING:
+    from tacit.federation.plan.plan import FederationPlan
+    from tacit.federation.server.enrolled_sites import EnrolledSites
+    from tacit.federation.site.policy import Allow
+
+FEW = 64  # up to so many sites, secrets are shared on a complete graph
+LOSSES = 0.25  # the least fraction of few sites that may be lost: one of four, two of eight
+CORRUPT = 0.25  # the least fraction of few sites that may collude with the server
+
+
+@register(SecureSum)
+@dataclass(frozen=True)
+class FederatedSecureSum:
+    """`SecureSum` between sites."""
+
+    channel: SecureSum
+    words: ClassVar[tuple[str, ...]] = ("secure-sum/semi_honest", "secure-sum/active_server")
+    arranged: ClassVar[type[Arrangement] | None] = None
+    sums_metrics: ClassVar[bool] = True
+    too_few: ClassVar[str] = "is repeated"
+    notes: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def word(self) -> str:
+        return f"secure-sum/{self.channel.level}"
+
+    @property
+    def allowed_by(self) -> tuple[str, ...]:
+        """Its own word, or that of the weaker threat model."""
+        return ("secure-sum/semi_honest", self.word)
+
+    @property
+    def min_cohort(self) -> int:
+        return self.channel.min_cohort
+
+    @classmethod
+    def check_policy(cls, allow: "Allow") -> None:
+        """It has no table."""
+
+    def adapted(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
+        """Every client draws its own noise, and few sites survive a loss.
+
+        Fractions that suit cohorts of hundreds tolerate nobody among eight, so that up to 64 sites at least a quarter
+        may be lost and a quarter may collude. With noise in shares this changes neither ε nor the noise of a sum: what
+        is too much is removed once it is known who delivered.
+        """
+        losses, corrupt = self.channel.dropout, self.channel.corrupt
+        if sites <= FEW:
+            losses, corrupt = max(losses, LOSSES), max(corrupt, CORRUPT)
+        channel = replace(self.channel, dropout=losses, corrupt=corrupt, conversation=False)
+        return replace(method, channel=channel, mechanism=in_shares(method.mechanism, losses))
+
+    def obstacle(self, method: Method, sites: int, cohort: float) -> str:
+        size = max(int(cohort), self.min_cohort)
+        if size > sites:
+            return f"SecureSum needs at least {self.min_cohort} sites, got {sites}. Enrol more."
+        self.channel.parameters_for(size).graph(size)
+        return ""
+
+    def problem(self, plan: "FederationPlan") -> str:
+        return unneeded(plan)
+
+    def exposed(self, method: Method) -> str:
+        return server_draws(method)
+
+    def objections(self, plan: "FederationPlan", allow: "Allow") -> Iterator[str]:
+        return iter(())
+
+    def reveals(self, method: Method) -> Iterator[str]:
+        yield "The server learns the sum of the sites' messages in every round, who took part, and when; no message."
+        yield "Other sites learn the model, who takes part, and nothing about a single message."
+        if method.weighted:
+            yield "The server learns how many samples every site has."
+
+    def survival(self, cohort: int, least: int) -> Survival:
+        needed = max(self.channel.parameters_for(max(cohort, self.min_cohort)).min_survivors, least)
+        messages = 5 if self.channel.level == "active_server" else 4
+        return Survival(messages, max(cohort - needed, 0), int(self.channel.corrupt * cohort))
+
+    def at_server(self, sites: "EnrolledSites", noise: Noise, connect: Connect | None) -> "SecureSumServer":
+        return SecureSumServer(self.channel, sites)
+
+    def at_site(self, member: Member) -> "SecureSumSite":
+        return SecureSumSite(self.channel, member)
+
+
+def training_parameters(channel: SecureSum, least: int, like: Messages, now: Round) -> Parameters:
+    """Of the sum of messages of this form; it never has fewer of them than `least`, the plan's `least_cohort`."""
+    tolerated = None if like.surplus is None else like.surplus.tolerated
+    return _with_least(least, channel.parameters(like.rows.dim, now, tolerated))
+
+
+def evaluation_parameters(channel: SecureSum, least: int, cohort: int) -> Parameters:
+    """Of the sum of metrics: as for a message without noise, with room for all limbs."""
+    return _with_least(least, replace(channel.parameters_for(cohort, DIM), bits=32))
+
+
+def _with_least(least: int, found: Parameters) -> Parameters:
+    return replace(found, min_uploads=min(max(found.min_survivors, least), found.cohort))
+
+
+def session_of(plan: "FederationPlan", asked: SiteRequest, verb: str, parameters: Parameters) -> SecaggSession:
+    """The session of a request: random run bytes, round, the broadcast's bytes, and all else that parties agree on.
+
+    The configuration covers the verb, the plan with its directory, the method with its noise as this party computed it,
+    the attempt, the cohort and what is sent only once. A server that tells two sites different things gets pads that do
+    not cancel.
+    """
+    numbers = b"".join(map(pack_number, (asked.attempt, *asked.cohort)))
+    config = crypto.digest(
+        "federation", verb.encode(), plan.digest, repr(plan.method).encode(), numbers, asked.first_digest
+    )
+    return SecaggSession(
+        run=asked.run, round=asked.round, model=wire.digest_of(asked.frame), config=config, parameters=parameters
+    )
+
+
+@dataclass(frozen=True)
+class SecureSumServer:
+    """The server of `SecureSum`."""
+
+    channel: SecureSum
+    sites: "EnrolledSites"
+
+    def check(self) -> None:
+        """Sites suffice."""
+
+    def draw(self, state: State, now: ServerRound) -> list[int] | None:
+        return None
+
+    def gather(
+        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, talk: Conversation
+    ) -> RoundOutcome:
+        """The sum of the messages, of which the server sees none."""
+        plan, traffic = self.sites.plan, SiteBytes()
+        parameters = training_parameters(self.channel, plan.least_cohort, like, now)
+        outcome = self._aggregate(TRAIN, asked, parameters, traffic)
+        total = self.channel.message_format.numbers(outcome.result, like)
+        surplus = opened_surplus(like.surplus, outcome, now)
+        summed = sum_of_total(plan.method, state, total, len(outcome.clients), like, surplus)
+        phases, content = _phase_bytes(outcome), packed_size(parameters.dim, parameters.bits)
+        uploaded = content * len(outcome.transcript.up[Phase.UPLOAD])
+        protocol = sum(phases.values(), Traffic())
+        envelope = traffic.beyond(protocol.up, asked)
+        phases["upload"] = Traffic(phases["upload"].up - uploaded, phases["upload"].down)
+        phases["envelope"] = Traffic(envelope.up, envelope.down - protocol.down)
+        return RoundOutcome(summed, outcome.clients, overhead=phases, traffic=traffic)
+
+    def metrics(self, asked: SiteRequest, traffic: SiteBytes) -> tuple[HeldOut, int]:
+        parameters = evaluation_parameters(self.channel, self.sites.plan.least_cohort, len(asked.cohort))
+        outcome = self._aggregate(EVALUATE, asked, parameters, traffic)
+        return HeldOut.of_sum(outcome.result), len(outcome.clients)
+
+    def _aggregate(self, verb: str, asked: SiteRequest, parameters: Parameters, traffic: SiteBytes) -> SecaggOutcome:
+        """The conversation with the cohort, its first phase in one message with the broadcast."""
+        plan = self.sites.plan
+        known = {number: plan.directory.by_number[number] for number in asked.cohort}
+        server = converse(session_of(plan, asked, verb, parameters), asked.cohort, known, remove=remove_many_pads)
+        requests = next(server)
+        replies = self.sites.ask_round(verb, asked, requests, traffic)
+        while True:
+            try:
+                requests = server.send(replies.items())
+            except StopIteration as end:
+                outcome: SecaggOutcome = end.value
+                return outcome
+            replies = self.sites.ask_further(TALK, asked.session(verb), requests, traffic)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _phase_bytes(outcome: SecaggOutcome) -> dict[str, Traffic]:
+    """The bytes of secure aggregation by phase."""
+    up, down = outcome.transcript.up, outcome.transcript.down
+    return {phase.name.lower(): Traffic(up[phase].total(), down[phase].total()) for phase in [*down]}
+
+
+@dataclass(frozen=True)
+class SecureSumSite:
+    """A site of `SecureSum`."""
+
+    channel: SecureSum
+    member: Member
+
+    def opens(self, verb: str) -> bool:
+        return True
+
+    def check(self, asked: SiteRequest, like: Messages, now: Round) -> None:
+        parameters = self._training_parameters(like, now)
+        seed = bytes(crypto.KEY) if parameters.surplus else b""
+        answer(self._join(asked, TRAIN, parameters, seed), asked.talk)  # the reply goes nowhere
+
+    def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
+        parameters = self._training_parameters(found, now)
+        seed = found.surplus.seeds[0].value if found.surplus is not None and parameters.surplus else b""
+        joined = self._join(asked, TRAIN, parameters, seed)
+        return _step(set_vector(joined, self.channel.message_format.integers(found, 0)), asked.talk)
+
+    def check_evaluation(self, asked: SiteRequest) -> None:
+        answer(self._join_evaluation(asked), asked.talk)
+
+    def reply_metrics(self, asked: SiteRequest, vector: Vector) -> SiteReply:
+        return _step(set_vector(self._join_evaluation(asked), vector), asked.talk)
+
+    def further(self, state: bytes, request: bytes) -> SiteReply:
+        return _step(SecaggClientState.from_bytes(state), request)
+
+    def prepare(self, request: bytes) -> tuple[bytes, Mapping[str, str]]:
+        raise RefusedError("malformed", "The plan's channel asks for nothing before a round.")
+
+    def _training_parameters(self, like: Messages, now: Round) -> Parameters:
+        return training_parameters(self.channel, self.member.plan.least_cohort, like, now)
+
+    def _join_evaluation(self, asked: SiteRequest) -> SecaggClientState:
+        parameters = evaluation_parameters(self.channel, self.member.plan.least_cohort, len(asked.cohort))
+        return self._join(asked, EVALUATE, parameters, b"")
+
+    def _join(self, asked: SiteRequest, verb: str, parameters: Parameters, seed: bytes) -> SecaggClientState:
+        """Join secure aggregation, with fresh secrets; the vector follows."""
+        plan, least = self.member.plan, self.member.allow.least_cohort
+        policy = SecaggPolicy(
+            threat_model=THREAT_MODELS[self.channel.level],
+            min_corrupt=Fraction(1, 20),
+            min_cohort=max(least, SecaggPolicy().min_cohort),
+            min_survivors=max(least, SecaggPolicy().min_survivors),
+        )
+        return join_round(
+            session_of(plan, asked, verb, parameters),
+            self.member.number,
+            policy,
+            identity=self.member.identity,
+            directory={number: plan.directory.by_number[number] for number in asked.cohort},
+            noise_seed=seed,
+        )
+
+
+def _step(state: SecaggClientState, request: bytes) -> SiteReply:
+    after, reply = answer(state, request)
+    return SiteReply(reply, after.to_bytes())

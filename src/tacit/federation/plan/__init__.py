@@ -1,0 +1,1 @@
+"""What a federation trains: its plan, its sites, and whether a method can run between them."""

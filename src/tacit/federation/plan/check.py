@@ -1,0 +1,142 @@
+"""What a plan means, before anybody runs it: what is trained, who learns what, ε, bytes and losses, in plain words."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tacit.core import DenseRows, Round, State
+from tacit.core.keys import RunKeys
+from tacit.core.prices import Unit
+from tacit.core.server_half import broadcast, download_size, no_messages
+from tacit.core.state import Traffic
+from tacit.engine.simulation import draw
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.site.policy import cost_of, reveals, worth
+
+
+@dataclass(frozen=True)
+class PlanCheck:
+    """What a plan means.
+
+    Attributes:
+        plan: its digest.
+        method: its name.
+        rounds: how many.
+        sites: the enrolled sites.
+        model: the function that makes the model.
+        parameters: how many trainable parameters it has; None: its code was not run.
+        channel: the name of the channel.
+        losses: how many of the sites may be lost in a round, if all take part.
+        colluding: how many of them may collude with the server; None: the channel hides nothing from it.
+        messages: messages of the server to a site in a round.
+        up: bytes that a site sends in a round; None likewise.
+        down: bytes that it receives; None likewise.
+        epsilon: ε of a site that takes part in all rounds, against the server; infinite: nothing is proved.
+        delta: the δ of that ε.
+        unit: whose data ε is about.
+        reason: why nothing is proved; empty if something is.
+        trusts_server: whether the server must be trusted.
+        reveals: who learns what.
+        notes: what to consider.
+    """
+
+    plan: str
+    method: str
+    rounds: int
+    sites: tuple[str, ...]
+    model: str
+    parameters: int | None
+    channel: str
+    losses: int
+    colluding: int | None
+    messages: int
+    up: int | None
+    down: int | None
+    epsilon: float
+    delta: float
+    unit: Unit
+    reason: str
+    trusts_server: bool
+    reveals: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def check_plan(plan: FederationPlan) -> PlanCheck:
+    """What a plan means; raises `UserError` with a sentence if it cannot run.
+
+    Of a plan whose functions are not trusted (`FederationPlan.trusted`), everything that follows without running them.
+    """
+    plan.check_channel()
+    method, channel, _ = plan.method, plan.channel, plan.loss_record
+    survival = channel.survival(_cohort(plan), plan.least_cohort)
+    state = None if plan.refused_code else plan.run_plan().simulation.initial_state
+    cost = cost_of(plan, (), method.delta, plan.records)
+    traffic = None if state is None else _traffic(plan, state)
+    return PlanCheck(
+        plan=plan.digest.hex(),
+        method=plan.method_name,
+        rounds=method.rounds,
+        sites=plan.directory.names,
+        model=plan.model,
+        parameters=None if state is None else state.dim,
+        channel=channel.word,
+        losses=survival.losses,
+        colluding=survival.colluding,
+        messages=survival.messages,
+        up=None if traffic is None else traffic.up,
+        down=None if traffic is None else traffic.down,
+        epsilon=cost.epsilon,
+        delta=method.delta,
+        unit=cost.unit,
+        reason=cost.reason,
+        trusts_server=bool(channel.exposed(method)),
+        reveals=tuple(reveals(plan)),
+        notes=tuple(_notes(plan, survival.messages)),
+    )
+
+
+def _traffic(plan: FederationPlan, state: State) -> Traffic:
+    """The bytes of one site in a round of the whole cohort, by the channel's own count."""
+    method = plan.method
+    _, drawn = draw(method, plan.population, RunKeys.from_seed(plan.seed).at(0), 0)
+    now: Round = replace(drawn, cohort=max(_cohort(plan), 1))
+    sent = broadcast(method, state, now)
+    like = no_messages(method, sent, state, now)
+    tolerated = 0 if like.surplus is None else like.surplus.tolerated
+    one = replace(
+        like, clients=like.clients.new_zeros(1), rows=DenseRows(like.rows.dense().new_zeros(1, like.rows.dim))
+    )
+    if like.samples is not None:
+        one = replace(one, samples=like.samples.new_ones(1))
+    overhead = sum(method.channel.overhead(now, tolerated).values(), Traffic())
+    up = method.channel.message_format.sizes(one)[0] + overhead.up
+    return Traffic(up, download_size(method.channel, sent, now, first=False, tolerated=tolerated))
+
+
+def _cohort(plan: FederationPlan) -> int:
+    """The sites in a round, if all are present."""
+    return math.floor(plan.method.sampler.sampling(plan.population, 0).mean_cohort(plan.population))
+
+
+def _notes(plan: FederationPlan, messages: int) -> Iterator[str]:
+    if plan.refused_code:
+        yield (
+            f"Nothing of {' and '.join(plan.functions.values())} was run, because only the plan names it. To count "
+            "parameters and bytes and to try the public data, read that code, and if you trust it, add --trust."
+        )
+    yield from filter(None, (worth(plan),))
+    sampling = plan.method.sampler.sampling(plan.population, 0)
+    if sampling.kind == "poisson":
+        yield (
+            f"Cohorts vary in size. One of fewer than {plan.least_cohort} sites (least_cohort) ends without a sum and "
+            f'{plan.channel.too_few}. Use sampler = "Everyone()" where all sites can take part in every round.'
+        )
+    yield from plan.channel.notes
+    if sampling.rate < 1:
+        yield "The server knows who takes part in a round: against it, sampling does not amplify privacy."
+    patience, talks = plan.patience, messages - 1
+    yield (
+        f"A site that does not answer delays a round by {patience.train:g} s, or by {patience.talk:g} s in a later "
+        f"message; a round takes at most {patience.train + talks * patience.talk:g} s. After two failures in a row a "
+        "site is not asked any more."
+    )

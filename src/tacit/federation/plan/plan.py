@@ -1,0 +1,405 @@
+"""The plan of a federated run: what is trained, how, by whom, and how long parties wait. All sites see the same one.
+
+::
+
+    method = "fl-top-record-dp"
+    args = { rounds = 100, ratio = 0.02, epsilon = 3, delta = 1e-5 }
+    model = "acme.models:net"               # a function of an installed package that returns a module
+    sites = "directory.toml"                # the enrolled sites and their public keys
+    unit = "person"                         # where sites know which records are one person's; otherwise "record"
+    patience = { train = 3600, talk = 120 } # seconds
+
+A plan is known by the digest of its canonical form, which includes the public keys of all sites: whoever changes
+anything of it has another plan, which no site has accepted.
+
+A plan comes from somebody else. It names registered methods and installed functions, and none of those that are not
+Tacit's own is imported before the plan's reader has allowed it (`code`).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from msgspec import Meta, Struct
+from msgspec import field as member
+from torch import nn
+
+from tacit import core, methods
+from tacit.core import Loss, Method, Noise
+from tacit.core.prices import ClientUnits, Unit
+from tacit.core.record_text import parse, records_of
+from tacit.core.serialization import Source, convert, load_toml
+from tacit.data import Population, Samples, Task
+from tacit.data.task import TestOverlap
+from tacit.errors import DataError, PublicDataError, TacitError, UserError, expect
+from tacit.federation.channels.interface import Arrangement, FederatedChannel, arrangements, channel_of
+from tacit.federation.plan import entry_points
+from tacit.federation.plan.directory import Directory, read_directory
+from tacit.federation.plan.entry_points import NO_CODE, AllowedCode
+from tacit.protocols import crypto
+from tacit.runs.experiment import flat_args
+from tacit.runs.records import Plan, check_draws_persons, size_noise
+
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class Patience(Struct, frozen=True):
+    """How many seconds the server waits for a round's first answers (`train`), and for every other one (`talk`)."""
+
+    train: Seconds = 3600.0
+    talk: Seconds = 120.0
+
+
+class _Canonical(Struct, frozen=True, kw_only=True):
+    """All of a plan but its sites."""
+
+    method: str
+    model: str
+    args: Mapping[str, object] = member(default_factory=dict)
+    loss: str = "CrossEntropy()"
+    public: str = ""
+    seed: int = 0
+    evaluate_every: Annotated[int, Meta(ge=0)] = 10
+    least_cohort: Annotated[int, Meta(ge=1)] = 3
+    retries: Annotated[int, Meta(ge=0)] = 10
+    records: Annotated[int, Meta(ge=0)] = 0
+    unit: Literal["record", "person"] = "record"
+    patience: Patience = member(default_factory=Patience)
+
+
+class _Table(_Canonical, frozen=True, kw_only=True):
+    """A plan as it is written in TOML."""
+
+    sites: Path
+
+
+_STORED = Source(label="a stored plan", advice="Review the plan again.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederationPlan:
+    """What a federation trains.
+
+    Attributes:
+        method_name: the name of a registered method.
+        model: the function that makes the model, `package.module:function`.
+        directory: the enrolled sites.
+        args: the arguments of the method.
+        loss: what clients minimise, as Python writes it.
+        public: a function that returns public samples `(x, y)`, for methods that need them at the server; empty: none.
+        seed: decides what may be public, such as the first weights.
+        evaluate_every: sites evaluate the model on their held-out data every `n` rounds and after the last; 0: never.
+        least_cohort: the fewest sites with which a round ends and metrics are shown.
+        retries: how many attempts beside one for each round a run may take.
+        records: how many records, or persons, every site has at least, by which noise that sites add for them is
+            sized; 0: not said, which suffices where all draw batches at the same rate.
+        unit: what a method that protects records protects within a site: records, or persons with all of theirs.
+        patience: how long the server waits.
+        arrangement: what the plan's table for its channel says, such as of an enclave; None: it has none.
+        code: which code of others this party runs for the plan; not a part of what parties agree on.
+    """
+
+    method_name: str
+    model: str
+    directory: Directory
+    args: Mapping[str, object]
+    loss: str
+    public: str
+    seed: int
+    evaluate_every: int
+    least_cohort: int
+    retries: int
+    records: int
+    unit: Unit
+    patience: Patience
+    arrangement: Arrangement | None = None
+    code: AllowedCode = field(default=NO_CODE, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        methods.check_registered(self.method_name)
+        methods.check(self.method_name, self.args)
+        entry_points.check_name(self.model, "the model")
+        if self.public:
+            entry_points.check_name(self.public, "the public data")
+        expect(
+            self.least_cohort <= self.population,
+            f"least_cohort={self.least_cohort} of at most {self.population} sites",
+        )
+
+    def allowing(self, code: AllowedCode) -> "FederationPlan":
+        """The same plan, for a party that runs this code."""
+        return replace(self, code=code)
+
+    def trusted(self) -> "FederationPlan":
+        """The same plan, for a party that has read all code that it names and runs it."""
+        return self.allowing(AllowedCode(dict.fromkeys(self.functions.values(), ""), (self.method_name,)))
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """The functions of installed packages that the plan names, by what they are."""
+        return {"the model": self.model, **({"the public data": self.public} if self.public else {})}
+
+    @property
+    def refused_code(self) -> tuple[str, ...]:
+        """What the plan names and this party does not run, a sentence each. Imports nothing."""
+        found = (self.code.function_problem(name, what) for what, name in self.functions.items())
+        return tuple(filter(None, (self.code.method_problem(self.method_name), *found)))
+
+    @property
+    def has_readable_method(self) -> bool:
+        """Whether this party may make the plan's method, to say what it does."""
+        return not self.code.method_problem(self.method_name)
+
+    def check_trusted(self, named_in: Path) -> None:
+        """Raise `UserError`, with the option that allows it, if this party does not run all code of the plan."""
+        if self.refused_code:
+            ours = methods.is_ours(self.method_name)
+            names = [*self.functions.values(), *([] if ours else [f"the method {self.method_name}"])]
+            raise UserError(
+                f"{named_in} names code, which would be imported and called: {', '.join(names)}. Nothing was run. Read "
+                "that code, and if you trust it, add --trust."
+            )
+
+    @property
+    def population(self) -> int:
+        """How many sites are enrolled."""
+        return len(self.directory.names)
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """The plan as canonical JSON: equal plans have equal bytes, on every machine.
+
+        The unit is left out if it is the record, as in plans of earlier versions, which have the same digest.
+        """
+        content = {
+            "format": 1,
+            "method": self.method_name,
+            "args": dict(self.args),
+            "model": self.model,
+            "sites": {name: key.hex() for name, key in self.directory.identities.items()},
+            "loss": self.loss,
+            "public": self.public,
+            "seed": self.seed,
+            "evaluate_every": self.evaluate_every,
+            "least_cohort": self.least_cohort,
+            "retries": self.retries,
+            "records": self.records,
+            "patience": {"train": float(self.patience.train), "talk": float(self.patience.talk)},
+            **({} if self.unit is Unit.RECORD else {"unit": self.unit.value}),
+        }
+        if self.arrangement is not None:
+            content[self.arrangement.name] = self.arrangement.canonical()
+        return _canonical(content)
+
+    @classmethod
+    def from_canonical(cls, content: Mapping[str, Any]) -> "FederationPlan":
+        """The plan of which this is the canonical form, as plain values."""
+        tables = arrangements(content)
+        own = {key: content[key] for key in content if key not in ("format", "sites", *tables)}
+        identities = {name: bytes.fromhex(key) for name, key in content["sites"].items()}
+        arranged = [kind.from_canonical(content[key]) for key, kind in tables.items()]
+        return cls(
+            directory=Directory(identities),
+            arrangement=_only(arranged),
+            **_arguments(convert(own, _Canonical, _STORED)),
+        )
+
+    @classmethod
+    def with_digest(cls, digest: bytes, content: Mapping[str, Any]) -> "FederationPlan | None":
+        """The plan with this digest, if these plain values are its canonical form; other ones are not interpreted."""
+        try:
+            same = _digest(_canonical(content)) == digest
+        except ValueError:  # an infinite number, which no plan has
+            same = False
+        return cls.from_canonical(content) if same else None
+
+    @cached_property
+    def digest(self) -> bytes:
+        """32 bytes by which all parties know the plan."""
+        return _digest(self.canonical)
+
+    @cached_property
+    def method(self) -> Method:
+        """The method as sites run it, with its noise; refused with a sentence if it cannot run between them."""
+        self.code.check_method(self.method_name)
+        made = federated(
+            methods.make(self.method_name, self.args), self.population, self.least_cohort, self.arrangement
+        )
+        if self.unit is Unit.PERSON:
+            _check_person_unit(made)
+        if made.protects_records and made.record_bound is None and not self.records:
+            raise UserError(
+                f"{made.name} draws batches at a rate that depends on the number of a site's {self.unit}s. "
+                "Give the plan the fewest that any site has, records = …"
+            )
+        return size_noise(made, self.population, ClientUnits((max(self.records, 1),) * self.population, self.unit))
+
+    @cached_property
+    def channel(self) -> FederatedChannel:
+        """What the method's channel does between sites."""
+        return channel_of(self.method)
+
+    def check_channel(self) -> None:
+        """Raise `UserError` unless the plan arranges what its channel needs beside the method, and nothing else."""
+        problem = self.channel.problem(self)
+        if problem:
+            raise UserError(problem)
+
+    @property
+    def max_answers(self) -> int:
+        """How many times a site trains under this plan, repeated attempts included."""
+        return self.method.rounds + self.retries
+
+    @property
+    def max_evaluations(self) -> int:
+        """How many times a site evaluates a model under this plan."""
+        return -(-self.method.rounds // self.evaluate_every) + self.retries if self.evaluate_every else 0
+
+    @cached_property
+    def loss_record(self) -> Loss:
+        losses = {name: record for name, record in records_of(core).items() if hasattr(record, "per_sample")}
+        loss: Loss = parse(self.loss, losses, "a loss")  # type: ignore[assignment]  # as far as its interface shows
+        if type(loss) not in losses.values():
+            raise UserError(f"Expected a loss such as CrossEntropy(), got {self.loss}.")
+        return loss
+
+    def task_of(self, clients: Population, public: Samples | None = None) -> Task:
+        """The task of one party: the model and the loss, with the data that this party has."""
+        make = self.code.load(self.model, "the model")
+        overlap: TestOverlap = "intended" if self.evaluate_every else "coincidental"  # sites evaluate on what they own
+        return Task(
+            model=make, clients=clients, public=public, loss=self.loss_record, name=self.model, test_overlap=overlap
+        )
+
+    def misfits(self, samples: Samples, whose: str) -> Iterator[str]:
+        """Why the model cannot be trained on these samples, a sentence; nothing if it can."""
+        x, y = samples
+        if not len(y):
+            yield f"Expected samples in {whose}, got none."
+            return
+        some = torch.tensor([0, int(y.argmax())] if y.ndim == 1 else [0])  # the largest class number is among them
+        made = self.code.call(self.model, "the model")
+        if not isinstance(made, nn.Module):
+            yield f"Expected {self.model} to return a torch.nn.Module, got {type(made).__name__}."
+            return
+        try:
+            with torch.no_grad():
+                made.eval()
+                self.loss_record.per_sample(made(x[some]), y[some])
+        except Exception as error:  # whatever a model does with data of another shape
+            yield (
+                f"The model {self.model} does not fit {whose}, whose inputs have the shape {tuple(x.shape[1:])}: "
+                f"{str(error).splitlines()[0]}. Use the columns and classes that the plan's model expects."
+            )
+
+    def run_plan(self, noise: Noise = "secret") -> Plan:
+        """What the server runs: a model, the number of sites, and no data but public ones."""
+        public = None if not self.public else self._public_samples()
+        problems = [] if public is None else [*self.misfits(public, f"the public data {self.public}")]
+        if problems:
+            raise DataError(problems[0])
+        made = Plan(
+            method=self.method,
+            task=self.task_of(Population.elsewhere(self.population, public, self.records, self.unit), public),
+            seed=self.seed,
+            evaluate_every=max(self.evaluate_every, 1),
+            args=self.args,
+            noise=noise,
+        )
+        try:
+            _ = made.simulation.initial_state
+        except PublicDataError:
+            raise DataError(
+                f"{self.method_name} needs public samples at the server, and the plan has none. Add "
+                'public = "package.module:function", which returns (x, y), or use a method that needs none.'
+            ) from None
+        return made
+
+    def _public_samples(self) -> Samples:
+        return check_samples(self.code.call(self.public, "the public data"), f"the public data {self.public}")
+
+
+def read_plan(path: Path, *, configured: bool = True, trusted: bool = False) -> FederationPlan:
+    """The plan in a file; unknown keys, wrong types and names that do not exist are errors that say what to write.
+
+    Args:
+        path: the file.
+        configured: whether what it arranges, such as an enclave, is configured already.
+        trusted: whether the code that it names may be run; reading it runs none.
+    """
+    content, folder = load_toml(path), path.parent
+    tables = arrangements(content)
+    own = {key: value for key, value in content.items() if key not in tables}
+    arranged = [kind.read(content[key], path, configured=configured) for key, kind in tables.items()]
+    table = convert(own, _Table, Source(label=str(path)))
+    plan = FederationPlan(
+        directory=read_directory(folder / table.sites), arrangement=_only(arranged), **_arguments(table)
+    )
+    return plan.trusted() if trusted else plan
+
+
+def _only(arranged: Sequence[Arrangement]) -> Arrangement | None:
+    if len(arranged) > 1:
+        names = " and ".join(f"[{each.name}]" for each in arranged)
+        raise UserError(f"Expected a table of at most one channel, got {names}. Keep that of the method's channel.")
+    return arranged[0] if arranged else None
+
+
+def federated(method: Method, sites: int, least: int = 1, arranged: Arrangement | None = None) -> Method:
+    """The method as so many sites run it; raises `UserError` with a sentence if it cannot run between them.
+
+    Example:
+        >>> adapted = federated(methods.make("fl-std-dp", {"cohort": 8}), sites=8)
+        >>> adapted.mechanism.at_once, adapted.channel.dropout, adapted.mechanism.dropouts
+        (False, 0.25, 0.25)
+    """
+    adapted = channel_of(method).adapted(method, sites, least, arranged)
+    if adapted.patience is not None:
+        raise UserError(
+            f"{method.name} stops early by the loss on held-out data of the server, which has none in a federation. "
+            "Leave patience out."
+        )
+    try:
+        cohort = adapted.sampler.sampling(sites, 0).mean_cohort(sites)
+        problem = channel_of(adapted).obstacle(adapted, sites, cohort)
+    except TacitError as error:
+        raise UserError(f"{method.name} does not fit {sites} sites. {error}") from error
+    if problem:
+        raise UserError(problem)
+    return adapted
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _digest(canonical: bytes) -> bytes:
+    return crypto.digest("federation plan", canonical)
+
+
+def _arguments(table: _Canonical) -> dict[str, Any]:
+    names = ("model", "loss", "public", "seed", "evaluate_every", "least_cohort", "retries", "records", "patience")
+    found = {name: getattr(table, name) for name in names}
+    return {**found, "unit": Unit(table.unit), "method_name": table.method, "args": flat_args(table.args)}
+
+
+def _check_person_unit(method: Method) -> None:
+    """Raise `UserError` unless the method protects the persons of a site."""
+    if not method.protects_records:
+        raise UserError(
+            f'Expected a method that protects records for unit = "person", got {method.name}, which protects whole '
+            "sites or nothing. Use dp-sgd, dp-fedsgd or fl-top-record-dp, or leave unit out."
+        )
+    check_draws_persons(method)
+
+
+def check_samples(found: object, what: str) -> Samples:
+    """The samples, if this is a pair of tensors."""
+    match found:
+        case (torch.Tensor() as x, torch.Tensor() as y):
+            return x, y
+    raise DataError(f"Expected {what} to return a pair of tensors (x, y), got {type(found).__name__}.")

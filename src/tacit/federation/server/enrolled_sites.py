@@ -1,0 +1,190 @@
+"""The enrolled sites as the server knows them: who takes part, who failed and why, and how they are asked.
+
+Whatever happens to one of them, the others go on: who is absent, late, silent, malformed or refuses has failed, by
+name. Two failures in a row strike a site out until it connects again.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from tacit.errors import ProtocolError
+from tacit.federation import messages as wire
+from tacit.federation.journal import AuditLog
+from tacit.federation.messages import EVALUATE, HELLO, TRAIN, Answer, Refusal, SiteRequest
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.server.round_reports import SiteBytes
+from tacit.federation.transport.endpoints import Failure, Transport
+
+STRIKES = 2  # failures in a row after which a site is not asked any more
+
+
+class EnrolledSites:
+    """The sites of a plan.
+
+    Args:
+        plan: what is trained.
+        transport: the way to the sites.
+        run: random bytes of this start of the server.
+        journal: where to record what is sent, received and refused; None: nowhere.
+
+    Attributes:
+        problems: why each site that did not deliver last time did not, by name.
+        struck: sites that are not asked any more.
+        silent: the numbers of those that send no metrics.
+    """
+
+    def __init__(self, plan: FederationPlan, transport: Transport, run: bytes, journal: AuditLog | None) -> None:
+        self.plan, self.transport, self.run, self.journal = plan, transport, run, journal
+        self.problems: dict[str, str] = {}
+        self.struck: set[str] = set()
+        self.silent: set[int] = set()
+        self._failures: Counter[str] = Counter()  # in a row
+        self._failed: set[str] = set()  # in this round
+        self._welcome: set[str] = set()
+        self._declined: set[str] = set()  # they do not take part in this plan
+        self._received: set[int] = set()  # they have what is sent only once
+
+    # Who takes part
+
+    def present(self) -> tuple[str, ...]:
+        """The enrolled sites that are connected, take part in this plan, and are not struck out."""
+        connected = {name for name in self.transport.sites() if name in self.plan.directory.identities}
+        for gone in [name for name in (*self._welcome, *self._declined, *self.struck) if name not in connected]:
+            self.readmit(gone)
+        self._greet(sorted(connected - self._welcome - self._declined - self.struck))
+        return tuple(name for name in self.plan.directory.names if name in self._welcome and name not in self.struck)
+
+    def present_of(self, cohort: Sequence[int]) -> list[int]:
+        """The sites of a cohort that are connected and take part."""
+        present = {self.plan.directory.number(name) for name in self.present()}
+        return [number for number in cohort if number in present]
+
+    def readmit(self, name: str) -> None:
+        """Ask a site again, which has left or registers anew; its failures are forgotten."""
+        self._welcome.discard(name)
+        self._declined.discard(name)
+        self.struck.discard(name)
+        self._failures.pop(name, None)
+
+    def _greet(self, names: Sequence[str]) -> None:
+        """Ask sites that have connected whether they take part in this plan."""
+        if not names:
+            return
+        hello = wire.Hello(self.plan.digest, self.run)
+        replies = self.transport.ask(HELLO, dict.fromkeys(names, wire.pack(hello)), self.plan.patience.talk)
+        for name in names:
+            reply = self._read(HELLO, hello.session, name, replies.get(name, Failure("absent")))
+            if isinstance(reply, Answer):
+                self._welcome.add(name)
+                self.log("joined", site=name)
+                self.problems.pop(name, None)
+            elif isinstance(reply, Refusal):
+                self._declined.add(name)
+
+    def ask_refusing(self) -> None:
+        """Ask those again who refused: one of them may have accepted the plan since."""
+        self._declined.clear()
+
+    # Asking
+
+    def ask_round(
+        self, verb: str, asked: SiteRequest, talks: Mapping[int, bytes], traffic: SiteBytes
+    ) -> dict[int, bytes]:
+        """The first message of a round or an evaluation; what is sent only once goes to those who do not have it."""
+
+        def packed(number: int) -> bytes:
+            first = b"" if number in self._received else asked.first
+            return wire.pack(wire.addressed(asked, first, talks[number]))
+
+        requests = {number: packed(number) for number in talks}
+        traffic.sent_once.update({n: len(asked.first) for n in talks if n not in self._received})
+        self.log("asked", verb=verb, round=asked.round + 1, attempt=asked.attempt, sites=self.names([*talks]))
+        found = self._ask(verb, asked.session(verb), requests, self.plan.patience.train, traffic)
+        if verb == TRAIN:
+            self._received = (self._received - set(talks)) | (set(found) if asked.first else set())
+        return found
+
+    def ask_further(
+        self, verb: str, session: bytes, requests: Mapping[int, bytes], traffic: SiteBytes
+    ) -> dict[int, bytes]:
+        """A further request of a channel's protocol, in a conversation or before a round."""
+        packed = {
+            number: wire.pack(wire.Talk(self.plan.digest, session, request)) for number, request in requests.items()
+        }
+        return self._ask(verb, session, packed, self.plan.patience.talk, traffic)
+
+    def _ask(
+        self, verb: str, session: bytes, requests: Mapping[int, bytes], patience: float, traffic: SiteBytes
+    ) -> dict[int, bytes]:
+        """The valid answers of these sites; all others have failed."""
+        names = self.plan.directory.names
+        replies = self.transport.ask(verb, {names[number]: data for number, data in requests.items()}, patience)
+        found: dict[int, bytes] = {}
+        for number, request in requests.items():
+            traffic.down[number] += len(request)
+            reply = replies.get(names[number], Failure("absent"))
+            traffic.up[number] += 0 if isinstance(reply, Failure) else len(reply)
+            answer = self._read(verb, session, names[number], reply)
+            if isinstance(answer, Answer):
+                found[number] = answer.body
+                continue
+            self._failed.add(names[number])
+            if verb == EVALUATE and isinstance(answer, Refusal):
+                self.silent.add(number)
+        return found
+
+    def _read(self, verb: str, session: bytes, name: str, reply: bytes | Failure) -> Answer | Refusal | None:
+        """A site's reply, if it is its own and of this conversation; otherwise why it failed is noted."""
+        if isinstance(reply, Failure):
+            self._note(name, f"{reply.reason}{f': {reply.text}' if reply.text else ''}")
+            return None
+        try:
+            found = wire.read_reply(reply, verb, session, self.plan.directory.number(name), self._identities)
+        except ProtocolError as error:
+            self._note(name, f"malformed: {error}")
+            return None
+        if isinstance(found, Refusal):
+            self._note(name, f"refused ({found.code}): {found.text}")
+        return found
+
+    @property
+    def _identities(self) -> dict[int, bytes]:
+        return self.plan.directory.by_number
+
+    def fail(self, number: int, why: str) -> None:
+        """Note that what a site sent is not usable."""
+        name = self.plan.directory.names[number]
+        self._note(name, f"malformed: {why}")
+        self._failed.add(name)
+
+    def _note(self, name: str, why: str) -> None:
+        self.problems[name] = why
+        self.log("failed", site=name, reason=why[:500])
+
+    @contextmanager
+    def counting_failures(self, cohort: Sequence[int]) -> Iterator[None]:
+        """Count for every site of the cohort whether it failed in this round, also if the round fails."""
+        self._failed.clear()
+        try:
+            yield
+        finally:
+            for name in self.names(cohort):
+                self._failures[name] = self._failures[name] + 1 if name in self._failed else 0
+                if self._failures[name] >= STRIKES:
+                    self.struck.add(name)
+                    self.log("struck out", site=name)
+
+    def explanation(self) -> str:
+        """Why sites are missing, by name; empty if nothing is known."""
+        known = "; ".join(f"{name}: {why}" for name, why in sorted(self.problems.items()))
+        return f"{known}. " if known else ""
+
+    def names(self, numbers: Sequence[int]) -> list[str]:
+        """The names of sites by their numbers."""
+        return [self.plan.directory.names[number] for number in numbers]
+
+    def log(self, event: str, **content: object) -> None:
+        """Record an event, where there is a journal."""
+        if self.journal is not None:
+            self.journal.append(event, **content)

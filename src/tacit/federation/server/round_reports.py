@@ -1,0 +1,77 @@
+"""What a round between sites brought, and its report: the sum, whose it is, and every byte that it took."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from tacit.core import Report, State, Sum
+from tacit.core.state import Traffic
+from tacit.federation.messages import SiteRequest
+
+
+@dataclass
+class SiteBytes:
+    """What was sent to sites and received from them, by their numbers."""
+
+    up: Counter[int] = field(default_factory=Counter)
+    down: Counter[int] = field(default_factory=Counter)
+    sent_once: Counter[int] = field(default_factory=Counter)
+
+    def beyond(self, content: int, asked: SiteRequest, sites: int | None = None) -> Traffic:
+        """The bytes beyond this content of replies, and beyond the broadcast to all of the cohort, or so many sites."""
+        broadcasts = len(asked.frame) * (len(asked.cohort) if sites is None else sites) + self.sent_once.total()
+        return Traffic(self.up.total() - content, self.down.total() - broadcasts)
+
+
+@dataclass(frozen=True, eq=False)
+class RoundOutcome:
+    """What a round brought.
+
+    Attributes:
+        total: the sum.
+        clients: whose messages are in it.
+        diagnostics: norm, variance and scale of the messages, where the server sees them.
+        overhead: bytes that are neither messages nor broadcasts, by phase.
+        traffic: all bytes, by site.
+        memory: of the mechanism, as a further party changed it that also added the noise; None: the server adds it.
+    """
+
+    total: Sum
+    clients: tuple[int, ...] = ()
+    diagnostics: tuple[float | None, float | None, float | None] = (None, None, None)
+    overhead: Mapping[str, Traffic] = field(default_factory=dict)
+    traffic: SiteBytes = field(default_factory=SiteBytes)
+    memory: Mapping[str, Tensor] | None = None
+
+
+def report_of(after: State, cohort: Sequence[int], found: RoundOutcome) -> Report:
+    """The report of a round, without metrics and time."""
+    norm, variance, scale = found.diagnostics
+    return Report(
+        round=after.round,
+        clients=tuple(cohort),
+        rejected=tuple(number for number in cohort if number not in found.clients),
+        up=tuple(found.traffic.up[number] for number in cohort),
+        down=tuple(found.traffic.down[number] for number in cohort),
+        norm=norm,
+        variance=variance,
+        scale=scale,
+        metrics={},
+        seconds=0.0,
+        overhead=found.overhead,
+        grid_step=found.total.grid_step,
+    )
+
+
+def with_metrics(report: Report, found: Mapping[str, float], traffic: SiteBytes) -> Report:
+    """The report with metrics, and with the bytes that they took."""
+    extra = Traffic(traffic.up.total(), traffic.down.total())
+    return replace(
+        report,
+        metrics=dict(found),
+        up=tuple(size + traffic.up[number] for number, size in zip(report.clients, report.up, strict=True)),
+        down=tuple(size + traffic.down[number] for number, size in zip(report.clients, report.down, strict=True)),
+        overhead={**report.overhead, "evaluate": extra},
+    )

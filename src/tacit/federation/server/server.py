@@ -1,0 +1,243 @@
+"""The server of a federation: rounds as the engine's, with a transport between the halves.
+
+`FederationServer` is a `RoundSource`: charging, checkpoints, reports and budget stops are those of `tacit.runs`. In a
+round it asks the sites of the cohort that are connected (`EnrolledSites`); who fails is a dropout, by name. It ends
+with those who delivered, if they are as many as plan and channel require, or without a sum; then the next attempt is
+charged anew, at server and sites.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+from tacit.core import KeySource, Method, Noise, Report, Round, RunKeys, State
+from tacit.core.interfaces import Conversation
+from tacit.core.keys import Key, Ratchet, SecretKeys
+from tacit.core.server_half import (
+    aggregate_messages,
+    apply_release,
+    broadcast,
+    finish_round,
+    no_messages,
+    pack_broadcast,
+)
+from tacit.core.state import Broadcast
+from tacit.engine.simulation import draw
+from tacit.engine.worker import single_thread
+from tacit.errors import TooFewClientsError
+from tacit.federation import messages as wire
+from tacit.federation.channels.interface import Connect
+from tacit.federation.journal import AuditLog
+from tacit.federation.messages import SiteRequest
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.server.enrolled_sites import EnrolledSites
+from tacit.federation.server.round_reports import (
+    RoundOutcome,
+    SiteBytes,
+    report_of,
+    with_metrics,
+)
+from tacit.federation.transport.endpoints import Transport
+from tacit.protocols.kit import RUN
+from tacit.runs.records import Plan
+from tacit.wire import frames
+from tacit.wire.frames import FrameKind
+
+POLL = 0.2  # seconds between two looks at who is connected
+
+
+@dataclass(frozen=True)
+class AttemptKeys:
+    """Keys that derive from a seed, for tests: those of a simulation at the first attempt."""
+
+    seed: int
+    attempt: int = 0
+
+    def keys(self, index: int) -> RunKeys:
+        return RunKeys.from_seed(self.seed).at(index, self.attempt)
+
+
+class FederationServer:
+    """The server's side of a plan, over any transport: the source of its rounds.
+
+    Args:
+        plan: what is trained.
+        transport: the way to the sites.
+        journal: where to record what is sent, received and refused; None: nowhere.
+        noise: `secret`, or `seeded` in tests, where sites have seeded secrets too.
+        sleep: how to wait for sites to connect.
+        connect: makes a connection to a further party that the channel needs; None: as the plan says.
+
+    Attributes:
+        run: random bytes of this start of the server, to which all sessions are bound.
+        sites: those of the plan, as this server knows them.
+    """
+
+    checkpoints_every_round: ClassVar[bool] = True  # repeating a round costs sites another charge
+
+    def __init__(
+        self,
+        plan: FederationPlan,
+        transport: Transport,
+        journal: AuditLog | None = None,
+        noise: Noise = "secret",
+        sleep: Callable[[float], None] = time.sleep,
+        connect: Connect | None = None,
+    ) -> None:
+        self.plan, self._noise, self._sleep = plan, noise, sleep
+        self.run = secrets.token_bytes(RUN)
+        self.sites = EnrolledSites(plan, transport, self.run, journal)
+        self._attempt, self._retries = 1, 0
+        plan.check_channel()
+        self._channel = plan.channel.at_server(self.sites, noise, connect)
+        self.sites.log("started", plan=plan.digest.hex(), method=plan.method_name, run=self.run.hex())
+
+    @property
+    def method(self) -> Method:
+        return self.plan.method
+
+    @cached_property
+    def run_plan(self) -> Plan:
+        """What `tacit.runs` runs, with this server as the source of its rounds."""
+        return self.plan.run_plan(self._noise)
+
+    # The source of rounds
+
+    def keys(self, ratchet: Ratchet | None) -> KeySource:
+        """Fresh keys: a round that is repeated after a crash is another attempt, with other noise and a new charge."""
+        return self._new_keys()
+
+    def ready(self) -> None:
+        """Wait until enough sites are connected; raises `TooFewClientsError` if they are not in time."""
+        self._channel.check()
+        waited = 0.0
+        self.sites.ask_refusing()
+        while True:
+            began = time.monotonic()
+            present = self.sites.present()
+            if len(present) >= self.least:
+                return
+            waited += time.monotonic() - began  # a silent site takes its time
+            if waited >= self.plan.patience.talk:
+                raise TooFewClientsError(
+                    f"Expected at least {self.least} of {self.plan.population} sites, got {len(present)}. "
+                    f"{self.sites.explanation()}Start those that are absent, let those that refused review the plan, "
+                    "and resume the run."
+                )
+            self._sleep(POLL)
+            waited += POLL
+
+    def rounds(self, state: State, last: int, keys: KeySource) -> Generator[tuple[State, Report]]:
+        layout = self.run_plan.simulation.layout
+        state = replace(state, layers=layout.sizes, shapes=layout.shapes)
+        with self._conversation() as conversation, closing(self._channel):
+            while state.round < last:
+                began = time.perf_counter()
+                state, report = self._round(state, keys, conversation)
+                self._attempt = 1
+                if self._evaluates(state.round, last):
+                    report = self._evaluate(state, report)
+                yield state, replace(report, seconds=time.perf_counter() - began)
+
+    def retry(self) -> KeySource | None:
+        """Another attempt, as long as the plan allows one."""
+        if self._retries >= self.plan.retries:
+            return None
+        self._retries += 1
+        self._attempt += 1
+        return self._new_keys()
+
+    def _new_keys(self) -> KeySource:
+        if self._noise == "seeded":
+            return AttemptKeys(self.plan.seed, self._retries)
+        return SecretKeys(self.plan.seed)
+
+    def _conversation(self) -> AbstractContextManager[Conversation]:
+        return self.method.channel.open(self.method, self.plan.population)
+
+    # Who takes part
+
+    @property
+    def least(self) -> int:
+        """The fewest sites with which a round can begin."""
+        return max(self.plan.least_cohort, self.plan.channel.min_cohort)
+
+    # A round
+
+    def _round(self, state: State, keys: KeySource, conversation: Conversation) -> tuple[State, Report]:
+        method = self.method
+        sampled, now = draw(method, self.plan.population, keys.keys(state.round), state.round)
+        drawn = self._channel.draw(state, now)
+        cohort = self._cohort(sampled.tolist()) if drawn is None else drawn
+        now = replace(now, cohort=len(cohort))
+        sent = broadcast(method, state, now)
+        like = no_messages(method, sent, state, now)
+        found = RoundOutcome(aggregate_messages(method, conversation, state, like, now))
+        if cohort:
+            asked = self._request(state, now, sent, cohort)
+            with self.sites.counting_failures(cohort):
+                found = self._channel.gather(state, now, asked, like, conversation)
+        with single_thread():
+            if found.memory is None:
+                after = finish_round(method, conversation, state, found.total, now)
+            else:  # clipping, noise and the mechanism's next memory are a further party's
+                updated = replace(state, memory={**state.memory, **found.memory})
+                after = apply_release(method, updated, found.total, now)
+        self.sites.log("closed", round=after.round, attempt=self._attempt, delivered=self.sites.names(found.clients))
+        return after, report_of(after, cohort, found)
+
+    def _cohort(self, sampled: list[int]) -> list[int]:
+        """The sampled sites that are connected; raises if they are too few, nobody if too few were sampled."""
+        if len(sampled) < self.method.channel.min_cohort:  # ends like a round without clients, as in a simulation
+            return []
+        cohort = self.sites.present_of(sampled)
+        if len(cohort) < min(self.least, len(sampled)):
+            raise TooFewClientsError(
+                f"Expected at least {self.least} sites in a round, got {len(cohort)}. {self.sites.explanation()}"
+            )
+        return cohort
+
+    def _request(self, state: State, now: Round, sent: Broadcast, cohort: Sequence[int]) -> SiteRequest:
+        """The request of a round, without what is sent only once."""
+        return SiteRequest(
+            plan=self.plan.digest,
+            run=self.run,
+            round=state.round,
+            attempt=self._attempt,
+            cohort=tuple(cohort),
+            frame=pack_broadcast(self.method, sent, now, first=False),
+            first=(first := frames.pack(FrameKind.VIEW, 0, sent.first_parts) if sent.first_parts else b""),
+            first_digest=wire.digest_of(first) if first else b"",
+        )
+
+    # Evaluation
+
+    def _evaluates(self, done: int, last: int) -> bool:
+        every = self.plan.evaluate_every
+        return bool(every) and (done % every == 0 or done == last)
+
+    def _evaluate(self, state: State, report: Report) -> Report:
+        """The report with metrics on the held-out data of the sites that send them; none if these are too few."""
+        delivered = [number for number in report.clients if number not in report.rejected]
+        cohort = [number for number in self.sites.present_of(delivered) if number not in self.sites.silent]
+        if len(cohort) < self.least:
+            return report
+        now, traffic = self._evaluation_round(state, len(cohort)), SiteBytes()
+        asked = self._request(state, now, broadcast(self.method, state, now), cohort)
+        try:
+            total, count = self._channel.metrics(asked, traffic)
+        except TooFewClientsError as error:
+            self.sites.log("no metrics", round=state.round, reason=str(error)[:500])
+            return with_metrics(report, {}, traffic)
+        return with_metrics(report, total.metrics if count >= self.least else {}, traffic)
+
+    def _evaluation_round(self, state: State, cohort: int) -> Round:
+        """The round after this state, as the broadcast that is evaluated belongs to it."""
+        population = self.plan.population
+        expected = self.method.sampler.sampling(population, state.round).mean_cohort(population)
+        shared = Key.from_seed(self.plan.seed, "shared").child("round", state.round)
+        return Round(state.round, population, expected, cohort, shared)

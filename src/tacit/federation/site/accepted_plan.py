@@ -1,0 +1,164 @@
+"""What a site holds of a plan that it has accepted: the client's half, data and model, and what is on its disk.
+
+What must survive a crash is written before anything is answered: the attempts that the site has begun, what the client
+keeps from round to round, and the state of the conversation that it is in.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from msgspec import Struct
+from torch import Tensor, nn
+
+from tacit.core import ClientKeys, ClientMemory, Key, files
+from tacit.core.client_half import ClientHalf
+from tacit.core.keys import RunKeys
+from tacit.core.losses import best_outputs
+from tacit.core.serialization import HexBytes, Source, read_json
+from tacit.data import Samples
+from tacit.engine.layout import Layout, initial_weights, make_model
+from tacit.engine.waves import AutoLearner, StackedClients
+from tacit.engine.worker import single_thread
+from tacit.federation.channels.interface import Member
+from tacit.federation.messages import RefusedError, SiteRequest
+from tacit.federation.metrics import HeldOut
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.site.data import SiteData
+from tacit.federation.site.files import SiteFiles
+from tacit.wire import frames
+
+EVALUATED_AT_ONCE = 256
+Secrets = Callable[[], ClientKeys]  # the keys of one attempt
+
+
+def fresh_secrets() -> ClientKeys:
+    """New keys of this client from the operating system."""
+    return ClientKeys(Key.from_entropy(), single=True)
+
+
+def seeded_secrets(seed: int, client: int) -> Secrets:
+    """Keys that derive from a seed, as a simulation's: for tests only, since whoever knows it can subtract noise."""
+    return lambda: RunKeys.from_seed(seed).clients.site(client)
+
+
+class _StoredProgress(Struct, frozen=True):
+    """A site's progress in JSON."""
+
+    answers: dict[str, int]
+    begun: dict[str, tuple[int, int]]
+    first: HexBytes
+
+
+@dataclass(frozen=True)
+class SiteProgress:
+    """What a site has answered under a plan.
+
+    Attributes:
+        answers: how many times it trained and evaluated.
+        begun: of every run of the server, by verb, the last round and attempt that it began.
+        first: the digest of what is sent only once, once it was received.
+    """
+
+    answers: dict[str, int] = field(default_factory=dict)
+    begun: dict[str, tuple[int, int]] = field(default_factory=dict)
+    first: bytes = b""
+
+    def begin(self, verb: str, asked: SiteRequest, limit: int) -> "SiteProgress":
+        """With one more attempt, which must be later than all others of its run; at most `limit` of them."""
+        count, run = self.answers.get(verb, 0), f"{verb} {asked.run.hex()}"
+        if (asked.round, asked.attempt) <= self.begun.get(run, (-1, 0)):
+            raise RefusedError("replay", f"Round {asked.round + 1}, attempt {asked.attempt}, was begun before.")
+        if count >= limit:
+            raise RefusedError("policy", f"This site has answered {count} times under this plan, and does no more.")
+        begun = {**self.begun, run: (asked.round, asked.attempt)}
+        return replace(self, answers={**self.answers, verb: count + 1}, begun=begun)
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"answers": self.answers, "begun": self.begun, "first": self.first.hex()}).encode()
+
+    @classmethod
+    def read(cls, path: Path) -> "SiteProgress":
+        if not path.exists():
+            return cls()
+        advice = "Restore it: it says which rounds this site has begun, which are not begun again."
+        found = read_json(files.read(path), _StoredProgress, Source(label=str(path), advice=advice))
+        return cls(found.answers, found.begun, bytes.fromhex(found.first))
+
+
+class AcceptedPlan:
+    """A plan while it runs at a site."""
+
+    def __init__(self, site: SiteFiles, plan: FederationPlan, data: SiteData) -> None:
+        self.plan, self.method, self.folder = plan, plan.method, site.folder_of(plan.digest)
+        self.number, self.data = site.number, data
+        self.channel = plan.channel.at_site(Member(plan, site.number, site.identity, site.allow, self.folder))
+        self.task = plan.task_of(data.own)
+        self.model: nn.Module = make_model(self.task, plan.seed)
+        self.layout = Layout.of(self.model)
+        learner = AutoLearner(make_model(self.task, plan.seed), self.task.loss, like=data.train)
+        self.wave = StackedClients(torch.tensor([0]), data.own, learner)
+
+    @cached_property
+    def initial_weights(self) -> Tensor:
+        return initial_weights(make_model(self.task, self.plan.seed), self.task, self.plan.seed, self.models)
+
+    @property
+    def models(self) -> int:
+        """How many hypotheses the method trains."""
+        return self.method.aggregator.models
+
+    def half(self, keys: ClientKeys) -> ClientHalf:
+        """The client's half of a round with these keys."""
+        shared = Key.from_seed(self.plan.seed, "shared")
+        return ClientHalf(self.method, self.plan.population, shared, keys)
+
+    @property
+    def progress(self) -> SiteProgress:
+        return SiteProgress.read(self.folder / "progress.json")
+
+    def note(self, progress: SiteProgress) -> None:
+        files.write(self.folder / "progress.json", progress.to_bytes(), private=True)
+
+    def memory(self) -> ClientMemory:
+        """What the client keeps from round to round: what is sent only once holds for all runs of the plan."""
+        path = self.folder / "memory"
+        if path.exists():
+            return ClientMemory.read(files.read(path, limit=frames.LIMIT), self.models)
+        return self.half(fresh_secrets()).join(self.initial_weights)
+
+    def keep(self, memory: ClientMemory) -> None:
+        files.write(self.folder / "memory", memory.pack(), private=True)
+
+    def conversation(self) -> tuple[bytes, bytes] | None:
+        """The conversation that the client is in, and its state."""
+        path = self.folder / "conversation"
+        if not path.exists():
+            return None
+        content = files.read(path, limit=frames.LIMIT)
+        return content[:32], content[32:]
+
+    def store(self, session: bytes, state: bytes) -> None:
+        """Store a conversation's state, before the reply leaves."""
+        files.write(self.folder / "conversation", session + state, private=True)
+
+    def leave(self) -> None:
+        """Leave the conversation: its state is erased, and it cannot go on."""
+        (self.folder / "conversation").unlink(missing_ok=True)
+
+    @torch.no_grad()
+    def evaluate(self, weights: Tensor, held_out: Samples) -> HeldOut:
+        """The metrics of these weights on held-out samples; of several hypotheses, those of the best one."""
+        (x, y), loss, stack = held_out, self.task.loss, []
+        with single_thread():
+            for each in weights.view(-1, self.layout.dim):
+                self.layout.load(self.model, each)
+                self.model.eval()
+                stack.append(torch.cat([self.model(part) for part in torch.split(x, EVALUATED_AT_ONCE)]))
+            outputs = best_outputs(loss, torch.stack(stack), y, None)
+            losses = float(loss.per_sample(outputs, y).double().sum())
+            accuracy = loss.metrics(outputs, y).get("accuracy")
+        return HeldOut(losses, -1 if accuracy is None else round(accuracy * len(y)), len(y))

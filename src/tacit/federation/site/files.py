@@ -1,0 +1,290 @@
+"""A site's file and its folder.
+
+::
+
+    site.toml                 what the site has and allows
+    identity.key              its secret identity, readable by its user only
+    directory.toml            everybody's public keys, pinned out of band
+    state/
+      log.jsonl               what it received, answered, charged and refused
+      ledger.db               what has been spent on these data
+      last-error.txt          the last unexpected error, for the site's operator: it may quote data
+      reviews/<plan>.json     plans that were accepted or refused, each signed by the site
+      runs/<plan>/            what it keeps between messages of a plan, private
+"""
+
+import json
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta, Struct
+
+from tacit.core import files
+from tacit.core.prices import Unit
+from tacit.core.serialization import Source, read_json, read_toml
+from tacit.errors import ProtocolError, StorageError, UserError
+from tacit.federation.journal import AuditLog
+from tacit.federation.plan import entry_points
+from tacit.federation.plan.directory import Directory, new_identity, read_directory, read_identity
+from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.site.data import OwnSamples, SiteData, hold_out, read_returned, read_table
+from tacit.federation.site.policy import Allow, Review, review, unit_objections
+from tacit.protocols import crypto
+
+if TYPE_CHECKING:
+    from tacit.privacy.ledger import LedgerEntry
+    from tacit.privacy.ledger_accounts import Charge
+
+TEMPLATE = """\
+# A site of a federation: what it has, and what it allows. Read docs/guides/federation.md.
+
+data = "hospital_a.data:load"      # a function of an installed package that returns (x, y), or a .csv file
+# target = "outcome"               # of a .csv file: the column to predict; all other columns are numbers
+# client = "hospital"              # of a .csv file: the column that names the site's clients, which is not used
+# patient = "person_id"            # of a .csv file: the column that says which rows are one person's; then persons
+                                   # are protected, and only by plans with unit = "person"
+held_out = 0.1                     # the fraction of the samples on which the model is evaluated, never trained
+identity = "identity.key"          # this site's secret key
+directory = "directory.toml"       # everybody's public keys, pinned out of band; never taken from the server
+state = "state"                    # the log, the privacy ledger and accepted plans
+
+[allow]
+methods = ["dp-fedsgd", "fl-top-record-dp"]
+models = {}                        # { "acme.models:net" = "sha256:…" }: tacit site pin acme.models:net
+channels = ["secure-sum/active_server"]
+epsilon = 4.0                      # of all plans together, for each unit, against the server, which knows who took part
+delta = 1e-5
+least_cohort = 5                   # the fewest sites in a sum
+metrics = "secure-sum"             # or "none", or "plain"
+
+# [allow.attestation]              # which enclaves are accepted, where channels has "enclave"; by default none
+# measurements = []                # of trusted code, as in the policy of tacit enclave verify
+"""
+
+
+class SiteTable(Struct, frozen=True):
+    """A site's file."""
+
+    data: str
+    allow: Allow
+    target: str = ""
+    client: str = ""
+    patient: str = ""
+    held_out: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    identity: Path = Path("identity.key")
+    directory: Path = Path("directory.toml")
+    state: Path = Path("state")
+
+
+class Verdict(Struct, frozen=True):
+    """A review as it is stored: the plan, whether it was accepted, and the site's signature over both."""
+
+    plan: str
+    accepted: bool
+    signature: str
+    objections: tuple[str, ...] = ()
+    name: str = ""
+
+
+class _Reviewed(Struct, frozen=True):
+    """The plan beside a stored verdict, in its canonical form."""
+
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SiteFiles:
+    """A site's file, and what it refers to.
+
+    Attributes:
+        path: the file.
+        table: its content.
+    """
+
+    path: Path
+    table: SiteTable
+
+    @property
+    def allow(self) -> Allow:
+        return self.table.allow
+
+    @property
+    def state(self) -> Path:
+        return self.path.parent / self.table.state
+
+    @property
+    def ledger(self) -> Path:
+        return self.state / "ledger.db"
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether anything was charged; a file that a crash left empty is not a ledger yet."""
+        return self.ledger.exists() and self.ledger.stat().st_size > 0
+
+    @property
+    def log(self) -> Path:
+        return self.state / "log.jsonl"
+
+    @cached_property
+    def identity(self) -> bytes:
+        return read_identity(self.path.parent / self.table.identity)
+
+    @cached_property
+    def directory(self) -> Directory:
+        return read_directory(self.path.parent / self.table.directory)
+
+    @cached_property
+    def name(self) -> str:
+        """The site's name in the directory, by its public key."""
+        name = self.directory.name_of(crypto.public_identity(self.identity))
+        if name is None:
+            raise UserError(
+                f"{self.path.parent / self.table.directory} does not list the public key of this site, "
+                f"{crypto.public_identity(self.identity).hex()}. Ask who keeps the directory to add it."
+            )
+        return name
+
+    @property
+    def number(self) -> int:
+        return self.directory.number(self.name)
+
+    def journal(self) -> AuditLog:
+        """The site's log, to be written."""
+        return AuditLog(self.log)
+
+    def note_error(self, error: Exception) -> None:
+        """Keep the last unexpected error at the site, where its operator can read it; it may quote data."""
+        text = "".join(traceback.format_exception(error))
+        with suppress(StorageError):
+            files.make_private(self.state)
+            files.write(self.state / "last-error.txt", text.encode("utf-8", "replace"), private=True)
+
+    def folder_of(self, plan: bytes) -> Path:
+        """Where the site keeps what belongs to a plan."""
+        folder = self.state / "runs" / plan.hex()[:32]
+        files.make_private(folder)
+        return folder
+
+    def charges(self) -> "list[tuple[str, Charge]]":
+        """What the site's ledger holds, each charge with the name of its run."""
+        return [(entry.run, entry.charge) for entry in self._entries()]
+
+    def charged_units(self) -> set[Unit]:
+        """Whose privacy the site's ledger has charged."""
+        return {entry.unit for entry in self._entries()}
+
+    def _entries(self) -> "Sequence[LedgerEntry]":
+        from tacit.privacy.ledger import Ledger
+
+        if not self.has_ledger:
+            return ()
+        with Ledger.open(self.ledger) as ledger:
+            return ledger.entries
+
+    def review(self, plan: FederationPlan) -> Review:
+        """What a plan would cost and reveal here; a plan for another directory is refused.
+
+        Code that the plan names and the policy does not allow is not imported.
+        """
+        plan = plan.allowing(self.allow.code)
+        data = self.load_data() if plan.has_readable_method and plan.method.protects_records else None
+        found = review(plan, self.allow, self.charges(), 0 if data is None else data.units)
+        if data is not None:
+            found = replace(found, objections=(*self.unit_objections(plan, data.unit), *found.objections))
+        if plan.directory != self.directory:
+            problem = "The plan's sites and keys are not those of this site's pinned directory."
+            found = replace(found, objections=(problem, *found.objections))
+        if found.accepted:  # only code that is allowed is called
+            data = data or self.load_data()
+            found = replace(found, objections=tuple(plan.misfits(data.train, "this site's data")))
+        return found
+
+    def unit_objections(self, plan: FederationPlan, unit: Unit) -> Iterator[str]:
+        """That the plan protects another unit within the site than its data have, or than its ledger has charged."""
+        yield from unit_objections(plan, unit)
+        other = Unit.RECORD if plan.unit is Unit.PERSON else Unit.PERSON
+        if plan.method.protects_records and other in self.charged_units():
+            yield (
+                f"This site's ledger has charges for {other}s, and the plan would charge {plan.unit}s: each account "
+                f"would miss what the other released. Use plans for {other}s, or another state folder for data that "
+                "no earlier plan has used."
+            )
+
+    def record(self, plan: FederationPlan, *, accepted: bool, found: Review) -> Verdict:
+        """Store the site's verdict on a plan, signed, with the plan itself."""
+        if accepted and not found.accepted:
+            raise UserError(f"This site's policy refuses the plan: {' '.join(found.objections)}")
+        signature = crypto.sign(self.identity, _verdict_statement(plan.digest, accepted=accepted))
+        verdict = Verdict(plan.digest.hex(), accepted, signature.hex(), found.objections, plan.method_name)
+        content = {name: getattr(verdict, name) for name in Verdict.__struct_fields__}
+        document = {**content, "objections": list(verdict.objections), "content": json.loads(plan.canonical)}
+        path = self._review_file(plan.digest)
+        files.make_private(path.parent)
+        files.write(path, (json.dumps(document, indent=2) + "\n").encode(), private=True)
+        self.journal().append("accepted" if accepted else "refused", plan=plan.digest.hex(), method=plan.method_name)
+        return verdict
+
+    def verdict(self, plan: bytes) -> Verdict | None:
+        """The site's verdict on the plan with this digest, if it has reviewed it and signed what is stored."""
+        path = self._review_file(plan)
+        if not path.exists():
+            return None
+        found = read_json(files.read(path), Verdict, Source(label=str(path), closed=False))
+        statement = _verdict_statement(plan, accepted=found.accepted)
+        try:
+            crypto.verify(crypto.public_identity(self.identity), bytes.fromhex(found.signature), statement)
+        except (ProtocolError, ValueError):
+            raise UserError(f"{path} is not signed by this site. Review the plan again.") from None
+        return found if found.plan == plan.hex() else None
+
+    def accepted_plan(self, plan: bytes) -> FederationPlan | None:
+        """The plan with this digest, if this site has accepted it; it runs what the site's policy allows now."""
+        verdict = self.verdict(plan)
+        if verdict is None or not verdict.accepted:
+            return None
+        path = self._review_file(plan)
+        stored = read_json(files.read(path), _Reviewed, Source(label=str(path), closed=False))
+        found = FederationPlan.with_digest(plan, stored.content)
+        return None if found is None else found.allowing(self.allow.code)
+
+    def load_data(self) -> SiteData:
+        """What the site trains on, and what it holds out."""
+        table = self.table
+        if table.data.endswith(".csv"):
+            path = self.path.parent / table.data
+            return hold_out(
+                read_table(path, table.target, table.client, table.patient), table.held_out, self.identity, table.data
+            )
+        if table.patient:
+            raise UserError(
+                f"Expected patient only with a .csv file, whose column it names, got {table.patient!r} with the "
+                f"function {table.data}. Let the function return (x, y, persons), and leave patient out."
+            )
+        found = read_returned(entry_points.call(table.data, "the data"), table.data)
+        if isinstance(found, OwnSamples):
+            return hold_out(found, table.held_out, self.identity, table.data)
+        return SiteData.of(*found, table.data)
+
+    def _review_file(self, plan: bytes) -> Path:
+        return self.state / "reviews" / f"{plan.hex()[:32]}.json"
+
+
+def read_site(path: Path) -> SiteFiles:
+    """The site that a file describes; unknown keys and wrong types are errors that say what to write."""
+    return SiteFiles(path, read_toml(path, SiteTable))
+
+
+def init_site(path: Path) -> bytes:
+    """Write a commented file and the site's identity key, if they do not exist; returns the public key."""
+    if not path.exists():
+        files.write(path, TEMPLATE.encode(), parents=True)
+    return new_identity(path.parent / read_site(path).table.identity)
+
+
+def _verdict_statement(plan: bytes, *, accepted: bool) -> bytes:
+    return crypto.digest("federation review", plan, b"accepted" if accepted else b"refused")

@@ -1,0 +1,319 @@
+"""What a site allows, and what a plan would cost and reveal there.
+
+A site decides for itself: the server's accounting is not asked. What is charged is the cost against the server, which
+knows who takes part, so that the sampling of clients amplifies nothing.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+from msgspec import field as member
+
+from tacit.core import Budget, Method
+from tacit.core.prices import Leakage, Release, Repeated, Sampling, Unit, Unproved, reason_unproved
+from tacit.errors import UserError
+from tacit.federation.channels.interface import FederatedChannel, all_words, channel_named
+from tacit.federation.plan import entry_points
+from tacit.federation.plan.entry_points import AllowedCode
+from tacit.federation.plan.plan import FederationPlan
+
+if TYPE_CHECKING:
+    from tacit.privacy.ledger_accounts import Charge
+
+FEW_CLIENTS = 100  # below it, noise that hides a whole client hides most of what clients have in common
+
+
+class Allow(Struct, frozen=True):
+    """The table `allow` of a site's file.
+
+    Attributes:
+        methods: names of the methods that may be run.
+        models: functions that make models, and the pin of their installed code.
+        channels: `plain`, `secure-sum/semi_honest`, `secure-sum/active_server`, `enclave`.
+        epsilon: ε of all plans together, against the server; `inf` allows methods without a proved (ε, δ) guarantee.
+        delta: δ of all plans together.
+        least_cohort: the fewest sites in a sum or a metric.
+        metrics: how metrics on the site's held-out data may be sent: not at all, only in a secure sum, or in the clear.
+        trust_server: whether the server may see this site's messages without noise and add it itself.
+        attestation: which enclaves this site accepts, an `AttestationPolicy` in plain values; by default none.
+    """
+
+    methods: tuple[str, ...]
+    models: Mapping[str, str]
+    channels: tuple[str, ...]
+    epsilon: Annotated[float, Meta(gt=0, description="a positive number, or inf")]
+    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
+    least_cohort: Annotated[int, Meta(ge=1)] = 5
+    metrics: Literal["none", "secure-sum", "plain"] = "none"
+    trust_server: bool = False
+    attestation: Mapping[str, Any] = member(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, pin in self.models.items():
+            entry_points.check_name(name, "a model")
+            if not entry_points.PIN.fullmatch(pin):
+                raise UserError(f"Expected the pin of {name} as sha256: and 64 hexadecimal digits, got {pin[:80]!r}.")
+        for word in self.channels:
+            channel = channel_named(word)
+            if channel is None:
+                raise UserError(f"Expected channels in {', '.join(all_words())}, got {word}.")
+            channel.check_policy(self)
+
+    @property
+    def budget(self) -> Budget | None:
+        """The budget of the site's ledger; None: none is kept."""
+        return Budget(self.epsilon, self.delta) if math.isfinite(self.epsilon) else None
+
+    @property
+    def code(self) -> AllowedCode:
+        """The code of others that the site runs for a plan."""
+        return AllowedCode(self.models, self.methods)
+
+    def allows_metrics(self, channel: FederatedChannel) -> bool:
+        """Whether metrics may be sent through this channel."""
+        return self.metrics == "plain" or (self.metrics == "secure-sum" and channel.sums_metrics)
+
+
+@dataclass(frozen=True)
+class Review:
+    """What a plan would cost and reveal at a site, and what the site's policy objects to.
+
+    Attributes:
+        plan: the plan's digest.
+        objections: a sentence each; empty: the plan is within the policy.
+        epsilon: ε of all of the plan's rounds against the server, at the policy's δ; infinite: nothing is proved.
+        used: ε that earlier plans have used at the same δ.
+        total: ε of both together.
+        within: where the unit is the client, the ε of a single record of it, of both together; otherwise 0.
+        rounds: how many rounds are planned; 0: not known, because the method is not run here.
+        unit: whose data this ε is about: records or persons, as soon as one of the plans protects them.
+        reason: why nothing is proved; empty if something is.
+        reveals: who learns what, a sentence each.
+    """
+
+    plan: bytes
+    objections: tuple[str, ...]
+    epsilon: float
+    used: float
+    total: float
+    within: float
+    rounds: int
+    unit: Unit
+    reason: str
+    reveals: tuple[str, ...]
+
+    @property
+    def accepted(self) -> bool:
+        return not self.objections
+
+
+def review(
+    plan: FederationPlan, allow: Allow, earlier: "Sequence[tuple[str, Charge]]" = (), samples: int = 0
+) -> Review:
+    """Review a plan.
+
+    Args:
+        plan: what is to be trained.
+        allow: the site's policy.
+        earlier: what the site's ledger holds so far, each charge with the name of its run.
+        samples: how many records, or persons, the site has; 0: as many as the plan says.
+    """
+    plan = plan.allowing(allow.code)
+    if not plan.has_readable_method:
+        return _unread(plan, allow)
+    cost = cost_of(plan, earlier, allow.delta, samples or plan.records)
+    return Review(
+        plan=plan.digest,
+        objections=(*objections(plan, allow), *over_budget(plan, allow, cost)),
+        epsilon=cost.epsilon,
+        used=cost.used,
+        total=cost.total,
+        within=cost.within,
+        rounds=plan.method.rounds,
+        unit=cost.unit,
+        reason=cost.reason,
+        reveals=tuple(reveals(plan, allow)),
+    )
+
+
+def _unread(plan: FederationPlan, allow: Allow) -> Review:
+    """The review of a plan whose method is code that this site does not run, not even to read what it would cost."""
+    return Review(
+        plan=plan.digest,
+        objections=tuple(objections(plan, allow)),
+        epsilon=math.inf,
+        used=0.0,
+        total=math.inf,
+        within=0.0,
+        rounds=0,
+        unit=Unit.CLIENT,
+        reason="its method is code of another package that this site does not allow, and was not run",
+        reveals=(),
+    )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a plan's rounds cost a participant, as in `Review`; `mixed`: not all plans protect the same unit."""
+
+    epsilon: float
+    used: float
+    total: float
+    within: float
+    unit: Unit
+    reason: str
+    mixed: bool = False
+
+
+def cost_of(plan: FederationPlan, earlier: "Sequence[tuple[str, Charge]]", delta: float, samples: int = 1) -> Cost:
+    """The cost of all of a plan's rounds, for a site with that many records, or persons, that takes part in each.
+
+    What plans that protect clients release is charged to records and persons, too, at twice its distance.
+    """
+    from tacit.privacy.accountants import default_accountant
+    from tacit.privacy.ledger_accounts import LedgerAccounts
+
+    reason, own = reason_unbounded(plan.method), [("", charge) for charge in planned(plan, samples)]
+    of_clients = {charge for _, charge in (*earlier, *own) if isinstance(charge, Release)}
+    accountant = default_accountant(*of_clients)
+    alone, before, both = (LedgerAccounts.of(accountant, each) for each in (own, earlier, (*earlier, *own)))
+    unit = both.unit or unit_of(plan)
+    epsilon, used, total = (each.composed(unit).epsilon(delta) for each in (alone, before, both))
+    if reason:
+        return Cost(math.inf, used, math.inf, 0.0, unit, reason)
+    within = both.records.epsilon(delta) if unit is Unit.CLIENT else 0.0
+    return Cost(epsilon, used, total, within, unit, "", mixed=unit is not Unit.CLIENT and bool(of_clients))
+
+
+def planned(plan: FederationPlan, samples: int) -> "Iterator[Charge]":
+    """What every round of a plan charges at a site with that many records, or persons."""
+    for index in range(plan.method.rounds):
+        charge = charged(plan, index, samples)
+        if charge is not None:
+            yield charge
+
+
+def charged(plan: FederationPlan, index: int, samples: int) -> "Charge | None":
+    """What a round releases of a participant, for the server, which knows that it takes part; None: it is unbounded.
+
+    Of its records, where the method protects them: the site draws its batches with secret coins, which amplifies
+    against the server too.
+    """
+    from tacit.privacy.record_accounting import RecordCharge
+
+    method = plan.method
+    if method.protects_records:
+        repeated = method.record_price(max(samples, 1))
+        return RecordCharge({0: repeated}, plan.unit) if isinstance(repeated, Repeated) else None
+    price = method.price(index)
+    return price.sampled(Sampling()) if isinstance(price, Release) else None
+
+
+def unit_of(plan: FederationPlan) -> Unit:
+    """Whose presence is charged: that of a record or a person where records are protected, or else of the client."""
+    return plan.unit if plan.method.protects_records else Unit.CLIENT
+
+
+def reason_unbounded(method: Method) -> str:
+    """Why a participant's ε is not bounded, in words; empty if it is."""
+    if method.protects_records:
+        found = method.record_price(1)
+        return found.reason if isinstance(found, Unproved) else ""
+    price = method.price(0)
+    if isinstance(price, Leakage):
+        return "it is accounted as d-privacy, which is not an ε of (ε, δ)"
+    return reason_unproved(price) if isinstance(price, Unproved) else ""
+
+
+def over_budget(plan: FederationPlan, allow: Allow, cost: Cost) -> Iterator[str]:
+    """That the plan costs more than the policy allows, in a sentence; every round is checked again as it is charged."""
+    if not cost.reason and cost.total > allow.epsilon:
+        earlier = f", together with ε = {cost.used:.3g} of earlier plans" if cost.used else ""
+        why = (
+            f" What is released about the whole site counts for a {cost.unit}, too, at twice its distance." * cost.mixed
+        )
+        yield (
+            f"{plan.method.rounds} rounds cost ε = {cost.total:.4g} at δ = {allow.delta:g} for a {cost.unit} against "
+            f"the server{earlier}. This site allows {allow.epsilon:g}.{why}"
+        )
+
+
+def objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
+    """What the policy objects to whatever was spent before, a sentence each.
+
+    What the plan names comes first: code of others that the policy does not allow is not imported to find out more.
+    """
+    if plan.method_name not in allow.methods:
+        yield f"The method {plan.method_name} is not among those that this site allows: {', '.join(allow.methods)}."
+    yield from filter(None, (allow.code.function_problem(plan.model, "the model"),))
+    here = plan.allowing(allow.code)
+    if here.has_readable_method:
+        yield from _method_objections(here, allow)
+
+
+def _method_objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
+    """What the policy objects to in what the plan's method does, a sentence each."""
+    method = plan.method
+    unbounded = reason_unbounded(method)
+    channel = plan.channel
+    if not set(channel.allowed_by) & set(allow.channels):
+        yield (f"The channel {channel.word} is not among those that this site allows: {', '.join(allow.channels)}.")
+    problem = channel.problem(plan)
+    yield from (problem,) if problem else channel.objections(plan, allow)
+    exposed = channel.exposed(method)
+    if exposed and not allow.trust_server:
+        yield exposed
+    if unbounded and math.isfinite(allow.epsilon):
+        yield f"ε against the server is not bounded: {unbounded}. This site allows at most {allow.epsilon:g}."
+    if plan.least_cohort < allow.least_cohort:
+        yield (
+            f"The plan ends a round with {plan.least_cohort} sites; this site requires {allow.least_cohort} in a sum "
+            f"(least_cohort)."
+        )
+
+
+def unit_objections(plan: FederationPlan, known: Unit) -> Iterator[str]:
+    """That a plan protects records where a site knows persons, or the other way round; `known`: what the site does.
+
+    A site that knows persons does not take part as if it did not: those with several records would be protected less
+    than the site expects. Nor does it protect persons where the plan says records: if a record is removed, the clipped
+    mean of its person's gradients moves by up to twice the bound, so that the plan's ε for records would be wrong.
+    """
+    if not plan.method.protects_records or plan.unit is known:
+        return
+    if known is Unit.PERSON:
+        yield (
+            "The plan protects single records, and this site's data say which are one person's (patient): a person "
+            'with several would be protected as so many records. Ask for a plan with unit = "person".'
+        )
+    else:
+        yield (
+            "The plan protects persons, and this site's data do not say which records are one person's. Name the "
+            'column with their ids (patient = "column"), or let the data\'s function return (x, y, persons).'
+        )
+
+
+def reveals(plan: FederationPlan, allow: Allow | None = None) -> Iterator[str]:
+    """Who learns what under this plan, a sentence each; with a policy, what this site adds to it."""
+    channel = plan.channel
+    yield from channel.reveals(plan.method)
+    if plan.evaluate_every:
+        how = "as a sum over all sites" if channel.sums_metrics else "of every site"
+        sends = allow is None or allow.allows_metrics(channel)
+        refused = "" if sends else " This site sends none (metrics)."
+        yield f"The server learns loss, accuracy and number of held-out samples {how}, without noise.{refused}"
+    yield "Nobody can be kept from taking part badly or not at all: availability and poisoning are not covered."
+
+
+def worth(plan: FederationPlan) -> str:
+    """What the unit of privacy is worth at this number of sites, in a sentence."""
+    sites, unit = plan.population, unit_of(plan)
+    if reason_unbounded(plan.method) or unit is not Unit.CLIENT or sites >= FEW_CLIENTS:
+        return ""
+    return (
+        f"The unit is the client, here a whole site: noise that hides one of {sites} sites hides most of what they "
+        "have in common, so that little is learnt at a small ε. For few sites, use a method whose unit is the record."
+    )

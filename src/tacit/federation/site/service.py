@@ -1,0 +1,303 @@
+"""A site: the process that plays one client, with its own data, secrets, policy and ledger. It trusts nobody.
+
+`Site.handle(verb, request)` maps bytes to bytes and never raises for what came from outside: what is not safe to answer
+becomes a signed refusal. A round at a site::
+
+    read ─► is the plan accepted and within the policy, and does the whole request fit it? ─► is this attempt new?
+         ─► note the attempt (durable) ─► charge the site's own ledger (durable) ─► train, with fresh secrets
+         ─► store the state (durable) ─► answer
+
+A request that does not fit is refused before it is noted or charged: nothing was drawn for it, so that the same attempt
+may still be asked for properly. A crash anywhere later leaves an attempt that can never be answered again. The server
+then starts another one, which is charged again and draws fresh noise: of what was lost, nothing was sent.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tacit.core import ClientMemory, ClientRound, Messages, View
+from tacit.core.client_half import empty_messages, read_broadcast
+from tacit.core.prices import Release, max_participations
+from tacit.core.server_half import reject_unusable
+from tacit.engine.worker import single_thread
+from tacit.errors import BudgetError, LedgerError, ProtocolError, StorageError, TacitError, UserError, WireError
+from tacit.federation import messages as wire
+from tacit.federation.channels.interface import SiteReply
+from tacit.federation.messages import EVALUATE, HELLO, PREPARE, TALK, TRAIN, RefusalCode, RefusedError, SiteRequest
+from tacit.federation.site.accepted_plan import AcceptedPlan, Secrets, SiteProgress, fresh_secrets
+from tacit.federation.site.data import SiteData
+from tacit.federation.site.files import SiteFiles, read_site
+from tacit.federation.site.policy import charged, objections, unit_of
+from tacit.wire import frames
+from tacit.wire.frames import FrameKind, Parts
+
+BYTES_PER_WEIGHT, SLACK = 16, 1 << 16  # of a broadcast at most: a number and its place, and everything else
+
+
+class Site:
+    """A site of a federation. Use `Site.open` with its file.
+
+    Args:
+        files: the site's file and folder.
+        keys: where the keys of every attempt come from: the operating system, everywhere but in tests.
+    """
+
+    def __init__(self, files: SiteFiles, keys: Secrets = fresh_secrets) -> None:
+        self.files, self._secrets = files, keys
+        self.name, self.number = files.name, files.number
+        self.journal = files.journal()
+        self._plans: dict[bytes, AcceptedPlan] = {}
+        self._lock = threading.Lock()  # one request at a time, however many threads a transport has
+        self._answered = b""  # the last request of a conversation
+        self.registration = secrets.token_bytes(16)  # new whenever the process starts
+        self.journal.append("started", site=self.name)
+
+    @classmethod
+    def open(cls, path: Path, keys: Secrets = fresh_secrets) -> "Site":
+        """The site that a file describes."""
+        return cls(read_site(path), keys)
+
+    @cached_property
+    def data(self) -> SiteData:
+        """What the site trains on, and what it holds out."""
+        return self.files.load_data()
+
+    def handle(self, verb: str, request: bytes) -> bytes:
+        """The site's signed reply to a request: an answer, or a refusal. It never raises for what came from outside."""
+        with self._lock:
+            return self._handle(verb, request)
+
+    def _handle(self, verb: str, request: bytes) -> bytes:
+        session = wire.NO_SESSION
+        try:
+            session, act = self._read(verb, request)
+            body = act()
+        except RefusedError as refusal:
+            return self._refuse(verb, session, refusal.code, str(refusal))
+        except Exception as error:
+            self.files.note_error(error)
+            return self._refuse(verb, session, *_reason(error))
+        reply = wire.signed_answer(verb, session, self.number, body, self.files.identity)
+        return wire.pack(reply)
+
+    def _read(self, verb: str, request: bytes) -> tuple[bytes, Callable[[], bytes]]:
+        """The conversation that a request belongs to, and what to do."""
+        if verb == HELLO:
+            hello = wire.read_request(request, wire.Hello)
+            return hello.session, lambda: self._hello(hello)
+        if verb in (TALK, PREPARE):
+            talk = wire.read_request(request, wire.Talk)
+            return talk.session, lambda: self._talk(talk) if verb == TALK else self._prepare(talk)
+        if verb in (TRAIN, EVALUATE):
+            asked = wire.read_request(request, SiteRequest)
+            act = self._train if verb == TRAIN else self._evaluate
+            return asked.session(verb), lambda: act(asked)
+        raise RefusedError("malformed", f"Expected one of hello, train, talk, prepare, evaluate, got {verb[:20]!r}.")
+
+    def _refuse(self, verb: str, session: bytes, code: RefusalCode, text: str) -> bytes:
+        self.journal.append("refused", verb=verb[:20], code=code, reason=text[:500])
+        return wire.pack(wire.signed_refusal(verb, session, self.number, (code, text), self.files.identity))
+
+    # Verbs
+
+    def _hello(self, hello: wire.Hello) -> bytes:
+        plan = self._accepted(hello.plan)
+        self.journal.append("joined", plan=hello.plan.hex(), run=hello.run.hex(), method=plan.plan.method_name)
+        return self.registration
+
+    def _train(self, asked: SiteRequest) -> bytes:
+        plan = self._accepted(asked.plan)
+        parts = self._check(plan, asked, TRAIN)
+        self._check_fits(plan, asked, parts)
+        progress = self._begin(plan, asked, TRAIN)
+        keys = self._secrets()
+        half = plan.half(keys)
+        now = half.round(asked.round, len(asked.cohort), asked.attempt - 1)
+        self._charge(plan, asked, now)
+        with single_thread():
+            found, memory = half.messages(parts, plan.wave, plan.memory(), now)
+        self._keep(plan, progress, asked, memory)
+        self._check_finite(plan, found)
+        self.journal.append("trained", **_round_of(asked))
+        return self._send(plan, asked.session(TRAIN), asked.talk, lambda: plan.channel.reply(asked, found, now))
+
+    def _evaluate(self, asked: SiteRequest) -> bytes:
+        plan = self._accepted(asked.plan)
+        if not self.files.allow.allows_metrics(plan.plan.channel):
+            raise RefusedError("policy", "This site does not send metrics through this channel.")
+        if plan.data.held_out is None:
+            raise RefusedError("policy", "This site holds no samples out.")
+        view = _view(plan, self._check(plan, asked, EVALUATE), _round(plan, asked))
+        plan.channel.check_evaluation(asked)  # else it is refused here
+        self._begin(plan, asked, EVALUATE)
+        vector = plan.evaluate(view.weights, plan.data.held_out).to_vector()
+        self.journal.append("evaluated", plan=asked.plan.hex(), round=asked.round, attempt=asked.attempt)
+        return self._send(plan, asked.session(EVALUATE), asked.talk, lambda: plan.channel.reply_metrics(asked, vector))
+
+    def _talk(self, talk: wire.Talk) -> bytes:
+        plan = self._accepted(talk.plan)
+        found = plan.conversation()
+        if found is None or found[0] != talk.session:
+            raise RefusedError("replay", "This site is in no such conversation: it has ended, or was never begun.")
+        if self._answered == talk.request:
+            raise RefusedError("replay", "This request was answered before.")
+        session, state = found
+        return self._send(plan, session, talk.request, lambda: plan.channel.further(state, talk.request))
+
+    def _prepare(self, talk: wire.Talk) -> bytes:
+        """A step of the channel's protocol before a round."""
+        reply, noted = self._accepted(talk.plan).channel.prepare(talk.request)
+        if noted:
+            self.journal.append(plan=talk.plan.hex(), **noted)
+        return reply
+
+    def _send(self, plan: AcceptedPlan, session: bytes, request: bytes, answer: Callable[[], SiteReply]) -> bytes:
+        """A step of the channel's protocol; a request that is not safe to answer ends its conversation here."""
+        try:
+            reply = answer()
+        except ProtocolError:
+            plan.leave()
+            raise
+        if reply.state:
+            plan.store(session, reply.state)
+            self._answered = request
+        return reply.body
+
+    # What a request must satisfy
+
+    def _accepted(self, digest: bytes) -> AcceptedPlan:
+        """The plan with this digest, which the site has accepted and whose policy still allows it."""
+        verdict = self.files.verdict(digest)
+        if verdict is None or not verdict.accepted:
+            raise RefusedError("plan", f"This site has not accepted the plan {digest.hex()[:16]}.")
+        if digest not in self._plans:
+            plan = self.files.accepted_plan(digest)
+            if plan is None or plan.directory != self.files.directory:
+                raise RefusedError("plan", "The plan's sites and keys are not those of this site's pinned directory.")
+            found = [*objections(plan, self.files.allow)]
+            found += [] if found else self.files.unit_objections(plan, self.data.unit)
+            if found:
+                raise RefusedError("policy", " ".join(found))
+            self._plans[digest] = AcceptedPlan(self.files, plan, self.data)
+        return self._plans[digest]
+
+    def _check(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> Parts:
+        """The broadcast's parts, if the request is one that an honest server would send now."""
+        cohort, least = asked.cohort, max(self.files.allow.least_cohort, plan.plan.least_cohort)
+        if list(cohort) != sorted(set(cohort)) or cohort[-1] >= plan.plan.population or self.number not in cohort:
+            raise RefusedError("malformed", "Expected a cohort of enrolled sites that includes this one.")
+        if len(cohort) < least:
+            raise RefusedError("policy", f"Expected a cohort of at least {least} sites, got {len(cohort)}.")
+        last = plan.method.rounds - (verb == TRAIN)  # an evaluation follows the last round
+        if asked.round > last:
+            raise RefusedError("policy", f"The plan has {plan.method.rounds} rounds, got round {asked.round + 1}.")
+        _check_size(plan, asked)
+        frame, first = frames.unpack(asked.frame, FrameKind.VIEW), _first_parts(asked)
+        if frame.parts.keys() & first.keys():  # else it could replace one site's model
+            raise RefusedError("malformed", "What is sent once must not replace what is sent in every round.")
+        if (frame.round, frame.cohort) != (asked.round, len(cohort)):
+            raise RefusedError("malformed", "The broadcast is of another round or cohort than the request.")
+        if asked.first and wire.digest_of(asked.first) != asked.first_digest:
+            raise RefusedError("malformed", "What is sent once has another digest than announced.")
+        if not asked.first and plan.progress.first != asked.first_digest:
+            raise RefusedError("protocol", "This site has not received what is sent once, or received something else.")
+        if bool(asked.talk) != plan.channel.opens(verb):
+            raise RefusedError("malformed", "Expected the first request of the plan's channel.")
+        return {**frame.parts, **first}
+
+    def _check_fits(self, plan: AcceptedPlan, asked: SiteRequest, parts: Parts) -> None:
+        """Raise unless the site could answer this: nothing is noted, charged or drawn, and no data are looked at."""
+        now = _round(plan, asked)
+        like = empty_messages(plan.method, _view(plan, parts, now), plan.layout.shapes, now)
+        plan.channel.check(asked, like, now)
+
+    def _begin(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> SiteProgress:
+        """Note the attempt, durably, so that it is never answered again, and leave the conversation before it."""
+        limit = plan.plan.max_evaluations
+        if verb == TRAIN:
+            most = max_participations(plan.method.mechanism.price(asked.round), plan.layout.dim)
+            limit = plan.plan.max_answers if most is None else min(most, plan.plan.max_answers)
+        begun = plan.progress.begin(verb, asked, limit)
+        plan.leave()
+        plan.note(begun)
+        return begun
+
+    def _charge(self, plan: AcceptedPlan, asked: SiteRequest, now: ClientRound) -> None:
+        """Charge the attempt to the site's own ledger, before any noise is drawn."""
+        budget = self.files.allow.budget
+        if budget is None:
+            return
+        charge = charged(plan.plan, asked.round, plan.data.units)
+        if charge is None:
+            raise RefusedError("policy", "This plan has no proved ε, which this site requires.")
+        from tacit.privacy.accountants import default_accountant
+        from tacit.privacy.ledger import Ledger
+
+        terms = (
+            () if self.files.has_ledger else (default_accountant(*([charge] if isinstance(charge, Release) else [])),)
+        )
+        run, label = f"{asked.plan.hex()} {asked.run.hex()}", plan.plan.method_name
+        with Ledger.open(self.files.ledger, budget, *terms) as ledger:
+            ledger.reserve(run, asked.round + 1, charge, label, now.clients.of(0).digest)
+            used = max(ledger.accounts.composed(each).epsilon(budget.delta) for each in ledger.accounts.units)
+        self.journal.append("charged", **_round_of(asked), unit=unit_of(plan.plan).value, epsilon=round(used, 6))
+
+    def _keep(self, plan: AcceptedPlan, progress: SiteProgress, asked: SiteRequest, memory: ClientMemory) -> None:
+        """Store what the client keeps, and what it has received that is sent only once."""
+        if memory.mask is not None or asked.first:
+            plan.keep(memory)
+        if progress.first != asked.first_digest:
+            plan.note(replace(progress, first=asked.first_digest))
+
+    def _check_finite(self, plan: AcceptedPlan, found: Messages) -> None:
+        """Refuse to send a row that the server would reject."""
+        kept, _ = reject_unusable(found, plan.method.max_norm(found.rows.dim))
+        if kept.rows.count == 0:
+            raise RefusedError("training", "The update is not finite, or longer than the method accepts.")
+
+
+def _round(plan: AcceptedPlan, asked: SiteRequest) -> ClientRound:
+    """The round of a request, with secrets of which nothing is drawn."""
+    return plan.half(fresh_secrets()).round(asked.round, len(asked.cohort))
+
+
+def _view(plan: AcceptedPlan, parts: Parts, now: ClientRound) -> View:
+    """What the site makes of a broadcast; raises `WireError` unless it is one of the plan's method."""
+    return read_broadcast(plan.method, parts, plan.memory(), now)[0]
+
+
+def _check_size(plan: AcceptedPlan, asked: SiteRequest) -> None:
+    """Refuse a broadcast that is longer than any of the plan's models, before it is unpacked."""
+    most = SLACK + BYTES_PER_WEIGHT * plan.models * plan.layout.dim
+    for sent in (asked.frame, asked.first):
+        if len(sent) > most:
+            raise RefusedError("malformed", f"Expected a broadcast of at most {most} bytes, got {len(sent)}.")
+
+
+def _round_of(asked: SiteRequest) -> dict[str, Any]:
+    return {"plan": asked.plan.hex(), "round": asked.round + 1, "attempt": asked.attempt}
+
+
+def _first_parts(asked: SiteRequest) -> Parts:
+    return frames.unpack(asked.first, FrameKind.VIEW).parts if asked.first else {}
+
+
+def _reason(error: Exception) -> tuple[RefusalCode, str]:
+    """Why a request is refused; texts of foreign errors may quote data, so that only their type is named."""
+    match error:
+        case BudgetError():
+            return "budget", "This site's privacy budget does not allow another round."
+        case WireError():
+            return "malformed", str(error)
+        case ProtocolError():
+            return "protocol", str(error)
+        case StorageError() | LedgerError():
+            return "storage", f"{type(error).__name__}: the site could not record it."
+        case UserError() | TacitError():
+            return "error", type(error).__name__
+    return "error", type(error).__name__

@@ -1,0 +1,1 @@
+"""How bytes travel between server and sites."""

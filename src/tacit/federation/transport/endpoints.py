@@ -1,0 +1,72 @@
+"""How bytes travel between the server of a federation and its sites: two verbs, and one implementation in-process.
+
+A transport delivers; it decides nothing. Whom to ask, how long to wait and what a reply means is the server's business
+(`federation.server`), and what a request may do is the site's (`federation.site.service`).
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+FailureReason = Literal["absent", "late", "error"]
+Handler = Callable[[str, bytes], bytes]  # a site: its `handle(verb, request)`
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a site that was asked has no reply.
+
+    Attributes:
+        reason: `absent`: it is not connected; `late`: it did not answer in time; `error`: the transport failed.
+        text: what is known about it, for people.
+    """
+
+    reason: FailureReason
+    text: str = ""
+
+
+class Transport(Protocol):
+    """The server's way to its sites."""
+
+    def sites(self) -> tuple[str, ...]:
+        """The names of the sites that are connected now."""
+        ...
+
+    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
+        """Send each named site its own request; one entry for each of them, after `patience` seconds at the latest."""
+        ...
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """Sites in this process, asked one after another: for tests and laws.
+
+    A site whose handler raises counts as an error of the transport: a real one would have lost the connection.
+
+    Attributes:
+        handlers: every connected site's `handle`, by name.
+        clock: seconds, for patience.
+    """
+
+    handlers: Mapping[str, Handler]
+    clock: Callable[[], float] = time.monotonic
+
+    def sites(self) -> tuple[str, ...]:
+        return tuple(self.handlers)
+
+    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
+        deadline = self.clock() + patience
+        return {name: self._one(name, verb, request, deadline) for name, request in requests.items()}
+
+    def _one(self, name: str, verb: str, request: bytes, deadline: float) -> bytes | Failure:
+        handler = self.handlers.get(name)
+        if handler is None:
+            return Failure("absent", f"{name} is not connected")
+        if self.clock() > deadline:
+            return Failure("late", f"{name} was not reached in time")
+        try:
+            reply = handler(verb, request)
+        except Exception as error:
+            return Failure("error", f"{type(error).__name__}: {error}")
+        return Failure("late", f"{name} answered too late") if self.clock() > deadline else reply

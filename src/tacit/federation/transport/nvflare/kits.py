@@ -1,0 +1,266 @@
+"""Certificates and start-up kits, by NVFLARE's provisioning, and then hardened.
+
+Hardened means: no class may be named by a job; sites have nothing that launches one and stream no logs; storage lies in
+the kit; folders are private; and no role has a permission. Permissions alone keep nobody out, because NVFLARE looks at
+them only if a request asks it to: `accepted_messages` decides what reaches server and sites.
+"""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from nvflare.lighter.constants import CtxKey
+from nvflare.lighter.impl.cert import CertBuilder
+from nvflare.lighter.impl.static_file import StaticFileBuilder
+from nvflare.lighter.impl.workspace import WorkspaceBuilder
+from nvflare.lighter.provision import prepare_project
+from nvflare.lighter.provisioner import Provisioner
+
+from tacit.core import files
+from tacit.core.serialization import Source, read_json, read_toml
+from tacit.errors import StorageError, UserError, expect
+
+PARTICIPANTS = "participants.toml"
+SERVER, SITES, AUTHORITY = "server", "sites", "authority"
+PROJECT = "tacit"
+DAYS = 360
+_COMPONENTS = "tacit.federation.transport.nvflare.components"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
+_NOTHING = {"project_admin": "none", "org_admin": "none", "lead": "none", "member": "none"}
+_JOBS = ("job_scheduler", "job_manager", "job_store")  # NVFLARE's server does not start without them
+_RESOURCES = ("resource_manager", "resource_consumer")  # nor does its client without these
+_LOG = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {
+        "file": {
+            "class": "logging.handlers.RotatingFileHandler",
+            "filename": "nvflare.log",
+            "formatter": "plain",
+            "maxBytes": 10_000_000,
+            "backupCount": 5,
+        }
+    },
+    "loggers": {"root": {"level": "INFO", "handlers": ["file"]}},
+}
+_CONNECTIONS = {  # by default, every process also listens on a local port, in clear text, for the jobs that it starts
+    "allow_adhoc_conns": False,
+    "internal": {
+        "scheme": "shared-file",
+        "resources": {"root_dir": "internal", "dir_mode": "700", "file_mode": "600", "max_poll_interval": 30},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Participants:
+    """Who takes part in a federation, as written in its file.
+
+    Attributes:
+        host: the server's name in the network, which its certificate carries.
+        port: its port.
+        sites: the sites' names.
+        days: how long certificates are valid.
+    """
+
+    host: str
+    port: int
+    sites: tuple[str, ...]
+    days: int = DAYS
+
+    def __post_init__(self) -> None:
+        expect(bool(self.host), "host to be the server's name in the network")
+        expect(0 < self.port < 65536, f"port={self.port} in 1 to 65535")
+        expect(len(set(self.sites)) == len(self.sites) > 0, "sites to be a list of different names")
+        for name in self.sites:
+            expect(
+                bool(_NAME.fullmatch(name)) and name not in (SERVER, self.host),
+                f"a site's name of at most 50 lower-case letters, digits and hyphens, not the server's, got {name!r}",
+            )
+        expect(self.days > 0, f"days={self.days} > 0")
+
+    @classmethod
+    def load(cls, study: Path) -> "Participants":
+        """Read the file in a study's folder."""
+        if not (study / PARTICIPANTS).exists():
+            raise UserError(
+                f"Expected {study} to be a study's folder, but it holds no {PARTICIPANTS}. "
+                "Give the folder that tacit federation init made."
+            )
+        return read_toml(study / PARTICIPANTS, cls)
+
+
+TEMPLATE = """\
+# Who takes part. Run `tacit federation init` again after a change: it makes the kits that do not exist yet.
+host = "{host}"            # the server's name in the network, as sites reach it; its certificate carries it
+port = {port}                   # the only port that must be open, and only at the server
+sites = [{sites}]
+# days = 360                  # how long certificates are valid
+"""
+
+
+def make_kits(study: Path, admins: dict[str, str] | None = None) -> list[Path]:
+    """Make the start-up kits that do not exist yet: the server's, and one for each site.
+
+    The authority's key stays in the study's folder. The sites' TLS keys are made here and are only in their kits.
+
+    Args:
+        study: the folder with `participants.toml`.
+        admins: NVFLARE's users and their roles, in addition; for tests: nobody needs one.
+
+    Returns:
+        The folders of the new kits.
+    """
+    participants = Participants.load(study)
+    missing = [name for name in participants.sites if not (study / SITES / name).exists()]
+    new_server = not (study / SERVER).exists()
+    if not missing and not new_server and not admins:
+        return []
+    with _private(study) as work:
+        made = _provision(study, work, participants, missing, admins or {})
+        kits = {study / SERVER: made / participants.host} if new_server else {}
+        kits |= {study / SITES / name: made / name for name in missing}
+        kits |= {study / "admins" / name: made / name for name in admins or {}}
+        for target, source in kits.items():
+            if "admins" not in target.parts:
+                _harden(source)
+            files.make_private(target.parent)
+            shutil.move(source, target)
+        _keep_authority(study, work)
+    return list(kits)
+
+
+@contextmanager
+def _private(study: Path) -> Iterator[Path]:
+    """A temporary folder; whatever is written in this block can be read by its user only."""
+    before = os.umask(0o077)
+    try:
+        with files.storage_errors(study), tempfile.TemporaryDirectory(dir=study, prefix=".kits-") as work:
+            yield Path(work)
+    finally:
+        os.umask(before)
+
+
+def _provision(study: Path, work: Path, participants: Participants, missing: list[str], admins: dict[str, str]) -> Path:
+    """Let NVFLARE make certificates and kits; the folder with one kit for each participant."""
+    if (study / AUTHORITY).exists():
+        shutil.copytree(study / AUTHORITY, work / PROJECT / "state")
+    server = {"name": participants.host, "type": "server", "org": SERVER, "fed_learn_port": participants.port}
+    clients = [{"name": name, "type": "client", "org": _organisation(name)} for name in missing]
+    users = [{"name": name, "type": "admin", "org": SERVER, "role": role} for name, role in admins.items()]
+    project = prepare_project(
+        {
+            "api_version": 3,
+            "name": PROJECT,
+            "description": "A federation of Tacit",
+            "participants": [{**server, "connection_security": "mtls"}, *clients, *users],
+        }
+    )
+    builders = [
+        WorkspaceBuilder(),
+        StaticFileBuilder(config_folder="config", scheme="grpc"),
+        CertBuilder(root_valid_days=participants.days),
+    ]
+    context = Provisioner(str(work), builders).provision(project, logger=_Quiet())
+    if context.get(CtxKey.BUILD_ERROR):
+        raise StorageError(f"NVFLARE could not make the start-up kits: {'; '.join(context.get(CtxKey.ERRORS, []))}.")
+    return Path(context[CtxKey.CURRENT_PROD_DIR])
+
+
+def _organisation(name: str) -> str:
+    """A site's organisation in its certificate: NVFLARE wants one, and without hyphens."""
+    return name.replace("-", "_")
+
+
+class _Quiet:
+    """NVFLARE's progress messages go nowhere; its errors are raised."""
+
+    def debug(self, text: str) -> None: ...
+
+    info = warning = error = debug
+
+
+def _keep_authority(study: Path, work: Path) -> None:
+    """Keep the authority's certificate and key, and nobody else's."""
+    state = json.loads((work / PROJECT / "state" / "cert.json").read_text())
+    kept = {name: value for name, value in state.items() if name.startswith("root_")}
+    files.make_private(study / AUTHORITY)
+    files.write(study / AUTHORITY / "cert.json", json.dumps(kept).encode(), private=True)
+
+
+def _harden(kit: Path) -> None:
+    """Replace what NVFLARE's kit allows by what a federation needs."""
+    local = kit / "local"
+    resources = json.loads((local / "resources.json.default").read_text())
+    resources = _hardened_server(resources) if "servers" in resources else _hardened_site(resources)
+    resources |= {"class_allow_list": [], "class_list_enforcement_mode": "enforce"}
+    documents = {
+        "resources.json": resources,
+        "authorization.json": {"format_version": "1.0", "permissions": _NOTHING},
+        "comm_config.json": _CONNECTIONS,
+        "log_config.json": _LOG,
+    }
+    for name, document in documents.items():
+        (local / name).write_text(json.dumps(document, indent=2))
+    for unused in (
+        *kit.glob("startup/*.sh"),
+        *kit.glob("**/readme.txt"),
+        *local.glob("*.default"),
+        *local.glob("*.sample"),
+    ):
+        unused.unlink()
+
+
+def _hardened_server(resources: dict[str, Any]) -> dict[str, Any]:
+    components = [part for part in resources["components"] if part["id"] in _JOBS]
+    ours = {"id": "tacit", "path": f"{_COMPONENTS}.ServerComponent", "args": {}}
+    return {**resources, "components": [*components, ours]}
+
+
+def _hardened_site(resources: dict[str, Any]) -> dict[str, Any]:
+    components = [part for part in resources["components"] if part["id"] in _RESOURCES]
+    ours = {"id": "tacit", "path": f"{_COMPONENTS}.SiteComponent", "args": {}}
+    return {**resources, "components": [*components, ours], "allow_log_streaming": False}
+
+
+class _Named(Struct, frozen=True):
+    fqsn: str
+
+
+class _SiteKit(Struct, frozen=True):
+    """What Tacit reads of a site's fed_client.json."""
+
+    client: _Named
+
+
+def name_in_kit(kit: Path) -> str:
+    """The name of the site whose start-up kit this is."""
+    if not (file := kit / "startup" / "fed_client.json").exists():
+        what = "that of the server" if (kit / "startup" / "fed_server.json").exists() else "no startup/fed_client.json"
+        raise UserError(
+            f"Expected a site's start-up kit in {kit}, got {what}. Give the folder that you received with --kit."
+        )
+    return read_json(files.read(file), _SiteKit, Source(label=str(file), closed=False)).client.fqsn
+
+
+def place_storage(kit: Path) -> None:
+    """Let the server store files in its kit, wherever that lies now: NVFLARE takes absolute paths only."""
+    file, store = kit / "local" / "resources.json", kit.absolute() / "store"
+    resources = read_json(files.read(file), dict[str, Any], Source(label=str(file), closed=False))
+    try:
+        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(store / "snapshots")
+        for part in resources["components"]:
+            if part["id"] == "job_manager":
+                part["args"]["uri_root"] = str(store / "jobs")
+    except (LookupError, TypeError) as error:
+        raise UserError(f"Expected {file} as provisioning wrote it, got other content. Restore the kit.") from error
+    files.write(file, json.dumps(resources, indent=2).encode(), private=True)

@@ -1,0 +1,160 @@
+"""The processes of server and sites: what runs in them, and how they are kept running."""
+
+import importlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+
+from tacit.core import files
+from tacit.errors import UserError
+from tacit.federation.transport.endpoints import Handler
+
+MIN_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds before a process that ended is started again
+SECONDS_OF_A_GOOD_START = 60.0
+SECONDS_TO_END = 10.0
+MAX_TEXT = 1000  # characters of a line for people
+_PYTHON = (sys.executable, "-P", "-m")  # -P: a torch.py in the current folder, perhaps beside a plan, is not imported
+PID = "process.pid"  # in a kit: the number of its running process
+
+
+class OneThread:
+    """A site's handler that lives in one thread, as databases ask for: opened there, and asked there, one by one.
+
+    Args:
+        opener: `module:function` that makes the handler from a configuration file.
+        config: that file.
+    """
+
+    def __init__(self, opener: str, config: Path) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._handler = self._thread.submit(_open, opener, config).result()
+
+    def __call__(self, verb: str, request: bytes) -> bytes:
+        return self._thread.submit(self._handler, verb, request).result()
+
+
+_HOSTED: list[Handler | Path] = []  # in this process: NVFLARE makes its components itself, from its own files
+
+
+def host(part: Handler | Path) -> None:
+    """Declare what this process hosts, before NVFLARE starts in it: a site, or the server with its local socket."""
+    _HOSTED[:] = [part]
+
+
+def hosted_site() -> Handler:
+    """The site of this process."""
+    (part,) = _HOSTED
+    assert not isinstance(part, Path)
+    return part
+
+
+def hosted_socket() -> Path:
+    """The local socket of the server in this process."""
+    (part,) = _HOSTED
+    assert isinstance(part, Path)
+    return part
+
+
+def claim(kit: Path, patience: float = SECONDS_TO_END) -> None:
+    """Note in the kit that this process runs it, until it ends; raises `UserError` if another one still does."""
+    file = os.open(kit / PID, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # it stays open
+    deadline = time.monotonic() + patience  # the threads of one that was killed may take a moment to end
+    while not _locked(file):
+        if time.monotonic() > deadline:
+            other = os.read(file, 20).decode("ascii", "replace")
+            raise UserError(f"Expected nobody to run {kit}, but process {other} does. Stop that one first.")
+        time.sleep(0.1)
+    os.ftruncate(file, 0)
+    os.write(file, str(os.getpid()).encode())
+
+
+def _locked(file: int) -> bool:
+    try:
+        files.lock(file, wait=False)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def say(text: str) -> None:
+    """One line with the time, for people, whatever the text holds: parts of it come from other parties."""
+    line = f"{datetime.now():%Y-%m-%d %H:%M:%S}  {_one_line(text)}\n"
+    print(line, end="", flush=True)  # noqa: T201, in one piece: several threads write
+
+
+def _one_line(text: str) -> str:
+    cut = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} …"
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
+
+
+def server_command(kit: Path) -> list[str]:
+    """The command line of the server's process."""
+    return [*_PYTHON, __package__ or "", "server", str(kit.absolute())]
+
+
+def site_command(kit: Path, config: Path, opener: str) -> list[str]:
+    """The command line of a site's process."""
+    return [*_PYTHON, __package__ or "", "site", str(kit.absolute()), opener, str(config.absolute())]
+
+
+def keep_running(command: Sequence[str]) -> int:
+    """Run a process, and start it again whenever it ends by itself; an interrupt ends both.
+
+    Returns:
+        The exit code 2 of a process that cannot start with these files.
+    """
+    os.umask(0o077)  # what the process writes is for its user only
+    pause = MIN_PAUSE
+    while True:
+        began = time.monotonic()
+        code = _run(command)
+        if code == 2:
+            return code
+        pause = MIN_PAUSE if time.monotonic() - began > SECONDS_OF_A_GOOD_START else min(2 * pause, MAX_PAUSE)
+        say(f"The process ended with code {code}. It starts again in {pause:.0f} s.")
+        time.sleep(pause)
+
+
+def _run(command: Sequence[str]) -> int:
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        return child.wait()
+    finally:
+        if child.poll() is None:
+            child.terminate()
+            try:
+                child.wait(SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+def end_with_parent() -> None:
+    """From now on, this process ends when its parent does, however that ends."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _open(opener: str, config: Path) -> Handler:
+    module, _, name = opener.partition(":")
+    opened: Handler = getattr(importlib.import_module(module), name)(config)
+    return opened
+
+
+def open_site(config: Path) -> Handler:
+    """The handler of the site that a file describes."""
+    from tacit.federation.site.service import Site
+
+    return Site.open(config).handle
