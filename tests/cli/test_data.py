@@ -11,7 +11,7 @@ import pytest
 from tacit import cli
 from tacit.cli.commands import data as verb
 from tacit.errors import DataError, UserError
-from tacit.tasks import datasets, sources
+from tacit.tasks import datasets, downloads, sources
 
 
 def run(*words: str) -> int:
@@ -83,7 +83,7 @@ def test_fetch_reports_new_files(folder, monkeypatch, capsys):
     content = b"a\n1\n"
     source.write_bytes(gzip.compress(content))
     sha256 = hashlib.sha256(content).hexdigest()
-    monkeypatch.setattr(datasets, "_check_transport", lambda _: None)  # which permits https only
+    monkeypatch.setattr(downloads, "_check_transport", lambda _: None)  # which permits https only
     file = replace(sources.IST.files[0], urls=(source.as_uri(),), size=len(content), sha256=sha256)
     monkeypatch.setitem(sources.DATA_SETS, "ist", replace(sources.IST, files=(file,)))
     assert run("fetch", "ist", "--json") == 0

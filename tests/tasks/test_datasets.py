@@ -15,7 +15,8 @@ import pytest
 
 from tacit.errors import DataError, StorageError
 from tacit.tasks import datasets
-from tacit.tasks.datasets import DataSet, File, data_folders, fetch, locate, read
+from tacit.tasks.datasets import DataSet, File, data_folders, locate, read
+from tacit.tasks.downloads import fetch
 from tacit.tasks.sources import DATA_SETS
 
 CONTENT = b"some content"
@@ -219,7 +220,7 @@ def test_a_file_without_a_source(store):
 
 def test_a_folder_that_cannot_be_written(url, store):
     store.write_text("a file where a folder should be")
-    with pytest.raises(StorageError, match="cannot be written"):
+    with pytest.raises(StorageError, match="Could not write"):
         fetch(tiny(table(f"{url}/plain.csv")))
 
 

@@ -22,7 +22,7 @@ LIMIT = 1 << 24  # bytes of a file that is read whole, unless another limit is g
 _ADVICE = {
     errno.ENOSPC: "Free some space",
     errno.EDQUOT: "Free some space",
-    errno.EROFS: "Choose another directory with --out",
+    errno.EROFS: "Choose another directory, for example with --out",
     errno.EACCES: "Run as the user to whom the folder belongs, or choose another directory",
     errno.EPERM: "Run as the user to whom the folder belongs, or choose another directory",
 }

@@ -356,24 +356,11 @@ def _glorot(net: nn.Sequential) -> nn.Sequential:
     return net
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "mcmahan-cnn": mcmahan_cnn,
-    "geyer-mlp": geyer_mlp,
-    "mlp": mlp,
-    "softmax-regression": softmax_regression,
-    "lenet": lenet,
-    "mobilenet-v2": mobilenet_v2,
-    "mobilenet-v2-quarter": mobilenet_v2_quarter,
-    "sigmoid-lenet": sigmoid_lenet,
-    "digits-sigmoid-lenet": digits_sigmoid_lenet,
-    "femnist-cnn": femnist_cnn,
-    "tanh-cnn": tanh_cnn,
-    "hospital-net": hospital_net,
-    "medical-net": medical_net,
-    "digits-net": digits_net,
-    "digits-mlp": digits_mlp,
-    "linear": linear,
-}
+_FACTORIES: tuple[Callable[[], nn.Module], ...] = (
+    *(mcmahan_cnn, geyer_mlp, mlp, softmax_regression, lenet, mobilenet_v2, mobilenet_v2_quarter, sigmoid_lenet),
+    *(digits_sigmoid_lenet, femnist_cnn, tanh_cnn, hospital_net, medical_net, digits_net, digits_mlp, linear),
+)
+MODELS = {factory.__name__.replace("_", "-"): factory for factory in _FACTORIES}
 
 
 def find_model(name: str) -> Callable[[], nn.Module]:

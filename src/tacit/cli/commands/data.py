@@ -103,7 +103,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _fetch(args: argparse.Namespace) -> int:
-    from tacit.tasks.datasets import fetch
+    from tacit.tasks.downloads import fetch
 
     new = []
     for data in _data_sets(args.names):
