@@ -22,9 +22,10 @@ from tacit.enclave import (
     set_upload,
     simulated_identity,
 )
-from tacit.enclave.attestation import GENESIS, AttestationPolicy, Evidence
+from tacit.enclave.attestation import AttestationPolicy, Evidence
 from tacit.errors import ProtocolError, UserError
 from tacit.protocols.crypto import KEY
+from tacit.wire.chain import GENESIS
 from tacit.wire.packing import Reader, pack_number
 
 CLIENT = COHORT[0]

@@ -8,7 +8,6 @@ A campaign prints its seed, with which it can be repeated:
 import argparse
 import functools
 import gzip
-import hashlib
 import io
 import json
 import re
@@ -58,6 +57,7 @@ from tacit.runs.manifest import Manifest, versions
 from tacit.tasks.formats import image_records, parse_csv, parse_idx, unpack
 from tacit.tasks.writers import read_leaf
 from tacit.wire import frames, indices
+from tacit.wire.chain import GENESIS, extend
 from tacit.wire.frames import FrameKind, Part
 from tacit.wire.packing import Reader, pack_chunk, pack_subset, pack_table
 from tacit.wire.sparse import Compact, Csr
@@ -136,16 +136,17 @@ def rechained_ledger(chance: Chance, data: bytes) -> bytes:
     with in_file("ledger.db", data) as path:
         connection = sqlite3.connect(path, isolation_level=None)
         try:
-            rows = [body for (body,) in connection.execute("SELECT body FROM rows ORDER BY number")]
+            lines = connection.execute("SELECT line FROM rows ORDER BY number").fetchall()
+            rows = [line.encode().rpartition(b', "hash": "')[0] + b"}" for (line,) in lines]
             at = chance.randrange(len(rows))
-            rows[at] = chance.choice([change_tokens, change_tokens, nest])(chance, rows[at].encode()).decode(
-                "utf-8", "replace"
-            )
-            head = "0" * 64
+            changed = chance.choice([change_tokens, change_tokens, nest])(chance, rows[at])
+            rows[at] = changed.decode("utf-8", "replace").encode()
+            head = GENESIS
             for number, body in enumerate(rows):
-                head = hashlib.sha256(canonical([head, number, body]).encode()).hexdigest()
-                connection.execute("UPDATE rows SET body = ?, hash = ? WHERE number = ?", (body, head, number))
-            connection.execute("UPDATE head SET number = ?, hash = ?", (len(rows) - 1, head))
+                head = extend("ledger", head, (body,))
+                line = f'{body[:-1].decode("utf-8", "replace")}, "hash": "{head.hex()}"}}'
+                connection.execute("UPDATE rows SET line = ? WHERE number = ?", (line, number))
+            connection.execute("UPDATE head SET number = ?, hash = ?", (len(rows) - 1, head.hex()))
             if chance.random() < 0.2:
                 connection.execute(chance.choice(_STATEMENTS))
         finally:
@@ -154,9 +155,9 @@ def rechained_ledger(chance: Chance, data: bytes) -> bytes:
 
 
 _STATEMENTS = [
-    "UPDATE rows SET body = x'ff00'",
+    "UPDATE rows SET line = x'ff00'",
     "UPDATE rows SET number = -9 WHERE number = 1",
-    "UPDATE rows SET hash = zeroblob(2000000)",
+    "UPDATE rows SET line = zeroblob(2000000)",
     "CREATE VIEW more AS WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
     "CREATE TRIGGER t AFTER INSERT ON rows BEGIN DELETE FROM rows; END",
     "UPDATE head SET hash = 3",
@@ -170,7 +171,7 @@ def infinite_view(_: Chance, data: bytes) -> bytes:
         connection.execute("DROP TABLE rows")
         connection.execute(
             "CREATE VIEW rows AS WITH RECURSIVE n(number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM n) "
-            "SELECT number, 'x' AS body, 'y' AS hash FROM n"
+            "SELECT number, 'x' AS line FROM n"
         )
         connection.close()
         return path.read_bytes()

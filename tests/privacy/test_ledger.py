@@ -1,4 +1,3 @@
-import hashlib
 import json
 import multiprocessing
 import os
@@ -22,6 +21,7 @@ from tacit.privacy.accountants import FAST_PLD, Accounting, Pld, Rdp
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.ledger_file import LedgerFile
 from tacit.privacy.release_json import canonical, from_json, to_json
+from tacit.wire.chain import Chain
 
 BUDGET = Budget(2.0, 1e-5)
 RELEASE = Release(Gaussian(2.0), sampling=Sampling("poisson", 0.1))
@@ -229,8 +229,8 @@ def test_a_forked_process_can_neither_write_nor_unlock(tmp_path):
 @pytest.mark.parametrize(
     ("statements", "message"),
     [
-        (["UPDATE rows SET body = replace(body, '2.0', '9.0') WHERE number = 3"], "row 3 was changed"),
-        (["UPDATE rows SET body = replace(body, '2.0', '90.0') WHERE number = 0"], "row 0 was changed"),
+        (["UPDATE rows SET line = replace(line, '2.0', '9.0') WHERE number = 3"], "row 3 was changed"),
+        (["UPDATE rows SET line = replace(line, '2.0', '90.0') WHERE number = 0"], "row 0 was changed"),
         (["DELETE FROM rows WHERE number = 3"], "row 3 is missing"),
         (["DELETE FROM rows WHERE number = 8"], "rows after 7 are missing"),
         (["DELETE FROM rows WHERE number >= 7"], "rows after 6 are missing"),
@@ -380,7 +380,7 @@ def test_a_copy_in_the_middle_of_a_transaction_is_rolled_back(tmp_path):
     with open_ledger(tmp_path) as ledger:
         ledger._file._connection.execute("PRAGMA cache_size = 1")
         ledger._file._connection.execute("BEGIN IMMEDIATE")
-        ledger._file._connection.execute("UPDATE rows SET body = body || 'x'")
+        ledger._file._connection.execute("UPDATE rows SET line = line || 'x'")
         ledger._file._connection.execute("PRAGMA cache_spill = 1")
         for file in tmp_path.glob("ledger.db*"):
             shutil.copy(file, crashed / file.name)
@@ -392,7 +392,7 @@ def test_a_copy_in_the_middle_of_a_transaction_is_rolled_back(tmp_path):
 def test_rows_are_plain_json(tmp_path):
     file = fill(tmp_path, 1)
     connection = sqlite3.connect(file)
-    bodies = [json.loads(body) for (body,) in connection.execute("SELECT body FROM rows ORDER BY number")]
+    bodies = [json.loads(body) for (body,) in connection.execute("SELECT line FROM rows ORDER BY number")]
     connection.close()
     assert [body["kind"] for body in bodies] == ["budget", "reserve", "release"]
     assert json.loads(bodies[1]["event"])["loss"] == {"kind": "gaussian", "noise": 2.0}
@@ -466,7 +466,7 @@ def test_a_flipped_byte_is_a_ledger_error_or_is_not_noticed(tmp_path, bit):
             "CREATE VIEW rows AS WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
         ],
         ["CREATE TRIGGER more AFTER INSERT ON rows BEGIN DELETE FROM rows; END"],
-        ["CREATE INDEX more ON rows (body)"],
+        ["CREATE INDEX more ON rows (line)"],
     ],
     ids=["view", "trigger", "index"],
 )
@@ -490,15 +490,15 @@ def test_a_ledger_with_a_schema_of_its_own_is_refused(tmp_path, statements):
 def test_a_hostile_event_with_a_right_chain_is_a_ledger_error(tmp_path, event):
     file = fill(tmp_path)
     connection = sqlite3.connect(file)
-    rows = [json.loads(body) for (body,) in connection.execute("SELECT body FROM rows ORDER BY number")]
+    rows = [json.loads(body) for (body,) in connection.execute("SELECT line FROM rows ORDER BY number")]
     next(row for row in rows if row["kind"] == "reserve")["event"] = event
-    head = "0" * 64
+    chain = Chain("ledger")
     with connection:
         for number, row in enumerate(rows):
-            body = json.dumps(row)
-            head = hashlib.sha256(canonical([head, number, body]).encode()).hexdigest()
-            connection.execute("UPDATE rows SET body = ?, hash = ? WHERE number = ?", (body, head, number))
-        connection.execute("UPDATE head SET hash = ?", (head,))
+            link = chain.seal({name: value for name, value in row.items() if name != "hash"})
+            chain.hashes.append(link.hash)
+            connection.execute("UPDATE rows SET line = ? WHERE number = ?", (link.line.decode(), number))
+        connection.execute("UPDATE head SET hash = ?", (chain.head.hex(),))
     connection.close()
     with suppress(LedgerError, UserError):  # a valid release that costs more than any budget may be in a ledger
         open_ledger(tmp_path).close()

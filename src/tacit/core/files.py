@@ -1,16 +1,17 @@
-"""Files: read whole, up to a limit, and written atomically, to a temporary file beside the target that is then renamed.
+"""Files: read whole, up to a limit; written atomically, by renaming a temporary file; appended to, as a hash chain.
 
 Private files and folders, such as those of a run, can be read by their user only.
 """
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Self
 
-from tacit.errors import StorageError, UserError
+from tacit.errors import StorageError, UserError, WireError
+from tacit.wire.chain import Chain
 
 try:
     import fcntl
@@ -19,6 +20,7 @@ except ImportError:  # Windows
 _LOCKS = fcntl is not None
 
 LIMIT = 1 << 24  # bytes of a file that is read whole, unless another limit is given
+_CHAIN_LIMIT = 1 << 30  # bytes of a chained file
 _ADVICE = {
     errno.ENOSPC: "Free some space",
     errno.EDQUOT: "Free some space",
@@ -143,3 +145,64 @@ def _flush_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class ChainedFile:
+    """A private file to which entries are only ever appended, as the lines of a `Chain`.
+
+    Opening it verifies the chain. Several processes may append: each reads first what others have written. A last line
+    without an end is one that a crash cut off, so that `append` never returned for it: it is left out, and the next
+    entry replaces it.
+
+    Attributes:
+        path: the file.
+        what: what messages call it, and the purpose of its chain.
+        entries: all entries, in order.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        self.path, self.what, self._size = path, what, 0
+        self._load()
+
+    @classmethod
+    def open(cls, path: Path, what: str) -> Self:
+        """Open a file to append to it, or create it."""
+        with storage_errors(path):
+            make_private(path.parent)
+            touch_private(path)
+            with path.open("rb") as file:
+                lock(file)
+                return cls(path, what)
+
+    @property
+    def head(self) -> bytes:
+        """The hash of the last entry, which identifies all of them."""
+        return self._chain.head
+
+    def append(self, entry: Mapping[str, object]) -> None:
+        """Add an entry; it is on the disk when this returns."""
+        with storage_errors(self.path), self.path.open("rb+") as file:
+            lock(file)
+            if file.seek(0, os.SEEK_END) != self._size:  # another process has written, or a write has failed
+                self._load()
+                file.seek(self._size)
+                file.truncate()
+            link = self._chain.seal(entry)
+            file.write(link.line + b"\n")
+            flush(file)
+            self.entries.append(dict(entry))
+            self._chain.hashes.append(link.hash)
+            self._size = file.tell()
+
+    def _load(self) -> None:
+        """Read up to the last whole line."""
+        self._chain, self.entries = Chain(self.what), list[dict[str, Any]]()
+        lines = read(self.path, f"the {self.what}", limit=_CHAIN_LIMIT).split(b"\n")
+        self._size = sum(len(line) + 1 for line in lines[:-1])
+        for number, line in enumerate(lines[:-1], 1):
+            try:
+                self.entries.append(self._chain.read(line))
+            except WireError:
+                raise UserError(
+                    f"Line {number} of {self.path}, the {self.what}, was changed, or lines before it are missing."
+                ) from None

@@ -1,19 +1,18 @@
 """What an enclave is configured to do, which session an upload belongs to, and the journal of what was released."""
 
 import json
-import os
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from tacit.core import Turnout, files
+from tacit.core import Turnout
+from tacit.core.files import ChainedFile
 from tacit.core.serialization import HexBytes, Source, read_json
-from tacit.errors import StorageError, UserError, expect
+from tacit.errors import UserError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, Entropy
 from tacit.protocols.kit import RUN, Session
@@ -23,10 +22,7 @@ _FORMAT = 2
 PARAMETERS = 1 << 26  # the length of an update, and of the model, unless a configuration says otherwise
 MAX_PARAMETERS = 1 << 31
 NO_MEMORY = crypto.digest("memory")  # the digest of a mechanism's memory without entries
-_JOURNAL = b"TACJ\x02\0\0\0"  # magic and version
-MAX_JOURNAL = 1 << 30  # bytes
-_ENTRY = struct.Struct("<III32s32s")
-
+_JOURNAL_FORMAT = 3
 
 Client = Annotated[int, Meta(ge=0, description="the number of a client")]
 
@@ -195,49 +191,44 @@ class JournalEntry:
     log_entry: bytes
     memory: bytes
 
-    def pack(self) -> bytes:
-        return _ENTRY.pack(self.round, self.turnout.cohort, self.turnout.delivered, self.log_entry, self.memory)
+    def to_json(self) -> dict[str, object]:
+        """Plain values; `from_json` is the inverse."""
+        turnout = {"cohort": self.turnout.cohort, "delivered": self.turnout.delivered}
+        return {"round": self.round, **turnout, "log_entry": self.log_entry.hex(), "memory": self.memory.hex()}
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> "JournalEntry":
+        """The entry in a line of a journal; raises `KeyError`, `TypeError` or `ValueError` for another one."""
+        turnout = Turnout(line["cohort"], line["delivered"])
+        return cls(int(line["round"]), turnout, bytes.fromhex(line["log_entry"]), bytes.fromhex(line["memory"]))
 
 
 class Journal:
-    """The release log and what was charged, in a file that outlives the process.
+    """The release log and what was charged, in a chained file that outlives the process.
 
-    ::
-
-        magic 4s | version u8 | zero 3s | coins 32s
-        round u32 | cohort u32 | contributors u32 | log entry 32s | digest of the mechanism's memory 32s      repeated
-
-    Cohorts are drawn with the coins, so that a restart draws no other ones. Every entry is on disk before `append`
-    returns, and nothing is released before. On real hardware the file is in an encrypted mount that only the same code
-    can read. The host can still delete it or restore an older copy; a client detects it, because the attested head then
-    does not follow from the one that it remembers.
+    The first line has the coins with which cohorts are drawn, so that a restart draws no other ones; every further one
+    is an entry. It is on disk before `append` returns, and nothing is released before. On real hardware the file is in
+    an encrypted mount that only the same code can read. The host can still delete it or restore an older copy; a client
+    detects it, because the attested head then does not follow from the one that it remembers.
     """
 
     def __init__(self, path: Path, entropy: Entropy = crypto.system_entropy) -> None:
         self.path = path
-        content = files.read(path, "the journal", limit=MAX_JOURNAL) if path.exists() else b""
-        if not content:
-            content = _JOURNAL + entropy(KEY)
-            self._write(content)
-        head, body = content[: len(_JOURNAL) + KEY], content[len(_JOURNAL) + KEY :]
-        if not head.startswith(_JOURNAL) or len(head) < len(_JOURNAL) + KEY or len(body) % _ENTRY.size:
-            raise UserError(f"{path} is not a complete journal of an enclave. Restore it, or start a new run.")
-        self.coins = head[len(_JOURNAL) :]
-        self.entries = tuple(
-            JournalEntry(index, Turnout(cohort, delivered), log_entry, memory)
-            for index, cohort, delivered, log_entry, memory in _ENTRY.iter_unpack(body)
-        )
+        new = not path.exists() or not path.stat().st_size
+        self._file = ChainedFile.open(path, "journal of an enclave")
+        if new:
+            self._file.append({"format": _JOURNAL_FORMAT, "coins": entropy(KEY).hex()})
+        try:
+            first, *lines = self._file.entries
+            expect(first["format"] == _JOURNAL_FORMAT, f"a journal of format {_JOURNAL_FORMAT}, got {first['format']}")
+            self.coins = bytes.fromhex(first["coins"])
+            self.entries = tuple(map(JournalEntry.from_json, lines))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{path} is not a complete journal of an enclave. Restore it, or start a new run."
+            ) from error
 
     def append(self, entry: JournalEntry) -> None:
         """Record that a round's aggregate is about to be released."""
-        self._write(entry.pack())
+        self._file.append(entry.to_json())
         self.entries = (*self.entries, entry)
-
-    def _write(self, data: bytes) -> None:
-        try:
-            with open(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise StorageError(f"Could not write the journal {self.path}: {error.strerror}.") from error

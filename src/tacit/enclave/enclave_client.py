@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 from tacit.core.serialization import Source, read_json
 from tacit.enclave import enclave_messages
-from tacit.enclave.attestation import GENESIS, AttestationPolicy, Evidence, extend_head, verify_evidence
+from tacit.enclave.attestation import AttestationPolicy, Evidence, extend_head, verify_evidence
 from tacit.enclave.configuration import EnclaveSession
 from tacit.enclave.enclave_messages import MessageType
 from tacit.enclave.uploads import seal
@@ -20,6 +20,7 @@ from tacit.errors import ProtocolError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, Entropy
 from tacit.protocols.kit import HEADER, RUN, ProtocolId, pack_state, read_optional_key, read_state
+from tacit.wire.chain import GENESIS
 from tacit.wire.packing import LENGTH, WORD, Reader, pack_chunk, pack_number
 
 MAX_REQUEST = 1 << 24  # bytes

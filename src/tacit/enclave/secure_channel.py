@@ -23,12 +23,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from tacit.enclave import enclave_messages
-from tacit.enclave.attestation import GENESIS, AttestationPolicy, Evidence, verify_evidence
+from tacit.enclave.attestation import AttestationPolicy, Evidence, verify_evidence
 from tacit.enclave.connection import TIMEOUT, EnclaveConnection
 from tacit.enclave.enclave_messages import MessageType
 from tacit.errors import EnclaveUnavailableError, ProtocolError
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, Entropy
+from tacit.wire.chain import GENESIS
 
 
 @dataclass(frozen=True)

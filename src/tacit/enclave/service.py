@@ -134,7 +134,7 @@ class EnclaveService:
         self.configuration, self.method, self.attestor = configuration, method, attestor
         self._upload_format, self._journal, self._charge_budget, self._channel = upload_format, journal, charge, channel
         entries = journal.entries if journal else ()
-        self.release_log = ReleaseLog.of(entry.log_entry for entry in entries)
+        self.release_log = ReleaseLog(entry.log_entry for entry in entries)
         self._last_released = max((entry.round for entry in entries), default=-1)
         self._memory = entries[-1].memory if entries else configuration.memory
         self._config = configuration.digest
@@ -305,7 +305,7 @@ class EnclaveService:
         if self._journal:
             self._journal.append(JournalEntry(index, current.turnout, log_entry, memory))
         self._last_released, self._memory = index, memory
-        self.release_log = self.release_log.append(log_entry)
+        self.release_log.append(log_entry)
         return log_entry
 
     def _now(self, current: _OpenRound) -> ServerRound:

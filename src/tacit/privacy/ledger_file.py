@@ -1,7 +1,5 @@
-"""The file of a ledger: rows that are only ever appended, each with the hash of the one before it, under one lock."""
+"""The file of a ledger: rows that are only ever appended, as the lines of a `tacit.wire.chain`, under one lock."""
 
-import hashlib
-import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -10,16 +8,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from tacit.core import files
-from tacit.errors import LedgerError, StorageError, TacitError
+from tacit.errors import LedgerError, StorageError, TacitError, WireError
 from tacit.privacy.ledger_head import LedgerHead, write_head
-from tacit.privacy.release_json import canonical
+from tacit.wire.chain import MAX_LINE, Chain
 
 LIMIT = 1 << 26  # bytes of a ledger
-MAX_ROW = 1 << 20  # bytes of a row
-GENESIS = "0" * 64
 _CHANGED = "{path} was changed or damaged after it was written: {what}. Restore a copy of it. Nothing was released."
 _SCHEMA = (
-    "CREATE TABLE rows (number INTEGER PRIMARY KEY, body TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TABLE rows (number INTEGER PRIMARY KEY, line TEXT NOT NULL)",
     "CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL, hash TEXT NOT NULL)",
 )
 
@@ -29,11 +25,10 @@ class LedgerFile:
 
     Attributes:
         path: the file.
-        hashes: those of the rows that were read or written, in order.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path, self.hashes = path, list[str]()
+        self.path, self._chain = path, Chain("ledger")
         self._connection, self._process = connection, os.getpid()
 
     @classmethod
@@ -49,7 +44,12 @@ class LedgerFile:
     @property
     def head(self) -> LedgerHead:
         """The last row."""
-        return LedgerHead(self.hashes[0], len(self.hashes) - 1, self.hashes[-1])
+        return LedgerHead(self._chain.hashes[0].hex(), len(self._chain.hashes) - 1, self._chain.head.hex())
+
+    @property
+    def hashes(self) -> list[str]:
+        """Those of the rows that were read or written, in order."""
+        return [each.hex() for each in self._chain.hashes]
 
     @property
     def is_new(self) -> bool:
@@ -66,36 +66,37 @@ class LedgerFile:
     def create(self, body: dict[str, object]) -> None:
         """Write the tables and the first row in one transaction. The row is read back, as that of any ledger."""
         self.append(body, _SCHEMA)
-        self.hashes.clear()
+        self._chain = Chain(self._chain.purpose)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All rows in order, each verified against its predecessor, and the last one against the head."""
         if self._connection.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
             raise self.tampered("the file is damaged")
-        for number, body, digest in self._connection.execute("SELECT number, body, hash FROM rows ORDER BY number"):
-            if number != len(self.hashes):
-                raise self.tampered(f"row {len(self.hashes)} is missing")
-            if digest != _hash(self._last_hash, number, body):
-                raise self.tampered(f"row {number} was changed")
-            self.hashes.append(digest)
-            yield json.loads(body)
-        last = len(self.hashes) - 1
-        if self._connection.execute("SELECT number, hash FROM head").fetchall() != [(last, self._last_hash)]:
+        hashes = self._chain.hashes
+        for number, line in self._connection.execute("SELECT number, line FROM rows ORDER BY number"):
+            if number != len(hashes):
+                raise self.tampered(f"row {len(hashes)} is missing")
+            try:
+                row = self._chain.read(str(line).encode("utf-8", "replace"))
+            except WireError:
+                raise self.tampered(f"row {number} was changed") from None
+            yield row
+        last = len(hashes) - 1
+        if self._connection.execute("SELECT number, hash FROM head").fetchall() != [(last, self._chain.head.hex())]:
             raise self.tampered(f"rows after {last} are missing")
 
     def append(self, body: dict[str, object], before: Sequence[str] = ()) -> None:
         """Write one row in a transaction that is on the disk when this returns, and note it beside the ledger."""
         if os.getpid() != self._process:
             raise LedgerError(f"{self.path} belongs to the process that opened it, not to those forked from it.")
-        text, number = canonical(body), len(self.hashes)
-        digest = _hash(self._last_hash, number, text)
+        number, row = len(self._chain.hashes), self._chain.seal(body)
         with self.errors():
             for statement in ("BEGIN IMMEDIATE", *before):
                 self._connection.execute(statement)
-            self._connection.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, text, digest))
-            self._connection.execute("INSERT OR REPLACE INTO head VALUES (1, ?, ?)", (number, digest))
+            self._connection.execute("INSERT INTO rows VALUES (?, ?)", (number, row.line.decode()))
+            self._connection.execute("INSERT OR REPLACE INTO head VALUES (1, ?, ?)", (number, row.hash.hex()))
             self._connection.execute("COMMIT")
-        self.hashes.append(digest)
+        self._chain.hashes.append(row.hash)
         write_head(self.path, self.head)  # after the row: a head that is behind is continued by the ledger
 
     @contextmanager
@@ -113,10 +114,6 @@ class LedgerFile:
         """What to raise for a file that was changed."""
         return LedgerError(_CHANGED.format(path=self.path, what=what))
 
-    @property
-    def _last_hash(self) -> str:
-        return self.hashes[-1] if self.hashes else GENESIS
-
 
 def _connect(path: Path) -> sqlite3.Connection:
     """A connection with an exclusive lock, which ends with this process and is not inherited."""
@@ -127,7 +124,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise LedgerError(f"Expected {path} to have at most {LIMIT} bytes, got more. It is not a ledger.")
     try:
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE)
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA synchronous = EXTRA")
@@ -148,7 +145,3 @@ def _translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> TacitEr
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
         return LedgerError(_CHANGED.format(path=path, what=error))
     return StorageError(f"Could not write {path} ({error}). Nothing was released.")
-
-
-def _hash(previous: str, number: int, body: str) -> str:
-    return hashlib.sha256(canonical([previous, number, body]).encode()).hexdigest()

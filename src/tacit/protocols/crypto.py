@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tacit.errors import ProtocolError
-from tacit.wire.packing import pack_number
+from tacit.wire.packing import pack_chunk, pack_number
 
 Entropy = Callable[[int], bytes]  # returns `n` unpredictable bytes; tests inject a deterministic source
 
@@ -37,7 +37,7 @@ system_entropy: Entropy = os.urandom
 def digest(label: str, *parts: bytes) -> bytes:
     """SHA-256 over a label and parts, each prefixed with its length, so that different lists never collide."""
     whole = (b"tacit channels 1", label.encode(), *parts)
-    return hashlib.sha256(b"".join(pack_number(len(part), 8) + part for part in whole)).digest()
+    return hashlib.sha256(b"".join(map(pack_chunk, whole))).digest()
 
 
 def derive(secret: bytes, label: str, binding: bytes, *clients: int, length: int = KEY) -> bytes:

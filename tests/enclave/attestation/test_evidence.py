@@ -1,8 +1,9 @@
 import pytest
 
 from enclave.attestation.genuine import SGX
-from tacit.enclave.attestation import GENESIS, Binding, Evidence, ReleaseLog, extend_head
+from tacit.enclave.attestation import Binding, Evidence, ReleaseLog, extend_head
 from tacit.errors import ProtocolError
+from tacit.wire.chain import GENESIS
 from tacit.wire.packing import Reader
 
 
@@ -26,9 +27,9 @@ def test_evidence_is_packed_and_read() -> None:
 
 def test_a_release_log_leads_from_every_former_head_to_the_present_one() -> None:
     entries = [bytes([i]) * 32 for i in range(5)]
-    log = ReleaseLog.of(entries)
+    log = ReleaseLog(entries)
     for place, head in enumerate(log.heads):
         assert log.since(head) == tuple(entries[place:])
         assert extend_head(head, log.since(head)) == log.head
     with pytest.raises(ProtocolError, match="rolled back"):
-        ReleaseLog.of(entries[:3]).since(log.head)
+        ReleaseLog(entries[:3]).since(log.head)

@@ -7,7 +7,6 @@ import pytest
 
 from enclave.attestation.genuine import JULY
 from tacit.enclave.attestation import (
-    GENESIS,
     SIMULATED,
     AttestationPolicy,
     Binding,
@@ -19,6 +18,7 @@ from tacit.enclave.attestation import (
     verify_evidence,
 )
 from tacit.errors import UserError
+from tacit.wire.chain import GENESIS
 
 KEY, NONCE, CONFIG, HEAD, CHANNEL = (bytes([i]) * 32 for i in range(1, 6))
 ALLOWED = AttestationPolicy(measurements=(code_measurement(),), simulation=True)

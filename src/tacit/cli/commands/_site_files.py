@@ -189,17 +189,19 @@ def _by_run(ledger: "Ledger") -> list[dict[str, object]]:
 
 
 def _log(args: argparse.Namespace) -> int:
-    from tacit.federation.journal import GENESIS, read_journal
+    from tacit.core.files import ChainedFile
+    from tacit.federation.journal import JOURNAL
     from tacit.federation.site.files import read_site
 
     site = read_site(args.config)
-    entries = read_journal(site.log) if site.log.exists() else []
+    journal = ChainedFile(site.log, JOURNAL) if site.log.exists() else None
+    entries = journal.entries if journal else []
     if args.json:
         print_json(entries)
         return 0
     print("\n".join(map(_log_line, entries)) or "Nothing has happened at this site.")
-    if entries:
-        print(f"{len(entries)} entries, none changed; the last one is {entries[-1]['hash'] or GENESIS!s}.")
+    if journal:
+        print(f"{len(entries)} entries, none changed; the last one is {journal.head.hex()}.")
     return 0
 
 

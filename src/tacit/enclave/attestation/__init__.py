@@ -11,7 +11,6 @@ of current SGX, TDX and SEV-SNP processors (WireTap, Battering RAM, TEE.fail, 20
 
 from tacit.core.code_digest import code_measurement
 from tacit.enclave.attestation.evidence import (
-    GENESIS,
     NO_CHANNEL,
     Binding,
     Evidence,
@@ -32,7 +31,6 @@ from tacit.enclave.attestation.verification import (
 )
 
 __all__ = [
-    "GENESIS",
     "NO_CHANNEL",
     "SIMULATED",
     "AttestationPolicy",

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tacit.errors import ProtocolError
-from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY
-from tacit.wire.packing import LENGTH, Reader, pack_chunk, pack_number
+from tacit.wire.chain import GENESIS, Chain, extend
+from tacit.wire.packing import Reader, pack_chunk, pack_number
 
 REPORT_DATA = 64  # bytes
 MAX_QUOTE = 1 << 16  # bytes
 MAX_COLLATERAL = 1 << 20  # bytes
 MAX_LOG_ENTRIES = 1 << 16
-GENESIS = bytes(KEY)  # the head of an empty release log
 NO_CHANNEL = bytes(KEY)  # of an enclave that listens on no socket
 _DOMAIN = b"tacit enclave 2\0"
+_RELEASE_LOG = "release log"  # the purpose of its chain
 
 
 class QuoteKind(IntEnum):
@@ -56,7 +56,7 @@ class Binding:
     def report_data(self) -> bytes:
         """The 64 bytes in the quote: a digest over all parts, each prefixed with its length."""
         parts = (self.key, self.nonce, self.config, self.head, self.channel)
-        return hashlib.sha512(_DOMAIN + b"".join(pack_number(len(part), LENGTH) + part for part in parts)).digest()
+        return hashlib.sha512(_DOMAIN + b"".join(map(pack_chunk, parts))).digest()
 
 
 @dataclass(frozen=True)
@@ -137,45 +137,43 @@ class Claims:
 
 def extend_head(head: bytes, entries: Iterable[bytes]) -> bytes:
     """The head of a release log after these entries."""
-    for entry in entries:
-        head = crypto.digest("ledger", head, entry)
-    return head
+    return extend(_RELEASE_LOG, head, entries)
 
 
-@dataclass(frozen=True)
 class ReleaseLog:
     """Digests of everything that was released, and the head after each.
 
     Example:
-        >>> log = ReleaseLog().append(b"1" * 32).append(b"2" * 32)
+        >>> log = ReleaseLog([b"1" * 32, b"2" * 32])
         >>> extend_head(GENESIS, log.since(GENESIS)) == log.head, len(log.since(log.head))
         (True, 0)
     """
 
-    entries: tuple[bytes, ...] = ()
-    heads: tuple[bytes, ...] = (GENESIS,)
-
-    @classmethod
-    def of(cls, entries: Iterable[bytes]) -> "ReleaseLog":
-        """The log with these entries."""
-        log = cls()
+    def __init__(self, entries: Iterable[bytes] = ()) -> None:
+        self.entries, self._chain = list[bytes](), Chain(_RELEASE_LOG)
         for entry in entries:
-            log = log.append(entry)
-        return log
+            self.append(entry)
+
+    @property
+    def heads(self) -> list[bytes]:
+        """The head before the first entry, and after each."""
+        return [GENESIS, *self._chain.hashes]
 
     @property
     def head(self) -> bytes:
         """The digest of the whole log."""
-        return self.heads[-1]
+        return self._chain.head
 
-    def append(self, entry: bytes) -> "ReleaseLog":
-        """The log one release later."""
-        return ReleaseLog((*self.entries, entry), (*self.heads, extend_head(self.head, (entry,))))
+    def append(self, entry: bytes) -> None:
+        """Add a release."""
+        self._chain.hashes.append(extend_head(self.head, (entry,)))
+        self.entries.append(entry)
 
     def since(self, head: bytes) -> tuple[bytes, ...]:
         """The entries after a remembered head; raises `ProtocolError` if this log never had that head."""
-        if head not in self.heads:
+        heads = self.heads
+        if head not in heads:
             raise ProtocolError(
                 "A client remembers a release-log head that this enclave never had: the enclave was rolled back."
             )
-        return self.entries[self.heads.index(head) :]
+        return tuple(self.entries[heads.index(head) :])
