@@ -12,13 +12,13 @@ from math import sqrt
 from statistics import fmean
 from typing import Annotated, Any, Literal, Self
 
-from msgspec import Meta
+from msgspec import Meta, to_builtins
 
 from tacit.core.serialization import Source, convert, read_json
-from tacit.papers.figure_specs import FigureSpec, Number, with_kind, without_kind
+from tacit.papers.figure_specs import FigureSpec, Number
 from tacit.report.intervals import Interval
 
-FORMAT = 1
+FORMAT = 2
 _ADVICE = "Save it again with tacit reproduce --save."
 MIN_SEEDS = 3  # with two, Student's t allows nearly everything
 LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "volume", "uploads"}
@@ -277,7 +277,7 @@ class Comparison:
 
     def to_json(self) -> dict[str, object]:
         """Plain values, including the verdicts."""
-        table = {**asdict(self), "plot": self.plot and without_kind(self.plot)}
+        table = {**asdict(self), "plot": to_builtins(self.plot)}
         for entry, row in zip(table["rows"], self.rows, strict=True):
             entry["compared"] = [self._compared(row, quantity) for quantity in row.quantities()]
         return {"format": FORMAT, **table}
@@ -290,9 +290,7 @@ class Comparison:
     def from_bytes(cls, content: bytes, label: str) -> Self:
         """Read what `to_bytes` wrote, and judge it again; anything else is a `UserError`."""
         source = Source(label=label, advice=_ADVICE, closed=False)
-        saved = read_json(content, dict[str, Any], source, version=FORMAT)
-        plot = saved.get("plot")
-        return convert({**saved, "plot": with_kind(plot) if isinstance(plot, dict) else plot}, cls, source)
+        return convert(read_json(content, dict[str, Any], source, version=FORMAT), cls, source)
 
     def _compared(self, row: ComparisonRow, quantity: str) -> dict[str, object]:
         measured = row.spread(quantity)

@@ -1,6 +1,7 @@
 """A comparison as a PNG figure: lines over rounds, histograms, points over an argument, importance maps or images."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import singledispatch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,29 +32,42 @@ def render(comparison: Comparison) -> bytes:
     require_matplotlib()
     if comparison.plot is None:
         raise UserError(f"Expected a figure, but {comparison.name} is a table.")
-    return _draw(comparison, comparison.plot)
+    return _draw(comparison.plot, comparison)
 
 
-def _draw(comparison: Comparison, plot: FigureSpec) -> bytes:
-    title = comparison.title
-    match plot:
-        case HistogramPlot():
-            panels = [(panel.title, [*densities(comparison.rows, panel)]) for panel in plot.panels]
-            return draw_histograms(title, caption(comparison, "Outline", "shade"), panels)
-        case ScatterPlot():
-            x, y = (plot.labels.get(name, name) for name in (plot.x, plot.y))
-            return draw_error_bars(title, _scatter_caption(comparison), [*error_bars(comparison.rows, plot)], x, y)
-        case ImportanceMaps():
-            note = f"Client {plot.client}. Light: important; each map is scaled to its own minimum and maximum."
-            maps = _grid(importance_maps(comparison), plot)
-            return draw_maps(title, note, maps, len(plot.importance), len(plot.at) + 1)
-        case Gallery():
-            return draw_gallery(title, plot)
-        case LinePlot():
-            return _draw_lines(comparison, plot)
+@singledispatch
+def _draw(plot: FigureSpec, comparison: Comparison) -> bytes:
+    """Draw one kind of figure."""
+    raise AssertionError(f"{comparison.name} is of no kind below: {type(plot).__name__}.")
 
 
-def _draw_lines(comparison: Comparison, plot: LinePlot) -> bytes:
+@_draw.register
+def _draw_histograms(plot: HistogramPlot, comparison: Comparison) -> bytes:
+    panels = [(panel.title, [*densities(comparison.rows, panel)]) for panel in plot.panels]
+    return draw_histograms(comparison.title, caption(comparison, "Outline", "shade"), panels)
+
+
+@_draw.register
+def _draw_scatter(plot: ScatterPlot, comparison: Comparison) -> bytes:
+    x, y = (plot.labels.get(name, name) for name in (plot.x, plot.y))
+    bars = [*error_bars(comparison.rows, plot)]
+    return draw_error_bars(comparison.title, _scatter_caption(comparison), bars, x, y)
+
+
+@_draw.register
+def _draw_maps(plot: ImportanceMaps, comparison: Comparison) -> bytes:
+    note = f"Client {plot.client}. Light: important; each map is scaled to its own minimum and maximum."
+    maps = _grid(importance_maps(comparison), plot)
+    return draw_maps(comparison.title, note, maps, len(plot.importance), len(plot.at) + 1)
+
+
+@_draw.register
+def _draw_images(plot: Gallery, comparison: Comparison) -> bytes:
+    return draw_gallery(comparison.title, plot)
+
+
+@_draw.register
+def _draw_lines(plot: LinePlot, comparison: Comparison) -> bytes:
     panels = [
         LinePanel(plot.labels.get(name, name), [*lines(comparison.rows, name)], log=name in plot.log) for name in plot.y
     ]

@@ -1,92 +1,16 @@
 """A comparison as text: measured beside published numbers, with footnotes on guarantees, traffic and settings."""
 
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from tacit.papers.comparison import PRIVACY, Comparison, ComparisonRow, Spread
 from tacit.report.labels import number, size
 
 HEADER = ["row", "quantity", "paper", "ours", "range", "one more seed", "seeds", "verdict"]
 IN_FOOTNOTES = {"loss", "up", "down", "seconds"}  # not in the table unless the paper prints them
-LABELS = {
-    "epsilon": "ε",
-    "delta": "δ at the budget's ε",
-    "cost": "cost (messages)",
-    "best_round": "best round",
-    "cost_down": "download cost, kB",
-    "cost_up": "upload cost, kB",
-    "kilobytes_down": "measured download, kB",
-    "kilobytes_up": "measured upload, kB",
-    "epsilon_classic": "ε as in the paper",
-    "bound": "clipping bound S",
-    "magnitude": "mean absolute weight in the mask",
-    "volume": "traffic while pruning, MB",
-    "volume_up": "upload while pruning, MB",
-    "volume_down": "download while pruning, MB",
-    "uploads": "upload per round, MB",
-    "leakage": "leakage (d-privacy)",
-    "miss": "distance to the farther optimum",
-    "found": "both optima found",
-    "right": "clients in the right group",
-    "images": "images attacked",
-    "recovered": "images recovered",
-    "unrecognisable": "unrecognisable images",
-    "ssim": "mean SSIM",
-    "psnr": "mean PSNR, dB",
-    "mse": "mean MSE",
-}
-HEADS = {
-    "best_round": "at round",
-    "cost_down": "cost down",
-    "cost_up": "cost up",
-    "kilobytes_down": "kB down",
-    "kilobytes_up": "kB up",
-    "epsilon_classic": "ε classic",
-    "bound": "bound",
-    "magnitude": "mean |weight|",
-    "volume": "MB",
-    "volume_up": "MB up",
-    "volume_down": "MB down",
-    "uploads": "MB up per round",
-    "leakage": "leakage",
-    "miss": "distance",
-    "found": "found",
-    "right": "right group",
-    "images": "images",
-    "recovered": "recovered",
-    "unrecognisable": "unrecognisable",
-    "ssim": "SSIM",
-    "psnr": "PSNR, dB",
-    "mse": "MSE",
-}
 _BEST = "the best of all rounds that were evaluated, chosen on the test data"
-_FORMULA = "values · 4 bytes · rounds · cohort / clients up to the best round, in kilobytes of 1000 bytes"
-_PRUNING = "megabytes of all messages of all clients, measured, in the rounds after the warm-up"
-_MEASURED = (
-    "measured bytes per client up to the best round, with headers, clipping bound and mask; mean over all clients"
-)
-EXPLANATIONS = {
-    "best_round": _BEST,
-    "cost_down": _FORMULA,
-    "cost_up": _FORMULA,
-    "kilobytes_down": _MEASURED,
-    "kilobytes_up": _MEASURED,
-    "epsilon_classic": "as in the paper: best round, moments accountant, as if sampling were Poisson; no guarantee",
-    "epsilon": "the guarantee: all executed rounds, tight accountant",
-    "bound": "the clipping bound, estimated on public data",
-    "magnitude": "the mean absolute weight in the mask after training",
-    "volume": _PRUNING,
-    "volume_up": _PRUNING,
-    "volume_down": _PRUNING,
-    "uploads": "megabytes sent by all clients of a round, measured; mean over the rounds after the warm-up",
-    "pruned_accuracy": "of the aggregated model, pruned to as many weights per layer as a client sends",
-    "density": "the share of the aggregated model's weights that are not zero",
-    "leakage": "leakage of the client that took part most often, within the radius; nominal if nothing is proved",
-    "miss": "distance of the farther of the two optima from its nearest hypothesis",
-    "found": "the share of the seeds that found both optima, to within 0.6",
-    "right": "the share of clients that choose the hypothesis of their own group",
-    "recovered": "images with a structural similarity (SSIM) above 0.9",
-    "unrecognisable": "images with an SSIM below 0.3",
-}
+_WORDS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("quantities.toml").read_text("utf-8"))
 
 
 def label(quantity: str) -> str:
@@ -96,8 +20,9 @@ def label(quantity: str) -> str:
         >>> label("best_accuracy"), label("auroc_at_best"), label("epsilon")
         ('best accuracy of any round', 'auroc at the best round', 'ε')
     """
-    if quantity in LABELS:
-        return LABELS[quantity]
+    words = _WORDS.get(quantity, {})
+    if "label" in words:
+        return words["label"]
     if quantity.startswith("best_"):
         return f"best {quantity.removeprefix('best_')} of any round"
     if quantity.endswith("_at_best"):
@@ -112,7 +37,8 @@ def head(quantity: str) -> str:
         >>> head("best_balanced_accuracy"), head("auroc_at_best"), head("cost_up")
         ('best balanced accuracy', 'auroc at best', 'cost up')
     """
-    return HEADS.get(quantity) or LABELS.get(quantity) or quantity.replace("_", " ")
+    words = _WORDS.get(quantity, {})
+    return words.get("head") or words.get("label") or quantity.replace("_", " ")
 
 
 def table(comparison: Comparison) -> list[list[str]]:
@@ -168,7 +94,7 @@ def _mean_and_spread(row: ComparisonRow, quantity: str) -> str:
     measured = row.spread(quantity)
     if measured is None:
         return ""
-    differ = measured.lowest < measured.highest and quantity not in LABELS
+    differ = measured.lowest < measured.highest and "label" not in _WORDS.get(quantity, {})
     nominal = " nominal" * (quantity in PRIVACY and not row.proved)
     further = f" ({_range(measured)})" if measured.further is None else f" ±{measured.further:.2g}"
     return number(measured.mean) + further * differ + nominal
@@ -209,7 +135,7 @@ def _explanations(quantities: Iterable[str]) -> Iterator[str]:
     """A sentence for each meaning, after the heads of the columns that have it."""
     heads: dict[str, list[str]] = {}
     for quantity in quantities:
-        meaning = EXPLANATIONS.get(quantity, _BEST if quantity.startswith("best_") else "")
+        meaning = _WORDS.get(quantity, {}).get("meaning", _BEST if quantity.startswith("best_") else "")
         if meaning:
             heads.setdefault(meaning, []).append(head(quantity))
     return (f"{'; '.join(names)}: {meaning}." for meaning, names in heads.items())

@@ -4,11 +4,11 @@ A specification is read from a study's `[figure]` table, and saved with the resu
 them alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-from msgspec import Meta, Struct, field, to_builtins
+from msgspec import Meta, Struct, field
 
 from tacit.papers.study_files import Text, check_distinct, check_known
 from tacit.report.pictures import Gallery
@@ -29,6 +29,10 @@ class LinePlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="lines")
     y: Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of quantities, for example ['accuracy']")]
     labels: Mapping[str, str] = field(default_factory=dict)
     log: tuple[str, ...] = ()
+
+    def check(self, rows: Sequence[str], measures: Iterable[str], label: str) -> None:
+        """Raise `UserError` if a quantity is drawn twice."""
+        check_distinct(self.y, f"figure.y of {label}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,12 @@ class HistogramPlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="hi
     ]
     bins: Count = 60
 
+    def check(self, rows: Sequence[str], measures: Iterable[str], label: str) -> None:
+        """Raise `UserError` if a panel names a row that does not exist."""
+        for panel in self.panels:
+            check_known(panel.rows, rows, f"rows of panel {panel.title!r} of {label}")
+            check_known([panel.mask], rows, f"mask of panel {panel.title!r} of {label}")
+
 
 class ImportanceMaps(Struct, frozen=True, kw_only=True, tag_field="kind", tag="maps"):
     """The importance of every input to one client, as images: a line per measure, a column per round.
@@ -74,6 +84,10 @@ class ImportanceMaps(Struct, frozen=True, kw_only=True, tag_field="kind", tag="m
     importance: Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of measures, like ['variance']")]
     noise: Annotated[Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0)], Meta(description="a number > 0")]
     client: Annotated[int, Meta(ge=0, description="a client's index")] = 0
+
+    def check(self, rows: Sequence[str], measures: Iterable[str], label: str) -> None:
+        """Raise `UserError` if a measure does not exist."""
+        check_known(self.importance, measures, f"figure.importance of {label}")
 
 
 class ScatterPlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="scatter"):
@@ -91,35 +105,9 @@ class ScatterPlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="scat
     lines: Text
     labels: Mapping[str, str] = field(default_factory=dict)
 
+    def check(self, rows: Sequence[str], measures: Iterable[str], label: str) -> None:
+        """Names are those of a method's arguments, which rows without them may lack."""
+
 
 StudyFigure = LinePlot | HistogramPlot | ImportanceMaps | ScatterPlot
 FigureSpec = StudyFigure | Gallery
-
-
-# Saved documents do not name the kind of a figure: a key that only this kind has identifies it.
-_KINDS = {"client": "maps", "lines": "scatter", "strips": "gallery", "panels": "histogram", "y": "lines"}
-
-
-def with_kind(figure: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved figure with its kind."""
-    return {"kind": next((kind for key, kind in _KINDS.items() if key in figure), None), **figure}
-
-
-def without_kind(figure: FigureSpec) -> dict[str, Any]:
-    """Plain values, as they are saved."""
-    return {key: value for key, value in to_builtins(figure).items() if key != "kind"}
-
-
-def check_figure(figure: FigureSpec, rows: Sequence[str], label: str) -> None:
-    """Raise `UserError` if a figure names a row or a measure that does not exist, or one thing twice."""
-    match figure:
-        case LinePlot():
-            check_distinct(figure.y, f"figure.y of {label}")
-        case HistogramPlot():
-            for panel in figure.panels:
-                check_known(panel.rows, rows, f"rows of panel {panel.title!r} of {label}")
-                check_known([panel.mask], rows, f"mask of panel {panel.title!r} of {label}")
-        case ImportanceMaps():
-            from tacit.pieces.mechanisms.importance import MEASURES
-
-            check_known(figure.importance, MEASURES, f"figure.importance of {label}")

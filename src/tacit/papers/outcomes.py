@@ -4,9 +4,8 @@ It reads the files of the runs; only importance maps need the data again.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,10 @@ from tacit.papers.quantities import AT_BEST, FinishedRun, derived
 from tacit.papers.study import Study
 from tacit.pieces.mechanisms import InputFeatures
 from tacit.pieces.mechanisms.importance import MEASURES, Importance
+from tacit.privacy.charging import Charges
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
+from tacit.privacy.record_charging import RecordCharges
 from tacit.report.cards import card
 from tacit.report.pictures import Gallery
 from tacit.report.run_data import thinned
@@ -35,10 +36,6 @@ from tacit.runs import checkpoint
 from tacit.runs.directory import CHECKPOINT, read_manifest, read_rounds
 from tacit.runs.manifest import versions
 from tacit.runs.records import guarantee_of, record_guarantee_of, size_noise
-
-if TYPE_CHECKING:
-    from tacit.privacy.charging import Charges
-    from tacit.privacy.record_charging import RecordCharges
 
 MOST_POINTS = 100
 SHOWN = 0.999  # share of the weights within the axis of a histogram; a few outliers would leave it empty
@@ -193,25 +190,21 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _charges(run: FinishedRun) -> "Charges | None":
+def _charges(run: FinishedRun) -> Charges | None:
     """The privacy charges of a run's rounds; None if its method adds no noise."""
     if not run.method.accounted:
         return None
-    from tacit.privacy.charging import Charges
-
     return Charges.begin(run.method, run.clients, [report.turnout for report in run.reports])
 
 
-def _record_charges(run: FinishedRun) -> "RecordCharges | None":
+def _record_charges(run: FinishedRun) -> RecordCharges | None:
     """Likewise for records."""
     if not run.method.accounts_records or run.units is None:
         return None
-    from tacit.privacy.record_charging import RecordCharges
-
     return RecordCharges.begin(run.method, run.units, run.reports)
 
 
-def _exhausted(charges: "Charges") -> bool:
+def _exhausted(charges: Charges) -> bool:
     """Whether the budget allows no further round."""
     try:
         charges.reserve()  # without a ledger, nothing is charged
@@ -224,12 +217,10 @@ def _with_figure_data(
     rows: tuple[ComparisonRow, ...], groups: Sequence[Sequence[Job]], study: Study
 ) -> tuple[ComparisonRow, ...]:
     """Replace the curves by those of a histogram or of importance maps, if the figure is one."""
-    match study.plot:
-        case HistogramPlot() as plot:
-            return _with_histograms(rows, groups, plot)
-        case ImportanceMaps() as plot:
-            return _with_maps(rows, groups, plot)
-    return rows
+    adders: Mapping[type, Callable[..., tuple[ComparisonRow, ...]]]
+    adders = {HistogramPlot: _with_histograms, ImportanceMaps: _with_maps}
+    add = adders.get(type(study.plot))
+    return rows if add is None else add(rows, groups, study.plot)
 
 
 def _with_histograms(

@@ -33,7 +33,8 @@ from tacit.core.state import final_weights
 from tacit.papers.comparison import LOWER_IS_BETTER
 from tacit.pieces.mechanisms.clipping import BOUND
 from tacit.pieces.samplers import Poisson
-from tacit.pieces.trainers import AdmmPrune, MagnitudePrune
+from tacit.privacy.accountants import Accounting, RdpClassic
+from tacit.privacy.charging import release_of
 from tacit.runs import checkpoint
 from tacit.runs.bandwidth import Bandwidth, cost
 from tacit.runs.directory import CHECKPOINT, read_manifest
@@ -164,19 +165,14 @@ def _uploads(run: FinishedRun) -> float | None:
 
 def _pruning(run: FinishedRun) -> Sequence[Report] | None:
     """The rounds after the warm-up; None for a method that does not prune."""
-    match run.method.trainer:
-        case AdmmPrune(warm_up=warm_up) | MagnitudePrune(warm_up=warm_up):
-            return run.reports[warm_up:]
-    return None
+    warm_up = getattr(run.method.trainer, "warm_up", None)
+    return None if warm_up is None else run.reports[warm_up:]
 
 
 def _epsilon_classic(run: FinishedRun) -> float | None:
     method, rounds = run.method, len(run.until_best())
     if not rounds or not method.accounted:
         return None
-    from tacit.privacy.accountants import Accounting, RdpClassic
-    from tacit.privacy.charging import release_of
-
     sizes = [method.sampler.sampling(run.clients, index).mean_cohort(run.clients) for index in range(rounds)]
     as_poisson = {size: replace(method, sampler=Poisson(size)) for size in set(sizes)}
     releases = [release_of(as_poisson[size], run.clients, index) for index, size in enumerate(sizes)]

@@ -83,9 +83,10 @@ from tacit.core.schema import call, choose
 from tacit.core.serialization import Source, convert, load_toml
 from tacit.errors import UserError
 from tacit.papers.comparison import Ranking
-from tacit.papers.figure_specs import Count, FigureSpec, Number, StudyFigure, check_figure
+from tacit.papers.figure_specs import Count, FigureSpec, Number, StudyFigure
 from tacit.papers.quantities import KNOWN
 from tacit.papers.study_files import EXPECTED, ROWS, Text, check_distinct, check_known, study_files
+from tacit.pieces.mechanisms.importance import MEASURES
 from tacit.runs.experiment import Experiment, ExperimentTable, experiment_of, flat_args
 
 FAST = "fast"
@@ -203,7 +204,7 @@ def read_study(name: str, files: Files | None = None) -> Study:
     check_distinct([row.folder for row in rows if row.study == name], f"the rows of {file}")
     check_known(table.columns, KNOWN, f"columns of {file}")
     if table.figure is not UNSET:
-        check_figure(table.figure, names, str(file))
+        table.figure.check(names, MEASURES, str(file))
     return Study(
         name=name,
         title=table.title,

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.report.style import ABOVE, BELOW, COLOURS, INK, PANEL, WIDTH, add_title_and_caption, plain, to_png
+from tacit.report.style import (
+    ABOVE,
+    BELOW,
+    COLOURS,
+    INK,
+    PANEL,
+    WIDTH,
+    add_title_and_caption,
+    new_figure,
+    plain,
+    to_png,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,11 +77,9 @@ class ErrorBars:
 
 def draw_lines(title: str, caption: str, panels: Sequence[LinePanel], *, names: int, log_x: bool = False) -> bytes:
     """Draw panels below each other over one axis of rounds, with space for `names` names beside each."""
-    from matplotlib.figure import Figure
-
     beside = NAME * names * (1.3 if len(panels) > 1 else 1.0)  # includes the space between panels
     height = ABOVE + max(PANEL if len(panels) == 1 else STACKED, beside) * len(panels) + BELOW
-    figure = Figure(figsize=(WIDTH, height))
+    figure = new_figure(WIDTH, height)
     edge = {"left": 0.115, "right": 0.75, "top": 1 - ABOVE / height, "bottom": BELOW / height}
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"hspace": 0.45, **edge})
     axes: list[Axes] = list(grid[:, 0])
@@ -85,10 +94,8 @@ def draw_lines(title: str, caption: str, panels: Sequence[LinePanel], *, names: 
 
 def draw_histograms(title: str, caption: str, panels: Sequence[tuple[str, Sequence[Density]]]) -> bytes:
     """Draw panels of densities side by side, each with its title and its own axes."""
-    from matplotlib.figure import Figure
-
     height = ABOVE + PANEL + BELOW
-    figure = Figure(figsize=(WIDTH, height))
+    figure = new_figure(WIDTH, height)
     edge = {"left": 0.09, "right": 0.98, "top": 1 - ABOVE / height, "bottom": BELOW / height}
     grid = figure.subplots(1, len(panels), squeeze=False, gridspec_kw={"wspace": 0.25, **edge})
     axes: list[Axes] = list(grid[0])
@@ -105,10 +112,8 @@ def draw_histograms(title: str, caption: str, panels: Sequence[tuple[str, Sequen
 
 def draw_error_bars(title: str, caption: str, series: Sequence[ErrorBars], x_label: str, y_label: str) -> bytes:
     """Draw one panel with error bars, slightly shifted so that they do not overlap."""
-    from matplotlib.figure import Figure
-
     height = ABOVE + PANEL + BELOW
-    figure = Figure(figsize=(WIDTH, height))
+    figure = new_figure(WIDTH, height)
     panel = figure.add_axes((0.115, BELOW / height, 0.7, PANEL / height))
     reach = max((float(line.x.max()) for line in series), default=1.0) or 1.0
     for position, line in enumerate(series):

@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tacit.errors import UserError
-from tacit.report.style import ABOVE, BELOW, INK, to_png
+from tacit.report.style import ABOVE, BELOW, INK, new_figure, to_png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,12 +83,10 @@ class ValueMap:
 
 def draw_gallery(title: str, gallery: Gallery) -> bytes:
     """Draw the strips below each other, with their names to the left."""
-    from matplotlib.figure import Figure
-
     columns = min(max(strip.shape[0] for strip in gallery.strips), MOST_IMAGES)
     width = max(LEFT + columns * TILE + 0.1, NARROWEST)
     height = TITLE + len(gallery.strips) * TILE + MARGIN
-    figure = Figure(figsize=(width, height))
+    figure = new_figure(width, height)
     figure.text(0.1 / width, 1 - 0.15 / height, title, size=11, color=INK, va="top")
     for position, strip in enumerate(gallery.strips):
         _draw_strip(figure, strip, height - TITLE - (position + 1) * TILE)
@@ -97,10 +95,8 @@ def draw_gallery(title: str, gallery: Gallery) -> bytes:
 
 def draw_maps(title: str, caption: str, maps: Iterable[ValueMap], lines: int, columns: int) -> bytes:
     """Draw maps in a grid, each from dark (its lowest value) to light (its highest)."""
-    from matplotlib.figure import Figure
-
     width, height = GAP + columns * (SIDE + GAP), ABOVE + lines * (SIDE + GAP) + BELOW / 2
-    figure = Figure(figsize=(width, height))
+    figure = new_figure(width, height)
     for each in maps:
         left, top = GAP + each.column * (SIDE + GAP), ABOVE + each.line * (SIDE + GAP)
         axis = figure.add_axes((left / width, 1 - (top + SIDE) / height, SIDE / width, SIDE / height))

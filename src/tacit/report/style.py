@@ -18,10 +18,16 @@ ABOVE, BELOW = 0.85, 0.85  # inches: space for the title and for the caption
 
 def require_matplotlib() -> None:
     """Raise `UserError` if the plotting library is not installed."""
+    new_figure(1, 1)
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure of this size in inches."""
     try:
-        import matplotlib.figure  # noqa: F401
+        from matplotlib.figure import Figure
     except ImportError:
         raise UserError("Expected matplotlib for a figure: pip install tacit[plot].") from None
+    return Figure(figsize=(width, height))
 
 
 def to_png(figure: "Figure") -> bytes:
