@@ -1,34 +1,21 @@
 """Stand-ins for trainers that protect records: their prices are real, what they train is not."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import ClassVar, Self
 
-from torch import Tensor
-
-from tacit.core import ClientRound, Descent, Rows, State, View, Wave
-from tacit.core.interfaces import Payload
+from tacit.core import ClientRound, Descent, Rows, View, Wave
+from tacit.core.interfaces import Trainer
 from tacit.core.prices import Gaussian, RecordPrice, RecordSum, Release, Repeated, Sampling, Unsized
-from tacit.core.wave import Shapes
 
 
-class Untrained:
+class Untrained(Trainer):
     """What both have in common: one small step, and nothing else."""
 
-    sends: ClassVar[Payload] = "updates"
-    masked: ClassVar[bool] = False
-    chooses: ClassVar[bool] = False
     sensitivity: ClassVar[float] = 1.0
 
     def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
         return data.descend(view.weights, Descent(0.01, 1, None, None, 0.0, 0.0, now.clients.child("batches")))
-
-    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
-        return ()
-
-    def variants(self, state: State) -> Mapping[str, Tensor]:
-        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +33,6 @@ class NoisySteps(Untrained):
         release = Release(Gaussian(self.noise_multiplier), sampling=Sampling.at(rate, "poisson"))
         return Repeated(release, ceil(self.epochs / rate))
 
-    @property
-    def record_sum(self) -> RecordSum | None:
-        return None
-
     def sized(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise)
 
@@ -61,12 +44,6 @@ class SumOfRecords(Untrained):
     clip: float = 1.0
     rate: float = 0.1
 
-    def record_price(self, samples: int) -> RecordPrice | None:
-        return None
-
     @property
     def record_sum(self) -> RecordSum | None:
         return RecordSum(self.clip, self.rate)
-
-    def sized(self, noise: float) -> Self:
-        return self

@@ -8,7 +8,7 @@ import torch
 
 from tacit.attacks.auditing import AuditAdjacency
 from tacit.core import BoundedMessages, DenseRows, Key, Messages, Method, ServerRound, State, Sum, Turnout
-from tacit.core.interfaces import Payload
+from tacit.core.interfaces import ServerUpdate
 from tacit.core.prices import Gaussian, Price, Release
 from tacit.pieces.aggregators import Mean
 from tacit.pieces.channels import IdealSum
@@ -226,10 +226,9 @@ class MomentumBeforeNoise(CentralGaussian):
 
 
 @dataclass(frozen=True)
-class AddVelocity:
+class AddVelocity(ServerUpdate):
     """Adds the noisy aggregate and the velocity of earlier rounds, and forgets the velocity in checkpoints."""
 
-    expects: ClassVar[Payload] = "updates"
     hidden: list[torch.Tensor] = field(default_factory=list, compare=False)
 
     def apply(self, state: State, aggregate: torch.Tensor) -> State:

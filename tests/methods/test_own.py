@@ -215,7 +215,7 @@ def test_schedules_are_functions_of_the_round() -> None:
         ({"server": None}, r"server to be a piece such as Add\(\), .* got None"),
         ({"aggregator": tacit.pieces.Mean}, r"got the class Mean. Write aggregator=Mean\(...\)"),
         ({"sampler": 10}, r"sampler to be a piece such as FixedSize\(10\), .* got 10"),
-        ({"mechanism": tacit.pieces.Mean()}, "mechanism .* got Mean, which has no before_sum and no after_sum"),
+        ({"mechanism": tacit.pieces.Mean()}, "mechanism .* got Mean, which has no after_sum and no at_client"),
         ({"trainer": torch.nn.Linear(2, 2)}, "trainer .* got Linear, which has no sends"),
     ],
 )

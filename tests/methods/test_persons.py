@@ -78,13 +78,13 @@ DESCENT = tacit.pieces.DpSgd(lr=0.1, epochs=1, batch_size=32, clip=1.0)
 def test_noise_is_sized_for_as_many_persons_as_for_records() -> None:
     method = tacit.methods.dp_sgd(rounds=2, epsilon=1.0, descent=replace(DESCENT, batch_size=5))
     of_persons, of_records = (
-        Plan(method=method, task=each).method.record_trainer
+        Plan(method=method, task=each).method.trainer
         for each in (hospitals((20, 10, 30)), hospitals((20, 10, 30), known=False))
     )
     alike = tacit.Task(
         model=lambda: nn.Linear(4, 2), clients=[(torch.zeros(n, 4), torch.zeros(n).long()) for n in (20, 10, 30)]
     )
-    assert of_persons == Plan(method=method, task=alike).method.record_trainer
+    assert of_persons == Plan(method=method, task=alike).method.trainer
     assert of_persons != of_records
 
 

@@ -255,7 +255,7 @@ def test_noise_is_sized_for_persons_at_several_clients(name: str) -> None:
 
 def _noise(run: tacit.Run) -> float:
     """The noise multiplier of the run's method, wherever its noise is added."""
-    trainer, mechanism = run.plan.method.record_trainer, run.plan.method.mechanism
+    trainer, mechanism = run.plan.method.trainer, run.plan.method.mechanism
     found = getattr(trainer, "noise_multiplier", None) or getattr(mechanism, "noise_multiplier", None)
     assert isinstance(found, float)
     return found

@@ -12,6 +12,7 @@ import zoo
 from attacks.bugs import HalfTheNoise
 from tacit import Method
 from tacit.core import (
+    Bound,
     BoundedMessages,
     ClientRound,
     DenseRows,
@@ -23,36 +24,33 @@ from tacit.core import (
     ServerRound,
     State,
     Sum,
+    Turnout,
     View,
     Wave,
 )
-from tacit.core.interfaces import Summation
+from tacit.core.composition import PIECES
+from tacit.core.interfaces import Aggregator, Mechanism, Summation
 from tacit.core.neutral import Identity, NoNoise
-from tacit.core.prices import Gaussian, Release, Unit, Unproved
-from tacit.core.provenance import own_parts
+from tacit.core.prices import Gaussian, Price, Release, Unit, Unproved
+from tacit.core.provenance import is_bounded_for, own_parts
 from tacit.data import Task
 from tacit.errors import CompositionError, UserError
 from tacit.methods import catalog, make
 from tacit.pieces import CentralGaussian, FixedClip, Poisson, Sgd
 from tacit.pieces.codecs import RandomK, Select, Size
+from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.pieces.samplers import Everyone, Growing
 from tacit.runs.checking import check
 from tacit.runs.records import Plan
 
 
 @dataclass(frozen=True)
-class Median:
-    """Not a sum, and it says so."""
-
-    models: ClassVar[int] = 1
-    requires: ClassVar[Summation] = "messages"
+class Median(Aggregator):
+    """Not a sum; it declares nothing, and is therefore not taken for one."""
 
     def combine(self, bounded: BoundedMessages, state: State) -> Sum:
         rows = bounded.messages.rows.dense()
         return bounded.summed(rows.median(0).values * len(rows), float(len(rows)), 0.0)
-
-    def finish(self, total: Sum) -> Tensor:
-        return total.total / total.weight
 
 
 @dataclass(frozen=True)
@@ -244,6 +242,52 @@ def test_nothing_is_claimed_for_a_piece_that_is_not_ours(pieces: dict[str, objec
     assert guarantee(method(**pieces)).startswith(
         f"none: rests on {named}, whose sensitivity nobody has proved.\nNote:\n  Nominal ε = "
     )
+
+
+@dataclass(frozen=True)
+class Minimal(Mechanism):
+    """A mechanism with the four members that it must have, and no other."""
+
+    def price(self, index: int, turnout: Turnout | None = None) -> Price:
+        return Release(Gaussian(1.0))
+
+    def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
+        return messages
+
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
+        return BoundedMessages(replace(messages, rows=clip_rows(messages.rows, Bound((1.0,)))), Bound((1.0,)))
+
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        noise = now.server.child("minimal").stream().normal(total.total.shape, total.total)
+        return replace(total, total=total.total + noise, weight=now.expected_cohort)
+
+
+def test_a_mechanism_needs_four_members_and_the_rest_is_the_worst_case() -> None:
+    used = method(mechanism=Minimal())
+    run = tacit.train(used, Task(model=zoo.mlp, clients=zoo.population([5, 3, 8, 4, 4, 4])), workers=1)
+    assert run.charges is not None
+    assert run.charges.rounds == run.state.round == 2
+    assert str(run.privacy).startswith("none: rests on your mechanism `Minimal`, whose sensitivity nobody has proved.")
+    assert check(Minimal()).passed
+    assert Minimal().requires == "all messages"
+    assert not is_bounded_for(Minimal(), Unit.RECORD)
+    with pytest.raises(CompositionError, match="Minimal processes every message at the server"):
+        method(mechanism=Minimal(), channel=tacit.pieces.SecureSum())
+
+
+@pytest.mark.parametrize("interface", [each for each, _ in PIECES.values()])
+def test_a_piece_that_does_not_answer_what_it_must_cannot_be_made(interface: type) -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        type("Empty", (interface,), {})()
+
+
+def test_a_piece_that_claims_to_be_of_another_module_is_ones_own() -> None:
+    """Code that is executed without a name claims to be of `builtins`."""
+    names: dict[str, object] = {"CentralGaussian": CentralGaussian}
+    exec("class Claimed(CentralGaussian): ...", names)
+    claimed = names["Claimed"](clip=FixedClip(1.0), noise_multiplier=1.0)  # type: ignore[operator]
+    assert type(claimed).__module__ == "builtins"
+    assert [str(part) for part in own_parts(method(mechanism=claimed))] == ["your mechanism `Claimed`"]
 
 
 def test_a_declared_sensitivity_is_tested_and_counts() -> None:

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit.core.interfaces import ChecksBroadcast
 from tacit.core.keys import ClientKeys, Key
 from tacit.core.method import Method
-from tacit.core.provenance import declares
+from tacit.core.provenance import read_parts
 from tacit.core.rows import DenseRows
 from tacit.core.state import ClientMemory, ClientRound, Messages, Round, View, decoded_part
 from tacit.core.wave import EmptyWave, Shapes, Wave
@@ -38,8 +37,7 @@ def read_broadcast(method: Method, parts: Parts, memory: ClientMemory, now: Roun
     """
     _check_parts(method, parts)
     view, memory = read_model(method, parts, memory, now)
-    if isinstance(method.mechanism, ChecksBroadcast):
-        method.mechanism.check_broadcast(view)
+    method.mechanism.check_broadcast(view)
     return view, memory
 
 
@@ -56,16 +54,10 @@ def read_model(method: Method, parts: Parts, memory: ClientMemory, now: Round) -
 
 def _check_parts(method: Method, parts: Parts) -> None:
     """Raise `WireError` if there are parts that neither the codec nor the mechanism reads."""
-    known = {part for piece in (method.codec, method.mechanism) for part in _reads(piece)}
+    known = {*read_parts(method.codec), *read_parts(method.mechanism)}
     if found := parts.keys() - known:
         names = ", ".join(sorted(part.name for part in found))
         raise WireError(f"Expected a broadcast of {method.name}, got one with {names}, which no piece of it reads.")
-
-
-def _reads(piece: object) -> tuple[Part, ...]:
-    """The parts that a piece reads; any, if it does not declare them (`ReadsParts`)."""
-    declared: tuple[Part, ...] = getattr(piece, "reads") if declares(piece, "reads") else tuple(Part)  # noqa: B009
-    return declared
 
 
 def make_messages(method: Method, view: View, data: Wave, now: ClientRound) -> Messages:

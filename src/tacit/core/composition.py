@@ -1,7 +1,9 @@
 """Which pieces fit together: each rule names both pieces and what to use instead."""
 
+from abc import ABCMeta
 from typing import TYPE_CHECKING
 
+from tacit.core.interfaces import Aggregator, Channel, Codec, Mechanism, Sampler, ServerUpdate, Trainer
 from tacit.core.prices import Unit, Unproved, Unsized
 from tacit.core.provenance import is_bounded_for
 from tacit.errors import CompositionError
@@ -9,34 +11,40 @@ from tacit.errors import CompositionError
 if TYPE_CHECKING:
     from tacit.core.method import Method
 
-PIECES = {  # by which a piece of each slot is recognised, and pieces that fit it
-    "sampler": (("cohort", "sampling"), "FixedSize(10), Poisson(10.0) or Everyone()"),
-    "trainer": (("train", "sends"), "Sgd(lr=0.1, epochs=1)"),
-    "codec": (("encode", "decode"), "Identity() or Select(TopK(...))"),
-    "mechanism": (("before_sum", "after_sum"), "NoNoise() or CentralGaussian(...)"),
-    "channel": (("send", "open"), "Plain() or SecureSum()"),
-    "aggregator": (("combine", "finish"), "Mean(), WeightedMean() or KMeans(...)"),
-    "server": (("apply", "expects"), "Add(), Replace() or Momentum(0.9)"),
+PIECES: dict[str, tuple[ABCMeta, str]] = {  # the interface of each slot, and pieces that fit it
+    "sampler": (Sampler, "FixedSize(10), Poisson(10.0) or Everyone()"),
+    "trainer": (Trainer, "Sgd(lr=0.1, epochs=1)"),
+    "codec": (Codec, "Identity() or Select(TopK(...))"),
+    "mechanism": (Mechanism, "NoNoise() or CentralGaussian(...)"),
+    "channel": (Channel, "Plain() or SecureSum()"),
+    "aggregator": (Aggregator, "Mean(), WeightedMean() or KMeans(...)"),
+    "server": (ServerUpdate, "Add(), Replace() or Momentum(0.9)"),
 }
 
 
 def check_pieces(method: "Method") -> None:
     """Raise `CompositionError` if what is in a slot is not a piece of it."""
-    for slot, (members, examples) in PIECES.items():
+    for slot, (interface, examples) in PIECES.items():
         piece = getattr(method, slot)
         if isinstance(piece, type):
             raise CompositionError(
                 f"{method.name}: Expected {slot} to be a piece, got the class {piece.__name__}. "
                 f"Write {slot}={piece.__name__}(...)."
             )
-        lacking = [name for name in members if not hasattr(piece, name)]
-        if lacking:
-            what = repr(piece) if isinstance(piece, str | int | float | None) else type(piece).__name__
-            more = "" if isinstance(piece, str | int | float | None) else f", which has no {' and no '.join(lacking)}"
+        if missing := lacking(piece, interface):
+            is_value = isinstance(piece, str | int | float | None)
+            what = repr(piece) if is_value else f"{_name(piece)}, which has no {' and no '.join(missing)}"
             raise CompositionError(
-                f"{method.name}: Expected {slot} to be a piece such as {examples}, got {what}{more}. "
-                "A piece of your own implements its Protocol in tacit.core.interfaces."
+                f"{method.name}: Expected {slot} to be a piece such as {examples}, got {what}. "
+                f"A piece of your own is a subclass of {interface.__name__} in tacit.core.interfaces."
             )
+
+
+def lacking(piece: object, interface: ABCMeta) -> list[str]:
+    """What a piece must answer and does not; if it answers all of that, the first of what a subclass would inherit."""
+    required = [name for name in sorted(interface.__abstractmethods__) if not hasattr(piece, name)]
+    members = (name for kind in interface.__mro__ for name in vars(kind) if not name.startswith("_"))
+    return required or [name for name in members if not hasattr(piece, name)][:1]
 
 
 def check_composition(method: "Method") -> None:
@@ -189,7 +197,7 @@ def _budget(m: "Method") -> str:
 
 def _records_by_trainer(m: "Method") -> str:
     """Noise of the trainer's own protects records if all that is sent is computed from what has this noise."""
-    price = m.record_trainer.record_price(1) if m.record_trainer else None
+    price = m.trainer.record_price(1)
     if price is None:
         return ""
     if isinstance(price, Unproved):

@@ -17,8 +17,6 @@ from tacit.core.interfaces import (
     Channel,
     Codec,
     Mechanism,
-    RecordMechanism,
-    RecordTrainer,
     Sampler,
     ServerUpdate,
     Trainer,
@@ -123,7 +121,7 @@ class Method:
         another variance reveals nothing about a record.
         """
         if self.record_bound is None:
-            found = self.record_trainer.record_price(samples) if self.record_trainer else None
+            found = self.trainer.record_price(samples)
             parts = [part for part in self.own_parts if part.slot in ("trainer", "codec", "mechanism")]
             return _record_price(found, parts)
         price, rows = self.mechanism.price(0, turnout), self.record_sum
@@ -132,29 +130,24 @@ class Method:
         sampling = Sampling.at(rows.rate, "poisson")
         return _record_price(Repeated(replace(price, sampling=sampling, constant=True), 1), list(self.own_parts))
 
-    @property
-    def record_trainer(self) -> RecordTrainer | None:
-        """Its trainer, if that bounds what single records contribute or adds noise for them."""
-        return self.trainer if isinstance(self.trainer, RecordTrainer) else None
-
     def sized(self, noise: float) -> Self:
         """The method with this noise multiplier, wherever noise is not sized yet."""
         mechanism, trainer = self.mechanism, self.trainer
         if isinstance(mechanism.price(0), Unsized):
             mechanism = mechanism.sized(noise)
-        if self.record_trainer and isinstance(self.record_trainer.record_price(1), Unsized):
-            trainer = self.record_trainer.sized(noise)
+        if isinstance(trainer.record_price(1), Unsized):
+            trainer = trainer.sized(noise)
         return replace(self, mechanism=mechanism, trainer=trainer)
 
     @property
     def record_sum(self) -> RecordSum | None:
         """How far one record can change a client's row, where rows are sums over records; None: they are not."""
-        return self.record_trainer.record_sum if self.record_trainer else None
+        return self.trainer.record_sum
 
     @property
     def record_bound(self) -> float | None:
         """The bound on what one record adds to a row, where the mechanism's noise is for records; None: it is not."""
-        return self.mechanism.record_bound if isinstance(self.mechanism, RecordMechanism) else None
+        return self.mechanism.record_bound
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -227,7 +220,7 @@ class Method:
             return self.reach
         if self.mechanism.requires in ("messages", "all messages"):
             return float("inf")
-        of_records = (self.mechanism.row_bound if isinstance(self.mechanism, RecordMechanism) else None) or 0.0
+        of_records = self.mechanism.row_bound or 0.0
         return REACH * (dim if self.changes_rows else sqrt(dim)) * max(of_records, 1.0) + of_records
 
     @property

@@ -1,19 +1,25 @@
 """The default piece of every slot that has one; with a sampler and a trainer they make federated averaging."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar
 
 from torch import Tensor
 
-from tacit.core.interfaces import AddNoise, Coordinates, DryRun, Payload, Reader, Summation, SumMessages, Visibility
+from tacit.core.interfaces import (
+    Aggregator,
+    Channel,
+    Codec,
+    Coordinates,
+    Mechanism,
+    Reader,
+    ServerUpdate,
+    Summation,
+    Visibility,
+)
 from tacit.core.prices import AggregateNoise, Price, Unit, Unproved
 from tacit.core.rows import Rows
 from tacit.core.state import (
     BoundedMessages,
-    Broadcast,
-    ClientMemory,
     ClientRound,
     FrameFormat,
     Messages,
@@ -21,36 +27,23 @@ from tacit.core.state import (
     ServerRound,
     State,
     Sum,
-    Traffic,
     Turnout,
     View,
 )
 from tacit.core.wave import Wave
-from tacit.errors import WireError, expect
-from tacit.wire.frames import Part, Parts
+from tacit.errors import expect
+from tacit.wire.frames import Part
 from tacit.wire.sparse import WireFormat
-
-if TYPE_CHECKING:
-    from tacit.core.method import Method
 
 
 @dataclass(frozen=True)
-class Identity:
+class Identity(Codec):
     """No compression: the server broadcasts the whole model, and clients send whole rows."""
 
     coordinates: ClassVar[Coordinates] = "model"
     fixed: ClassVar[bool] = True
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
     reads: ClassVar[tuple[Part, ...]] = (Part.WEIGHTS,)
-
-    def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        return state
-
-    def broadcast(self, state: State, now: Round) -> Broadcast:
-        return Broadcast({Part.WEIGHTS: state.weights})
-
-    def read(self, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
-        return View(received_weights(parts, memory), parts), memory
 
     def encode(self, rows: Rows, view: View, now: Round) -> Rows:
         return rows
@@ -59,46 +52,11 @@ class Identity:
         return total, state
 
 
-def received_weights(parts: Parts, memory: ClientMemory) -> Tensor:
-    """The whole model of a broadcast; raises `WireError` if it is not one of this client's task."""
-    weights, known = parts.get(Part.WEIGHTS), memory.weights
-    if weights is None or weights.numel() != known.numel() or weights.dtype != known.dtype:
-        found = "none" if weights is None else f"{weights.numel()} numbers of {weights.dtype}"
-        raise WireError(f"Expected a model of {known.numel()} numbers of {known.dtype}, got {found}.")
-    return weights.view_as(known)
-
-
-class StatelessMechanism:
-    """Mixin for mechanisms that learn nothing from public data or earlier rounds and broadcast nothing."""
-
-    def prepare(self, state: State, dry_run: DryRun | None) -> State:
-        return state
-
-    def broadcast_parts(self, state: State) -> Parts:
-        return {}
-
-    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
-        return state
-
-
-class ClientSideMechanism:
-    """Mixin for mechanisms that act only at the client: the server neither clips rows nor adds noise."""
-
-    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
-        return BoundedMessages(messages)
-
-    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
-        return total
-
-
 @dataclass(frozen=True)
-class NoNoise(StatelessMechanism, ClientSideMechanism):
+class NoNoise(Mechanism):
     """No clipping and no noise. There is no privacy guarantee: updates can reveal training data."""
 
     requires: ClassVar[Visibility] = "anything"
-    per_layer: ClassVar[bool] = False
-    bits: ClassVar[int | None] = None
-    expects: ClassVar[Payload | None] = None
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
     reads: ClassVar[tuple[Part, ...]] = ()
 
@@ -108,28 +66,18 @@ class NoNoise(StatelessMechanism, ClientSideMechanism):
     def aggregate_noise(self, state: State, expected_cohort: float) -> AggregateNoise:
         return AggregateNoise()
 
-    def sized(self, noise: float) -> Self:
-        return self
-
     def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         return messages
 
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
+        return BoundedMessages(messages)
 
-class DirectConversation:
-    """The conversation of channels without a protocol of their own: messages are summed as they are."""
-
-    def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
-        return add(messages)
-
-    def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
-        return add_noise(total)
-
-    def timings(self) -> Mapping[str, float]:
-        return {}
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        return total
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Channel):
     """Messages are sent as they are, and the server sees each of them.
 
     Args:
@@ -147,32 +95,17 @@ class Plain:
     wire: WireFormat | None = None
     down: WireFormat | None = None
     messages_seen_by: ClassVar[Reader] = "server"
-    caveat: ClassVar[str] = ""
-    min_cohort: ClassVar[int] = 0
-    tolerates: ClassVar[str] = ""
     streams: ClassVar[bool] = True
-
-    def send(self, messages: Messages, now: Round) -> Messages:
-        return messages
 
     @property
     def message_format(self) -> FrameFormat:
         return FrameFormat(self.wire)
 
-    def overhead(self, now: Round, tolerated: int = 0) -> Mapping[str, Traffic]:
-        return {}
-
-    def open(
-        self, method: "Method", population: int, seed: int | None = None
-    ) -> AbstractContextManager[DirectConversation]:
-        return nullcontext(DirectConversation())
-
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(Aggregator):
     """The mean of the messages, with the same weight for every client."""
 
-    models: ClassVar[int] = 1
     requires: ClassVar[Summation] = "sum"
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
@@ -181,16 +114,12 @@ class Mean:
         squared_norms = float(rows.norms().double().square().sum())
         return bounded.summed(rows.sum(), float(rows.count), squared_norms)
 
-    def finish(self, total: Sum) -> Tensor:
-        return total.total / total.weight
-
 
 @dataclass(frozen=True)
-class Add:
+class Add(ServerUpdate):
     """Add the aggregated update to the model, multiplied by a server learning rate."""
 
     rate: float = 1.0
-    expects: ClassVar[Payload] = "updates"
 
     def __post_init__(self) -> None:
         expect(self.rate > 0, f"rate={self.rate} > 0")

@@ -10,14 +10,16 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
+from tacit.core.interfaces import Bounded, Codec, Mechanism
 from tacit.core.prices import Gaussian, Leakage, Price, Release, Unit, Unproved, Zcdp
 from tacit.core.schema import SLOTS
+from tacit.wire.frames import Part
 
 if TYPE_CHECKING:
     from tacit.core.method import Method
 
 DECLARED = "sensitivity"  # the attribute by which a part declares it
-BOUNDED = "bounded_for"  # the attribute by which a part declares for which units it keeps bounds
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the flag of classes that Python code made
 _PLAIN = ("builtins", "enum", "torch")  # modules of arguments that are values, not parts
 
 
@@ -63,9 +65,14 @@ def declares(part: object, name: str) -> bool:
     return owner is not None and (is_ours(part) or not _is_our_class(owner))
 
 
-def is_bounded_for(part: object, unit: Unit) -> bool:
-    """Whether a part declares (`BoundedFor`) that it enlarges no influence of such units; for clients all parts do."""
-    return unit is Unit.CLIENT or (declares(part, BOUNDED) and unit in getattr(part, BOUNDED))
+def is_bounded_for(part: Bounded, unit: Unit) -> bool:
+    """Whether a part itself declares that it enlarges no influence of such units; for clients all parts do."""
+    return unit is Unit.CLIENT or (declares(part, "bounded_for") and unit in part.bounded_for)
+
+
+def read_parts(piece: Codec | Mechanism) -> tuple[Part, ...]:
+    """The parts of a broadcast that a piece itself declares to read; any, if it declares none."""
+    return piece.reads if declares(piece, "reads") else tuple(Part)
 
 
 def rests_on(price: Price, parts: tuple[OwnPart, ...]) -> Price:
@@ -87,15 +94,24 @@ def declaration(parts: tuple[OwnPart, ...]) -> str:
 
 
 def _is_our_class(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__)
-    return kind.__module__.split(".")[0] == "tacit" and getattr(module, kind.__qualname__, None) is kind
+    return kind.__module__.split(".")[0] == "tacit" and _is_found_in_its_module(kind)
+
+
+def _is_value(kind: type) -> bool:
+    """Whether arguments of this class are values: Python code can claim these modules, but not be found there."""
+    written_in_python = bool(kind.__flags__ & _HEAP_TYPE)
+    return kind.__module__ in _PLAIN and (not written_in_python or _is_found_in_its_module(kind))
+
+
+def _is_found_in_its_module(kind: type) -> bool:
+    return getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
 
 
 def _own_parts(slot: str, part: object) -> Iterator[OwnPart]:
     match part:
         case tuple() | list():
             inner: Iterable[object] = part
-        case _ if type(part).__module__ in _PLAIN:
+        case _ if _is_value(type(part)):
             return
         case _:
             inner = [getattr(part, each.name) for each in fields(part)] if is_dataclass(part) else ()

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.client_half import empty_messages, read_broadcast, read_model
-from tacit.core.interfaces import CalibratedCodec, Channel, Conversation, DeclaresNoise
+from tacit.core.interfaces import Channel, Conversation
 from tacit.core.method import Method
 from tacit.core.rows import DenseRows, Rows
 from tacit.core.state import (
@@ -70,11 +70,8 @@ def prepare(method: Method, state: State, public: Wave | None, now: SimulatedRou
 
 def _calibrate(method: Method, state: State, public: Wave, now: Round) -> State:
     """The state with a codec that is calibrated to the noise of aggregates, if it needs that and the noise is known."""
-    codec, mechanism = method.codec, method.mechanism
-    if not isinstance(codec, CalibratedCodec) or not isinstance(mechanism, DeclaresNoise):
-        return state
-    noise = mechanism.aggregate_noise(state, now.expected_cohort)
-    return state if noise is None else codec.calibrate(state, public, noise, now)
+    noise = method.mechanism.aggregate_noise(state, now.expected_cohort)
+    return state if noise is None else method.codec.calibrate(state, public, noise, now)
 
 
 def broadcast(method: Method, state: State, now: Round) -> Broadcast:

@@ -164,6 +164,14 @@ class ClientMemory:
         """The memory of a client that took part in all rounds so far, as the server knows it."""
         return cls(state.weights, Key(bytes(32)), state.memory.get(MASK))
 
+    def received_weights(self, parts: Parts) -> Tensor:
+        """The whole model of a broadcast; raises `WireError` if it is not one of this client's task."""
+        weights, known = parts.get(Part.WEIGHTS), self.weights
+        if weights is None or weights.numel() != known.numel() or weights.dtype != known.dtype:
+            found = "none" if weights is None else f"{weights.numel()} numbers of {weights.dtype}"
+            raise WireError(f"Expected a model of {known.numel()} numbers of {known.dtype}, got {found}.")
+        return weights.view_as(known)
+
     def pack(self) -> bytes:
         """The memory as bytes."""
         parts = {

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import BoundedMessages, Mean, State, Sum
-from tacit.core.interfaces import Summation
+from tacit.core.interfaces import Aggregator, Summation
 from tacit.errors import expect
 
 __all__ = ["KMeans", "Mean", "WeightedMean"]
@@ -15,10 +15,9 @@ MAX_ITERATIONS = 300  # of k-means, as in scikit-learn
 
 
 @dataclass(frozen=True)
-class WeightedMean:
+class WeightedMean(Aggregator):
     """The mean weighted by each client's number of samples, which the server therefore learns."""
 
-    models: ClassVar[int] = 1
     requires: ClassVar[Summation] = "weighted sum"
 
     def combine(self, bounded: BoundedMessages, state: State) -> Sum:
@@ -27,12 +26,9 @@ class WeightedMean:
         squared_norms = float((rows.norms().double().square() * samples).sum())
         return bounded.summed(rows.scaled(samples).sum(), float(samples.sum()), squared_norms)
 
-    def finish(self, total: Sum) -> Tensor:
-        return total.total / total.weight
-
 
 @dataclass(frozen=True)
-class KMeans:
+class KMeans(Aggregator):
     """Cluster the clients' models by k-means on the server; the centre of each cluster is a hypothesis.
 
     Centres start at the hypotheses, so clusters keep their numbers from round to round. A hypothesis with an empty
@@ -51,7 +47,6 @@ class KMeans:
 
     models: int = 2
     warm_up: int = 0
-    requires: ClassVar[Summation] = "messages"
 
     def __post_init__(self) -> None:
         expect(self.models >= 1, f"models={self.models} >= 1")

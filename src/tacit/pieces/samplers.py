@@ -18,7 +18,7 @@ from tacit.errors import expect
 
 
 @dataclass(frozen=True)
-class Everyone:
+class Everyone(Sampler):
     """Full participation: the whole population in every round. There is no amplification."""
 
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
@@ -29,7 +29,7 @@ class Everyone:
 
 
 @dataclass(frozen=True)
-class FixedSize:
+class FixedSize(Sampler):
     """A uniformly random subset of exactly `size` clients, without replacement."""
 
     size: int
@@ -39,7 +39,7 @@ class FixedSize:
 
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
         _check_fits(self.size, population)
-        return _subset(population, self.size, key)
+        return key.stream().subset(population, self.size)
 
     def sampling(self, population: int, index: int) -> Sampling:
         _check_fits(self.size, population)
@@ -47,7 +47,7 @@ class FixedSize:
 
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(Sampler):
     """Poisson sampling: every client joins independently with probability `size / population`.
 
     Tight privacy amplification is proved for this sampling. A cohort has `size` clients on average and may be empty.
@@ -72,7 +72,7 @@ class Poisson:
 
 
 @dataclass(frozen=True)
-class Growing:
+class Growing(Sampler):
     """A schedule of `(rounds, sampler)` stages; the last stage continues to the end.
 
     Example:
@@ -98,10 +98,6 @@ class Growing:
         ends = accumulate(rounds for rounds, _ in self.stages)
         current = (sampler for (_, sampler), end in zip(self.stages, ends, strict=True) if index < end)
         return next(current, self.stages[-1][1])
-
-
-def _subset(population: int, size: int, key: Key) -> Tensor:
-    return key.stream().subset(population, size)
 
 
 def _check_fits(size: float, population: int) -> None:

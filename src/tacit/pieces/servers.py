@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from tacit.core import Add, State
-from tacit.core.interfaces import Payload
+from tacit.core.interfaces import Payload, ServerUpdate
 from tacit.core.state import SERVER
 from tacit.errors import expect
 
@@ -14,7 +14,7 @@ __all__ = ["Add", "Momentum", "Replace"]
 
 
 @dataclass(frozen=True)
-class Replace:
+class Replace(ServerUpdate):
     """Replace the model by the aggregated weights."""
 
     expects: ClassVar[Payload] = "weights"
@@ -24,12 +24,11 @@ class Replace:
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(ServerUpdate):
     """Server momentum: m ← rho·m + update, w ← w + rate·m."""
 
     rho: float = 0.9
     rate: float = 1.0
-    expects: ClassVar[Payload] = "updates"
 
     def __post_init__(self) -> None:
         expect(0 <= self.rho < 1, f"rho={self.rho} in [0, 1)")

@@ -231,8 +231,7 @@ def _sized(method: Method, noise: float) -> Method:
     """The method with this noise for its records, wherever it is added."""
     if method.record_bound is not None:
         return replace(method, mechanism=method.mechanism.sized(noise))
-    trainer = method.record_trainer
-    return method if trainer is None else replace(method, trainer=trainer.sized(noise))
+    return replace(method, trainer=method.trainer.sized(noise))
 
 
 def _some(units: ClientUnits, *sizes: int) -> ClientUnits:

@@ -221,7 +221,7 @@ def _record_guarantee(method: Method) -> str:
     meaning = (
         f"{adjacency.capitalize()}: {adjacency.meaning_for(Unit.RECORD)} Batches are Poisson samples, {rate}; ε "
         "assumes that which records a batch contains is secret. Who takes part is not: sampling of clients lowers no ε."
-        f"{OF_PERSONS * getattr(method.trainer, 'draws_persons', False)}"
+        f"{OF_PERSONS * method.trainer.draws_persons}"
     )
     if method.budget is None:
         return (

@@ -9,7 +9,7 @@
 | aggregator | it adds messages up, and one client changes the sum by at most `sensitivity` times its bound |
 | server | the same state and aggregate give the same model |
 
-Of a codec that is bounded for records (`BoundedFor`) a row moves no further than the update; a mechanism that is does
+Of a codec that is bounded for records (`bounded_for`) a row moves no further than the update; a mechanism that is does
 not read the data. A failed trial is a violation. A passed one proves nothing.
 """
 
@@ -35,8 +35,8 @@ from tacit.core import (
     State,
     View,
 )
-from tacit.core.composition import PIECES
-from tacit.core.interfaces import Aggregator, Codec, Mechanism, RecordMechanism, Sampler, ServerUpdate, Trainer
+from tacit.core.composition import PIECES, lacking
+from tacit.core.interfaces import Aggregator, Codec, Mechanism, Sampler, ServerUpdate, Trainer
 from tacit.core.prices import Gaussian, Release, Unit, Zcdp, accounted
 from tacit.core.provenance import DECLARED, is_bounded_for
 from tacit.data import Population, Task
@@ -94,11 +94,11 @@ def check(piece: object) -> Check:
         >>> print(check(Mean()))
         aggregator Mean: 12 trials, no violation found. This proves nothing.
     """
-    slot = next((slot for slot, names in _MEMBERS.items() if all(hasattr(piece, name) for name in names)), None)
+    slot = next((slot for slot in _TRIALS if not lacking(piece, PIECES[slot][0])), None)
     if slot is None:
         raise UserError(
             f"Expected a sampler, trainer, codec, mechanism, aggregator or server, got {type(piece).__name__}. "
-            "Give it the members of its Protocol in tacit.core.interfaces."
+            "Make it a subclass of its Protocol in tacit.core.interfaces."
         )
     trials = list(_guarded(_TRIALS[slot](piece)))
     return Check(type(piece).__name__, slot, len(trials), tuple(dict.fromkeys(filter(None, trials))))
@@ -118,7 +118,7 @@ def check_method(method: Method) -> tuple[Check, ...]:
     """
     sized = method if not method.unsized else replace(method, mechanism=method.mechanism.sized(1.0))
     own = {part.slot for part in method.own_parts}
-    pieces = tuple(check(getattr(sized, slot)) for slot in _MEMBERS if slot in own)
+    pieces = tuple(check(getattr(sized, slot)) for slot in _TRIALS if slot in own)
     trials = list(_guarded(_try_method(sized)))
     return *pieces, Check(method.name, "method", len(trials), tuple(dict.fromkeys(filter(None, trials))))
 
@@ -162,9 +162,6 @@ def _guarded(trials: Iterator[str]) -> Iterator[str]:
         yield from trials
     except Exception as error:  # whatever code of one's own raises
         yield f"It raises {type(error).__name__}: {error}"
-
-
-_MEMBERS = {slot: members for slot, (members, _) in PIECES.items() if slot != "channel"}
 
 
 def _try_sampler(sampler: Sampler) -> Iterator[str]:
@@ -280,11 +277,8 @@ def _reading_violation(mechanism: Mechanism, state: State) -> str:
 
 def _longest(mechanism: Mechanism) -> float:
     """How often the bound fits into the longest row: more than once where it is that of one record."""
-    match mechanism:
-        case RecordMechanism(record_bound=float(record), row_bound=float(row)):
-            return row / record
-        case _:
-            return 1.0
+    record, row = mechanism.record_bound, mechanism.row_bound
+    return 1.0 if record is None or row is None else row / record
 
 
 def _bounded(mechanism: Mechanism, state: State, rows: Tensor) -> Iterator[str]:

@@ -339,7 +339,7 @@ def check_records(method: Method, task: Task) -> None:
 
 def check_draws_persons(method: Method) -> None:
     """Raise `CompositionError` if the method's trainer draws single records where persons are to be protected."""
-    if not getattr(method.trainer, "draws_persons", False):
+    if not method.trainer.draws_persons:
         raise CompositionError(
             f"{method.name}: the task says which records are one person's (patient), but "
             f"{type(method.trainer).__name__} draws and clips single records, so that nothing is proved about a person "

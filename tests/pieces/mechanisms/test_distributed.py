@@ -11,8 +11,7 @@ from torch import Tensor
 
 import zoo
 from tacit.core import Bound, ClientKeys, DenseRows, Key, MaskedRows, Messages, Method, SimulatedRound, State, Sum, View
-from tacit.core.interfaces import Mechanism
-from tacit.core.neutral import DirectConversation
+from tacit.core.interfaces import DirectConversation, Mechanism
 from tacit.core.prices import Gaussian, Price, Release, Unproved, Unsized
 from tacit.core.server_half import finish_round, reject_unusable, sum_messages
 from tacit.core.state import Turnout

@@ -11,8 +11,7 @@ from torch import Tensor
 
 import zoo
 from tacit.core import DenseRows, Key, Messages, Method, SimulatedRound, State, Sum
-from tacit.core.interfaces import Mechanism
-from tacit.core.neutral import DirectConversation
+from tacit.core.interfaces import DirectConversation, Mechanism
 from tacit.core.prices import Gaussian, Release, Unproved, nominal_figures, reason_unproved
 from tacit.core.server_half import finish_round, reject_unusable, server_side
 from tacit.errors import UserError

@@ -24,19 +24,19 @@ from dataclasses import dataclass, replace
 
 import torch
 from tacit import Method, State
+from tacit.core.interfaces import ServerUpdate
 from tacit.pieces import FixedSize, Sgd
 
 
 @dataclass(frozen=True)
-class HeavyBall:
-    """A server update of one's own: momentum on the mean update. Any frozen record with these members is a piece.
+class HeavyBall(ServerUpdate):
+    """A server update of one's own: momentum on the mean update. A piece is a frozen subclass of its interface.
 
     Args:
         momentum: the part of the last step that is repeated.
     """
 
     momentum: float
-    expects = "updates"  # what the trainer must send
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from tacit.core import DenseRows, Messages, Method, Round, State, Sum, Traffic, Turnout
-from tacit.core.interfaces import AddNoise, Reader, SumMessages
+from tacit.core.interfaces import AddNoise, Channel, Conversation, Reader, SumMessages
 from tacit.core.prices import Unit
 from tacit.enclave import (
     OVERHEAD,
@@ -28,7 +28,7 @@ from tacit.wire.sparse import WireFormat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Enclave:
+class Enclave(Channel):
     """Messages are encrypted to an attested process, which clips, sums and adds noise; it releases only the aggregate.
 
     A simulation isolates nothing, and every output of the run carries that warning.
@@ -65,8 +65,6 @@ class Enclave:
     conversation: bool = False
     hardware: bool = False
     messages_seen_by: ClassVar[Reader] = "enclave"
-    min_cohort: ClassVar[int] = 0
-    streams: ClassVar[bool] = False  # rows are summed in the order of the clients' numbers, whenever they arrive
 
     def __post_init__(self) -> None:
         expect(self.padding >= 1, f"padding={self.padding} >= 1")
@@ -97,9 +95,6 @@ class Enclave:
     def message_format(self) -> UploadFormat:
         """How rows become plaintexts of uploads."""
         return UploadFormat(self.wire, self.padding)
-
-    def send(self, messages: Messages, now: Round) -> Messages:
-        return messages  # encryption changes no number
 
     def overhead(self, now: Round, tolerated: int = 0) -> Mapping[str, Traffic]:
         """Headers, keys, signature and authentication tag of an upload, and the request for it.
@@ -151,7 +146,7 @@ class Enclave:
 
 
 @dataclass(frozen=True, eq=False)
-class EnclaveConversation:
+class EnclaveConversation(Conversation):
     """Rounds with an enclave.
 
     Attributes:

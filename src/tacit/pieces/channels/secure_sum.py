@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import DenseRows, GridStep, Key, Messages, Method, Round, State, Sum, Traffic
-from tacit.core.interfaces import AddNoise, Reader, SumMessages
+from tacit.core.interfaces import AddNoise, Channel, Conversation, Reader, SumMessages
 from tacit.core.prices import Unit
 from tacit.core.schema import choose
 from tacit.core.server_half import sum_of_total
@@ -35,13 +35,12 @@ from tacit.protocols.secagg import (
     unpack_vector,
 )
 from tacit.wire.packing import packed_size
-from tacit.wire.sparse import WireFormat
 
 THREAT_MODELS = {"semi_honest": ThreatModel.SEMI_HONEST, "active_server": ThreatModel.ACTIVE_SERVER}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecureSum:
+class SecureSum(Channel):
     """Clients add pads that cancel in the sum, and only there (Bonawitz et al. 2017, Bell et al. 2020).
 
     A simulation sums the same integers without pads, which gives bitwise the same result; `conversation` runs the whole
@@ -80,8 +79,6 @@ class SecureSum:
     reach: float = 16.0
     conversation: bool = False
     messages_seen_by: ClassVar[Reader] = "nobody"
-    down: ClassVar[WireFormat | None] = None
-    caveat: ClassVar[str] = ""
     min_cohort: ClassVar[int] = MIN_COHORT
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
@@ -162,7 +159,7 @@ class SecureSum:
 
 
 @dataclass(frozen=True)
-class SecureSumConversation:
+class SecureSumConversation(Conversation):
     """Each round is a protocol of its own, with fresh keys: nothing is kept between rounds."""
 
     channel: SecureSum
@@ -189,9 +186,6 @@ class SecureSumConversation:
             return add_noise(total)
         self._check_enough(total, now)
         return add_noise(replace(total, total=_centred(total.total, total.grid_step.size, self.channel.bits)))
-
-    def timings(self) -> Mapping[str, float]:
-        return {}
 
     def _check_enough(self, total: Sum, now: Round) -> None:
         survivors, tolerated = int(total.weight), _tolerated(total.surplus)

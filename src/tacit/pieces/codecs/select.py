@@ -36,8 +36,7 @@ from tacit.core import (
     View,
     Wave,
 )
-from tacit.core.interfaces import Coordinates
-from tacit.core.neutral import received_weights
+from tacit.core.interfaces import Bounded, Codec, Coordinates
 from tacit.core.prices import Unit
 from tacit.core.provenance import is_bounded_for
 from tacit.core.state import MASK
@@ -74,30 +73,29 @@ class Size:
         return count
 
 
-class Selection(Protocol):
-    """Which coordinates are sent. One whose clients vote in the first round declares `votes`.
+class Selection(Bounded, Protocol):
+    """Which coordinates are sent. One that depends on public values alone declares so in `bounded_for`."""
 
-    One that depends on public values alone declares so (`BoundedFor`); otherwise it is refused for records.
-    """
-
-    @property
-    def size(self) -> Size:
-        """How many coordinates."""
-        ...
+    size: Size  # how many coordinates
 
     @property
     def fixed(self) -> bool:
         """Whether the mask is the same in all rounds, so that no other weight is ever sent."""
-        ...
+        return True
 
     @property
     def sends_mask(self) -> bool:
         """Whether the server must send the mask, because clients cannot derive it from the shared key."""
-        ...
+        return True
+
+    @property
+    def votes(self) -> bool:
+        """Whether clients vote on the mask in the first round."""
+        return False
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         """The state before the first round, with the mask if it is known by then."""
-        ...
+        return state
 
     def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor | None:
         """The coordinates of this round, ascending; None where it is not known and cannot be derived.
@@ -107,11 +105,11 @@ class Selection(Protocol):
             dim: the number of the model's weights.
             now: the round.
         """
-        ...
+        return known
 
 
 @dataclass(frozen=True)
-class Select:
+class Select(Codec):
     """Send the values at the selected coordinates: upwards, and downwards too if the mask is fixed.
 
     Args:
@@ -153,7 +151,7 @@ class Select:
         """The model of this round; under a fixed mask, the initial weights with the received ones in their places."""
         if not self.fixed:
             mask = self.selection.mask(None, memory.weights.numel(), now)
-            return View(received_weights(parts, memory), parts, mask), memory
+            return View(memory.received_weights(parts), parts, mask), memory
         if self._votes(now):
             return self._read_before_vote(parts, memory)
         mask = self._received_mask(parts, memory)
@@ -183,7 +181,7 @@ class Select:
 
     def _votes(self, now: Round) -> bool:
         """Whether clients vote in this round: in the first one, and never again, whatever a server sends."""
-        return now.index == 0 and getattr(self.selection, "votes", False)
+        return now.index == 0 and self.selection.votes
 
     def _mask(self, state: State, now: Round) -> Tensor:
         mask = self.selection.mask(state.memory.get(MASK), state.dim, now)
@@ -220,7 +218,7 @@ class Select:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopK:
+class TopK(Selection):
     """The coordinates with the largest absolute gradients on public data, summed over a few steps (Alg. 1, line 3).
 
     The steps start at the initial weights and follow the gradients. Ties go to the lower coordinate.
@@ -239,8 +237,6 @@ class TopK:
     lr: float
     steps: int = 5
     batch_size: int | None = None
-    fixed: ClassVar[bool] = True
-    sends_mask: ClassVar[bool] = True
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
     def __post_init__(self) -> None:
@@ -252,9 +248,6 @@ class TopK:
             random = f"codec.selection={FixedRandom(size=self.size)}"
             raise PublicDataError("TopK", f"add `--task-set public=50`, or `--set '{random}'`.")
         return _with_mask(state, largest(self._scores(state.weights, public, now), self.size.count(state.dim)))
-
-    def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor | None:
-        return known
 
     def _scores(self, weights: Tensor, public: Wave, now: Round) -> Tensor:
         """Σ |gradient|, times the learning rate."""
@@ -270,7 +263,7 @@ class TopK:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vote:
+class Vote(Selection):
     """The coordinates with the most votes in the first round: each client votes for those of its largest updates.
 
     A ballot is a row like any other: the mechanism bounds it, adds noise to it, and the round is accounted as every
@@ -286,45 +279,29 @@ class Vote:
     """
 
     size: Size
-    fixed: ClassVar[bool] = True
-    sends_mask: ClassVar[bool] = True
     votes: ClassVar[bool] = True
-    bounded_for: ClassVar[tuple[Unit, ...]] = (Unit.CLIENT,)
-
-    def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        return state
-
-    def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor | None:
-        return known
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedRandom:
+class FixedRandom(Selection):
     """Random coordinates, drawn once from the shared key."""
 
     size: Size
-    fixed: ClassVar[bool] = True
     sends_mask: ClassVar[bool] = False
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         return _with_mask(state, _random_mask(now.shared.child("mask"), state.dim, self.size.count(state.dim)))
 
-    def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor | None:
-        return known
-
 
 @dataclass(frozen=True, kw_only=True)
-class RandomK:
+class RandomK(Selection):
     """Random coordinates, redrawn from the shared key in every round."""
 
     size: Size
     fixed: ClassVar[bool] = False
     sends_mask: ClassVar[bool] = False
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
-
-    def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        return state
 
     def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor:
         return _random_mask(now.shared.child("mask"), dim, self.size.count(dim))

@@ -29,19 +29,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tacit.core import Broadcast, ClientKeys, ClientMemory, DenseRows, Descent, Identity, Round, Rows, State, View, Wave
-from tacit.core.interfaces import Coordinates
-from tacit.core.prices import AggregateNoise, Unit
+from tacit.core import ClientKeys, DenseRows, Descent, Round, Rows, State, View, Wave
+from tacit.core.interfaces import Codec
+from tacit.core.prices import AggregateNoise
 from tacit.errors import TrainingError, expect
 from tacit.pieces.codecs.select import Size
-from tacit.wire.frames import Part, Parts
+from tacit.wire.frames import Part
 
 THRESHOLD = "codec/threshold"
 ADDED = 3  # rounds whose sum is compared
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sense:
+class Sense(Codec):
     """Send some DCT coefficients of every chunk; the server sends the whole model.
 
     Args:
@@ -62,7 +62,8 @@ class Sense:
 
     Formal guarantees: a row's coefficients have no larger L2 norm than the row, so a bound on rows of coefficients
     bounds what a client contributes to the sum. Reconstruction is post-processing, and the threshold is tuned on public
-    data and the declared noise: neither costs privacy. The people in the public data are not protected.
+    data and the declared noise: neither costs privacy. The people in the public data are not protected. Bounded for
+    clients only: coefficients are linear in the row, but rounded in proportion to all of it.
     """
 
     size: Size
@@ -75,8 +76,6 @@ class Sense:
     lr: float = 0.215
     steps: int = 5
     batch_size: int | None = 10
-    coordinates: ClassVar[Coordinates] = "other"
-    bounded_for: ClassVar[tuple[Unit, ...]] = (Unit.CLIENT,)  # linear, but rounded in proportion to the whole row
     reads: ClassVar[tuple[Part, ...]] = (Part.WEIGHTS,)
 
     def __post_init__(self) -> None:
@@ -96,9 +95,6 @@ class Sense:
         """Whether all coefficients are the lowest, so that none is drawn."""
         return self.lowest == 1
 
-    def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        return state
-
     def calibrate(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
         """The threshold with the smallest error for the update of a client with the public data.
 
@@ -110,12 +106,6 @@ class Sense:
         rounds = self._rounds(update, noise, now)
         found = min(self.thresholds, key=lambda each: angular_error(self._added(rounds, len(update), each), update))
         return replace(state, memory={**state.memory, THRESHOLD: torch.tensor(found, dtype=torch.float64)})
-
-    def broadcast(self, state: State, now: Round) -> Broadcast:
-        return Identity().broadcast(state, now)
-
-    def read(self, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
-        return Identity().read(parts, memory, now)
 
     def encode(self, rows: Rows, view: View, now: Round) -> DenseRows:
         """Every row's coefficients; row by row, so that only one copy in chunks is in memory."""

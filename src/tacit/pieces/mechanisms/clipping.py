@@ -12,9 +12,10 @@
 A bound applies to the whole row, or to each of its layers.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from math import exp, sqrt
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -25,69 +26,60 @@ from tacit.errors import PublicDataError, expect
 from tacit.privacy.noise.sum_grid import noisy_count
 
 BOUND = "mechanism/bound"
+Knowledge = Literal["before the run", "by broadcast", "never"]
 
 
 class Clip(Protocol):
     """A clipping rule: it determines the bound of every round."""
 
+    @abstractmethod
+    def bound(self, rows: Rows, state: State) -> Bound:
+        """The bound of this round."""
+
     @property
     def row_wise(self) -> bool:
         """Whether the bound does not depend on the round's rows."""
-        ...
+        return False
 
     @property
     def per_layer(self) -> bool:
         """Whether each layer of the model has its own bound."""
-        ...
+        return False
+
+    @property
+    def known_to_clients(self) -> Knowledge:
+        """When clients know the bound of their whole rows, so that they can clip before they send."""
+        return "never"
+
+    @property
+    def max_records(self) -> int | None:
+        """The bound is of what one record adds to a row, which sums over at most so many; None: it is of whole rows."""
+        return None
 
     @property
     def unproved(self) -> str:
         """Why this bound rules out a guarantee; empty if it does not."""
-        ...
-
-    def bound(self, rows: Rows, state: State) -> Bound:
-        """The bound of this round."""
-        ...
+        return "the clipping rule does not declare that its bound is public or accounted"
 
     def statistic(self, rows: Rows, bound: Bound) -> float:
         """A number that is summed over all clients, to adapt the next bound."""
-        ...
-
-    def sum_multiplier(self, noise_multiplier: float) -> float:
-        """The noise multiplier for the sum of the rows, if all releases of a round together have `noise_multiplier`."""
-        ...
-
-    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
-        """The state with the next bound."""
-        ...
-
-    def prepare(self, state: State, dry_run: DryRun | None) -> State:
-        """The state before the first round, with the bound if it is computed from public data."""
-        ...
-
-
-class WithoutPublicData:
-    """A clipping rule that uses no public data."""
-
-    def prepare(self, state: State, dry_run: DryRun | None) -> State:
-        return state
-
-
-class NonAdaptive:
-    """A clipping rule whose next bound does not depend on this round's rows."""
-
-    def statistic(self, rows: Rows, bound: Bound) -> float:
         return 0.0
 
     def sum_multiplier(self, noise_multiplier: float) -> float:
+        """The noise multiplier for the sum of the rows, if all releases of a round together have `noise_multiplier`."""
         return noise_multiplier
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
+        """The state with the next bound."""
+        return state
+
+    def prepare(self, state: State, dry_run: DryRun | None) -> State:
+        """The state before the first round, with the bound if it is computed from public data."""
         return state
 
 
 @dataclass(frozen=True)
-class FixedClip(NonAdaptive, WithoutPublicData):
+class FixedClip(Clip):
     """The same public bound in every round.
 
     Args:
@@ -103,6 +95,10 @@ class FixedClip(NonAdaptive, WithoutPublicData):
     def __post_init__(self) -> None:
         expect(0 < self.value < float("inf"), f"clip={self.value} > 0 and finite")
 
+    @property
+    def known_to_clients(self) -> Knowledge:
+        return "never" if self.per_layer else "before the run"
+
     def bound(self, rows: Rows, state: State) -> Bound:
         if not self.per_layer:
             return Bound((self.value,))
@@ -111,7 +107,7 @@ class FixedClip(NonAdaptive, WithoutPublicData):
 
 
 @dataclass(frozen=True)
-class RecordClip(NonAdaptive, WithoutPublicData):
+class RecordClip(Clip):
     """A bound on what one record adds to a row: the trainer clips the gradient of every record (`RecordGradient`).
 
     Args:
@@ -125,7 +121,7 @@ class RecordClip(NonAdaptive, WithoutPublicData):
 
     value: float
     records: int
-    per_layer: ClassVar[bool] = False
+    known_to_clients: ClassVar[Knowledge] = "before the run"
     row_wise: ClassVar[bool] = True
     unproved: ClassVar[str] = ""
 
@@ -133,12 +129,16 @@ class RecordClip(NonAdaptive, WithoutPublicData):
         expect(0 < self.value < float("inf"), f"clip={self.value} > 0 and finite")
         expect(self.records >= 1, f"records={self.records} >= 1")
 
+    @property
+    def max_records(self) -> int:
+        return self.records
+
     def bound(self, rows: Rows, state: State) -> Bound:
         return Bound((self.value,))
 
 
 @dataclass(frozen=True)
-class PublicClip(NonAdaptive):
+class PublicClip(Clip):
     """The norm of the update from one local round on the public data, in the coordinates that are sent.
 
     It is computed once, before the first round, at the initial weights.
@@ -154,7 +154,7 @@ class PublicClip(NonAdaptive):
 
     draws: int = 1
     factor: float = 1.0
-    per_layer: ClassVar[bool] = False
+    known_to_clients: ClassVar[Knowledge] = "by broadcast"
     row_wise: ClassVar[bool] = True
     unproved: ClassVar[str] = ""
 
@@ -177,14 +177,13 @@ class PublicClip(NonAdaptive):
 
 
 @dataclass(frozen=True)
-class MedianClip(NonAdaptive, WithoutPublicData):
+class MedianClip(Clip):
     """The median of the cohort's norms, for whole rows or per layer (Geyer et al., Algorithm 1).
 
     Formal guarantees: none. The median depends on private data, and both the rows and the noise are scaled by it.
     """
 
     per_layer: bool = False
-    row_wise: ClassVar[bool] = False
     unproved: ClassVar[str] = (
         "the clipping bound is the median of the cohort's update norms, computed from private data without noise"
     )
@@ -197,7 +196,7 @@ class MedianClip(NonAdaptive, WithoutPublicData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantileClip(WithoutPublicData):
+class QuantileClip(Clip):
     """Adaptive clipping: the bound follows a quantile of the clients' norms (Andrew et al. 2021, Algorithm 1).
 
     Each client adds +½ to a count if its row is within the bound, and −½ otherwise. Gaussian noise is added to the
@@ -219,7 +218,6 @@ class QuantileClip(WithoutPublicData):
     start: float = 1.0
     rate: float = 0.2
     count_noise: float = 5.0
-    per_layer: ClassVar[bool] = False
     row_wise: ClassVar[bool] = True
     unproved: ClassVar[str] = ""
 

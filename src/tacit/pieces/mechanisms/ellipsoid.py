@@ -19,7 +19,7 @@ from torch import Tensor
 from tacit.core import Bound, Rows, State
 from tacit.core.interfaces import DryRun
 from tacit.errors import PublicDataError, expect
-from tacit.pieces.mechanisms.clipping import NonAdaptive
+from tacit.pieces.mechanisms.clipping import Clip
 from tacit.pieces.mechanisms.groups import Grouping, Groups, InputFeatures
 
 START, MOVES = "mechanism/start", "mechanism/moves"  # names in `State.memory`
@@ -63,7 +63,7 @@ class PublicMovement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EllipsoidClip(NonAdaptive):
+class EllipsoidClip(Clip):
     """Clip rows to an ellipsoid whose axes follow a public importance: axis ∝ importance^power.
 
     Args:

@@ -26,18 +26,18 @@ from tacit.core import (
     View,
     Wave,
 )
-from tacit.core.interfaces import DryRun, Payload, Visibility
+from tacit.core.interfaces import DryRun, Mechanism, Visibility
 from tacit.core.prices import AggregateNoise, Price, Release, Unit, Unproved, Unsized
 from tacit.core.surplus import Surplus
 from tacit.errors import UserError, WireError, expect
 from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
-from tacit.pieces.mechanisms.clipping import Clip, FixedClip, PublicClip, RecordClip, clip_rows
+from tacit.pieces.mechanisms.clipping import Clip, clip_rows
 from tacit.privacy.noise.sum_grid import DISTANCE, SumGrid, WideSums
 from tacit.wire.frames import Part, Parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class CentralGaussian:
+class CentralGaussian(Mechanism):
     """Central DP: the server clips every row and adds Gaussian noise to the sum, scaled by the bound of that round.
 
     The noisy sum is divided by the expected cohort size, because the actual size is private. With one bound S per
@@ -65,14 +65,12 @@ class CentralGaussian:
     clip: Clip
     noise_multiplier: float | None = None
     exact: bool = True
-    bits: ClassVar[int | None] = None
-    expects: ClassVar[Payload | None] = None
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
     reads: ClassVar[tuple[Part, ...]] = ()
 
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)
-        if isinstance(self.clip, RecordClip):
+        if self.clip.max_records is not None:
             raise UserError("Expected a bound for clients' rows, got RecordClip. Use it in DistributedGaussian.")
         if self.noise_multiplier is not None:
             self.clip.sum_multiplier(self.noise_multiplier)  # raises if the clip alone releases more than declared
@@ -106,9 +104,6 @@ class CentralGaussian:
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         return self.clip.prepare(state, dry_run)
 
-    def broadcast_parts(self, state: State) -> Parts:
-        return {}
-
     def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         return messages
 
@@ -139,7 +134,7 @@ class CentralGaussian:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistributedGaussian:
+class DistributedGaussian(Mechanism):
     """Distributed DP: every client clips its own row and adds a share of the noise; only the sum is revealed.
 
     Of n clients, t = ⌊dropouts · n⌋ may be lost. The shares of n − t clients amount to the noise of the sum, so every
@@ -182,14 +177,12 @@ class DistributedGaussian:
     arithmetic: Arithmetic = Reals()
     at_once: bool = True
     requires: ClassVar[Visibility] = "only the sum"
-    per_layer: ClassVar[bool] = False
-    expects: ClassVar[Payload | None] = None
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
     reads: ClassVar[tuple[Part, ...]] = (Part.BOUND,)
 
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)
-        if not isinstance(self.clip, FixedClip | PublicClip | RecordClip) or self.clip.per_layer:
+        if self.clip.known_to_clients == "never":
             raise UserError(
                 f"Expected a public bound for whole rows, because clients clip before they send, got {self.clip}. "
                 "Use FixedClip or PublicClip."
@@ -205,12 +198,12 @@ class DistributedGaussian:
     @property
     def record_bound(self) -> float | None:
         """The bound on what one record adds to a row, if it is records that are protected."""
-        return self.clip.value if isinstance(self.clip, RecordClip) else None
+        return None if self.clip.max_records is None else self._bound(_NO_STATE).whole
 
     @property
     def row_bound(self) -> float | None:
         """The largest norm of a row of records, without noise."""
-        return self.clip.value * self.clip.records if isinstance(self.clip, RecordClip) else None
+        return None if self.clip.max_records is None else self._bound(_NO_STATE).whole * self.clip.max_records
 
     @property
     def honest(self) -> float:
@@ -287,9 +280,6 @@ class DistributedGaussian:
         drawn = self.arithmetic.draw(total.total, noise, remaining, now.server.child("noise shares"), now)
         return replace(total, total=total.total + drawn, weight=now.expected_cohort, surplus=None)
 
-    def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
-        return state
-
     def _constant(self, turnout: Turnout | None) -> bool:
         """Whether the noise has the same variance for every cohort and loss, and the adversary knows nobody's share."""
         return self.colluding == 0 and (turnout is None or self.tolerates(turnout))
@@ -297,7 +287,7 @@ class DistributedGaussian:
     def _received_bound(self, view: View) -> Bound:
         """The bound in a broadcast; where the method fixes it, a client accepts no other."""
         received = _received_bound(view)
-        expected = received if isinstance(self.clip, PublicClip) else self._bound(_NO_STATE)
+        expected = received if self.clip.known_to_clients == "by broadcast" else self._bound(_NO_STATE)
         if received != expected:
             whose = "the method" if self.record_bound is None else "records"
             raise WireError(f"Expected the bound of {whose}, {expected.whole:g}, got {received.whole:g}.")
@@ -310,8 +300,7 @@ class DistributedGaussian:
         return self._noise_of(_given(self.noise_multiplier), bound)
 
     def _noise_of(self, multiplier: float, bound: Bound) -> SharedNoise:
-        records = self.clip.records if isinstance(self.clip, RecordClip) else None
-        return SharedNoise(bound, multiplier, self.honest, self.dropouts, records)
+        return SharedNoise(bound, multiplier, self.honest, self.dropouts, self.clip.max_records)
 
     def _part(self, turnout: Turnout | None) -> float:
         """The part of the declared noise that a sum has at least."""

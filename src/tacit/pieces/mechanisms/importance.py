@@ -12,7 +12,7 @@ Networks. DS 2019.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import pi, sqrt
-from typing import ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -31,8 +31,9 @@ from tacit.core import (
     View,
     Wave,
 )
-from tacit.core.interfaces import ChecksBroadcast, DryRun, Mechanism, Payload, ReadsParts, Visibility
-from tacit.core.prices import Price, Unit, Unproved, Unsized, nominal_figures, reason_unproved
+from tacit.core.interfaces import DryRun, Mechanism, Payload, Visibility
+from tacit.core.prices import Price, Unproved, Unsized, nominal_figures, reason_unproved
+from tacit.core.provenance import read_parts
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.groups import Grouping, Groups, InputFeatures, SingleWeights
 from tacit.pieces.mechanisms.nbafl import NOISE, NOMINAL, add_gaussian
@@ -185,7 +186,7 @@ class ClientNoise(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByImportance:
+class ByImportance(Mechanism):
     """A base mechanism, and additional noise on the groups that matter least, or most, to each client.
 
     Args:
@@ -197,7 +198,7 @@ class ByImportance:
 
     Formal guarantees: none. Which groups get more noise depends on private data and is visible in the messages. The
     coordinate with the least noise limits the guarantee of a vector, so more noise elsewhere adds nothing to any
-    guarantee that the base may have.
+    guarantee that the base may have. Bounded for clients only: records decide where noise is added.
 
     Sees: as with the base; and from the noise in each message, which groups matter to that client.
     """
@@ -208,8 +209,6 @@ class ByImportance:
     groups: Grouping = InputFeatures()
     expects: Payload = "weights"
     per_layer: ClassVar[bool] = True
-    bits: ClassVar[int | None] = None
-    bounded_for: ClassVar[tuple[Unit, ...]] = (Unit.CLIENT,)  # records decide where noise is added
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, ClientNoise) or getattr(self.base, "at_once", False):
@@ -240,9 +239,6 @@ class ByImportance:
         base = self.base.price(index, turnout)
         return Unproved("; ".join(filter(None, (reason_unproved(base), own))), figures=self._figures(base))
 
-    def sized(self, noise: float) -> Self:
-        return self
-
     def _figures(self, base: Price) -> Mapping[str, float]:
         """The base's figures: nominal ε and noise at both ends of the allocation, exact ε for the least noise."""
         figures, label, factor = dict(nominal_figures(base)), self.allocation.label, self.allocation.max_factor
@@ -260,11 +256,10 @@ class ByImportance:
 
     @property
     def reads(self) -> tuple[Part, ...]:
-        return self.base.reads if isinstance(self.base, ReadsParts) else tuple(Part)
+        return read_parts(self.base)
 
     def check_broadcast(self, view: View) -> None:
-        if isinstance(self.base, ChecksBroadcast):
-            self.base.check_broadcast(view)
+        self.base.check_broadcast(view)
 
     def importances(self, messages: Messages, view: View, data: Wave, now: Round) -> Tensor:
         """The importance of each group to each client, (clients, groups)."""

@@ -7,21 +7,32 @@ ones are not, and the server can still recognise which group a client belongs to
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from tacit.core import ClientRound, DenseRows, Key, Messages, Turnout, View, Wave
-from tacit.core.interfaces import Payload, Visibility
-from tacit.core.neutral import ClientSideMechanism, StatelessMechanism
+from tacit.core import (
+    BoundedMessages,
+    ClientRound,
+    DenseRows,
+    Key,
+    Messages,
+    ServerRound,
+    State,
+    Sum,
+    Turnout,
+    View,
+    Wave,
+)
+from tacit.core.interfaces import Mechanism, Payload, Visibility
 from tacit.core.prices import Leakage, Price, Unit, Unproved
 from tacit.errors import expect
 from tacit.wire.frames import Part
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricLaplace(StatelessMechanism, ClientSideMechanism):
+class MetricLaplace(Mechanism):
     """Metric privacy: every client adds Laplace noise whose mean norm is `noise_multiplier` times a radius.
 
     With n numbers, multiplier ν and radius r, ε = n/(ν·r) per unit of distance: for each participation, two models
@@ -55,7 +66,6 @@ class MetricLaplace(StatelessMechanism, ClientSideMechanism):
     limit: float | None = None
     expects: Payload = "weights"
     requires: ClassVar[Visibility] = "anything"
-    bits: ClassVar[int | None] = None
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
     reads: ClassVar[tuple[Part, ...]] = ()
 
@@ -76,9 +86,6 @@ class MetricLaplace(StatelessMechanism, ClientSideMechanism):
         )
         return Unproved(reason, leakage)
 
-    def sized(self, noise: float) -> Self:
-        return self
-
     def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         rows = messages.rows.dense()
         layers = [prod(shape) for shape in data.shapes] if self.per_layer else [rows.shape[1]]
@@ -86,6 +93,12 @@ class MetricLaplace(StatelessMechanism, ClientSideMechanism):
         keys = [now.clients.child("laplace").of(client) for client in messages.clients.tolist()]
         noise = [self._noise(layers, own, key) for own, key in zip(radii, keys, strict=True)]
         return replace(messages, rows=DenseRows(rows + torch.stack(noise).to(rows))) if noise else messages
+
+    def before_sum(self, messages: Messages, state: State) -> BoundedMessages:
+        return BoundedMessages(messages)
+
+    def after_sum(self, total: Sum, now: ServerRound) -> Sum:
+        return total
 
     def _radii(self, rows: Tensor, view: View, layers: list[int]) -> list[list[float]]:
         """By row and layer: the public radius, or the norm of the client's update."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, log, sqrt
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,8 +29,7 @@ from tacit.core import (
     View,
     Wave,
 )
-from tacit.core.interfaces import Payload, Visibility
-from tacit.core.neutral import StatelessMechanism
+from tacit.core.interfaces import Mechanism, Visibility
 from tacit.core.prices import Price, Unit, Unproved, check_delta
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.clipping import clip_rows
@@ -41,7 +40,7 @@ NOISE = "standard deviation of the noise on each uploaded weight"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NbaflGaussian(StatelessMechanism):
+class NbaflGaussian(Mechanism):
     """Clients clip their weights and add noise by NbAFL's formula; the server adds noise to the mean if it requires so.
 
     Args:
@@ -79,9 +78,6 @@ class NbaflGaussian(StatelessMechanism):
     clip: float = 5.0
     clips: bool = True
     requires: ClassVar[Visibility] = "anything"
-    bits: ClassVar[int | None] = None
-    per_layer: ClassVar[bool] = False
-    expects: ClassVar[Payload | None] = None
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
     reads: ClassVar[tuple[Part, ...]] = ()
 
@@ -135,9 +131,6 @@ class NbaflGaussian(StatelessMechanism):
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         return Unproved(self._reason, figures=self.figures)
-
-    def sized(self, noise: float) -> Self:
-        return self
 
     def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         self._check_samples(data)

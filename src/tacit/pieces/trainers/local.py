@@ -5,19 +5,18 @@ References: McMahan et al. 2017 (FederatedAveraging); Kerkouche et al. 2021, Alg
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from tacit.core import ClientRound, DenseRows, Descent, Rows, State, View, Wave
-from tacit.core.interfaces import Payload, RecordTrainer, Trainer
-from tacit.core.prices import RecordPrice, RecordSum, Unproved
+from tacit.core import ClientRound, DenseRows, Descent, Rows, View, Wave
+from tacit.core.interfaces import Payload, Trainer
+from tacit.core.prices import RecordPrice, Unproved
 from tacit.core.schema import instead_of
-from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
 
 
@@ -47,7 +46,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sgd:
+class Sgd(Trainer):
     """Local SGD for a number of steps or epochs.
 
     Args:
@@ -72,8 +71,6 @@ class Sgd:
     weight_decay: float = 0.0
     clip: float | None = None
     sends: Payload = "updates"
-    masked: ClassVar[bool] = False
-    chooses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         given: object = self.lr
@@ -92,12 +89,6 @@ class Sgd:
     def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
         rows = data.descend(view.weights, self.descent(now))
         return rows if self.sends == "updates" else DenseRows(rows.dense() + view.weights)
-
-    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
-        return ()
-
-    def variants(self, state: State) -> Mapping[str, Tensor]:
-        return {}
 
     def rate(self, index: int) -> float:
         """The learning rate of round `index`."""
@@ -119,7 +110,7 @@ class Sgd:
 
 
 @dataclass(frozen=True)
-class Masked:
+class Masked(Trainer):
     """SGD that changes only the weights under the codec's mask; all others keep exactly the received values.
 
     Without it, clients train all weights and send those under the mask.
@@ -129,9 +120,7 @@ class Masked:
     """
 
     sgd: Sgd
-    sends: ClassVar[Payload] = "updates"
     masked: ClassVar[bool] = True
-    chooses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.sgd.sends != "updates":
@@ -141,15 +130,9 @@ class Masked:
         """One row per client; as long as there is no mask, all weights are trained."""
         return data.descend(view.weights, replace(self.sgd.descent(now), mask=view.mask))
 
-    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
-        return ()
-
-    def variants(self, state: State) -> Mapping[str, Tensor]:
-        return {}
-
 
 @dataclass(frozen=True)
-class BestOf:
+class BestOf(Trainer):
     """Every client trains the hypothesis with the smallest loss on its own data.
 
     The choice is not sent. With a single hypothesis there is no choice.
@@ -190,24 +173,10 @@ class BestOf:
             values[members] = self.trainer.train(own, data.keep(members), now).dense()
         return DenseRows(values)
 
-    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
-        return ()
-
-    def variants(self, state: State) -> Mapping[str, Tensor]:
-        return {}
-
     def record_price(self, samples: int) -> RecordPrice | None:
-        if not isinstance(self.trainer, RecordTrainer) or self.trainer.record_price(samples) is None:
+        if self.trainer.record_price(samples) is None:
             return None
         return Unproved("every client chooses a hypothesis by the loss on its records, which gets no noise")
-
-    @property
-    def record_sum(self) -> RecordSum | None:
-        return None
-
-    def sized(self, noise: float) -> Self:
-        """Itself: no noise would protect the records."""
-        return self
 
 
 def _hypotheses(view: View) -> Tensor:

@@ -9,7 +9,6 @@ References: Abadi et al., Deep Learning with Differential Privacy, CCS 2016 (DP-
 Andrew et al., Differentially Private Learning with Adaptive Clipping, NeurIPS 2021.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, log, log1p, sqrt
@@ -18,12 +17,11 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from tacit.core import ClientRound, DenseRows, Key, MaskedRows, Rows, State, View, Wave
-from tacit.core.interfaces import Payload
+from tacit.core import ClientRound, DenseRows, Key, MaskedRows, Rows, View, Wave
+from tacit.core.interfaces import Trainer
 from tacit.core.prices import Gaussian, RecordPrice, RecordSum, Release, Repeated, Sampling, Unsized
 from tacit.core.rows import DEPTH
 from tacit.core.schema import instead_of
-from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
 from tacit.privacy.noise.sum_grid import DISTANCE, SumGrid, noisy_count
 
@@ -33,7 +31,7 @@ ADVERSARY = "anyone who sees the client's messages, the server included"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpSgd:
+class DpSgd(Trainer):
     """DP-SGD within a client: every step clips the gradient of each record, and adds noise to their sum.
 
     A step draws a batch, each record independently with probability `batch_size / samples`; sums the records'
@@ -83,9 +81,6 @@ class DpSgd:
     weight_decay: float = 0.0
     masked: bool = False
     quantile: float | None = None
-    sends: ClassVar[Payload] = "updates"
-    chooses: ClassVar[bool] = False
-    record_sum: ClassVar[RecordSum | None] = None
     draws_persons: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -109,12 +104,6 @@ class DpSgd:
         values = [self._updated(view.weights, mask, data.keep(numbers == i), lr, now) for i in numbers.tolist()]
         length = view.weights.shape[-1] if mask is None else len(mask)
         return _rows(torch.stack([view.weights.new_empty(length), *values])[1:], mask, view.weights.shape[-1])
-
-    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
-        return ()
-
-    def variants(self, state: State) -> Mapping[str, Tensor]:
-        return {}
 
     def record_price(self, samples: int) -> RecordPrice:
         """The steps of a client with so many records; the rate of a small client is larger."""
@@ -163,7 +152,7 @@ class DpSgd:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordGradient:
+class RecordGradient(Trainer):
     """Minus the sum of the gradients of a Poisson batch, each clipped: one gradient step is taken by the server.
 
     A row is that sum, not a mean and without a learning rate: adding or removing one record changes it by at most
@@ -185,8 +174,6 @@ class RecordGradient:
     rate: float
     clip: float
     masked: bool = False
-    sends: ClassVar[Payload] = "updates"
-    chooses: ClassVar[bool] = False
     draws_persons: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -205,21 +192,9 @@ class RecordGradient:
         values = torch.stack([view.weights.new_empty(length), *(each.total.to(view.weights) for each in found)])[1:]
         return _rows(values.neg_(), mask, view.weights.shape[-1])
 
-    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
-        return ()
-
-    def variants(self, state: State) -> Mapping[str, Tensor]:
-        return {}
-
-    def record_price(self, samples: int) -> RecordPrice | None:
-        return None
-
     @property
     def record_sum(self) -> RecordSum:
         return RecordSum(self.clip, self.rate)
-
-    def sized(self, noise: float) -> Self:
-        return self
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ Reference: Lin et al., ESMFL: Efficient and Secure Models for Federated Learning
 Systematic DNN Weight Pruning Framework using Alternating Direction Method of Multipliers, ECCV 2018.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import ClientRound, DenseRows, Descent, ProximalTerm, Rows, State, View, Wave
-from tacit.core.interfaces import Payload
+from tacit.core.interfaces import Payload, Trainer
 from tacit.core.schema import instead_of
 from tacit.core.wave import Shapes
 from tacit.errors import UserError, expect
@@ -133,7 +133,7 @@ class Keep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Prune(ABC):
+class _Prune(Trainer):
     """Warm-up, gradual and full pruning, and finally a frozen mask: what both ways of pruning have in common."""
 
     sgd: Sgd
@@ -142,8 +142,6 @@ class _Prune(ABC):
     ramp: int = 0
     freeze_after: int | None = None
     sends: ClassVar[Payload] = "weights"
-    masked: ClassVar[bool] = False
-    chooses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         expect(self.sgd.sends == "weights", "sgd to send weights: updates of a sparse model are not sparse")
