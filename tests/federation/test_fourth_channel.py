@@ -97,8 +97,9 @@ def test_a_policy_allows_it_by_its_word_only(tmp_path: Path) -> None:
     (objection,) = read_site(consortium.home("site-0") / "site.toml").review(plan_of(consortium)).objections
     assert objection == "The channel postcard is not among those that this site allows: plain."
     consortium.change("site-0", '"plain"]', '"telegram"]')
-    with pytest.raises(UserError, match=r"Expected channels in .*enclave.*postcard.*, got telegram"):
+    with pytest.raises(UserError, match=r"Expected channels in .*, got telegram") as refusal:
         read_site(consortium.home("site-0") / "site.toml")
+    assert all(word in str(refusal.value) for word in ("plain", "enclave", "postcard"))
 
 
 @pytest.mark.usefixtures("postcards")
