@@ -15,7 +15,7 @@ from pyarrow import parquet
 import tacit
 from tacit.core.prices import Unit
 from tacit.data import parquet_population, row_places
-from tacit.data.parquet_population import encoded_rows
+from tacit.data.encoding import Encoding
 from tacit.data.population_files import STORED
 from tacit.data.row_places import RowPlaces
 
@@ -75,9 +75,9 @@ def test_rows_are_those_of_the_table_in_memory(kind: str, tmp_path: Path) -> Non
         x, y = memory.population[memory.population.names.index(name)]
         assert torch.equal(stored[number][0], x)
         assert torch.equal(stored[number][1], y)
-    assert encoded_rows(tmp_path / "clients").preprocessing == memory.preprocessing
+    assert Encoding.read(tmp_path / "clients" / "encoding.json").preprocessing == memory.preprocessing
     assert {path.name for path in (tmp_path / "clients").iterdir()} == {
-        *("x", "y", "offsets", "indices", "names.jsonl", "population.json", "table.json")
+        *("x", "y", "offsets", "indices", "names.jsonl", "population.json", "encoding.json")
     }
 
 
@@ -115,8 +115,8 @@ def test_a_task_of_the_folder_trains_from_disk(tmp_path: Path) -> None:
     assert hasattr(task.population.x, STORED)
     run = tacit.train(tacit.methods.fedavg(rounds=1, cohort=5), task, workers=1)
     assert "balanced_accuracy" in run.metrics
-    assert task.encoder is not None
-    assert run.model(task.encoder(FRAME[:3])).shape == (3, 1)
+    assert task.encoding is not None
+    assert run.model(task.encoding.inputs(FRAME[:3])).shape == (3, 1)
     assert task.not_covered[0].startswith("Preprocessing used the clients' rows")
     assert tacit.Task.from_table(folder, target="died").test is None
 
@@ -203,7 +203,7 @@ def test_what_is_encoded_cannot_be_encoded_otherwise(tmp_path: Path) -> None:
     for option in ({"client": "hospital"}, {"drop": ["age"]}, {"kind": "number"}, {"split": "clients"}):
         with pytest.raises(tacit.DataError, match=f"Expected no {next(iter(option))} for .*encoded already"):
             tacit.Task.from_table(folder, target="died", **option)
-    (folder / "table.json").unlink()
+    (folder / "encoding.json").unlink()
     with pytest.raises(tacit.DataError, match=r"the population on disk .*Population\.open"):
         tacit.Task.from_table(folder, target="died")
 
@@ -214,7 +214,7 @@ def test_constants_may_be_declared(tmp_path: Path) -> None:
     source = one_file(tmp_path, FRAME[["hospital", "age", "sex", "died"]])
     options: dict[str, Any] = {"client": "hospital", "target": "died", "encoding": book, "classes": ["0", "1"]}
     found = tacit.Population.from_parquet(tmp_path / "p", source, **options)
-    assert encoded_rows(tmp_path / "p").preprocessing.source == "public"
+    assert Encoding.read(tmp_path / "p" / "encoding.json").preprocessing.source == "public"
     assert 0.05 < float(found.x[:, 0].max()) <= 0.45
 
 

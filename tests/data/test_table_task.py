@@ -111,8 +111,8 @@ def test_from_a_csv_file_to_a_model_with_a_guarantee_in_five_lines(tmp_path: Pat
     assert run.privacy.proved
     assert any("minima, maxima and categories are those of all training rows" in s for s in run.privacy.not_covered)
     assert any(sentence.startswith("Held-out metrics") for sentence in run.privacy.not_covered)
-    assert task.encoder is not None
-    assert run.model(task.encoder(frame()[:3])).shape == (3, 1)
+    assert task.encoding is not None
+    assert run.model(task.encoding.inputs(frame()[:3])).shape == (3, 1)
 
 
 def test_missing_values_dates_and_numbers_that_are_categories() -> None:

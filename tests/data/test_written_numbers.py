@@ -67,7 +67,7 @@ def test_what_cannot_is_refused(separator: str, columns: dict[str, list[str]], w
     for way_out in ({"categories": ["a"]}, {"drop": ["a"]}):
         assert len(tacit.Task.from_table(found, client="ward", target="died", **way_out).population) == 2
     classes = tacit.Task.from_table(found, client="ward", target="a", kind="classes", drop=[*rest, "died"])
-    assert {*classes.encoder.classes} == {*columns["a"]}  # type: ignore[union-attr]
+    assert {*classes.encoding.known_target.classes} == {*columns["a"]}  # type: ignore[union-attr]
 
 
 def test_the_other_columns_of_the_file_decide() -> None:
@@ -86,8 +86,8 @@ def test_files_of_clients_and_new_rows_are_refused_alike(tmp_path: Path) -> None
         tacit.Task.from_table(tmp_path, target="died")
     (tmp_path / "Oslo.csv").write_text("dose,died\n1003,0\n2000,1\n")
     task = tacit.Task.from_table(tmp_path, target="died")
-    assert task.encoder is not None
+    assert task.encoding is not None
     new = tmp_path / "new.csv.txt"
     new.write_text('dose,died\n"1,003",0\n')
     with pytest.raises(tacit.DataError, match="'1,003' may be 1003"):
-        task.encoder(new)
+        task.encoding.inputs(new)

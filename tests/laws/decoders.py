@@ -21,6 +21,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +39,9 @@ from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.core.serialization import read_toml
 from tacit.core.server_half import broadcast, pack_broadcast
 from tacit.core.state import FrameFormat
-from tacit.data.parquet_population import encoded_rows
+from tacit.data.encoding import Encoding, Preprocessing, TargetColumn
 from tacit.data.population_files import open_population
-from tacit.data.tables import parse_table
+from tacit.data.tables import parse_table, parse_texts
 from tacit.enclave.attestation import AttestationPolicy
 from tacit.papers.comparison import Comparison
 from tacit.papers.study import read_study
@@ -54,7 +55,7 @@ from tacit.runs import experiment as experiments
 from tacit.runs.directory import _parse_lines
 from tacit.runs.expressions import build
 from tacit.runs.manifest import Manifest, versions
-from tacit.tasks.formats import image_records, parse_csv, parse_idx, unpack
+from tacit.tasks.formats import image_records, parse_idx, unpack
 from tacit.tasks.writers import read_leaf
 from tacit.wire import frames, indices
 from tacit.wire.chain import GENESIS, extend
@@ -273,12 +274,19 @@ def _run_files() -> Iterator[Decoder]:
     }
     populations = [json.dumps({**described, "persons": known}).encode() for known in (False, True)]
     yield Decoder("population", _opened_population, populations, TEXT)
-    encoder = {
-        "numbers": ["age"], "categories": ["sex"], "target": "died", "classes": ["0", "1"], "limits": [0.0, 1.0],
-        "codebook": {"numbers": {"age": [20.0, 90.0]}, "categories": {"sex": ["", "f"]}, "indicators": ["age"]},
-    }  # fmt: skip
-    encoded = json.dumps({"encoder": encoder, "preprocessing": {"source": "private", "detail": "ages."}}).encode()
-    yield Decoder("encoded rows", with_file("table.json", lambda path: encoded_rows(path.parent)), [encoded], TEXT)
+    encoding = Encoding(
+        numbers={"age": (20.0, 90.0), "day": ("2020-01-31", "2024-12-31")},
+        categories={"sex": ("", "f")},
+        indicators=("age",),
+        target=TargetColumn("died", ("0", "1")),
+        client="hospital",
+        dropped=("name",),
+        preprocessing=Preprocessing("private", "ages."),
+    )
+    number = replace(encoding, target=TargetColumn("days", limits=(0.0, 30.0)))
+    yield Decoder("encoding", with_file("encoding.json", _encoded), [encoding.to_bytes(), number.to_bytes()], TEXT)
+    toml = b'[numbers]\nage = [0, 110]\nday = ["2020-01-01", "2024-12-31"]\n[categories]\nsex = ["f", "m"]\n'
+    yield Decoder("declared encoding", with_file("encoding.toml", _encoded), [toml], TEXT)
     proved = Guarantee(epsilon=1.5, delta=1e-5, rounds=3, adjacency="zero-out", not_covered=("This.",))
     leaked = LeakageGuarantee(leakage=2.4, per_round=0.4, radius=0.05, rounds=6)
     guarantees = []
@@ -396,7 +404,7 @@ def _data() -> Iterator[Decoder]:
     )
     yield Decoder("image records", image_records, [records], BYTES)
     table = b'a, b,"c"\n1,2,"x\ny"\n3,4,5\n'
-    yield Decoder("csv", functools.partial(parse_csv, name="t"), [table], (change_bytes, change_tokens, nest))
+    yield Decoder("csv", functools.partial(parse_texts, name="t"), [table], (change_bytes, change_tokens, nest))
     own = b"\xef\xbb\xbfage;day;sex\n4,5;2020-01-31;f\n;?;m\n"
     edits = (change_bytes, change_tokens, nest)
     yield Decoder(
@@ -404,6 +412,13 @@ def _data() -> Iterator[Decoder]:
     )
     leaf = {"users": ["w"], "user_data": {"w": {"x": [[0.5] * 784] * 2, "y": [1, 61]}}, "num_samples": [2]}
     yield Decoder("leaf", with_file("l.json", lambda path: read_leaf(path.parent)), [json.dumps(leaf).encode()], TEXT)
+
+
+def _encoded(path: Path) -> object:
+    """Rows by the encoding in a file, and what it says of itself."""
+    found = Encoding.read(path)
+    found.problems({"age": [40.0], "sex": ["f"], "day": np.array(["2021-02-03"], "M8[D]")})
+    return found.digest, Encoding.from_plain(found.to_plain(), "it").names
 
 
 def _opened_population(data: bytes) -> object:

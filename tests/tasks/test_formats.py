@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tacit.data.tables import parse_texts
 from tacit.errors import DataError
-from tacit.tasks.formats import image_records, pack, parse_csv, parse_idx, unpack
+from tacit.tasks.formats import image_records, pack, parse_idx, unpack
 
 RECORDS = np.random.default_rng(0).integers(0, 10, (3, 3073), dtype=np.uint8).tobytes()
 
@@ -91,11 +92,11 @@ def test_image_records():
 
 
 def test_csv_is_stripped_and_strict():
-    assert parse_csv(b'a, b \n1,"x, y"\n 2,\n', "t") == {"a": ["1", "2"], "b": ["x, y", ""]}
-    with pytest.raises(DataError, match="2 cells in line 3 of t, got 1"):
-        parse_csv(b"a,b\n1,2\n3\n", "t")
-    with pytest.raises(DataError, match="header and rows"):
-        parse_csv(b"", "t")
+    assert parse_texts(b'a, b \n1,"x, y"\n 2,\n', "t") == {"a": ["1", "2"], "b": ["x, y", ""]}
+    with pytest.raises(DataError, match="2 cells in line 3 of t, as in its header, got 1"):
+        parse_texts(b"a,b\n1,2\n3\n", "t")
+    with pytest.raises(DataError, match="a header and rows, got an empty file"):
+        parse_texts(b"", "t")
 
 
 def npz_bomb(path: Path, size: int) -> None:
@@ -165,8 +166,8 @@ def test_a_file_that_is_much_larger_than_its_content_is_not_opened(tmp_path: Pat
     "content", [b"a,b\n1," + b"x" * 200_000 + b"\n", b"a,b\n\xff,2\n"], ids=["a huge cell", "not UTF-8"]
 )
 def test_tables_that_python_cannot_read_are_refused(content):
-    with pytest.raises(DataError, match="to be a table in UTF-8"):
-        parse_csv(content, "table.csv")
+    with pytest.raises(DataError, match=r"in UTF-8|to be a table with commas"):
+        parse_texts(content, "table.csv")
 
 
 def test_idx_of_many_dimensions_is_refused():

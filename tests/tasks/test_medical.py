@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 
 from tacit.core.keys import Key
-from tacit.data import codebook
-from tacit.data.codebook import Codebook, Column, EncodedTable, encode
+from tacit.data.encoding import Encoding
+from tacit.data.tables import Table
 from tacit.data.task import Task
 from tacit.errors import DataError, UserError
 from tacit.tasks import medical
-from tacit.tasks.medical import ClientSplit, PatientTable
+from tacit.tasks.medical import ClientSplit, Column, PatientTable
 
 
 def counts(task: Task) -> tuple[int, int, int, int]:
@@ -76,25 +75,34 @@ def test_natural_clients_must_be_known():
         medical._make_task(replace(patients(), hospital=None), split(clients=None))
 
 
+def encoded(
+    table: dict[str, Column], numbers: tuple[str, ...], categories: tuple[str, ...], train: NDArray[np.int64]
+) -> tuple[tuple[str, ...], torch.Tensor]:
+    """The names of the inputs, and the inputs of all rows."""
+    chosen = replace(patients(), table=table, numbers=numbers, categories=categories)
+    found = medical._encoding(medical._inputs(chosen), chosen, "training", train, train[:0])
+    return found.names, found.inputs(medical._inputs(chosen))
+
+
 def test_ranges_and_categories_come_from_the_training_rows(monkeypatch):
-    monkeypatch.setattr(codebook, "RARE", 2)
+    monkeypatch.setattr(medical, "RARE", 2)
     table: dict[str, Column] = {
         "age": ["20", "60", "?", "100"],
         "kind": ["a", "b", "a", "b"],
         "code": np.array([1, 1, 2, 97]),
     }
-    encoded = encode(table, ["age"], ["kind", "code"], np.array([0, 1, 2]))
-    assert encoded.names == ("age", "age missing", "kind=a", "code=1")  # b and 2 are rare in training
-    assert encoded.x[:, 0].tolist() == [0, 1, 0, 1]  # 100 is beyond the range of training
-    assert encoded.x[:, 1].tolist() == [0, 0, 1, 0]
-    assert encoded.x[:, 2].tolist() == [1, 0, 1, 0]
-    assert encoded.x[:, 3].tolist() == [1, 1, 0, 0]
+    names, x = encoded(table, ("age",), ("kind", "code"), np.array([0, 1, 2]))
+    assert names == ("age", "age missing", "kind=a", "code=1")  # b and 2 are rare in training
+    assert x[:, 0].tolist() == [0, 1, 0, 1]  # 100 is beyond the range of training
+    assert x[:, 1].tolist() == [0, 0, 1, 0]
+    assert x[:, 2].tolist() == [1, 0, 1, 0]
+    assert x[:, 3].tolist() == [1, 1, 0, 0]
 
 
 def test_a_category_with_one_value_is_no_feature(monkeypatch):
-    monkeypatch.setattr(codebook, "RARE", 1)
-    encoded = encode({"x": ["1", "2"], "same": ["a", "a"]}, ["x"], ["same"], np.array([0, 1]))
-    assert encoded.names == ("x",)
+    monkeypatch.setattr(medical, "RARE", 1)
+    names, _ = encoded({"x": ["1", "2"], "same": ["a", "a"]}, ("x",), ("same",), np.array([0, 1]))
+    assert names == ("x",)
 
 
 LATER = {
@@ -111,13 +119,12 @@ def inputs(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The columns that a task encodes as inputs; filled when one is made from the real data."""
     columns: list[str] = []
 
-    def spy(
-        table: dict[str, Column], numbers: Sequence[str], categories: Sequence[str], train: NDArray[np.int64]
-    ) -> EncodedTable:
-        columns.extend([*numbers, *categories])
-        return encode(table, numbers, categories, train)
+    def spy(self: Encoding, table: Table) -> torch.Tensor:
+        columns.extend(self.columns)
+        return encode(self, table)
 
-    monkeypatch.setattr(medical, "encode", spy)
+    encode = Encoding.inputs
+    monkeypatch.setattr(Encoding, "inputs", spy)
     return columns
 
 
@@ -232,9 +239,12 @@ def test_declared_ranges_and_categories(tmp_path: Path) -> None:
     file = tmp_path / "codebook.toml"
     file.write_text(CODEBOOK)
     table = table_with_gaps()
-    found = Codebook.declared(file, table).encode(table.table)
+    nobody = np.arange(0)
+    found = medical._encoding(medical._inputs(table), table, str(file), nobody, nobody)
     assert found.names == ("age", "age missing", "sex=f", "sex=m", "sex=x")
-    assert found.x[0].tolist() == pytest.approx([int(table.table["age"][0]) / 100, 0, 0, 1, 0])
+    assert found.inputs(medical._inputs(table))[0].tolist() == pytest.approx(
+        [int(table.table["age"][0]) / 100, 0, 0, 1, 0]
+    )
     task = medical._make_task(table, replace(split(), encoding=str(file)))
     assert task.preprocessing.detail.endswith("are declared to be public in codebook.toml.")
 
@@ -244,7 +254,7 @@ def test_declared_ranges_and_categories(tmp_path: Path) -> None:
     [
         (
             "[numbers]\nage = [0, 100]\n",
-            r"Expected categories of .* to declare the inputs of invented, sex, but it lacks sex",
+            r"Expected .*codebook.toml to declare the inputs of invented, age, sex, but it lacks sex",
         ),
         (CODEBOOK.replace("sex =", "sex = ['f']\nheight ="), r"but it has height, which are not inputs"),
         (CODEBOOK.replace("[0, 100]", "[5, 5]"), r"Expected minimum < maximum of age in .*, got 5 and 5"),
@@ -255,4 +265,4 @@ def test_wrong_codebooks_are_refused(tmp_path: Path, content: str, message: str)
     file = tmp_path / "codebook.toml"
     file.write_text(content)
     with pytest.raises(UserError, match=message):
-        Codebook.declared(file, table_with_gaps())
+        medical._make_task(table_with_gaps(), replace(split(), encoding=str(file)))

@@ -43,7 +43,7 @@ def hospital_data(real_data: Path) -> Iterator[None]:
     """The real tables, parsed once for all tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TACIT_DATA", str(real_data))
-        for name in ("read", "parse_csv"):
+        for name in ("read", "parse_texts"):
             patch.setattr(regression, name, cache(getattr(regression, name)))
         yield
 

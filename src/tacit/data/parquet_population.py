@@ -2,7 +2,7 @@
 
 The first pass finds where the rows of every client go (`row_places`) and what the encoding depends on (`table_sketch`);
 the second encodes the rows and writes them to their places in the files that `population_files` describes. Memory
-depends neither on the number of rows nor on that of clients. Beside the population are `table.json`, how rows were
+depends neither on the number of rows nor on that of clients. Beside the population are `encoding.json`, how rows were
 encoded, and `names.jsonl`, the clients' names in their order.
 """
 
@@ -16,25 +16,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.core import files
 from tacit.core.keys import Key
 from tacit.core.schema import check_names
-from tacit.core.serialization import Source, read_json, write_json
+from tacit.core.serialization import write_json
 from tacit.data.data_frames import Columns
+from tacit.data.encoding import Encoding
 from tacit.data.parquet_files import count_rows, record_batches
 from tacit.data.partitions import is_partitioned, partition_columns, partitioned_files
 from tacit.data.population import Population
 from tacit.data.population_files import DESCRIPTION, PERSONS, PopulationForm, form_of, open_population
-from tacit.data.preprocessing import Preprocessing
 from tacit.data.row_places import RowPlaces, digests
-from tacit.data.table_encoder import TableEncoder, as_texts, check_known, make_encoder, target_values
 from tacit.data.table_sketch import TableSketch
 from tacit.data.table_split import client_column
-from tacit.data.table_task import PUBLIC_ROWS, TableSettings, input_columns, sized_model
+from tacit.data.table_task import TableSettings, input_columns, make_encoding, public_samples, sized_model
 from tacit.data.tables import (
     CLIENT,
     Table,
@@ -48,17 +46,9 @@ from tacit.errors import DataError, expect
 
 ENDINGS = (".parquet", ".pq")
 BATCH = 1 << 16  # rows that are in memory at a time
-TABLE, NAMES = "table.json", "names.jsonl"
+ENCODING, NAMES = "encoding.json", "names.jsonl"
 OPTIONS = ("public", "drop", "categories", "encoding", "kind", "classes", "patient")  # those of `Task.from_table`
 FIXED = ("client", "split", *OPTIONS[1:])  # what a task of a converted table cannot change
-
-
-@dataclass(frozen=True)
-class EncodedRows:
-    """How the rows of a population on disk were encoded, and what that was computed from."""
-
-    encoder: TableEncoder
-    preprocessing: Preprocessing
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,10 +109,10 @@ def convert_parquet(
     rows = ParquetRows.at(Path(source))
     with _new_folder(Path(folder)) as place, tempfile.TemporaryDirectory(dir=place, prefix="sorting-") as scratch:
         sketch, places, name = _first_pass(rows, settings, Path(scratch), place)
-        found = _encoding(sketch, name, settings)
-        form = _second_pass(rows, name, settings.patient, found.encoder, places, place)
+        encoding = _encoding(sketch, name, settings)
+        form = _second_pass(rows, encoding, places, place)
         del places
-    files.write(place / TABLE, write_json(msgspec.to_builtins(found)))
+    files.write(place / ENCODING, encoding.to_bytes())
     files.write(place / DESCRIPTION, write_json(asdict(form)))
     return open_population(place)
 
@@ -151,10 +141,10 @@ def _first_pass(
                 client = client_column(table, settings.client)
                 inputs = input_columns(table, client, settings)
             for role, name in (("target", settings.target), ("client", client)):
-                check_known(table, name, role)
+                table.check_known(name, role)
             if settings.patient is not None:
                 _check_persons(table, settings.patient)
-            places.add(as_texts(table.columns[client]))
+            places.add(table.texts(client))
             sketch.add(table, [*inputs, settings.target])
     finally:
         places.close()
@@ -162,40 +152,25 @@ def _first_pass(
     return sketch.table(rows.name), places.finish(place / "offsets"), client
 
 
-def _encoding(sketch: Table, client: str, settings: TableSettings) -> EncodedRows:
+def _encoding(sketch: Table, client: str, settings: TableSettings) -> Encoding:
     public = None if settings.public is None else read_table(settings.public, "the public table")
     inputs = [name for name in sketch.columns if name not in (client, settings.target)]
-    values = target_values(
-        sketch if public is None else public, settings.target, settings.kind, tuple(settings.classes)
-    )
-    every = np.arange(sketch.rows)
-    encoder, found = make_encoder(
-        sketch, settings.target, inputs, settings.categories, values, every, public, settings.encoding
-    )
-    if not settings.classes and public is None:
-        found = found.with_target(settings.target)
-    return EncodedRows(encoder, found)
+    return make_encoding(sketch, client, inputs, settings, np.arange(sketch.rows), public)
 
 
-def _second_pass(
-    rows: ParquetRows,
-    client: str,
-    patient: str | None,
-    encoder: TableEncoder,
-    places: NDArray[np.int64],
-    place: Path,
-) -> PopulationForm:
+def _second_pass(rows: ParquetRows, encoding: Encoding, places: NDArray[np.int64], place: Path) -> PopulationForm:
     """Encode all rows and write them to their places."""
+    client, patient = encoding.client, encoding.patient
     offsets: NDArray[np.int64] = np.memmap(place / "offsets", np.int64, "r")
     arrays: dict[str, NDArray[Any]] = {}
     begin = 0
     with (place / NAMES).open("w") as names, (place / "indices").open("wb") as indices:
         for table in rows.batches():
             parts: dict[str, NDArray[Any]] = dict(
-                zip("xy", (part.numpy() for part in encoder.samples(table)), strict=True)
+                zip("xy", (part.numpy() for part in encoding.samples(table)), strict=True)
             )
-            if patient is not None:
-                parts[PERSONS] = digests(as_texts(table.columns[patient]))[:, 0].view(np.int64)
+            if patient:
+                parts[PERSONS] = digests(table.texts(patient))[:, 0].view(np.int64)
             end = begin + table.rows
             targets = places[begin:end]
             for name, part in parts.items():
@@ -203,23 +178,21 @@ def _second_pass(
                     arrays[name] = np.memmap(place / name, part.dtype, "w+", shape=(len(places), *part.shape[1:]))
                 arrays[name][targets] = part
             first = offsets[np.searchsorted(offsets, targets)] == targets
-            texts = as_texts(table.columns[client])
+            texts = table.texts(client)
             names.writelines(f"{json.dumps(texts[row])}\n" for row in np.flatnonzero(first))
             indices.write(np.arange(begin, end).tobytes())
             begin = end
-    if patient is not None:
+    if patient:
         _number_persons(arrays[PERSONS], offsets)
     for array in arrays.values():
         array.flush()  # type: ignore[attr-defined]
-    return PopulationForm(
-        len(offsets) - 1, begin, form_of(arrays["x"]), form_of(arrays["y"]), persons=patient is not None
-    )
+    return PopulationForm(len(offsets) - 1, begin, form_of(arrays["x"]), form_of(arrays["y"]), persons=bool(patient))
 
 
 def _check_persons(table: Table, patient: str) -> None:
     """Raise `DataError` if it is not known of every row whose it is."""
-    check_known(table, patient, "patient")
-    if "" in as_texts(table.columns[patient]):
+    table.check_known(patient, "patient")
+    if "" in table.texts(patient):
         raise DataError(
             f"Expected the patient {patient!r} in every row of {table.name}, but some are empty. Fill them."
         )
@@ -235,42 +208,33 @@ def _number_persons(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
         ids[begin:end] = np.argsort(np.argsort(first))[which]
 
 
-def encoded_rows(folder: Path | str) -> EncodedRows:
-    """How the rows of a population that was converted were encoded."""
-    file = Path(folder) / TABLE
-    source = Source(label=str(file), error=DataError, advice="Convert the table again.")
-    return read_json(files.read(file, error=DataError), EncodedRows, source)
-
-
 def is_converted(source: object) -> bool:
     """Whether this is a folder with a converted table."""
     return (
-        isinstance(source, str | Path) and (Path(source) / TABLE).is_file() and (Path(source) / DESCRIPTION).is_file()
+        isinstance(source, str | Path)
+        and (Path(source) / ENCODING).is_file()
+        and (Path(source) / DESCRIPTION).is_file()
     )
 
 
 def converted_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
     """The arguments of the task that a converted table makes; nothing of it is held out."""
-    folder, found = Path(source), encoded_rows(source)
-    encoder = found.encoder
-    _check_fixed(folder, settings, encoder)
+    folder, encoding = Path(source), Encoding.read(Path(source) / ENCODING)
+    _check_fixed(folder, settings, encoding.known_target.name)
     population = open_population(folder)
     held = None if isinstance(settings.test, int | float) else settings.test
-    public = (
-        encoder.random(PUBLIC_ROWS, Key.from_seed(settings.seed, "table"))
-        if settings.public is None
-        else encoder.samples(read_table(settings.public, "the public table"))
-    )
+    public = None if settings.public is None else read_table(settings.public, "the public table")
+    loss = encoding.known_target.loss if settings.loss is None else settings.loss
     return {
-        "model": sized_model(settings.model, population.x.shape[1], encoder.outputs),
+        "model": sized_model(settings.model, population.x.shape[1], encoding.known_target.outputs),
         "clients": population,
-        "test": None if held is None else encoder.samples(read_table(held, "the test table")),
-        "loss": encoder.loss if settings.loss is None else settings.loss,
-        "public": public,
+        "test": None if held is None else encoding.samples(read_table(held, "the test table")),
+        "loss": loss,
+        "public": public_samples(encoding, public, Key.from_seed(settings.seed, "table"), None),
         "name": settings.name or folder.name,
-        "preprocessing": found.preprocessing,
+        "preprocessing": encoding.preprocessing,
         "test_overlap": "coincidental",
-        "encoder": encoder,
+        "encoding": encoding,
         "notes": (
             f"{folder}: {len(population)} clients with {len(population.x)} rows; {population.x.shape[1]} inputs.",
             "No rows of these clients are held out: metrics need a table of their own (test=...).",
@@ -278,10 +242,10 @@ def converted_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
     }
 
 
-def _check_fixed(folder: Path, settings: TableSettings, encoder: TableEncoder) -> None:
-    if settings.target != encoder.target:
+def _check_fixed(folder: Path, settings: TableSettings, target: str) -> None:
+    if settings.target != target:
         raise DataError(
-            f"Expected the target {encoder.target!r}, for which {folder} was converted, got {settings.target!r}. "
+            f"Expected the target {target!r}, for which {folder} was converted, got {settings.target!r}. "
             "Convert the table again."
         )
     for field in fields(TableSettings):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.data.data_frames import Columns
-from tacit.data.table_encoder import MOST_CATEGORIES, check_finite
+from tacit.data.table_task import MOST_CATEGORIES
 from tacit.data.tables import Table, missing, stack_columns
 
 KEPT = 2 * MOST_CATEGORIES  # different values of a column: more than any limit on their number
@@ -26,7 +26,7 @@ class TableSketch:
     def add(self, table: Table, names: Iterable[str]) -> None:
         """More rows, of which these columns matter."""
         for name in names:
-            check_finite(table, name)
+            table.check_finite(name)
             before = [self._columns[name]] if name in self._columns else []
             self._columns[name] = _sketched(stack_columns([*before, table.columns[name]]))
 

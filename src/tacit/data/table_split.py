@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tacit.core.keys import Key
 from tacit.core.schema import listed
+from tacit.data.encoding import Encoding
 from tacit.data.population import Samples, by_key
-from tacit.data.table_encoder import TableEncoder, as_texts
 from tacit.data.tables import Table, read_table
 from tacit.errors import DataError, expect
 
@@ -52,7 +52,7 @@ def client_column(table: Table, client: str | None) -> str:
 
 def clients_of(table: Table, column: str) -> tuple[list[str], list[Tensor]]:
     """The names of the clients, and the rows of each."""
-    texts = np.array(as_texts(table.columns[column]))
+    texts = np.array(table.texts(column))
     return [str(name) for name in np.unique(texts)], by_key(texts)
 
 
@@ -94,11 +94,13 @@ def _divided(
 
 
 def held_out_samples(
-    rows: RowSplit, test: Any, encoder: TableEncoder, x: Tensor, y: Tensor, split: str
+    rows: RowSplit, test: Any, encoding: Encoding, samples: Samples, split: str, loss: object
 ) -> tuple[Samples | None, Literal["coincidental", "intended"]]:
     """The held-out samples, and whether they are the clients' own."""
     if not isinstance(test, int | float):
-        return (None if test is None else encoder.samples(read_table(test, "the test table"))), "coincidental"
+        held = None if test is None else encoding.samples(read_table(test, "the test table"), loss)
+        return held, "coincidental"
     if rows.held_out is None:
         return None, "coincidental"
+    x, y = samples
     return (x[rows.held_out], y[rows.held_out]), "coincidental" if split == "clients" else "intended"

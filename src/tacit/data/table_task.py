@@ -6,24 +6,28 @@ and neither are constants of the encoding that come from the clients' rows.
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy, CrossEntropy
 from tacit.core.schema import listed
 from tacit.data.data_frames import find_column
+from tacit.data.encoding import MAX_INPUTS, Encoding, Preprocessing, TargetColumn, limits_of, shown
 from tacit.data.population import Population, Samples
-from tacit.data.table_encoder import Kind, TableEncoder, as_texts, check_known, make_encoder, target_values
 from tacit.data.table_split import RowSplit, client_column, clients_of, held_out_samples, split_rows, whole
-from tacit.data.tables import Table, as_dates, read_table
-from tacit.errors import DataError
+from tacit.data.tables import Table, read_table
+from tacit.errors import DataError, expect
 
+MOST_CATEGORIES = 100  # different values of a column that is not an identifier
+MOST_CLASSES = 20  # different whole numbers of a target that is a class
+Kind = Literal["auto", "classes", "number"]
 PUBLIC_ROWS = 100  # random ones, if there are no public rows
 HIDDEN = 32  # units of the default model
 
@@ -56,45 +60,49 @@ class TableSettings:
             given = getattr(self, field)
             object.__setattr__(self, field, (given,) if isinstance(given, str) else tuple(map(str, given)))
 
+    def with_roles_of(self, declared: Encoding, table: Table) -> "TableSettings":
+        """The same, where columns have the roles that a file declares, unless others are given."""
+        more = [name for name in declared.dropped if name in table.columns and name not in self.drop]
+        client = self.client if self.client or table.client else declared.client or None
+        return replace(self, client=client, patient=self.patient or declared.patient or None, drop=(*self.drop, *more))
 
-def task_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
+
+def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
     """The arguments of the task that a table makes."""
-    table, target, test = read_table(source), settings.target, settings.test
+    table, declared = read_table(source), declared_encoding(given)
+    settings = given if declared is None else given.with_roles_of(declared, table)
     client = client_column(table, settings.client)
     inputs = input_columns(table, client, settings)
     names, parts = clients_of(table, client)
-    key = Key.from_seed(settings.seed, "table")
-    persons = np.array(as_texts(table.columns[settings.patient])) if settings.patient else None
+    key, test = Key.from_seed(settings.seed, "table"), settings.test
+    persons = np.array(table.texts(settings.patient)) if settings.patient else None
     rows = split_rows(parts, test, settings.split, key, persons) if isinstance(test, int | float) else whole(parts)
     public = None if settings.public is None else read_table(settings.public, "the public table")
-    classes = tuple(settings.classes)
-    values = target_values(table if public is None else public, target, settings.kind, classes)
-    encoder, found = make_encoder(
-        table, target, inputs, settings.categories, values, rows.training, public, settings.encoding
-    )
-    x, y = encoder.samples(table)
-    held, overlap = held_out_samples(rows, test, encoder, x, y, settings.split)
-    public_samples: Samples | None = encoder.random(PUBLIC_ROWS, key) if public is None else encoder.samples(public)
-    model = sized_model(settings.model, x.shape[1], encoder.outputs)
-    loss = encoder.loss if settings.loss is None else settings.loss
-    if isinstance(loss, BinaryCrossEntropy) and settings.model is not None and _outputs_of(model, x) == 2:
-        loss = CrossEntropy()  # a model with an output for each of the two classes
-    if not isinstance(loss, BinaryCrossEntropy) and len(encoder.classes) == 2:
-        y, held, public_samples = y[:, 0].long(), _as_classes(held), _as_classes(public_samples)
+    encoding = make_encoding(table, client, inputs, settings, rows.training, public)
+    x = encoding.inputs(table)
+    model = sized_model(settings.model, x.shape[1], encoding.known_target.outputs)
+    loss = _loss(settings, encoding, model, x)
+    y = encoding.targets(table, loss)
+    held, overlap = held_out_samples(rows, test, encoding, (x, y), settings.split, loss)
     return {
         "model": model,
         "clients": Population.split(x, y, rows.clients, [names[each] for each in rows.numbers]),
         "test": held,
         "owners": rows.owners if held is not None and isinstance(test, int | float) else None,
         "loss": loss,
-        "public": public_samples,
+        "public": public_samples(encoding, public, key, loss),
         "name": settings.name or Path(table.name).name.split(".")[0],
-        "preprocessing": found if classes or public is not None else found.with_target(target),
+        "preprocessing": encoding.preprocessing,
         "test_overlap": overlap,
         "patient": None if persons is None else [persons[part.numpy()] for part in rows.clients],
-        "encoder": encoder,
-        "notes": tuple(_notes(table, encoder, rows, x, random_public=public is None)),
+        "encoding": encoding,
+        "notes": tuple(_notes(table, encoding, rows, x, random_public=public is None)),
     }
+
+
+def public_samples(encoding: Encoding, public: Table | None, key: Key, loss: object) -> Samples:
+    """The samples of public rows; without any, random ones, which depend on no data."""
+    return encoding.random(PUBLIC_ROWS, key, loss) if public is None else encoding.samples(public, loss)
 
 
 def input_columns(table: Table, client: str, settings: TableSettings) -> list[str]:
@@ -105,8 +113,7 @@ def input_columns(table: Table, client: str, settings: TableSettings) -> list[st
     dropped = [find_column(table.columns, name, table.name, "drop") for name in settings.drop]
     roles = {"target": settings.target, "client": client} | ({"patient": settings.patient} if settings.patient else {})
     for role, column in roles.items():
-        find_column(table.columns, column, table.name, role)
-        check_known(table, column, role)
+        table.check_known(column, role)
         if column in dropped:
             raise DataError(f"Expected {column!r} of {table.name} either as {role} or in drop, got both.")
     inputs = [each for each in table.columns if each not in (*roles.values(), *dropped)]
@@ -115,23 +122,169 @@ def input_columns(table: Table, client: str, settings: TableSettings) -> list[st
     return inputs
 
 
-def hidden_layer(inputs: int, outputs: int, hidden: int = HIDDEN) -> nn.Module:
-    """The default model: one hidden layer; without units, a linear model."""
-    if hidden == 0:
-        return nn.Linear(inputs, outputs)
-    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+def declared_encoding(settings: TableSettings) -> Encoding | None:
+    """What a file declares; None: there is none, and constants are those of rows."""
+    return None if settings.encoding in (None, "public") else Encoding.read(settings.encoding or "")
 
 
-def _as_classes(samples: Samples | None) -> Samples | None:
-    """Two classes as the numbers 0 and 1."""
-    return None if samples is None else (samples[0], samples[1][:, 0].long())
+def make_encoding(
+    table: Table,
+    client: str,
+    inputs: Sequence[str],
+    settings: TableSettings,
+    training: NDArray[np.int64],
+    public: Table | None,
+) -> Encoding:
+    """How rows of a table become inputs and targets, and what that was computed from."""
+    declared = declared_encoding(settings)
+    if declared is None:
+        base = _fitted(table, inputs, settings, training, public)
+    else:
+        base = _declared(declared, inputs, table.name, Path(settings.encoding or ""))
+    target = base.target
+    private = target is None and not settings.classes and public is None
+    if settings.classes or target is None:
+        target = _target_of(table if public is None else public, settings)
+    elif target.name != settings.target:
+        raise DataError(f"Expected the target {target.name!r}, which {settings.encoding} has, got {settings.target!r}.")
+    return replace(
+        base,
+        target=target,
+        client=client,
+        patient=settings.patient or "",
+        dropped=tuple(settings.drop),
+        preprocessing=base.preprocessing.with_target(target.name) if private else base.preprocessing,
+    )
+
+
+def _fitted(
+    table: Table, inputs: Sequence[str], settings: TableSettings, training: NDArray[np.int64], public: Table | None
+) -> Encoding:
+    """The constants of public rows, if there are any, or of the training rows."""
+    for name in settings.categories:
+        find_column(inputs, name, table.name, "categories")
+    for name in inputs:
+        if name not in settings.categories:
+            table.check_readable(name)
+    expect(
+        settings.encoding is None or public is not None,
+        "public rows for encoding='public', got none",
+        "Give public.",
+    )
+    texts = [name for name in inputs if name in settings.categories or table.columns[name].dtype.kind == "O"]
+    numbers = [name for name in inputs if name not in texts]
+    source, rows = (table, training) if public is None else (public, np.arange(public.rows))
+    _check_categories(source, texts)
+    found = Encoding.of(source, numbers, texts, rows)
+    where = "all training rows" if public is None else f"{len(rows)} public rows"
+    detail = f"minima, maxima and categories are those of {where}."
+    if public is None:
+        detail = f"{detail} A file that declares them (encoding=...) avoids it."
+        return replace(found, preprocessing=Preprocessing("private", detail))
+    return replace(found, preprocessing=Preprocessing("public", detail.capitalize()))
+
+
+def _declared(found: Encoding, inputs: Sequence[str], who: str, file: Path) -> Encoding:
+    found.check_declares(inputs, who, file)
+    if found.preprocessing.source != "public":
+        return found  # such as the encoding of another run, whose constants are those of its clients' rows
+    detail = f"Minima, maxima and categories are declared to be public in {file.name}."
+    return replace(found, preprocessing=Preprocessing("public", detail))
+
+
+def _target_of(table: Table, settings: TableSettings) -> TargetColumn:
+    """The classes of the target, or its limits."""
+    target, kind = settings.target, settings.kind
+    if settings.classes:
+        return TargetColumn(target, tuple(settings.classes))
+    column = table.column(target, "target")
+    expect(kind in ("auto", "classes", "number"), f"kind={kind!r} to be one of auto, classes, number")
+    if kind != "classes":
+        table.check_readable(target)
+    values = sorted(set(table.texts(target)), key=_order)
+    whole = column.dtype.kind == "f" and bool((column == np.round(column)).all())
+    classes = column.dtype.kind == "O" or (whole and len(values) <= MOST_CLASSES)
+    if len(values) < 2:
+        raise DataError(
+            f"Expected different values of {target!r} in {table.name}, got only {values[0]!r} in {table.rows} rows: "
+            "there is nothing to learn."
+        )
+    if kind == "number" or (kind == "auto" and not classes):
+        return TargetColumn(target, limits=limits_of(table.numbers(target), dates=table.has_dates(target)))
+    if len(values) > MOST_CATEGORIES:
+        raise DataError(
+            f"Expected at most {MOST_CATEGORIES} classes of {target!r} in {table.name}, got {len(values)}. Is it a "
+            "number (kind='number'), or another column?"
+        )
+    return TargetColumn(target, tuple(values))
+
+
+def _order(text: str) -> tuple[float, str]:
+    """Numbers by their size, then texts."""
+    try:
+        return float(text), text
+    except ValueError:
+        return float("inf"), text
+
+
+def _check_categories(table: Table, names: Iterable[str]) -> None:
+    for name in names:
+        table.column(name, "input")
+        values = {text for text in table.texts(name) if text}
+        if len(values) > MOST_CATEGORIES:
+            example = sorted(values)[0]
+            raise DataError(
+                f"Expected at most {MOST_CATEGORIES} categories in column {name!r} of {table.name}, got {len(values)} "
+                f"different texts such as {example!r}: is it a name or a number of a person? Leave it out: "
+                f"drop=[{name!r}] (on the command line --drop {name})."
+            )
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A built-in model for tables, by name: `logistic` is linear, `mlp` has one hidden layer of so many units.
+
+    Example:
+        >>> TableModel("logistic", inputs=3, outputs=1)()
+        Linear(in_features=3, out_features=1, bias=True)
+    """
+
+    name: Literal["logistic", "mlp"] = "mlp"
+    hidden: int = HIDDEN
+    inputs: int = 1
+    outputs: int = 1
+
+    def __post_init__(self) -> None:
+        expect(self.name in ("logistic", "mlp"), f"model={self.name!r} to be logistic or mlp")
+        sizes = (self.inputs, self.outputs, self.hidden)
+        expect(
+            all(1 <= size <= MAX_INPUTS for size in sizes), f"1 to {MAX_INPUTS} inputs, outputs and units, got {sizes}"
+        )
+
+    def __call__(self) -> nn.Module:
+        """The module, with random weights."""
+        if self.name == "logistic":
+            return nn.Linear(self.inputs, self.outputs)
+        hidden = nn.Linear(self.inputs, self.hidden)
+        return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(self.hidden, self.outputs))
+
+
+def _loss(settings: TableSettings, encoding: Encoding, model: Any, x: Tensor) -> Any:
+    """The loss that was given or that fits the target, and a model with an output for each of two classes."""
+    loss = encoding.known_target.loss if settings.loss is None else settings.loss
+    if isinstance(loss, BinaryCrossEntropy) and settings.model is not None and _outputs_of(model, x) == 2:
+        return CrossEntropy()
+    return loss
 
 
 def sized_model(model: Any, inputs: int, outputs: int) -> nn.Module | Callable[[], nn.Module]:
-    """The model that was given, or a function of the numbers of inputs and outputs; none: one hidden layer."""
+    """The model that was given, by name or as a function of the numbers of inputs and outputs; none: `mlp`."""
     if isinstance(model, nn.Module):
         return model
-    make: Callable[..., nn.Module] = hidden_layer if model is None else model
+    named = TableModel(model or "mlp") if model is None or isinstance(model, str) else model  # type: ignore[arg-type]
+    if isinstance(named, TableModel):
+        return replace(named, inputs=inputs, outputs=outputs)
+    make: Callable[..., nn.Module] = model
     try:
         wanted = inspect.signature(make).parameters
     except (TypeError, ValueError):
@@ -150,27 +303,26 @@ def _outputs_of(model: nn.Module | Callable[[], nn.Module], x: Tensor) -> int:
             return 0
 
 
-def _notes(table: Table, encoder: TableEncoder, rows: RowSplit, x: Tensor, *, random_public: bool) -> Iterable[str]:
+def _notes(table: Table, encoding: Encoding, rows: RowSplit, x: Tensor, *, random_public: bool) -> Iterable[str]:
     sizes = sorted(len(part) for part in rows.clients)
     held = 0 if rows.held_out is None else len(rows.held_out)
     spread = f"{sizes[0]}" if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
     yield (
         f"{table.name}: {len(sizes)} clients with {spread} rows to train on, {held} held out; {x.shape[1]} inputs from "
-        f"{len(encoder.numbers) + len(encoder.categories)} columns."
+        f"{len(encoding.columns)} columns."
     )
-    dates = [name for name in encoder.numbers if as_dates(table.columns[name])]
+    dates = [name for name in encoding.numbers if table.has_dates(name)]
     if dates:
         yield f"Dates are numbers of days: {listed(dates)}."
-    texts = {name: len(values) for name, values in encoder.codebook.categories.items()}
+    texts = {name: len(values) for name, values in encoding.categories.items()}
     if texts:
         yield f"Categories: {', '.join(f'{name} ({count} values)' for name, count in texts.items())}."
-    if encoder.classes == tuple(map(str, range(len(encoder.classes)))):
-        pass  # the numbers themselves
-    elif encoder.classes:
-        yield f"Classes of {encoder.target}: {', '.join(f'{v} is {n}' for n, v in enumerate(encoder.classes))}."
-    else:
-        low, high = encoder.limits
-        yield f"{encoder.target} is a number: {low:g} to {high:g} are scaled to 0 to 1, and so are its errors."
+    target = encoding.known_target
+    if not target.classes:
+        low, high = map(shown, target.limits or ())
+        yield f"{target.name} is a number: {low} to {high} are scaled to 0 to 1, and so are its errors."
+    elif target.classes != tuple(map(str, range(len(target.classes)))):  # the numbers themselves
+        yield f"Classes of {target.name}: {', '.join(f'{v} is {n}' for n, v in enumerate(target.classes))}."
     if random_public:
         yield (
             f"No public rows were given: methods that need them choose coordinates and clipping bounds on "

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.core.schema import listed
-from tacit.data.data_frames import Columns, columns_of, is_columns, is_frame, is_number, missing_as_none
+from tacit.data.data_frames import Columns, columns_of, find_column, is_columns, is_frame, is_number, missing_as_none
 from tacit.data.parquet_files import read_parquet
 from tacit.data.partitions import is_partitioned, partition_columns, partitioned_files
 from tacit.data.written_numbers import EXACT, plain_number, read_numbers
@@ -54,6 +54,50 @@ class Table:
     def rows(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
+    def column(self, name: str, role: str) -> NDArray[Any]:
+        """A column as it is; raises `DataError` if there is none of this name, which was given as this role."""
+        return self.columns[find_column(self.columns, name, self.name, role)]
+
+    def has_dates(self, name: str) -> bool:
+        return bool(self.columns[name].dtype.kind == "M")
+
+    def texts(self, name: str) -> list[str]:
+        """A column as categories; missing values are empty."""
+        return as_texts(self.columns[name])
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """A column of numbers, or of dates as days since 1970; missing values are NaN."""
+        column = self.column(name, "input")
+        if self.has_dates(name):
+            return np.where(np.isnat(column), np.nan, column.astype("M8[D]").astype(np.float64))
+        if column.dtype.kind == "O":
+            self.check_readable(name)
+            example = next((value for value in column if value is not None), None)
+            raise DataError(f"Expected numbers in column {name!r} of {self.name}, got texts such as {example!r}.")
+        self.check_finite(name)
+        return column.astype(np.float64)
+
+    def check_known(self, name: str, role: str) -> None:
+        """Raise `DataError` if a column has missing values."""
+        gone = np.flatnonzero(missing(self.column(name, role)))
+        if len(gone):
+            raise DataError(
+                f"Expected the {role} {name!r} in every row of {self.name}, but {len(gone)} of {self.rows} rows have "
+                f"none (the first is row {gone[0] + 1}). Remove or fill them."
+            )
+
+    def check_readable(self, name: str) -> None:
+        """Raise `DataError` if the values of a column may be numbers, but which ones is not certain."""
+        if name in self.doubts:
+            raise DataError(self.doubts[name])
+
+    def check_finite(self, name: str) -> None:
+        """Raise `DataError` if a column of numbers has infinite ones."""
+        column = self.columns[name]
+        if column.dtype.kind == "f" and np.isinf(column).any():
+            row = int(np.flatnonzero(np.isinf(column))[0]) + 1
+            raise DataError(f"Expected finite numbers in column {name!r} of {self.name}, got infinity in row {row}.")
+
 
 def read_table(source: Any, name: str = "the table") -> Table:
     """A table from a file or a folder, a frame, a dictionary of columns or of tables by client, or a list of records.
@@ -86,11 +130,6 @@ def read_table(source: Any, name: str = "the table") -> Table:
     )
 
 
-def as_dates(column: NDArray[Any]) -> bool:
-    """Whether a column has dates."""
-    return column.dtype.kind == "M"
-
-
 def missing(column: NDArray[Any]) -> NDArray[np.bool_]:
     """Which values of a column are missing."""
     if column.dtype.kind == "f":
@@ -98,6 +137,29 @@ def missing(column: NDArray[Any]) -> NDArray[np.bool_]:
     if column.dtype.kind == "M":
         return np.asarray(np.isnat(column))
     return np.array([value is None for value in column], dtype=bool)
+
+
+def as_texts(column: NDArray[Any]) -> list[str]:
+    """The values of a column as categories; missing ones are empty."""
+    values = column.astype(str) if column.dtype.kind == "M" else column
+    return ["" if gone else text_of(value) for value, gone in zip(values.tolist(), missing(column), strict=True)]
+
+
+def coded(column: NDArray[Any]) -> tuple[list[str], NDArray[np.int64]]:
+    """The different texts of a column in order, and for each row the index of its text.
+
+    Example:
+        >>> coded(np.array([10.0, 9.0, np.nan, 9.0]))
+        (['', '10', '9'], array([1, 2, 0, 2]))
+    """
+    if column.dtype.kind == "O":
+        texts, which = as_texts(column), np.arange(len(column))
+    else:
+        distinct, which = np.unique(column, return_inverse=True)
+        texts = as_texts(distinct)
+    values = sorted(set(texts))
+    code = {value: index for index, value in enumerate(values)}
+    return values, np.array([code[text] for text in texts], dtype=np.int64)[which]
 
 
 def _from_path(path: Path) -> Table:
@@ -212,7 +274,7 @@ def _nans(part: NDArray[Any]) -> NDArray[Any]:
 
 
 def _as_strings(part: NDArray[Any]) -> NDArray[Any]:
-    texts = [None if gone else text_of(value) for value, gone in zip(part.tolist(), missing(part), strict=True)]
+    texts = [None if gone else text for text, gone in zip(as_texts(part), missing(part), strict=True)]
     return np.array(texts, dtype=object)
 
 
@@ -252,9 +314,23 @@ def parse_table(content: bytes, name: str) -> Table:
         ([40.5, nan], ['f', 'm'])
     """
     text = _decoded(content, name)
-    header, _, _ = text.partition("\n")
-    separator = max(SEPARATORS, key=header.count)
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    texts = _columns(text, name)
+    known = {title: [text for text in column if not _is_gone(text)] for title, column in texts.items()}
+    numbers, doubts = read_numbers(known, name, semicolons=_separator(text) == ";")
+    return Table(name, {title: _typed(column, numbers.get(title)) for title, column in texts.items()}, doubts=doubts)
+
+
+def parse_texts(content: bytes, name: str) -> dict[str, list[str]]:
+    """The columns of a CSV file as it has them, without spaces around the texts."""
+    return _columns(_decoded(content, name), name)
+
+
+def _separator(text: str) -> str:
+    return max(SEPARATORS, key=text.partition("\n")[0].count)
+
+
+def _columns(text: str, name: str) -> dict[str, list[str]]:
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
     try:
         names = [cell.strip() for cell in next(rows, [])]
         cells = [row for row in rows if any(cell.strip() for cell in row)]
@@ -265,10 +341,7 @@ def parse_table(content: bytes, name: str) -> Table:
         if len(row) != len(names):
             raise DataError(f"Expected {len(names)} cells in line {line} of {name}, as in its header, got {len(row)}.")
     columns = zip(*cells, strict=True) if cells else ([] for _ in names)
-    texts = {title: [cell.strip() for cell in column] for title, column in zip(names, columns, strict=True)}
-    known = {title: [text for text in column if not _is_gone(text)] for title, column in texts.items()}
-    numbers, doubts = read_numbers(known, name, semicolons=separator == ";")
-    return Table(name, {title: _typed(column, numbers.get(title)) for title, column in texts.items()}, doubts=doubts)
+    return {title: [cell.strip() for cell in column] for title, column in zip(names, columns, strict=True)}
 
 
 def _decoded(content: bytes, name: str) -> str:

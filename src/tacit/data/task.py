@@ -34,10 +34,10 @@ from tacit.data.adapted import (
     full_precision,
     made,
 )
+from tacit.data.encoding import Encoding, Preprocessing
 from tacit.data.parquet_population import converted_arguments, is_converted
 from tacit.data.persons import take_person_column, without_person_column
 from tacit.data.population import Population, Samples, read_clients, read_held
-from tacit.data.preprocessing import Preprocessing
 from tacit.data.table_task import TableSettings, task_arguments
 from tacit.data.task_checks import check_overlap, check_owners, check_population, check_samples
 from tacit.data.tensors import is_mapped
@@ -79,7 +79,7 @@ class Task:
         output: which part of the model's output is the prediction, if it returns a tuple (a number), a dictionary or
             record (a name), or anything else (a function of it).
         inputs: how several inputs are packed; filled in.
-        encoder: turns rows of a table into inputs, for tasks that were made `from_table`.
+        encoding: how rows of a table become inputs and targets, for tasks that were made `from_table`.
         notes: what users should know about how the data were read, a sentence each.
 
     Example:
@@ -103,7 +103,7 @@ class Task:
     target: str | None = None
     output: Output | None = None
     inputs: InputFields | None = None
-    encoder: Callable[[Any], Tensor] | None = None
+    encoding: Encoding | None = None
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -111,7 +111,7 @@ class Task:
         """A task from one table with a column that names the client, or from a folder with one file per client.
 
         Numbers are scaled, categories and missing values get columns of their own, and the split, the model and the
-        loss are chosen by what the columns contain. `task.encoder(rows)` encodes new rows for the trained model.
+        loss are chosen by what the columns contain. `run.predict(rows)` encodes new rows by the same `task.encoding`.
 
         Args:
             table: a CSV file (also `.csv.gz`) or Parquet file, a folder of them, a frame of pandas, Polars or pyarrow,
@@ -120,8 +120,8 @@ class Task:
             client: the column that names the client; not for one table per client.
             test: the fraction of rows that is held out, or a table of its own.
             **options: `public`, a table of public rows (None: random rows, which depend on no data); `model`, a
-                module, or a function of `inputs` and `outputs` that returns one (None: one hidden layer); `loss`
-                (None: cross-entropy for classes, squared error for numbers);
+                module, a name (`logistic`; `mlp`, with one hidden layer, is the default), or a function of `inputs` and
+                `outputs` that returns a module; `loss` (None: cross-entropy for classes, squared error for numbers);
                 `drop` and `categories`, columns to leave out and columns of numbers that are categories;
                 `encoding`, a TOML file that declares minima, maxima and categories, or `public` (None: those of the
                 clients' rows, which no guarantee covers); `split`, which holds out `rows` of each client or whole
@@ -185,10 +185,9 @@ class Task:
         return Population.of(self.clients)
 
     def without_code(self) -> "Task":
-        """The same data and loss, without the functions that make the model and encode rows."""
+        """The same data and loss, without the function that makes the model."""
         bare = copy.copy(self)
         object.__setattr__(bare, "model", nn.Identity())
-        object.__setattr__(bare, "encoder", None)
         return bare
 
     def make_model(self, key: Key) -> nn.Module:

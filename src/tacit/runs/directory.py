@@ -3,6 +3,7 @@
 ::
 
     manifest.json            what was run: versions, seed, method, task; and its status
+    encoding.json            how rows of the table became inputs and targets, if the task was made from one
     rounds.jsonl             one line per round
     rounds.csv               the figures of every round as a table, without who took part, once the run is finished
     checkpoint.safetensors   the server's state to resume from, with a checksum
@@ -39,6 +40,7 @@ from torch import Tensor
 from tacit.core import Method, Report, State, files
 from tacit.core.keys import Ratchet
 from tacit.core.serialization import Source, read_json, write_json
+from tacit.data import Encoding
 from tacit.errors import LedgerError, RunError
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
 LEDGER, LEAKAGE, KEY, GUARANTEE, TABLE = "ledger.db", "leakage.json", "noise.key", "guarantee.json", "rounds.csv"
+ENCODING = "encoding.json"
 MAX_LINE = 1 << 24  # bytes of one round in rounds.jsonl
 MAX_HISTORY = 1 << 30  # bytes of all of them
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
@@ -87,14 +90,18 @@ class RunDirectory:
             self._rounds = (path / ROUNDS).open("ab+")
 
     @classmethod
-    def create(cls, path: Path, manifest: Manifest, ratchet: Ratchet | None = None) -> Self:
-        """A new directory with a manifest and a key; raises `RunError` if the directory is not empty."""
+    def create(
+        cls, path: Path, manifest: Manifest, ratchet: Ratchet | None = None, encoding: Encoding | None = None
+    ) -> Self:
+        """A new directory with a manifest, a key and an encoding; raises `RunError` if it is not empty."""
         check_free(path)
         created = [folder for folder in (path, *path.parents) if not folder.exists()]
         try:
             files.make_private(path)
             if ratchet is not None:
                 key_file.write(path / KEY, ratchet, manifest.run)
+            if encoding is not None:
+                files.write(path / ENCODING, encoding.to_bytes(), private=True)
             files.write(path / MANIFEST, manifest.to_bytes(), private=True)
             return cls(path, manifest, created, ratchet)._locked()
         except BaseException:
@@ -106,6 +113,8 @@ class RunDirectory:
         """The directory of an earlier run, ready to resume."""
         manifest = read_manifest(path)
         manifest.check_versions(path)
+        if manifest.task.encoding:
+            read_encoding(path, manifest)
         directory = cls(path, manifest)._locked()
         try:
             directory._rewind()
@@ -302,6 +311,16 @@ def read_manifest(path: Path) -> Manifest:
             raise RunError(f"{path} holds no run: there is no {MANIFEST} in it.") from None
         raise
     return Manifest.from_bytes(content, file)
+
+
+def read_encoding(path: Path, manifest: Manifest) -> Encoding:
+    """How rows of a run's table became inputs and targets; raises `RunError` if it is not that of the manifest."""
+    encoding = Encoding.read(path / ENCODING)
+    if encoding.digest != manifest.task.encoding:
+        raise RunError(
+            f"Expected the encoding with which the run in {path} was started, but {ENCODING} was changed. Restore it."
+        )
+    return encoding
 
 
 def read_rounds(path: Path) -> tuple[Report, ...]:

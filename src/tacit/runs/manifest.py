@@ -17,6 +17,7 @@ from tacit.core import Noise
 from tacit.core.prices import ClientUnits, Unit
 from tacit.core.serialization import Source, read_json
 from tacit.data import Task
+from tacit.data.table_task import TableModel
 from tacit.errors import RunError, UserError
 from tacit.privacy.ledger_head import LedgerHead
 from tacit.runs import data_key
@@ -61,6 +62,8 @@ class TaskEntry:
         sizes: the number of records of every client, if what is guaranteed depends on it; otherwise empty.
         unit: whose number `sizes` are: that of records, or of persons where the task says whose records are whose.
         clients_per_person: at how many clients one person has records, at most, if that is known; otherwise 0.
+        encoding: the digest of the encoding of its table, which is beside the manifest; empty: there is none.
+        model: the built-in model of its table; None: it has another one.
     """
 
     name: str
@@ -74,6 +77,8 @@ class TaskEntry:
     sizes: tuple[int, ...] = field(default=(), repr=False)
     unit: Unit = field(default=Unit.RECORD, repr=False)
     clients_per_person: int = field(default=0, repr=False)
+    encoding: str = field(default="", repr=False)
+    model: TableModel | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, task: Task, args: Options | None, parameters: int, *, sizes: bool = False) -> Self:
@@ -95,6 +100,8 @@ class TaskEntry:
             sizes=tuple(population.unit_sizes.tolist()) if sizes else (),
             unit=population.unit,
             clients_per_person=population.clients_per_person if sizes else 0,
+            encoding="" if task.encoding is None else task.encoding.digest,
+            model=task.model if isinstance(task.model, TableModel) else None,
         )
 
     @property
@@ -174,6 +181,11 @@ class Manifest:
                 raise RunError(
                     f"The run in {path} has a method that this version of Tacit cannot read: {self.method.repr}. "
                     "It was written by another version. Use that version, or start a new run."
+                )
+            if name == "task" and self.task.encoding != other.task.encoding:
+                raise RunError(
+                    f"The run in {path} has another encoding of its table than the present data and options give. "
+                    "Give the same, or start a new run."
                 )
             raise RunError(
                 f"The run in {path} has another {name}: {mine[name]}, not {theirs[name]}. "

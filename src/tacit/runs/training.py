@@ -131,7 +131,7 @@ def follow(
 
 def _create(plan: Plan, path: Path) -> RunDirectory:
     ratchet = new_ratchet(plan)
-    return RunDirectory.create(path, keyed_manifest(plan, ratchet), ratchet)
+    return RunDirectory.create(path, keyed_manifest(plan, ratchet), ratchet, plan.task.encoding)
 
 
 def _open(plan: Plan, path: Path) -> RunDirectory:

@@ -4,14 +4,12 @@ Checksums are those of the content: of the decompressed bytes of a gzip file, of
 the original binary records of an npz batch. A file that was compressed again therefore still passes its check.
 """
 
-import csv
 import gzip
 import io
 import math
 import struct
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -103,30 +101,6 @@ def image_records(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]
         raise DataError(f"Expected image records of {size} bytes, got {len(content)} bytes in total.")
     records = np.frombuffer(content, np.uint8).reshape(-1, size)
     return records[:, 0].copy(), records[:, 1:].reshape(-1, 3, 32, 32).copy()
-
-
-def parse_csv(content: bytes, name: str) -> dict[str, list[str]]:
-    """A table as columns of stripped strings; every row must be as long as the header."""
-    try:
-        rows = csv.reader(io.StringIO(content.decode("utf-8"), newline=""))
-        header = [cell.strip() for cell in next(rows, [])]
-        columns = list(zip(*_full_rows(rows, len(header), name), strict=True))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"Expected {name} to be a table in UTF-8 with commas: {error}.") from error
-    if not columns:
-        raise DataError(f"Expected {name} to hold a header and rows, got {len(content)} bytes.")
-    has_spaces = b", " in content or b" ," in content or b" \n" in content or b"\n " in content
-    return {
-        title: [cell.strip() for cell in cells] if has_spaces else list(cells)
-        for title, cells in zip(header, columns, strict=True)
-    }
-
-
-def _full_rows(rows: Iterator[list[str]], width: int, name: str) -> Iterator[list[str]]:
-    for line, row in enumerate(rows, start=2):
-        if len(row) != width:
-            raise DataError(f"Expected {width} cells in line {line} of {name}, got {len(row)}.")
-        yield row
 
 
 def _raw(path: Path, _: str, limit: int) -> bytes:

@@ -7,10 +7,10 @@ fixed; the seed changes which client owns which training row.
 
 Features are in [0, 1]. Numbers are scaled by their minimum and maximum; a missing number becomes 0, and an indicator
 column marks it. Categories become one column per value; a missing category is a value like any other. These constants
-make a `Codebook`, and `encoding` says where it comes from:
+make an `Encoding`, and the argument `encoding` says where it comes from:
 
 - `training`, the default, as in FL-TOP: from all training rows, with the values that at least `RARE` of them have. The
-  codebook then depends on the clients' rows, which no guarantee covers, and every guarantee says so.
+  encoding then depends on the clients' rows, which no guarantee covers, and every guarantee says so.
 - `public`: from the public rows alone (`public=N`), with all values that they have.
 - a TOML file, which declares the constants to be public, as in the data set's documentation::
 
@@ -20,10 +20,10 @@ make a `Codebook`, and `encoding` says where it comes from:
       SEX = ["F", "M"]          # any other value sets no column
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,14 +32,18 @@ from torch import Tensor
 
 from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy
-from tacit.data.codebook import Codebook, Column, EncodedTable, encode
-from tacit.data.task import Population, Preprocessing, Samples, Task
+from tacit.data.encoding import Encoding, Preprocessing
+from tacit.data.tables import Table, parse_texts
+from tacit.data.task import Population, Samples, Task
 from tacit.errors import DataError, expect
 from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import DataSet, read
-from tacit.tasks.formats import parse_csv
 from tacit.tasks.models import medical_net
 from tacit.tasks.sources import COVID_MX, DIABETES, GUSTO, IST, SUPPORT2
+
+RARE = 100  # training rows
+MISSING = ("", "?")  # numbers; a missing category is a value like any other
+Column = list[str] | NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,8 +265,9 @@ def _make_task(patients: PatientTable, split: ClientSplit) -> Task:
     y = torch.from_numpy(patients.positive.astype(np.float32))[:, None]
     key = Key.from_seed(split.seed, "patients")
     public_rows, owned = _public_and_owned(len(train), split, key.child("public"))
-    encoded, preprocessing = _encode(patients, split.encoding, train, train[public_rows.numpy()])
-    x = encoded.x
+    inputs = _inputs(patients)
+    encoding = _encoding(inputs, patients, split.encoding, train, train[public_rows.numpy()])
+    x = encoding.inputs(inputs)
     rows = torch.from_numpy(train)
     positive = y[rows].flatten() > 0.5
     parts = [owned[part] for part in _client_parts(patients, train[owned.numpy()], split, key)]
@@ -279,25 +284,35 @@ def _make_task(patients: PatientTable, split: ClientSplit) -> Task:
         loss=BinaryCrossEntropy(),
         public=public,
         name=patients.name,
-        preprocessing=preprocessing,
+        preprocessing=encoding.preprocessing,
         test_overlap="coincidental",  # few columns: patients of both sides can have equal rows
     )
 
 
-def _encode(
-    patients: PatientTable, encoding: str, train: NDArray[np.int64], public: NDArray[np.int64]
-) -> tuple[EncodedTable, Preprocessing]:
-    """The features of all rows, and what their constants were computed from."""
-    table = patients.table
+def _inputs(patients: PatientTable) -> Table:
+    """The columns that are inputs: numbers, of which some may be missing, and texts or codes."""
+    numbers = {name: _floats(patients.table[name]) for name in patients.numbers}
+    categories = {name: _values(patients.table[name]) for name in patients.categories}
+    return Table(patients.name, {**numbers, **categories})
+
+
+def _encoding(
+    inputs: Table, patients: PatientTable, encoding: str, train: NDArray[np.int64], public: NDArray[np.int64]
+) -> Encoding:
+    """How the inputs are encoded, and what its constants were computed from."""
+    names = patients.numbers, patients.categories
     if encoding == "training":
         detail = "minima, maxima and categories are those of all training rows. encoding=public or a file avoids it."
-        return encode(table, patients.numbers, patients.categories, train), Preprocessing("private", detail)
+        return replace(Encoding.of(inputs, *names, train, RARE), preprocessing=Preprocessing("private", detail))
     if encoding == "public":
         expect(len(public) > 0, "public rows for encoding=public, got none", "Set public to their number.")
         detail = f"Minima, maxima and categories are those of {len(public)} public rows."
-        return Codebook.of_public(patients, public).encode(table), Preprocessing("public", detail)
+        found = Encoding.of(inputs, *names, public)
+        return replace(found, indicators=None, preprocessing=Preprocessing("public", detail))
     detail = f"Minima, maxima and categories are declared to be public in {Path(encoding).name}."
-    return Codebook.declared(Path(encoding), patients).encode(table), Preprocessing("public", detail)
+    found = Encoding.read(encoding)
+    found.check_declares([*patients.numbers, *patients.categories], patients.name, Path(encoding))
+    return replace(found, preprocessing=Preprocessing("public", detail))
 
 
 def _train_test_rows(patients: PatientTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -344,7 +359,15 @@ def _downsample(part: Tensor, positive: Tensor, key: Key) -> Tensor:
 
 def _read_csv(data: DataSet) -> dict[str, Column]:
     file = data.files[0]
-    return dict(parse_csv(read(file), file.path))
+    return dict(parse_texts(read(file), file.path))
+
+
+def _floats(column: Column) -> NDArray[np.float64]:
+    return np.array([np.nan if value in MISSING else float(value) for value in column])
+
+
+def _values(column: Column) -> NDArray[Any]:
+    return np.array(column, dtype=object) if isinstance(column, list) else column
 
 
 def _equals(column: Column, value: str) -> NDArray[np.bool_]:

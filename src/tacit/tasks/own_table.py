@@ -1,9 +1,8 @@
 """The task `table`: a file or a folder of one's own, as the command line describes it."""
 
-from functools import partial
 from typing import Literal
 
-from tacit.data.table_task import HIDDEN, hidden_layer
+from tacit.data.table_task import HIDDEN, TableModel
 from tacit.data.task import Task
 from tacit.errors import expect
 
@@ -21,6 +20,7 @@ def table(
     kind: Literal["auto", "classes", "number"] = "auto",
     classes: str = "",
     patient: str | None = None,
+    model: Literal["mlp", "logistic"] = "mlp",
     hidden: int = HIDDEN,
     seed: int = 0,
 ) -> Task:
@@ -41,10 +41,11 @@ def table(
         classes: the values of a target with classes, separated by commas; empty: those in the rows, which no guarantee
             covers.
         patient: the column that says which rows are one person's; none: every row is a person of its own.
-        hidden: units of the hidden layer of the model; 0: a linear model.
+        model: `mlp` has one hidden layer; `logistic` is linear.
+        hidden: units of the hidden layer of `mlp`.
         seed: seed of the split.
     """
-    expect(hidden >= 0, f"hidden={hidden} >= 0")
+    expect(hidden >= 1, f"hidden={hidden} >= 1", "For a linear model, set model=logistic.")
     expect(data != "", "a CSV or Parquet file or a folder of them", "Add --data FILE --client COLUMN --target COLUMN.")
     expect(target != "", f"the column of {data} to predict", "Add --target COLUMN.")
 
@@ -54,7 +55,7 @@ def table(
         target=target,
         test=test,
         public=public,
-        model=partial(hidden_layer, hidden=hidden),
+        model=TableModel(model, hidden),
         drop=_names(drop),
         categories=_names(categories),
         encoding=encoding,

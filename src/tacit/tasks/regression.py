@@ -23,10 +23,10 @@ from torch import Tensor
 from tacit.core.keys import Key
 from tacit.core.losses import Loss, MeanSquared, RootMeanSquared
 from tacit.core.schema import choose
+from tacit.data.tables import parse_texts
 from tacit.data.task import Population, Preprocessing, Samples, Task
 from tacit.errors import DataError, expect
 from tacit.tasks.datasets import read
-from tacit.tasks.formats import parse_csv
 from tacit.tasks.models import hospital_net, linear
 from tacit.tasks.sources import CMS_IPPS, ZIP_LATLON
 
@@ -110,7 +110,7 @@ def _draw(clients: int, samples: int, key: Key) -> Samples:
 def _rows_of_clients(by: str) -> list[Tensor]:
     """Rows (condition, longitude, latitude, payment) of every hospital or ZIP code, in the order of their numbers."""
     file = CMS_IPPS.files[0]
-    table, coordinates = parse_csv(read(file), file.path), _coordinates()
+    table, coordinates = parse_texts(read(file), file.path), _coordinates()
     rows: dict[int, list[list[float]]] = defaultdict(list)
     columns = ("DRG Definition", "Provider Id", "Provider Zip Code", "Average Total Payments")
     for condition, provider, zip_code, payment in zip(*(table[name] for name in columns), strict=True):
@@ -133,6 +133,6 @@ def _position(coordinates: dict[str, tuple[float, float]], zip_code: str) -> tup
 def _coordinates() -> dict[str, tuple[float, float]]:
     """Longitude / 100 and latitude / 100 of every ZIP code."""
     file = ZIP_LATLON.files[0]
-    table = parse_csv(read(file), file.path)
+    table = parse_texts(read(file), file.path)
     rows = zip(table["zip"], table["lon"], table["lat"], strict=True)
     return {zip_code: (float(longitude) / 100, float(latitude) / 100) for zip_code, longitude, latitude in rows}

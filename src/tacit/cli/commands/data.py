@@ -18,6 +18,7 @@ Examples:
 import argparse
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tacit.cli._console import aligned, print_json
@@ -137,11 +138,12 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _convert(args: argparse.Namespace) -> int:
-    from tacit.data.parquet_population import OPTIONS, convert_parquet, encoded_rows
+    from tacit.data.encoding import Encoding
+    from tacit.data.parquet_population import ENCODING, OPTIONS, convert_parquet
 
     options = {name: getattr(args, name) for name in OPTIONS}
     population = convert_parquet(args.out, args.source, target=args.target, client=args.client, **options)
-    found = encoded_rows(args.out)
+    found = Encoding.read(Path(args.out) / ENCODING)
     clients, samples, inputs = len(population), len(population.x), population.x.shape[1]
     if args.json:
         print_json(
@@ -151,7 +153,7 @@ def _convert(args: argparse.Namespace) -> int:
                 "samples": samples,
                 "inputs": inputs,
                 "target": args.target,
-                "classes": list(found.encoder.classes),
+                "classes": list(found.known_target.classes),
                 "preprocessing": found.preprocessing.source,
             }
         )

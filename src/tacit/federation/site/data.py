@@ -12,10 +12,10 @@ from tacit.core import Key, files
 from tacit.core.prices import Unit
 from tacit.data import Population, Samples
 from tacit.data.persons import number_persons
+from tacit.data.tables import parse_texts
 from tacit.errors import DataError, expect
 from tacit.federation.plan.plan import check_samples
 from tacit.protocols import crypto
-from tacit.tasks.formats import parse_csv
 
 LIMIT = 1 << 31  # bytes of a table
 
@@ -104,7 +104,7 @@ def read_table(path: Path, target: str, client: str = "", patient: str = "") -> 
     `patient` is the column with the ids of persons, of any kind; `client` is not used.
     """
     expect(bool(target), f"the column to predict of {path}", 'Give it as target = "column".')
-    columns = parse_csv(files.read(path, "the table", DataError, LIMIT), str(path))
+    columns = parse_texts(files.read(path, "the table", DataError, LIMIT), str(path))
     named = (target, client, patient)
     for name in filter(None, named):
         if name not in columns:
