@@ -92,7 +92,7 @@ def state_of(entry: Entry, runs: Path) -> State:
 
 
 def _study_state(entry: Entry, runs: Path) -> State:
-    args = make_parser("reproduce").parse_args(entry.command[1:])
+    args = make_parser().parse_args(entry.command[1:])
     choice = Choice(rows=args.rows, seeds=args.seeds, out=runs, trust=args.trust)
     file = results_file(args.study)
     saved = Comparison.from_bytes(file.read_bytes(), str(file)) if file.exists() else None

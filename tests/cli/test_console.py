@@ -2,7 +2,8 @@ import json
 import math
 import sys
 
-from tacit.cli._console import aligned, print_json, track
+from tacit.cli._console import aligned, print_json
+from tacit.cli._progress import track
 
 
 def test_numbers_that_json_does_not_have_are_null(capsys) -> None:

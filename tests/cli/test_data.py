@@ -1,4 +1,3 @@
-import argparse
 import gzip
 import hashlib
 import json
@@ -9,15 +8,12 @@ import pandas
 import pytest
 
 from tacit import cli
-from tacit.cli.commands import data as verb
 from tacit.errors import DataError, UserError
 from tacit.tasks import datasets, downloads, sources
 
 
 def run(*words: str) -> int:
-    parser = argparse.ArgumentParser(description=verb.__doc__)
-    verb.configure(parser)
-    return verb.run(parser.parse_args(words))
+    return cli.call(cli.make_parser().parse_args(["data", *words]))
 
 
 @pytest.fixture(autouse=True)

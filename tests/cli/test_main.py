@@ -1,8 +1,11 @@
 import argparse
+import ast
+import importlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +20,9 @@ WITHOUT_TORCH = [
     ("methods --json", 0, '"fl-top-dp"'),
     ("data list", 0, "fashion-mnist"),
     ("reproduce", 0, "geyer/table-1"),
+    ("run --help", 0, "--evaluate-every"),
+    ("completion bash", 0, "fl-top-dp"),
+    ("tasks digit", 2, "Did you mean 'digits'?"),
     ("rnu fedavg", 2, "Did you mean 'run'?"),
     ("methods --jsn", 2, "Did you mean '--json'?"),
     ("run fedavg --evaluate-evry 2", 2, "Did you mean '--evaluate-every'?"),
@@ -71,13 +77,34 @@ def test_help_lists_every_command(capsys):
 
 
 def test_no_command_imports_another(capsys):
-    code = "import sys, tacit.cli; tacit.cli.main(['methods']); print(*(m for m in sys.modules if 'tacit.cli.' in m))"
+    code = (
+        "import sys, tacit.cli; tacit.cli.main(['methods'])\n"
+        "print(*(name for name in sys.modules if 'tacit.cli.' in name and 'tacit.cli.parsers' not in name))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.splitlines()[-1].split()) == {
         "tacit.cli.commands",
         "tacit.cli.commands.methods",
         "tacit.cli._console",
     }
+
+
+def test_every_command_calls_functions_that_there_are():
+    for name, parser in leaves(cli.make_parser(), "tacit"):
+        assert parser.get_default("calls"), name
+        for declared in parser.get_default("calls"):
+            module, _, function = declared.partition(":")
+            assert callable(getattr(importlib.import_module(f"tacit.cli.commands.{module}"), function)), declared
+
+
+def test_only_the_dispatch_imports_inside_functions():
+    """An import inside a function hides what a command needs; parsers are light, and commands are imported by name."""
+    for path in sorted(Path(cli.__file__).parent.rglob("*.py")):
+        functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+        inside = [
+            found for node in functions for found in ast.walk(node) if isinstance(found, ast.Import | ast.ImportFrom)
+        ]
+        assert not inside, f"{path}, line {inside[0].lineno}"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -98,8 +125,9 @@ def leaves(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, ar
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_can_print_json(command):
-    for name, parser in leaves(cli.make_parser(command), "tacit"):
-        assert name == "tacit enclave serve" or "--json" in parser._option_string_actions, name
+    for name, parser in leaves(cli.make_parser(), "tacit"):
+        if name.split()[1] == command:
+            assert name == "tacit enclave serve" or "--json" in parser._option_string_actions, name
 
 
 def test_enclave_commands_print_json(tmp_path, monkeypatch, capsys):

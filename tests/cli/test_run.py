@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from tacit.cli import _console, main
+from tacit.cli import _progress, main
 from tacit.engine.simulation import Simulation
 from tacit.pieces.trainers import Sgd
 from tacit.runs import checkpoint, directory
@@ -230,6 +230,8 @@ BAD = [
     ("--resume nowhere", ["nowhere holds no run"]),
     ("--resume taken", ["taken holds no run"]),
     ("--resume taken --rounds 3", ["--resume", "without --rounds"]),
+    ("--resume taken --set cohort=3", ["--resume", "without --set"]),
+    ("--resume taken --patient person", ["--resume", "without --patient"]),
     ("fedavg --resume taken", ["--resume", "without fedavg"]),
 ]
 
@@ -447,7 +449,7 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch, capsys):
 
 
 def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch, capsys):
-    monkeypatch.setattr(_console, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(_progress, "SECONDS_BETWEEN_LINES", 0.0)
     assert main(["run", "fedavg", "--rounds", "3", *SMALL]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[2] for line in lines] == ["0/3", "1/3", "2/3", "3/3"]

@@ -157,3 +157,23 @@ def test_another_experiment_in_the_same_folder_is_refused(
     capsys.readouterr()
     assert main(["sweep", str(file), "--out", "out", "--workers", "1"]) == 2
     assert "is not the one that rates describes now: rounds was 2, is 3" in capsys.readouterr().err
+
+
+OWN = """
+import tacit
+from tacit import Method, methods
+
+def mine(rounds: int = 1) -> Method:
+    return methods.fedavg(rounds=rounds, cohort=2, epochs=1)
+"""
+
+
+def test_the_file_of_a_method_runs_only_with_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    text = f'method = "{tmp_path}/mine.py:mine"\n[task-args]\nclients = 4\n[sweep]\n[sweep.args]\nrounds = [1, 2]\n'
+    line = ["sweep", str(sweep_file(tmp_path, text)), "--out", str(tmp_path / "out"), "--workers", "1"]
+    assert main(line) == 2
+    assert "if you trust it, add --trust" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main([*line, "--trust"]) == 0
+    assert "Chosen by" in capsys.readouterr().out

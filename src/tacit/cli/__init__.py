@@ -18,12 +18,11 @@ Examples:
 Terms are explained in docs/glossary.md.
 """
 
-# One module per command, found by listing. Its docstring is the command's help (the first line is the summary),
-# `configure(parser)` declares its arguments, `run(args)` executes it and returns the exit code. Only the chosen command
-# is imported, and no command imports PyTorch before it has checked the names that it was given.
+# `parsers` has a module per command, found by listing: its docstring is the command's help (the first line is the
+# summary), and `configure(parser)` declares its arguments and what it calls. `commands` has what is called, imported
+# when its turn comes: names are checked before anything is imported that needs PyTorch.
 
 import argparse
-import ast
 import importlib
 import os
 import pkgutil
@@ -32,13 +31,17 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from importlib.metadata import version
 from types import FrameType
 from typing import Any, NoReturn
 
-FOLDER = Path(__file__).with_name("commands")
+from tacit.cli import parsers
+from tacit.core.schema import suggestion
+from tacit.errors import TacitError
+
 STOPPED = 128  # plus the number of the signal: the exit codes that shells expect, 130 after Ctrl-C and 143 after a TERM
 
 
@@ -47,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         choices = re.search(r"invalid choice: (\S+) \(choose from (.*)\)", message)
-        near = _nearest(choices[1].strip("'"), choices[2].replace("'", "").split(", ")) if choices else ""
+        near = suggestion(choices[1].strip("'"), choices[2].replace("'", "").split(", ")) if choices else ""
         self.exit(2, f"tacit: {message[:1].upper()}{message[1:].rstrip('.')}.{near} See {self.prog} --help.\n")
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -55,7 +58,7 @@ class Parser(argparse.ArgumentParser):
         known, unknown = argparse.ArgumentParser.parse_known_args(self, args, namespace)
         if unknown:
             options = (option for action in self._actions for option in action.option_strings)
-            near = _nearest(unknown[0], options) if unknown[0].startswith("-") else ""
+            near = suggestion(unknown[0], options) if unknown[0].startswith("-") else ""
             self.exit(2, f"tacit: Unknown argument {unknown[0]!r}.{near} See {self.prog} --help.\n")
         return known, unknown
 
@@ -71,8 +74,6 @@ class _Version(argparse.Action):
     """Print the version of the installed package."""
 
     def __call__(self, parser: argparse.ArgumentParser, *args: object) -> None:
-        from importlib.metadata import version
-
         parser.exit(0, f"tacit {version('tacit')}\n")
 
 
@@ -82,15 +83,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0; 2 for a mistake of the user; 1 for any other failure; 130 after Ctrl-C, 143 after SIGTERM.
     """
-    line = sys.argv[1:] if argv is None else list(argv)
-    args = make_parser(line[0] if line else "").parse_args(line)
+    args = make_parser().parse_args(argv)
     with _termination_interrupts() as signals, _short_warnings():
         return _run(args, signals)
 
 
 def _run(args: argparse.Namespace, signals: Sequence[int]) -> int:
     try:
-        code = int(args.run(args))
+        code = call(args)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader of our output has closed it
@@ -101,6 +101,16 @@ def _run(args: argparse.Namespace, signals: Sequence[int]) -> int:
         return STOPPED + (signals[0] if signals else signal.SIGINT)
     except Exception as error:
         return _exit_code(error)
+
+
+def call(args: argparse.Namespace) -> int:
+    """Call what the command declared, in order; the first exit code that is returned is the command's."""
+    for declared in args.calls:
+        module, _, function = declared.partition(":")
+        code: int | None = getattr(importlib.import_module(f"{__name__}.commands.{module}"), function)(args)
+        if code is not None:
+            return code
+    return 0
 
 
 @contextmanager
@@ -126,8 +136,6 @@ def _termination_interrupts() -> Iterator[Sequence[int]]:
 @contextmanager
 def _short_warnings() -> Iterator[None]:
     """Inside this block, each warning is one line on standard error, once, without the place that raised it."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         seen: set[str] = set()
@@ -141,47 +149,26 @@ def _short_warnings() -> Iterator[None]:
         yield
 
 
-def make_parser(chosen: str) -> Parser:
-    """The parser for a command line with the chosen command; of the other commands it knows only the summaries."""
+def make_parser() -> Parser:
+    """The parser for all command lines."""
     parser = Parser(prog="tacit", description=__doc__, formatter_class=_Formatter)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    names = command_names()
-    if chosen in names:
-        _add_command(commands, chosen)
-        return parser
-    for name in names:
-        commands.add_parser(name, help=_summary(FOLDER / f"{name}.py"))
+    for name in command_names():
+        module = importlib.import_module(f"{parsers.__name__}.{name}")
+        summary, _, _ = (module.__doc__ or "").partition("\n")
+        text = summary.rstrip(".").replace("%", "%%")
+        module.configure(commands.add_parser(name, help=text, description=module.__doc__, formatter_class=_Formatter))
     return parser
 
 
 def command_names() -> list[str]:
     """The names of all commands."""
-    return sorted(found.name for found in pkgutil.iter_modules([str(FOLDER)]) if not found.name.startswith("_"))
-
-
-def _add_command(commands: "argparse._SubParsersAction[Parser]", name: str) -> None:
-    module = importlib.import_module(f"{__name__}.commands.{name}")
-    parser = commands.add_parser(name, description=module.__doc__, formatter_class=_Formatter)
-    module.configure(parser)
-    parser.set_defaults(run=module.run)
-
-
-def _summary(path: Path) -> str:
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return docstring.partition("\n")[0].rstrip(".").replace("%", "%%")
-
-
-def _nearest(word: str, names: Iterable[str]) -> str:
-    from tacit.core.schema import suggestion
-
-    return suggestion(word, names)
+    return sorted(found.name for found in pkgutil.iter_modules(parsers.__path__) if not found.name.startswith("_"))
 
 
 def _exit_code(error: Exception) -> int:
     """Report an error: one sentence if its cause is known, the traceback otherwise."""
-    from tacit.errors import TacitError
-
     if isinstance(error, TacitError):
         print(f"tacit: {error}", file=sys.stderr)
         return error.exit_code

@@ -1,30 +1,30 @@
 """What a command prints about finished runs: a table, their guarantees, bytes and how they ended, or JSON."""
 
+import argparse
 import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from tacit.cli._console import aligned, figures, print_json
+from tacit.cli._console import aligned, answer, figures
+from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.report.labels import size, size_against
-
-if TYPE_CHECKING:
-    from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
-    from tacit.runs.records import Run
+from tacit.runs.records import Run
 
 
-def show(runs: "list[Run]", *, as_json: bool) -> int:
+def show(runs: Sequence[Run], args: argparse.Namespace) -> int:
     """Print a table of finished runs with their guarantees, or one JSON document."""
-    if as_json:
-        print_json({"runs": [_summary(done) for done in runs]})
-        return 0
-    print("\n".join(aligned(_table(runs))))
-    print(*(line for done in runs for line in _notes(done, alone=len(runs) == 1)), sep="\n")
-    print(*(f"Results: {done.directory}" for done in runs), sep="\n")
-    print(f"Next: tacit report {shlex.join(str(done.directory) for done in runs)}")
-    return 0
+    return answer(args, {"runs": [_summary(done) for done in runs]}, _lines(runs))
 
 
-def _summary(run: "Run") -> dict[str, object]:
+def _lines(runs: Sequence[Run]) -> Iterator[str]:
+    yield from aligned(_table(runs))
+    for done in runs:
+        yield from _notes(done, alone=len(runs) == 1)
+    yield from (f"Results: {done.directory}" for done in runs)
+    yield f"Next: tacit report {shlex.join(str(done.directory) for done in runs)}"
+
+
+def _summary(run: Run) -> dict[str, object]:
     return {
         "method": run.plan.method.name,
         "task": run.plan.task.name,
@@ -44,7 +44,7 @@ def _summary(run: "Run") -> dict[str, object]:
     }
 
 
-def _privacy_summary(run: "Run") -> dict[str, object]:
+def _privacy_summary(run: Run) -> dict[str, object]:
     """The guarantee and, for a run with a budget, how much of it is used."""
     nominal = run.plan.manifest.method.nominal
     guarantee = run.privacy.to_json() | ({"nominal": dict(nominal)} if nominal else {})
@@ -59,17 +59,17 @@ def _privacy_summary(run: "Run") -> dict[str, object]:
     return {**guarantee, **accounted, "delta_at_budget": charges.delta_at_budget, **left, **ledger}
 
 
-def _phases(run: "Run") -> dict[str, dict[str, int]]:
+def _phases(run: Run) -> dict[str, dict[str, int]]:
     """Overhead of the channel's protocol in bytes, by phase."""
     return {name: {"up": traffic.up, "down": traffic.down} for name, traffic in run.bytes.phases.items()}
 
 
-def _notes(run: "Run", *, alone: bool) -> list[str]:
+def _notes(run: Run, *, alone: bool) -> list[str]:
     """Sentences below the table: pruning, privacy, how the run ended, overhead, timings."""
     return [*_sparsity(run, alone=alone), *_privacy(run, alone=alone), *_ending(run), *_overhead(run), *_timings(run)]
 
 
-def _sparsity(run: "Run", *, alone: bool) -> list[str]:
+def _sparsity(run: Run, *, alone: bool) -> list[str]:
     """Each pruned layer of a pruning method."""
     whose = "" if alone else f" of {run.plan.method.name}"
     return [
@@ -79,7 +79,7 @@ def _sparsity(run: "Run", *, alone: bool) -> list[str]:
     ]
 
 
-def _privacy(run: "Run", *, alone: bool) -> list[str]:
+def _privacy(run: Run, *, alone: bool) -> list[str]:
     """The guarantee, nominal figures, and how much of the budget is used."""
     method = run.plan.method
     lines = [_guarantee(each, run, alone=alone) for each in run.guarantees]
@@ -100,7 +100,7 @@ def _privacy(run: "Run", *, alone: bool) -> list[str]:
     return lines
 
 
-def _guarantee(guarantee: "Guarantee | LeakageGuarantee", run: "Run", *, alone: bool) -> str:
+def _guarantee(guarantee: Guarantee | LeakageGuarantee, run: Run, *, alone: bool) -> str:
     """A guarantee with a heading, which names the unit if there are several."""
     method = "" if alone else run.plan.method.name
     unit = f" for {guarantee.unit}s" if len(run.guarantees) > 1 else ""
@@ -109,7 +109,7 @@ def _guarantee(guarantee: "Guarantee | LeakageGuarantee", run: "Run", *, alone: 
     return f"No privacy guarantee{unit}{f' for {method}' if method else ''}: {str(guarantee).removeprefix('none: ')}"
 
 
-def _ending(run: "Run") -> list[str]:
+def _ending(run: Run) -> list[str]:
     """Why a run ended before its last planned round."""
     method, leakage, lines = run.plan.method, run.leakage, []
     if leakage is not None and leakage.limit is not None:
@@ -127,7 +127,7 @@ def _ending(run: "Run") -> list[str]:
     return [*lines, f"Stopped after {run.state.round} of {method.rounds} rounds: {why}."]
 
 
-def _overhead(run: "Run") -> list[str]:
+def _overhead(run: Run) -> list[str]:
     """Bytes of the channel's protocol in addition to updates and broadcasts, and what rounding costs."""
     traffic, method = run.bytes, run.plan.method
     if not traffic.phases:
@@ -143,7 +143,7 @@ def _overhead(run: "Run") -> list[str]:
     ]
 
 
-def _rounding(run: "Run") -> list[str]:
+def _rounding(run: Run) -> list[str]:
     """What sums of integers cost in accuracy."""
     step, bits = run.history[-1].grid_step if run.history else None, run.plan.method.channel.message_format.bits
     if step is None:
@@ -152,13 +152,13 @@ def _rounding(run: "Run") -> list[str]:
     return [*lines, f"Rounding to integers costs {_percent(step.inflation)} more noise."] if step.inflation else lines
 
 
-def _timings(run: "Run") -> list[str]:
+def _timings(run: Run) -> list[str]:
     """Seconds by part of a round, where the channel measured them."""
     parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in run.timings.items())
     return [f"Time: {parts}."] if parts else []
 
 
-def _table(runs: "list[Run]") -> list[list[str]]:
+def _table(runs: Sequence[Run]) -> list[list[str]]:
     """The finished runs, a row each, below a header."""
     names = list(dict.fromkeys(name for run in runs for name in run.metrics))
     leakage = ["leakage"] * any(run.leakage is not None for run in runs)
@@ -172,13 +172,13 @@ def _table(runs: "list[Run]") -> list[list[str]]:
     return rows
 
 
-def _epsilons(run: "Run") -> str:
+def _epsilons(run: Run) -> str:
     """The ε of the run; with its unit if that is the record, and both if there are two."""
     units = run.epsilons
     return " ".join(f"{units[unit]:.3g}{'' if unit == 'client' else f' ({unit})'}" for unit in units) or "-"
 
 
-def _bytes(run: "Run") -> list[str]:
+def _bytes(run: Run) -> list[str]:
     """Bytes up and down; compared with fl-std, which sends whole models both ways, where they are fewer."""
     pairs = ((run.bytes.up, run.savings.up), (run.bytes.down, run.savings.down))
     return [size_against(count, count * factor, "fl-std") if factor > 1.05 else size(count) for count, factor in pairs]

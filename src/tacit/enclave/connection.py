@@ -4,16 +4,19 @@
 are served at the same time, and each has a deadline. Nothing that a peer sends ends the process.
 """
 
+import os
+import signal
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 from tacit.enclave import enclave_messages
 from tacit.enclave.enclave_messages import MAX_FRAME, MessageType
-from tacit.errors import EnclaveUnavailableError, ProtocolError
+from tacit.errors import EnclaveUnavailableError, ProtocolError, UserError
 
 TIMEOUT = 600.0  # seconds that a host waits for a reply, and an enclave for the next bytes of an authenticated host
 HANDSHAKE = 10.0  # seconds in which a peer must prove who it is
@@ -93,6 +96,34 @@ def reach(address: str, timeout: float = HANDSHAKE) -> socket.socket:
         ) from error
 
 
+def listener(address: str) -> socket.socket:
+    """A listening socket at this address; a local one can be reached by its owner only."""
+    found = socket_address(address)
+    try:
+        if not isinstance(found, str):
+            return socket.create_server(found)
+        local = socket.socket(socket.AF_UNIX)
+        _remove_abandoned(address)
+        local.bind(address)  # nobody can connect before `listen`
+        os.chmod(address, 0o600)
+        local.listen()
+        return local
+    except OSError as error:
+        raise UserError(f"Could not listen on {address}: {error.strerror}. Choose another address.") from error
+
+
+def _remove_abandoned(address: str) -> None:
+    """Remove the local socket that a killed process left behind; one that answers stays."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(address)
+        except ConnectionRefusedError:
+            with suppress(FileNotFoundError):
+                Path(address).unlink()
+        except OSError:  # there is none, or it is something else, which `bind` reports
+            return
+
+
 class EnclaveServer:
     """Serves an enclave to its host on a listening socket, until it is closed.
 
@@ -139,6 +170,13 @@ class EnclaveServer:
                 time.sleep(_PAUSE)
                 continue
             self._admit(connection)
+
+    def serve_until_signalled(self) -> None:
+        """Accept connections until SIGTERM or Ctrl-C."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: self.close())
+        self.serve_forever()
 
     def close(self) -> None:
         """Stop listening, and disconnect everybody."""

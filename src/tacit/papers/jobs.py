@@ -137,9 +137,7 @@ def _check_masks(study: Study, chosen: Sequence[str]) -> None:
 
 
 def _jobs(row: StudyRow, choice: Choice) -> Iterator[Job]:
-    experiment = row.fast if choice.fast else row.experiment
-    if choice.trust:
-        experiment = replace(experiment, named_in="", method_named_in="")
+    experiment = (row.fast if choice.fast else row.experiment).trusting(choice.trust)
     place = choice.out / row.study / (FAST if choice.fast else "") / row.folder
     for seed in choice.seeds or experiment.seeds:
         yield Job(row, experiment, seed, place / f"seed-{seed}")

@@ -220,9 +220,7 @@ def read_sweep(path: Path, out: Path, *, trust: bool = False) -> Sweep:
     )
     expect(given.trials is UNSET or given.trials >= 1, f"trials of {path} >= 1")
     experiment = parse(table, str(path))
-    sweep = Sweep(
-        name=path.stem, experiment=replace(experiment, named_in="") if trust else experiment, table=given, out=out
-    )
+    sweep = Sweep(name=path.stem, experiment=experiment.trusting(trust), table=given, out=out)
     for point in sweep.points:
         point.experiment.check_names()
     folders = [job.directory for job in sweep.jobs]

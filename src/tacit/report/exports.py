@@ -61,8 +61,9 @@ def _exported(run: RunData, number: int, models: int, *, trusted: bool) -> Expor
             f"The run in {run.path} was started from Python, so that its model cannot be built here. Export it there, "
             "with run.export('model.onnx')."
         )
-    named_in = "" if trusted else str(run.path / MANIFEST)
+    named_in = str(run.path / MANIFEST)
     given = Experiment(method="", task=manifest.task.name, task_args=manifest.task.args, named_in=named_in)
+    given = given.trusting(trusted)
     task = given.build_task()
     adapted = make_model(task, manifest.seed)
     try:

@@ -1,1 +1,1 @@
-"""What each command does: `run(args)` executes it and returns the exit code."""
+"""What commands do: functions of parsed arguments, named by `tacit.cli.parsers` and imported when they are called."""

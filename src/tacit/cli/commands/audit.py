@@ -1,78 +1,28 @@
-"""Test a privacy claim: measure a lower bound on ε and compare it with the claim.
-
-Canary clients take part or not, an adversary that receives everything that is released guesses which, and correct
-guesses prove a lower bound on ε with 95 % confidence. If the bound exceeds the claim, or cohorts are not drawn as
-declared, the method is broken and the exit code is 1. A bound below the claim proves nothing: the output says how large
-a leak this audit could have missed. Claim and bound are about the audited rounds only. Nothing is trained: the
-adversary chooses all updates, and the task gives the model and the number of clients.
-
-Examples:
-  tacit audit geyer                                      1000 runs of four rounds on the embedded digits
-  tacit audit fl-std-dp --runs 300 --task-set clients=20 --set cohort=10 noise=1 epsilon=none
-  tacit audit geyer --canaries 1000                      one run with 1000 canaries: faster, but a weaker test
-  tacit audit fl-std-dp --dropouts 0.1                   a tenth of every cohort drops out
-  tacit audit geyer --adjacency replace-one --json
-"""
+"""`tacit audit`: print a lower bound on ε with the claim."""
 
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_adjacency, add_options, aligned, print_json, to_dict, track
-
-if TYPE_CHECKING:
-    from tacit.attacks.auditing import Audit
-    from tacit.attacks.bounds import OneRunGuesses
-    from tacit.attacks.claims import AuditEvidence, AuditResult, Claim, Power
+from tacit.attacks.auditing import Audit, one_run
+from tacit.attacks.bounds import OneRunGuesses
+from tacit.attacks.claims import AuditEvidence, AuditResult, Claim, Power, claim_of, power_of
+from tacit.attacks.scenario import prepare_audit
+from tacit.attacks.search import Search
+from tacit.cli._console import aligned, answer
+from tacit.cli._progress import track
+from tacit.core import Key
+from tacit.core.prices import Unit
 
 VIOLATED = 1  # the exit code
 _GROUPS = {"client": "cohort", "record": "batch"}  # in which a canary is drawn
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("method", help="name of a method; tacit methods lists them")
-    parser.add_argument("--task", default="digits", help="gives the model and the number of clients (default: digits)")
-    add_options(parser, "--set", "method; tacit card METHOD shows them")
-    add_options(parser, "--task-set", "task")
-    parser.add_argument("--rounds", type=int, default=4, metavar="N", help="rounds per run (default: 4)")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument(
-        "--runs", type=int, default=1000, metavar="N", help="runs, half of them with a canary (default: 1000)"
-    )
-    how.add_argument("--canaries", type=int, metavar="N", help="one run with N canaries, instead of many runs")
-    add_adjacency(
-        parser, "an excluded canary is absent, or sends zeros or its negated update (default: as the method claims)"
-    )
-    parser.add_argument(
-        "--unit",
-        choices=("client", "record"),
-        help="what a canary is: a client, or a record of one (default: what the method protects)",
-    )
-    parser.add_argument(
-        "--dropouts", type=float, default=0.0, metavar="P", help="fraction of a cohort that drops out (default: 0)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of all randomness (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
-
-
 def run(args: argparse.Namespace) -> int:
     """Audit, and print the lower bound with the claim."""
-    from tacit.runs.experiment import Experiment
-
-    experiment = Experiment(
-        method=args.method, task=args.task, args=to_dict(args.set), task_args=to_dict(args.task_set)
-    )
-    experiment.check_names()  # before PyTorch is imported
-
-    from tacit.attacks.claims import AuditResult, claim_of, power_of
-    from tacit.attacks.scenario import prepare_audit
-    from tacit.core.prices import Unit
-
     audit = prepare_audit(
-        experiment.build_method(),
-        experiment.build_task(),
+        args.experiment.build_method(),
+        args.experiment.build_task(),
         rounds=args.rounds,
         dropouts=args.dropouts,
         adjacency=args.adjacency,
@@ -83,18 +33,12 @@ def run(args: argparse.Namespace) -> int:
     claim = claim_of(audit, args.canaries or 1, sampled=bool(args.canaries))
     found = _find(audit, claim, args)
     result, power = AuditResult.of(claim, found), power_of(claim, found)
-    if args.json:
-        print_json(_document(args, audit.adjacency, result, found, power))
-    else:
-        print("\n".join(_lines(args, audit.adjacency, result, found, power)))
+    document = _document(args, audit.adjacency, result, found, power)
+    answer(args, document, _lines(args, audit.adjacency, result, found, power))
     return VIOLATED if result.violated else 0
 
 
-def _find(audit: "Audit", claim: "Claim", args: argparse.Namespace) -> "AuditEvidence | OneRunGuesses":
-    from tacit.attacks.auditing import one_run
-    from tacit.attacks.search import Search
-    from tacit.core import Key
-
+def _find(audit: Audit, claim: Claim, args: argparse.Namespace) -> AuditEvidence | OneRunGuesses:
     key = Key.from_seed(args.seed, "audit")
     if args.canaries:
         return one_run(audit, args.canaries, key)
@@ -111,9 +55,9 @@ def _find(audit: "Audit", claim: "Claim", args: argparse.Namespace) -> "AuditEvi
 def _document(
     args: argparse.Namespace,
     adjacency: str,
-    result: "AuditResult",
-    found: "AuditEvidence | OneRunGuesses",
-    power: "Power | None",
+    result: AuditResult,
+    found: AuditEvidence | OneRunGuesses,
+    power: Power | None,
 ) -> dict[str, object]:
     claim = result.claim
     return {
@@ -140,11 +84,10 @@ def _document(
 def _lines(
     args: argparse.Namespace,
     adjacency: str,
-    result: "AuditResult",
-    found: "AuditEvidence | OneRunGuesses",
-    power: "Power | None",
+    result: AuditResult,
+    found: AuditEvidence | OneRunGuesses,
+    power: Power | None,
 ) -> list[str]:
-    from tacit.attacks.claims import AuditEvidence
 
     claim = result.claim
     rows = [
@@ -173,11 +116,11 @@ def _lines(
     return [*aligned(rows), _conclusion(result, args.unit), *_missed(power, result)]
 
 
-def _is_always_in(found: "AuditEvidence | OneRunGuesses") -> bool:
+def _is_always_in(found: AuditEvidence | OneRunGuesses) -> bool:
     return getattr(found, "always_in_cohort", False)
 
 
-def _conclusion(result: "AuditResult", unit: str = "client") -> str:
+def _conclusion(result: AuditResult, unit: str = "client") -> str:
     claimed = result.claim.epsilon
     if result.violated and claimed is not None and result.best > claimed:
         where = "" if result.claim.amplified is None else f" for a {unit} that is in every {_GROUPS[unit]}"
@@ -193,7 +136,7 @@ def _conclusion(result: "AuditResult", unit: str = "client") -> str:
     return "No violation was found. This is no proof: see what this audit could have missed."
 
 
-def _missed(power: "Power | None", result: "AuditResult") -> list[str]:
+def _missed(power: Power | None, result: AuditResult) -> list[str]:
     """How large a leak could have been missed, by simulation."""
     if power is None or result.violated:
         return []

@@ -1,43 +1,20 @@
-"""Describe a method: its pieces, what each party sees, and what is guaranteed.
-
-Examples:
-  tacit card fedavg
-  tacit card fl-std --set rounds=50 descent.lr=0.1   with other arguments than the defaults
-  tacit card mine.py:fedprox                         a function of your own that returns a tacit.Method
-  tacit card fedavg --json
-"""
+"""`tacit card`: describe a method."""
 
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from tacit.cli._console import add_method, figures, method_args, print_json
-
-if TYPE_CHECKING:
-    from tacit.report.cards import Card
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    add_method(parser)
+from tacit.cli._console import answer, figures
+from tacit.report.cards import Card, card
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the card."""
-    given = method_args(args)
-
-    from tacit.report.cards import card
-
-    found = card(args.method, given)
-    if args.json:
-        print_json(asdict(found))
-    else:
-        print("\n".join(_lines(found)))
-    return 0
+    found = card(args.method, dict(args.set))
+    return answer(args, asdict(found), _lines(found))
 
 
-def _lines(card: "Card") -> Iterator[str]:
+def _lines(card: Card) -> Iterator[str]:
     yield card.name
     yield f"  {card.summary}"
     for title, table in (

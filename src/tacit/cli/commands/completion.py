@@ -1,15 +1,10 @@
-"""Print a script that completes commands, options, methods and tasks in your shell.
-
-Examples:
-  eval "$(tacit completion bash)"                            in ~/.bashrc
-  eval "$(tacit completion zsh)"                             in ~/.zshrc, after compinit
-  tacit completion fish > ~/.config/fish/completions/tacit.fish
-"""
+"""`tacit completion`: print a script that completes commands, options, methods and tasks."""
 
 import argparse
-import importlib
 
-from tacit.cli import command_names
+from tacit.cli import make_parser
+from tacit.methods import definitions
+from tacit.tasks.catalog import TASKS
 
 BASH = """_tacit() {{
   local words="{commands}" word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}"
@@ -24,17 +19,9 @@ BASH = """_tacit() {{
 complete -F _tacit tacit"""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="your shell")
-
-
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
-    from tacit.methods import definitions
-    from tacit.tasks.catalog import TASKS
-
-    words = {name: _options(name) for name in command_names()}
+    words = _options(make_parser())
     for name in ("run", "card", "audit", "check"):
         words[name] += definitions()
     words["tasks"] += TASKS
@@ -42,11 +29,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _options(command: str) -> list[str]:
-    """The options of a command, as its parser declares them."""
-    parser = argparse.ArgumentParser()
-    importlib.import_module(f"tacit.cli.commands.{command}").configure(parser)
-    return [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+def _options(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
+    """The options of every command, as its parser declares them."""
+    commands = next(action.choices for action in parser._actions if action.choices)
+    return {
+        name: [option for option in command._option_string_actions if option.startswith("--")]
+        for name, command in dict(commands).items()
+    }
 
 
 def _bash(words: dict[str, list[str]], tasks: list[str], *, zsh: bool) -> str:

@@ -1,16 +1,10 @@
-"""Write a commented file for a method of your own, with a test that passes.
-
-Examples:
-  tacit new method fedprox             writes fedprox.py and test_fedprox.py here
-  tacit run fedprox.py:fedprox         and these work at once
-  tacit card fedprox.py:fedprox
-  tacit check fedprox.py:fedprox
-  python -m pytest test_fedprox.py
-"""
+"""`tacit new`: write a commented file for a method of your own, with a test that passes."""
 
 import argparse
 import re
-from pathlib import Path
+from keyword import iskeyword
+
+from tacit.errors import UserError
 
 METHOD = '''"""The method {name}: say here what it changes, and which paper it is from.
 
@@ -85,19 +79,8 @@ def test_it_learns():
 '''
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("kind", choices=("method",), help="what to write")
-    parser.add_argument("name", help="the name of its function and file")
-    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where to write (default: here)")
-
-
 def run(args: argparse.Namespace) -> int:
     """Write the file and its test, and print what to do next."""
-    from keyword import iskeyword
-
-    from tacit.errors import UserError
-
     name = args.name.replace("-", "_").removesuffix(".py")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or iskeyword(name):
         raise UserError(f"Expected a name of lower-case letters, digits and underscores, got {args.name!r}.")

@@ -1,41 +1,149 @@
-"""Take part in a federation as one of its sites: its file and key, plans, what was spent, and its log.
-
-Examples:
-  tacit site init site.toml                     write a commented file and the site's identity key; check the data
-  tacit site pin acme.models:net                the pin of installed code, for models that a site allows
-  tacit site review site.toml plan.toml         what this plan would cost and reveal here
-  tacit site review site.toml plan.toml --accept
-  tacit site serve site.toml                    keep the site connected; restarts by itself
-  tacit site ledger site.toml                   what has been spent on these data, by whom
-  tacit site log site.toml                      what the site received, answered, charged and refused
-"""
+"""`tacit site init`, `pin`, `review`, `ledger` and `log`: everything at a site but serving."""
 
 import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
 
-from tacit.cli._console import add_commands, run_command
-from tacit.cli.commands._serving import configure_site_serve
-from tacit.cli.commands._site_files import (
-    configure_init,
-    configure_ledger,
-    configure_log,
-    configure_pin,
-    configure_review,
-)
+from tacit.cli._console import aligned, answer
+from tacit.core.files import ChainedFile
+from tacit.federation.journal import JOURNAL, Entry, content_of
+from tacit.federation.plan.entry_points import check_defined, pin
+from tacit.federation.plan.plan import FederationPlan, read_plan
+from tacit.federation.site.files import SiteFiles, init_site, read_site
+from tacit.federation.site.policy import Review
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger_head import NO_CLIENTS, LedgerUse
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    add_commands(
-        parser,
-        {
-            "init": ("write the site's file and identity key, and check the data", configure_init),
-            "pin": ("print the pin of installed code", configure_pin),
-            "review": ("what a plan would cost and reveal here; accept or refuse it", configure_review),
-            "serve": ("keep the site connected to the server", configure_site_serve),
-            "ledger": ("what has been spent on the site's data", configure_ledger),
-            "log": ("what the site received, answered, charged and refused", configure_log),
-        },
+def print_pin(args: argparse.Namespace) -> int:
+    """Print the pin of installed code."""
+    check_defined(args.function, "the model")  # a pin of what does not exist would be of no use
+    print(f'"{args.function}" = "{pin(args.function, "the model")}"')
+    return 0
+
+
+def init(args: argparse.Namespace) -> int:
+    """Write the site's file and key, or check the data that the file names."""
+    new = not args.config.exists()
+    identity = init_site(args.config)
+    found: dict[str, object] = {"config": str(args.config), "public_key": identity.hex(), "new": new}
+    lines = [f"file        {args.config}{' (new)' if new else ''}", f"public key  {identity.hex()}"]
+    if new:
+        lines.append(f"Next: edit {args.config}, and give the public key to who keeps the directory, in person.")
+    else:
+        data = read_site(args.config).load_data()
+        x, y = data.train
+        counts = len(y), 0 if data.held_out is None else len(data.held_out[1])
+        persons = {"persons": data.units} if data.unit == "person" else {}
+        found |= {"samples": counts[0], "held_out": counts[1], **persons}
+        whose = f" of {data.units} persons" if persons else ""
+        trained, held = f"{counts[0]} samples{whose} to train on", f"{counts[1]} held out"
+        lines.append(f"data        {trained}, {held}; inputs of shape {tuple(x.shape[1:])}")
+    return answer(args, found, lines)
+
+
+def review(args: argparse.Namespace) -> int:
+    """Exit code 0 if the plan is within the site's policy, 1 if it is not."""
+    site, plan = read_site(args.config), read_plan(args.plan)
+    found = site.review(plan)
+    recorded = ""
+    if args.accept or args.refuse:
+        recorded = "accepted" if args.accept else "refused"
+        site.record(plan, accepted=args.accept, found=found)
+    document = {**asdict(found), "plan": found.plan.hex(), "accepted": found.accepted, "recorded": recorded}
+    answer(args, document, _review_lines(site, plan, found, recorded))
+    return 0 if found.accepted or args.refuse else 1
+
+
+def _review_lines(site: SiteFiles, plan: FederationPlan, found: Review, recorded: str) -> Iterator[str]:
+    yield f"plan {found.plan.hex()}"
+    rounds = f" {found.rounds} rounds," if found.rounds else ""
+    yield f"  {plan.method_name},{rounds} {plan.population} sites; this site is {site.name}"
+    yield from ("", "What it would cost here", f"  {_cost(site, found)}", "")
+    if found.reveals:
+        yield from ("Who would learn what", *(f"  {sentence}" for sentence in found.reveals), "")
+    if found.objections:
+        yield from ("This site's policy refuses the plan:", *(f"  {sentence}" for sentence in found.objections))
+    else:
+        yield "The plan is within this site's policy."
+    if recorded:
+        yield f"Recorded as {recorded}, and signed with this site's key."
+    elif found.accepted:
+        yield "Nothing was recorded. Add --accept or --refuse."
+
+
+def _cost(site: SiteFiles, found: Review) -> str:
+    if found.reason:
+        return f"ε against the server is not bounded: {found.reason}."
+    earlier = f"; with ε = {found.used:.4g} of earlier plans, {found.total:.4g}" if found.used else ""
+    whose = "this site as a whole" if found.within else f"every {found.unit}"
+    single = f" For a single record of it, ε = {found.within:.4g}: without it, the site would send another update."
+    return (
+        f"ε = {found.epsilon:.4g} at δ = {site.allow.delta:g} for {whose}, against the server{earlier}, "
+        f"of {site.allow.epsilon:g} that this site allows.{single * bool(found.within)}"
     )
 
 
-run = run_command
+def show_ledger(args: argparse.Namespace) -> int:
+    """Print what has been charged, by run."""
+    site = read_site(args.config)
+    if not site.has_ledger:
+        return answer(args, {"rounds": 0}, ["Nothing has been charged at this site."])
+    with Ledger.open(site.ledger) as ledger:
+        runs, use = _by_run(ledger), ledger.use
+        head = ledger.head
+    document = {
+        "epsilons": {**use.epsilons},
+        "budget": asdict(use.budget),
+        "rounds": use.rounds,
+        "runs": runs,
+        "head": asdict(head),
+    }
+    rows = [["method", "plan and run of the server", "rounds", "charges"]]
+    rows += [[str(run["method"]), _short(str(run["run"])), str(run["rounds"]), str(run["charges"])] for run in runs]
+    return answer(args, document, [*_used(use), *aligned(rows)])
+
+
+def _short(run: str) -> str:
+    """The first digits of the plan and of the server's run: enough to distinguish them."""
+    return " ".join(part[:16] for part in run.split())
+
+
+def _used(use: LedgerUse) -> Iterator[str]:
+    """What was used of the budget, by unit."""
+    for unit, epsilon in use.epsilons.items():
+        whose = "the client as a whole" if unit == "client" else f"every {unit}"
+        yield NO_CLIENTS if epsilon is None else f"ε = {epsilon:.4g} for {whose}, of {use.budget}, was used."
+
+
+def _by_run(ledger: Ledger) -> list[dict[str, object]]:
+    """What every run of a server was charged; repeated attempts at a round are charges of their own."""
+    runs = dict.fromkeys(entry.run for entry in ledger.entries)
+    found = []
+    for run in runs:
+        entries = [entry for entry in ledger.entries if entry.run == run]
+        rounds = len({entry.round for entry in entries})
+        found.append({"method": entries[0].label, "run": run, "rounds": rounds, "charges": len(entries)})
+    return found
+
+
+def show_log(args: argparse.Namespace) -> int:
+    """Print the log, whose chain of hashes is verified."""
+    site = read_site(args.config)
+    journal = ChainedFile(site.log, JOURNAL) if site.log.exists() else None
+    entries = journal.entries if journal else []
+    lines = [*map(_log_line, entries)]
+    if journal:
+        lines.append(f"{len(entries)} entries, none changed; the last one is {journal.head.hex()}.")
+    return answer(args, entries, lines or ["Nothing has happened at this site."])
+
+
+def _log_line(entry: Entry) -> str:
+    details = ", ".join(f"{name} {_shortened(value)}" for name, value in content_of(entry).items())
+    return f"{entry['time']}  {entry['event']}{f': {details}' if details else ''}"
+
+
+def _shortened(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"{text[:12]}…" if len(text) in (32, 64) and all(letter in "0123456789abcdef" for letter in text) else text

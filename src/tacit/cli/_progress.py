@@ -1,0 +1,124 @@
+"""Progress on standard error: a bar on a terminal, a line every few seconds elsewhere; and runs that are followed."""
+
+import sys
+import time
+from collections.abc import Generator, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tacit.cli._console import note, warn
+from tacit.core import Report
+from tacit.privacy.guarantee import delta_warning
+from tacit.report.labels import size
+from tacit.runs import checkpoint
+from tacit.runs.directory import CHECKPOINT, MANIFEST
+from tacit.runs.records import Plan, Run
+
+SECONDS_BETWEEN_LINES = 5.0
+T = TypeVar("T")
+
+
+def track(steps: Iterable[T], total: int, label: str) -> Generator[T]:
+    """The same steps, with a progress bar on a terminal or a line every few seconds elsewhere."""
+    return _shown(((step, _Progress(number, total)) for number, step in enumerate(steps, start=1)), label)
+
+
+def track_run(steps: Iterable[Run], label: str) -> Generator[Run]:
+    """The same steps of a run, with rounds, last metric, ε and bytes so far."""
+    shown = ((run, _Progress(run.state.round, run.rounds, text)) for run, text in _with_figures(steps))
+    return _shown(shown, f"{label}: round")
+
+
+def follow_to_end(steps: Generator[Run], plan: Plan, directory: Path, command: str) -> Run:
+    """Run to the end with a progress display; an interrupt prints the command that resumes."""
+    latest: Run | None = None
+    try:
+        with closing(steps):
+            for step in track_run(steps, plan.method.name):
+                if latest is None:
+                    _warn(step)
+                latest = step
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_interrupted(plan, directory, command)) from None
+    assert latest is not None  # a run is yielded as it starts
+    return latest
+
+
+def _interrupted(plan: Plan, directory: Path, command: str) -> str:
+    """How far an interrupted run came, and how to resume it; a run that has not started yet leaves no files."""
+    if not (directory / MANIFEST).exists():
+        return "Interrupted before the first round. Nothing was written."
+    state = checkpoint.read(directory / CHECKPOINT)  # the interrupt may have come after the last step was shown
+    done = f" after {state.round} of {plan.method.rounds} rounds" if state else ""
+    return f"Interrupted{done}. Resume with: {command}"
+
+
+def _warn(run: Run) -> None:
+    """Print notes and warnings before the first round, while stopping still costs nothing."""
+    if run.state.round == 0:
+        note(*run.plan.task.notes)
+    warn(run.plan.method.channel.caveat)
+    if run.charges is not None:
+        warn(delta_warning(run.charges.delta, run.charges.population))
+    if run.record_charges is not None:
+        charges = run.record_charges
+        warn(delta_warning(charges.delta, sum(charges.units.sizes), charges.unit))
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """How many steps are done, of how many, and figures to show with them."""
+
+    done: int
+    total: int
+    figures: str = ""
+
+
+def _shown(steps: Iterable[tuple[T, _Progress]], label: str) -> Generator[T]:
+    return _with_bar(steps, label) if sys.stderr.isatty() else _with_lines(steps, label)
+
+
+def _with_bar(steps: Iterable[tuple[T, _Progress]], label: str) -> Generator[T]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(label, total=None, figures="")
+        for step, now in steps:
+            bar.update(task, total=now.total, completed=now.done, figures=now.figures)
+            yield step
+
+
+def _with_lines(steps: Iterable[tuple[T, _Progress]], label: str) -> Generator[T]:
+    printed = time.monotonic()
+    for step, now in steps:
+        if time.monotonic() - printed >= SECONDS_BETWEEN_LINES or now.done == now.total:
+            print(f"{label} {now.done}/{now.total} {now.figures}".rstrip(), file=sys.stderr, flush=True)
+            printed = time.monotonic()
+        yield step
+
+
+def _with_figures(steps: Iterable[Run]) -> Generator[tuple[Run, str]]:
+    """Each step with its last metric, ε, and the bytes so far; sums are continued, not recomputed."""
+    seen, up, down, metric = 0, 0, 0, ""
+    for run in steps:
+        for report in run.history[seen:]:
+            up, down, metric = up + sum(report.up), down + sum(report.down), _first_metric(report) or metric
+        seen = len(run.history)
+        units = run.epsilons
+        epsilon = " ".join(f"ε {units[unit]:.3f}{'' if len(units) == 1 else f' ({unit})'}" for unit in units)
+        yield run, " ".join(filter(None, (metric, epsilon, f"up {size(up)} down {size(down)}")))
+
+
+def _first_metric(report: Report) -> str:
+    return next((f"{name} {value:.3f}" for name, value in report.metrics.items()), "")

@@ -1,0 +1,33 @@
+"""`tacit data convert`: write Parquet files that are larger than memory as a population on disk."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from tacit.cli._console import answer
+from tacit.data.encoding import Encoding
+from tacit.data.parquet_population import ENCODING, OPTIONS, convert_parquet
+
+
+def run(args: argparse.Namespace) -> int:
+    """Convert, and print what was found."""
+    options = {name: getattr(args, name) for name in OPTIONS}
+    population = convert_parquet(args.out, args.source, target=args.target, client=args.client, **options)
+    found = Encoding.read(Path(args.out) / ENCODING)
+    document = {
+        "folder": args.out,
+        "clients": len(population),
+        "samples": len(population.x),
+        "inputs": population.x.shape[1],
+        "target": args.target,
+        "classes": list(found.known_target.classes),
+        "preprocessing": found.preprocessing.source,
+    }
+    return answer(args, document, _lines(document, found.preprocessing.not_covered))
+
+
+def _lines(found: dict[str, object], not_covered: str) -> Iterator[str]:
+    yield f"{found['folder']}: {found['clients']} clients, {found['samples']} rows, {found['inputs']} inputs."
+    if not_covered:
+        yield f"Not covered by any guarantee: {not_covered}"
+    yield f"Next: tacit run fedavg --data {found['folder']} --target {found['target']}"

@@ -1,0 +1,118 @@
+"""What is checked before PyTorch is imported: names of methods and tasks, their arguments, and installed extras."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from tacit import methods
+from tacit.cli.parsers._options import TABLE
+from tacit.errors import UserError, expect
+from tacit.runs.experiment import Experiment, default_task_args, read, split_args
+
+KEPT = (  # by a resumed run: whatever could change its result
+    "what",
+    "task",
+    *TABLE,
+    "set",
+    "task_set",
+    "seed",
+    "noise",
+    "device",
+    "out",
+    "evaluate_every",
+)
+
+
+def method(args: argparse.Namespace) -> None:
+    """Raise `UserError` if a method or one of its arguments does not exist."""
+    methods.check(args.method, dict(args.set))
+
+
+def enclave_method(args: argparse.Namespace) -> None:
+    """The same for the method of an enclave, unless a plan names it."""
+    if args.plan is None:
+        expect(args.method is not None and args.population is not None, "a method and --population, or --plan")
+        method(args)
+
+
+def experiment(args: argparse.Namespace) -> None:
+    """Set `args.experiment` to a method on a task, whose names have been checked."""
+    args.experiment = Experiment(method=args.method, task=args.task, args=dict(args.set), task_args=dict(args.task_set))
+    args.experiment.check_names()
+
+
+def experiments(args: argparse.Namespace) -> None:
+    """Set `args.experiments` to those of a file or of methods, unless a run is resumed, which keeps everything."""
+    if args.resume is not None:
+        _check_resume_alone(args)
+        return
+    args.experiments = _experiments(args)
+    for each in args.experiments:
+        each.check_names()
+
+
+def nvflare(_: argparse.Namespace) -> None:
+    """Raise `UserError` unless NVFLARE is installed."""
+    if find_spec("nvflare") is None:
+        raise UserError("A federation needs NVFLARE. Install it with: pip install 'tacit[federation]'.")
+
+
+def _check_resume_alone(args: argparse.Namespace) -> None:
+    """A resumed run is the same run: only options that do not change the result are allowed."""
+    given = [name for name in KEPT if getattr(args, name) not in (None, [])]
+    if given:
+        flag = args.what[0] if given[0] == "what" else "--" + given[0].replace("_", "-")
+        flag = "--rounds" if given[0] == "set" and dict(args.set).keys() == {"rounds"} else flag
+        raise UserError(f"Expected --resume without {flag}: a resumed run keeps its method, task and options.")
+
+
+def _experiments(args: argparse.Namespace) -> list[Experiment]:
+    """The experiments of the file or the methods' names, changed by the command line; all have the first one's task."""
+    table = _table_args(args)
+    task = "table" if table else args.task
+    bases, default_task = _bases(args.what)
+    bases = [base.trusting(args.trust) for base in bases]
+    for base in bases:
+        base.check_trust()
+    return [
+        replace(
+            base,
+            task=task or base.task,
+            args={**base.args, **own},
+            task_args={
+                **base.task_args,
+                **default_task_args(default_task, task or base.task),
+                **table,
+                **dict(args.task_set),
+            },
+            seeds=base.seeds if args.seed is None else (args.seed,),
+            noise=args.noise or base.noise,
+            named_in="" if task else base.named_in,
+        )
+        for base, own in zip(bases, split_args(dict(args.set), [base.method for base in bases]), strict=True)
+    ]
+
+
+def _bases(given: Sequence[str]) -> tuple[list[Experiment], methods.DefaultTask]:
+    """The experiments that are named, and the default task of the first of these methods."""
+    if not given:
+        raise UserError("Expected a method's name, an experiment file, or --resume RUN. See tacit run --help.")
+    files = [what for what in given if what.endswith(".toml")]
+    if files and len(given) > 1:
+        raise UserError(f"Expected {files[0]} to be the only argument: an experiment file has its own task.")
+    if files:
+        return [read(Path(files[0]))], methods.DefaultTask()
+    default_task = methods.default_task(given[0])
+    return [Experiment(method=name, task=default_task.task) for name in given], default_task
+
+
+def _table_args(args: argparse.Namespace) -> dict[str, str]:
+    """The arguments of the task `table` that the options give; empty: there is no table."""
+    found = {name: getattr(args, name) for name in TABLE if getattr(args, name)}
+    if found and args.data is None:
+        raise UserError(f"Expected --data FILE with --{next(iter(found))}: it is a column of your own table.")
+    if found and args.task is not None:
+        raise UserError("Expected either --data or --task: a table is a task of its own.")
+    return {**found, **({"drop": ",".join(args.drop)} if args.drop else {})}

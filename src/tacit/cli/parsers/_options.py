@@ -1,0 +1,131 @@
+"""What parsers share: what a command does, its commands, and options that several of them take."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tacit.core.worker_choice import read_workers
+from tacit.errors import UserError
+
+Declare = Callable[[argparse.ArgumentParser], None]
+LOGS = ("tensorboard", "mlflow")
+TABLE = ("data", "client", "target", "patient", "drop", "public")  # the options of `add_table`
+TRUST_PLAN = "import and call the functions that the plan names: model, public data, a method of another package"
+
+
+def does(parser: argparse.ArgumentParser, *calls: str) -> None:
+    """Declare what a command does: `MODULE:FUNCTION` of `tacit.cli.commands`, called in this order with the arguments.
+
+    A module is imported when its turn comes, so that the first ones can refuse wrong names before PyTorch is imported.
+    The first function that returns an exit code is the last one that is called.
+    """
+    parser.set_defaults(calls=calls)
+
+
+def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, tuple[str, Declare]]) -> None:
+    """Declare the commands of a command: each one's help, and what declares its arguments."""
+    added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, (summary, declare) in commands.items():
+        declare(added.add_parser(name, help=summary))
+
+
+def add_json(parser: argparse.ArgumentParser, meaning: str = "print one JSON document on standard output") -> None:
+    """Declare `--json`."""
+    parser.add_argument("--json", action="store_true", help=meaning)
+
+
+def add_options(parser: argparse.ArgumentParser, flag: str, owner: str) -> None:
+    """Declare a flag that takes one or more `KEY=VALUE` and may be repeated; `owner` is what they are arguments of."""
+    parser.add_argument(
+        flag, nargs="+", action="extend", default=[], metavar="KEY=VALUE", type=_pair, help=f"arguments of the {owner}"
+    )
+
+
+def add_method(parser: argparse.ArgumentParser) -> None:
+    """Declare a method with its arguments."""
+    parser.add_argument("method", help="a method's name (tacit methods lists them) or FILE.py:FUNCTION")
+    add_options(parser, "--set", "method")
+    add_json(parser)
+
+
+def add_experiment(parser: argparse.ArgumentParser, task: str) -> None:
+    """Declare a method on a task, with their arguments and a seed; `task` is what the task is for."""
+    parser.add_argument("method", help="name of a method; tacit methods lists them")
+    parser.add_argument("--task", default="digits", help=f"{task} (default: digits)")
+    add_options(parser, "--set", "method; tacit card METHOD shows them")
+    add_options(parser, "--task-set", "task")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all randomness (default: 0)")
+    add_json(parser)
+
+
+def add_rounds(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Declare `--rounds N`, which is `--set rounds=N`."""
+    parser.add_argument(
+        "--rounds", dest="set", action="append", metavar="N", type=_rounds, help=f"{meaning}; short for --set rounds=N"
+    )
+
+
+def add_adjacency(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Declare the choice of an adjacency."""
+    parser.add_argument("--adjacency", choices=("add-or-remove", "zero-out", "replace-one"), help=meaning)
+
+
+def add_table(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that describe a table of one's own."""
+    group = parser.add_argument_group("your own table", "More options: tacit tasks table; give them with --task-set.")
+    group.add_argument("--data", metavar="FILE", help="a CSV or Parquet file, or a folder of them")
+    group.add_argument("--client", metavar="COLUMN", help="the column that names the client; not for a folder")
+    group.add_argument("--target", metavar="COLUMN", help="the column to predict")
+    group.add_argument("--patient", metavar="COLUMN", help="the column that says which rows are one person's")
+    group.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns to leave out, such as names")
+    group.add_argument("--public", metavar="FILE", help="public rows, for methods that choose something from them")
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Declare directories of runs."""
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of runs, or folders of them")
+
+
+def add_logs(parser: argparse.ArgumentParser) -> None:
+    """Declare `--log`, which may be repeated."""
+    parser.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        choices=LOGS,
+        help="also write every round for TensorBoard or MLflow; may be repeated",
+    )
+
+
+def add_trust(
+    parser: argparse.ArgumentParser, meaning: str = "run the Python file that a manifest or TOML file names"
+) -> None:
+    """Declare the flag without which Python code that only a file names is not run."""
+    parser.add_argument("--trust", action="store_true", help=meaning)
+
+
+def add_workers(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Declare `--workers`."""
+    spellings = "N; ray, ray:N: actors of a Ray cluster that is started here; ray://HOST:PORT: of a running one"
+    parser.add_argument("--workers", type=_workers, metavar="N", help=f"{meaning} ({spellings})")
+
+
+def _workers(text: str) -> int | str:
+    if text.isdigit():
+        return int(text)
+    try:
+        read_workers(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def _rounds(text: str) -> tuple[str, str]:
+    return "rounds", text
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
+    return key.replace("-", "_"), value

@@ -1,0 +1,73 @@
+"""Attack a method: reconstruct images from updates (dlg), or infer who took part in training (membership).
+
+Rounds are executed as in training, and the attack receives exactly what the adversary observes. A failed attack is
+evidence about that attack alone; `tacit card METHOD` shows what is proved about a method.
+
+Examples:
+  tacit attack dlg fl-std --set descent.steps=1 --task digits --task-set model=digits-sigmoid-lenet --images 4
+  tacit attack dlg fl-std --set descent.steps=1 --task mnist --task-set model=sigmoid-lenet
+  tacit attack dlg fl-std --set descent.steps=1 --task mnist --task-set model=sigmoid-lenet --batch 8 --images 8
+  tacit attack dlg fl-std-dp --set noise=1 epsilon=none clip=1   the server learns only a sum: nothing to attack
+  tacit attack membership fedavg --rounds 20 --level record
+"""
+
+import argparse
+from pathlib import Path
+
+from tacit.cli.parsers._options import add_experiment, add_rounds, does
+
+TASK = "name of a task; tacit data list lists them"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the attacks and their arguments."""
+    attacks = parser.add_subparsers(title="attacks", metavar="ATTACK", required=True)
+    _configure_dlg(
+        attacks.add_parser(
+            "dlg",
+            help="reconstruct images from updates",
+            description="Deep leakage from gradients: reconstruct the images that caused the observed updates.",
+        )
+    )
+    _configure_membership(
+        attacks.add_parser(
+            "membership",
+            help="infer who took part",
+            description="Membership inference: train models on random halves of the clients or records, and infer who "
+            "was in which.",
+        )
+    )
+
+
+def _configure_dlg(parser: argparse.ArgumentParser) -> None:
+    add_experiment(parser, TASK)
+    parser.add_argument("--images", type=int, default=20, metavar="N", help="images to attack (default: 20)")
+    parser.add_argument("--batch", type=int, default=1, metavar="B", help="images per client, 1 to 8 (default: 1)")
+    parser.add_argument(
+        "--adversary",
+        choices=("server", "network", "client", "recipient"),
+        default="server",
+        help="who attacks (default: server)",
+    )
+    parser.add_argument("--cohort", type=int, metavar="N", help="victims per round (default: all in one round)")
+    parser.add_argument(
+        "--after", type=int, default=0, metavar="N", help="attack after N rounds of training (default: 0)"
+    )
+    parser.add_argument("--published", action="store_true", help="as first published: labels unknown, squared distance")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="L-BFGS steps per start (default: 300 per image of a batch)"
+    )
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="where to save the picture (default: in runs/attacks)"
+    )
+    does(parser, "names:experiment", "attack:dlg")
+
+
+def _configure_membership(parser: argparse.ArgumentParser) -> None:
+    add_experiment(parser, TASK)
+    add_rounds(parser, "training rounds")
+    parser.add_argument(
+        "--level", choices=("client", "record"), default="client", help="infer clients or records (default: client)"
+    )
+    parser.add_argument("--models", type=int, default=16, metavar="N", help="models to train (default: 16)")
+    does(parser, "names:experiment", "attack:membership")

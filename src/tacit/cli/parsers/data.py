@@ -1,0 +1,66 @@
+"""List, download and check the data sets of the tasks, and convert Parquet files that are larger than memory.
+
+Files are looked up in $TACIT_DATA, then in the cache folder (~/.cache/tacit), each as <data set>/<file>. Downloads are
+stored in $TACIT_DATA if it is set, else in the cache folder. A file is used only if the checksum of its content is
+correct. The tasks `digits` and `synthetic` need no files.
+
+Examples:
+  tacit data list                      all tasks and data sets, and which files are present
+  tacit data list --json               the same as one JSON document
+  tacit data fetch mnist               download the missing files of a data set
+  tacit data fetch mnist-writers       or of all data sets that a task needs
+  tacit data check                     verify the checksums of all files that are present
+  TACIT_DATA=/data tacit data check fashion-mnist
+  tacit data convert visits/ --client patient --target died --out clients
+                                       then: tacit run fedavg --data clients --target died
+"""
+
+import argparse
+
+from tacit.cli.parsers._options import add_commands, add_json, does
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the commands."""
+    add_commands(
+        parser,
+        {
+            "list": ("tasks and data sets, and which files are present", _configure_list),
+            "fetch": ("download missing files", _configure_fetch),
+            "check": ("verify checksums", _configure_check),
+            "convert": ("write Parquet files as a population on disk, in bounded memory", _configure_convert),
+        },
+    )
+
+
+def _configure_list(parser: argparse.ArgumentParser) -> None:
+    add_json(parser)
+    does(parser, "data:show")
+
+
+def _configure_fetch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="+", metavar="NAME", help="a data set or a task")
+    add_json(parser)
+    does(parser, "data:fetch")
+
+
+def _configure_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a data set or a task (default: all present files)")
+    add_json(parser)
+    does(parser, "data:check")
+
+
+def _configure_convert(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="PATH", help="a Parquet file, or a folder of them (also hospital=3/...)")
+    parser.add_argument("--out", metavar="FOLDER", required=True, help="the new folder")
+    parser.add_argument("--target", metavar="COLUMN", required=True, help="the column to predict")
+    parser.add_argument("--client", metavar="COLUMN", help="the column of the client; none: every file is one")
+    parser.add_argument("--patient", metavar="COLUMN", help="the column that says whose row it is: protects persons")
+    parser.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns to leave out, such as names")
+    parser.add_argument("--categories", metavar="COLUMN", nargs="+", default=[], help="numbers that are categories")
+    parser.add_argument("--encoding", metavar="FILE", help="a TOML file that declares minima, maxima and categories")
+    parser.add_argument("--public", metavar="FILE", help="public rows, whose minima, maxima and categories are used")
+    parser.add_argument("--kind", choices=("auto", "classes", "number"), default="auto", help="of the target")
+    parser.add_argument("--classes", metavar="VALUE", nargs="+", default=[], help="the values of the target")
+    add_json(parser)
+    does(parser, "convert:run")

@@ -1,0 +1,42 @@
+"""Write a run for other programs: its rounds as CSV, for TensorBoard or MLflow; its model in several formats.
+
+The rounds are in the run's directory as JSON lines, too (rounds.jsonl). What is written here contains how many clients
+took part in each round, not who. TensorBoard and MLflow get the rounds that they do not have yet.
+
+Models in onnx and torch-export take any number of samples, and are compared with the run's own before the file is
+written. They are built again for this, so that the run's task must be found where it was.
+
+Examples:
+  tacit export runs/fedavg-digits-0 --to csv                    writes rounds.csv in the run's directory
+  tacit export runs/fedavg-digits-0 --to tensorboard            then: tensorboard --logdir runs
+  tacit export runs/fedavg-digits-0 --to safetensors --out model.safetensors
+  tacit export runs/fedavg-digits-0 --to state-dict             model.pt, for torch.load
+  tacit export runs/fedavg-digits-0 --to onnx                   model.onnx; needs pip install 'tacit[onnx]'
+  tacit export runs/fedavg-digits-0 --to torch-export           model.pt2, for torch.export.load
+  tacit export runs/mine --to onnx --trust                      of a task in your own Python file
+  tacit export runs/ifca-synthetic-0 --to onnx --model 1        of a run that trained several models
+"""
+
+import argparse
+from pathlib import Path
+
+from tacit.cli.parsers._options import LOGS, add_json, add_trust, does
+
+FILES = {
+    "csv": "rounds.csv",
+    "safetensors": "model.safetensors",
+    "state-dict": "model.pt",
+    "onnx": "model.onnx",
+    "torch-export": "model.pt2",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run_directory", type=Path, metavar="RUN", help="the directory of a run")
+    parser.add_argument("--to", choices=(*FILES, *LOGS), required=True, help="what to write")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the file (default: in the run's directory)")
+    parser.add_argument("--model", type=int, metavar="N", help="which model, from 0, if the run trained several")
+    add_trust(parser)
+    add_json(parser)
+    does(parser, "export:run")

@@ -1,0 +1,80 @@
+"""Train between organisations: certificates, a server, and runs with sites that do not trust one another.
+
+Examples:
+  tacit federation demo                         a server and eight sites as real processes on this machine
+  tacit federation init study/ --host fl.example.org --sites hospital-a hospital-b hospital-c
+  tacit federation check study/plan.toml        what a plan trains, who learns what and ε, in plain words
+  tacit federation check study/plan.toml --trust    the same with bytes: runs the functions that the plan names
+  tacit federation serve study/                 keep the server running
+  tacit federation status study/                which sites are connected
+  tacit federation run study/plan.toml --trust  train with the sites that have accepted the plan
+  tacit federation run study/plan.toml --trust --resume study/runs/fl-top-dp
+
+A plan names functions of installed packages: its model, and perhaps public data. Whoever wrote the plan chose them, and
+to import a module is to execute it. Without --trust nothing that a plan names is imported.
+"""
+
+import argparse
+from pathlib import Path
+
+from tacit.cli.parsers._options import TRUST_PLAN, add_commands, add_json, add_trust, does
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the commands."""
+    add_commands(
+        parser,
+        {
+            "check": ("explain a plan: what is trained, who learns what, ε and bytes", _configure_check),
+            "init": ("make certificates and start-up kits", _configure_init),
+            "serve": ("keep the server running", _configure_serve),
+            "run": ("train with the sites that have accepted a plan", _configure_run),
+            "status": ("list the sites and whether they are connected", _configure_status),
+            "demo": ("a server and eight sites as real processes on this machine", _configure_demo),
+        },
+    )
+
+
+def _configure_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, metavar="PLAN.toml", help="what is trained")
+    add_trust(parser, f"{TRUST_PLAN}; without it, bytes and parameters are not counted")
+    add_json(parser)
+    does(parser, "plan_check:run")
+
+
+def _configure_init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("study", type=Path, help="the study's folder, on the server's machine")
+    parser.add_argument("--host", help="the server's name in the network")
+    parser.add_argument("--port", type=int, default=8002, help="the server's port (default: 8002)")
+    parser.add_argument("--sites", nargs="+", metavar="NAME", help="the sites' names")
+    does(parser, "names:nvflare", "federation:init")
+
+
+def _configure_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("study", type=Path, help="the study's folder")
+    does(parser, "names:nvflare", "federation:serve")
+
+
+def _configure_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, metavar="PLAN.toml", help="what is trained")
+    parser.add_argument("--resume", metavar="RUN", type=Path, help="continue the run in this directory")
+    parser.add_argument("--study", type=Path, help="the study's folder (default: that of the plan)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
+    parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs may share")
+    add_trust(parser, TRUST_PLAN)
+    add_json(parser)
+    does(parser, "names:nvflare", "federation:run")
+
+
+def _configure_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sites", type=int, default=8, metavar="N", help="number of sites (default: 8)")
+    parser.add_argument("--rounds", type=int, default=30, metavar="N", help="number of rounds (default: 30)")
+    parser.add_argument("--folder", type=Path, help="where to leave all files (default: a new temporary folder)")
+    add_json(parser)
+    does(parser, "names:nvflare", "federation:demo")
+
+
+def _configure_status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("study", type=Path, help="the study's folder")
+    add_json(parser)
+    does(parser, "names:nvflare", "federation:status")

@@ -1,0 +1,19 @@
+"""List all methods, or those that Python files of your own define.
+
+Examples:
+  tacit methods
+  tacit methods mine.py                 its functions that return a Method; the file is read, not executed
+  tacit methods --json
+"""
+
+import argparse
+from pathlib import Path
+
+from tacit.cli.parsers._options import add_json, does
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE.py", help="list the methods of these files")
+    add_json(parser)
+    does(parser, "methods:run")

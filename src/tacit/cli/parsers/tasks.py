@@ -1,0 +1,18 @@
+"""List the tasks that methods can be run on, or describe one with its options.
+
+Examples:
+  tacit tasks                          all tasks, and whether their data are present
+  tacit tasks table                    the options of a task, for --task-set
+  tacit run fedavg --task digits --task-set partition=shards clients=50
+"""
+
+import argparse
+
+from tacit.cli.parsers._options import add_json, does
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("name", nargs="?", help="a task's name")
+    add_json(parser)
+    does(parser, "tasks:run")

@@ -1,0 +1,210 @@
+"""Noise, ε and rounds before a run: two are given, for a unit and a way to draw cohorts, and the third follows."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from tacit.core import Budget
+from tacit.core.interfaces import Sampler
+from tacit.core.prices import Gaussian, Release, Unit, check_delta, check_rounds
+from tacit.errors import UserError, expect
+from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
+from tacit.privacy.accountants import MAX_FOUND_ROUNDS, Accountant, accountant_by_name
+from tacit.privacy.guarantee import delta_warning
+from tacit.privacy.planning import CohortSampling, check_noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseQuestion:
+    """What is known before a run. For records and persons, steps are rounds, and batches are cohorts.
+
+    Attributes:
+        delta: the δ of ε.
+        epsilon: the privacy budget.
+        noise: the noise multiplier.
+        rounds: the number of rounds; with a schedule and without it, all of them.
+        sampling: how cohorts are drawn: poisson, fixed or everyone.
+        rate: a client's sampling rate.
+        population: the number of clients.
+        cohort: the (expected) number of clients per round.
+        schedule: stages of rounds and cohort sizes.
+        unit: whose privacy is planned: client, record or person.
+        size: for records: how many the client has.
+        batch: for records: how many a batch has on average.
+        epochs: for records: passes over them, in all rounds together.
+        steps: for records: local steps in all rounds together, instead of epochs.
+        accountant: its name; None: the tight one, where it applies.
+        adjacency: None: add-or-remove, and zero-out with dropouts.
+        dropouts: clients add the noise in shares, and more may drop out than planned.
+    """
+
+    delta: float
+    epsilon: float | None = None
+    noise: float | None = None
+    rounds: int | None = None
+    sampling: str = "poisson"
+    rate: float | None = None
+    population: int | None = None
+    cohort: float | None = None
+    schedule: list[tuple[int, float]] | None = None
+    unit: str = "client"
+    size: int | None = None
+    batch: float | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    accountant: str | None = None
+    adjacency: str | None = None
+    dropouts: bool = False
+
+    def answer(self) -> dict[str, object]:
+        """All quantities by name; with noise and rounds given for clients, also ε after every round."""
+        self._check()
+        accountant = accountant_by_name(self._accountant_name, self._adjacency)
+        found = {
+            "accountant": accountant.name,
+            "adjacency": accountant.adjacency.value,
+            "sampling": self.sampling,
+            "amplified": self.sampling != "everyone" and not self.dropouts,
+            "delta": self.delta,
+            **self._result(accountant),
+        }
+        return found if self.unit == "client" else self._of_records(found)
+
+    @property
+    def warning(self) -> str | None:
+        """Why δ is too large for so many units; None: it is not, or they are not known."""
+        units = self._units
+        return None if units is None else delta_warning(self.delta, units, Unit(self.unit))
+
+    @property
+    def _units(self) -> int | None:
+        return self.population if self.unit == "client" else self.size
+
+    @property
+    def _adjacency(self) -> str:
+        return self.adjacency or ("zero-out" if self.dropouts else "add-or-remove")
+
+    @property
+    def _accountant_name(self) -> str:
+        """The tight accountant, except where it has no bound."""
+        loose = self.sampling == "fixed" and self._adjacency != "add-or-remove" and not self.dropouts
+        return self.accountant or ("rdp" if loose else "pld")
+
+    @cached_property
+    def _rounds(self) -> int | None:
+        """The number of rounds that is given, also by a schedule, or by epochs of records."""
+        if self.unit != "client":
+            return self.steps if self.epochs is None else self._steps_of(self.epochs)
+        if self.schedule and self.rounds is None and (self.epsilon is None or self.noise is None):
+            return sum(rounds for rounds, _ in self.schedule)
+        return self.rounds
+
+    def _steps_of(self, epochs: float) -> int:
+        expect(0 < epochs < math.inf, f"epochs={epochs:g} > 0 and finite")
+        size, batch = self._records
+        return math.ceil(epochs * max(1, round(size / batch)))  # as DpSgd counts them
+
+    @property
+    def _records(self) -> tuple[int, float]:
+        """How many records a client has, and how many of them a batch."""
+        assert self.size is not None
+        assert self.batch is not None
+        return self.size, min(self.batch, self.size)
+
+    def _check(self) -> None:
+        """Raise `UserError` unless exactly two of the three quantities are given."""
+        check_delta(self.delta)
+        if self.unit != "client":
+            self._check_records()
+        given = [name for name in ("epsilon", "noise") if getattr(self, name) is not None]
+        given += ["rounds"] * (self._rounds is not None)
+        third = "--rounds" if self.unit == "client" else "--epochs (or --steps)"
+        expect(len(given) == 2, f"two of --epsilon, --noise and {third}, got {' and '.join(given) or 'none of them'}")
+        if self._rounds is not None:
+            check_rounds(self._rounds, "rounds" if self.unit == "client" else "steps")
+
+    def _check_records(self) -> None:
+        for name in ("rate", "population", "cohort", "schedule", "rounds"):
+            expect(getattr(self, name) is None, f"--size, --batch and --epochs or --steps for records, got --{name}")
+        expect(self.sampling == "poisson" and not self.dropouts, "Poisson batches: for records nothing else is proved")
+        expect(self.size is not None and self.batch is not None, "--size and --batch for records")
+        expect((self.size or 0) >= 1, f"size={self.size} >= 1")
+        expect((self.batch or 0) > 0, f"batch={self.batch:g} > 0")
+        expect(self.epochs is None or self.steps is None, "either --epochs or --steps, got both")
+
+    @property
+    def _sampler(self) -> Sampler:
+        """How units are drawn; from a population of 1, if only a rate is given."""
+        if self.unit != "client":
+            return Poisson(self._records[1])
+        if self.sampling == "everyone":
+            expect(
+                not (self.rate or self.cohort or self.schedule),
+                "no --rate, --cohort or --schedule with --sampling everyone",
+            )
+            return Everyone()
+        if self.rate is not None:
+            expect(self.sampling == "poisson", "--population and --cohort for cohorts of fixed size, got --rate")
+            expect(not (self.cohort or self.schedule), "either --rate or a cohort size, got both")
+            expect(0 < self.rate <= 1, f"rate={self.rate:g} in (0, 1]")
+            return self._sized(self.rate * (self.population or 1))
+        return self._of_population()
+
+    def _of_population(self) -> Sampler:
+        if self.population is None:
+            raise UserError("Expected --rate, or --population with --cohort or --schedule.")
+        expect(self.population >= 1, f"population={self.population} >= 1")
+        expect((self.cohort is None) != (self.schedule is None), "either --cohort or --schedule")
+        stages = [(rounds, self._sized(size)) for rounds, size in self.schedule or [(1, self.cohort or 0.0)]]
+        for _, sampler in stages:
+            sampler.sampling(self.population, 0)  # refuses a cohort that exceeds the population
+        return Growing(tuple(stages)) if self.schedule else stages[0][1]
+
+    def _sized(self, size: float) -> Poisson | FixedSize:
+        if self.sampling == "poisson":
+            return Poisson(size)
+        expect(size == int(size), f"cohorts of fixed size={size:g} to be a whole number")
+        return FixedSize(int(size))
+
+    def _result(self, accountant: Accountant) -> dict[str, object]:
+        """The quantity that was not given, and the resulting ε."""
+        release = Release(Gaussian(1.0), constant=not self.dropouts)
+        cohorts = CohortSampling(self._sampler, self._units or 1, release)
+        if self.noise is not None:
+            check_noise(self.noise)
+        if self.epsilon is None:
+            return self._cost(cohorts, accountant)
+        budget = Budget(self.epsilon, self.delta)
+        if self.noise is None:
+            rounds = self._rounds or 0
+            noise = cohorts.noise_for(budget, rounds, accountant)
+        else:
+            noise, rounds = self.noise, cohorts.rounds_within(budget, self.noise, accountant)
+            if rounds == 0:
+                raise UserError(f"Not even one round with noise {noise:g} stays within {budget}. Use more noise.")
+        epsilon = cohorts.epsilon(noise, rounds, self.delta, accountant)
+        found: dict[str, object] = {"budget": self.epsilon, "noise": noise, "rounds": rounds, "epsilon": epsilon}
+        return {**found, "or_more": True} if self.noise is not None and rounds == MAX_FOUND_ROUNDS else found
+
+    def _cost(self, cohorts: CohortSampling, accountant: Accountant) -> dict[str, object]:
+        """The ε of this noise: after every round for clients, after all steps for records."""
+        noise, rounds = self.noise or 0.0, self._rounds or 0
+        if self.unit != "client":
+            epsilon = cohorts.epsilon(noise, rounds, self.delta, accountant)
+            return {"noise": noise, "rounds": rounds, "epsilon": epsilon}
+        epsilons = cohorts.epsilons(noise, rounds, self.delta, accountant)
+        return {"noise": noise, "rounds": rounds, "epsilon": epsilons[-1], "epsilons": epsilons}
+
+    def _of_records(self, found: dict[str, object]) -> dict[str, object]:
+        """The same in terms of records."""
+        size, batch = self._records
+        steps = found.pop("rounds")
+        assert isinstance(steps, int)
+        return {
+            "unit": self.unit,
+            "size": size,
+            "rate": batch / size,
+            "epochs": steps * batch / size,
+            **found,
+            "steps": steps,
+        }
