@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from tacit.attacks.bounds import ErrorCounts, OneRunGuesses, PrivacyProfile, epsilon_of_gaussian
+from tacit.attacks.claims import AuditEvidence
 from tacit.errors import UserError
 
 QUANTILES = norm.ppf((np.arange(1000) + 0.5) / 1000)
@@ -117,8 +118,9 @@ def test_impossible_counts_are_refused() -> None:
 
 def test_each_kind_of_guesses_names_its_bounds() -> None:
     counts = ErrorCounts(false_negatives=10, included=1000, false_positives=20, excluded=900)
-    assert counts.lower_bounds(1e-5, gaussian=False) == {"Clopper-Pearson": counts.epsilon_lower_bound(1e-5)}
-    assert counts.lower_bounds(1e-5, gaussian=True)["Gaussian"] == counts.gaussian_lower_bound(1e-5)
+    evidence = AuditEvidence("canary", "model", "energy", counts)
+    assert evidence.lower_bounds(1e-5, gaussian=False) == {"Clopper-Pearson": counts.epsilon_lower_bound(1e-5)}
+    assert evidence.lower_bounds(1e-5, gaussian=True)["Gaussian"] == counts.gaussian_lower_bound(1e-5)
     assert str(counts) == "wrong for 10 of 1000 runs with the canary and 20 of 900 without"
     guesses = OneRunGuesses(canaries=1000, guesses=200, correct=180)
     assert guesses.lower_bounds(1e-5, gaussian=False) == {"one run": guesses.epsilon_lower_bound(1e-5)}

@@ -22,6 +22,9 @@ consortium.accept(plan)
 here = server(plan, transport(consortium.sites()))
 *_, run = follow(here.run_plan, source=here)
 assert run.state.round == 2
+"""
+NO_ENCLAVE = """
+import sys
 found = [name for name in sys.modules if name.startswith(("tacit.enclave", "dcap_qvl"))]
 assert not found, found
 """
@@ -42,7 +45,7 @@ def python(code: str) -> str:
 
 
 def test_a_plain_federation_imports_no_enclave(tmp_path: Path) -> None:
-    python(FEDERATION.format(tests=str(Path(__file__).parents[1]), folder=str(tmp_path)))
+    python(FEDERATION.format(tests=str(Path(__file__).parents[1]), folder=str(tmp_path)) + NO_ENCLAVE)
 
 
 @pytest.mark.parametrize(("method", "rounds"), [("fedavg", "1"), ("esmfl", "1")])
@@ -50,6 +53,11 @@ def test_runs_do_not_need_the_library_for_quotes(tmp_path: Path, method: str, ro
     """Not even in a simulated enclave."""
     line = ["run", method, "--rounds", rounds, "--workers", "1", "--out", str(tmp_path / "run")]
     python(f"{BLOCKED}from tacit.cli import main\nraise SystemExit(main({line!r}))")
+
+
+def test_a_run_without_an_enclave_imports_none(tmp_path: Path) -> None:
+    line = ["run", "fedavg", "--rounds", "1", "--workers", "1", "--out", str(tmp_path / "run")]
+    python(f"import tacit\nfrom tacit.cli import main\nassert main({line!r}) == 0\n{NO_ENCLAVE}")
 
 
 def test_quotes_of_hardware_say_what_to_install() -> None:

@@ -92,11 +92,6 @@ class ErrorCounts:
         """
         return _epsilon_at(*self.rates, delta, gaussian=True)
 
-    def lower_bounds(self, delta: float, *, gaussian: bool) -> dict[str, float]:
-        """Lower bounds on ε by name; with `gaussian`, also the one that holds for Gaussian noise only."""
-        bounds = {"Clopper-Pearson": self.epsilon_lower_bound(delta)}
-        return {**bounds, "Gaussian": self.gaussian_lower_bound(delta)} if gaussian else bounds
-
     def refutes(self, profile: PrivacyProfile) -> bool:
         """Whether these errors contradict a claimed profile at any ε: fewer guesses are wrong than it allows."""
         fnr, fpr = self.rates

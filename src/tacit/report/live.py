@@ -17,11 +17,12 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
+from string import Template
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tacit.errors import TacitError
-from tacit.report.markup import element
+from tacit.report.markup import escape
 from tacit.report.page import asset, run_page
 from tacit.report.run_data import RunData
 from tacit.report.watching import RunWatcher, Watched
@@ -85,12 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         parts = urlsplit(self.path)
         secret, _, page = parts.path.removeprefix("/").partition("/")
-        pages: dict[str, Callable[[str], None]] = {
-            "": self._front,
-            "events": self._events,
-            "charts": self._charts,
-            "report": self._report,
-        }
+        pages: dict[str, Callable[[str], None]]
+        pages = {"": self._front, "events": self._events, "charts": self._charts, "report": self._report}
         if not compare_digest(secret.encode(), self.server.secret.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "Open the whole address that tacit watch printed.")
         elif page in ASSETS:
@@ -189,43 +186,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 def front_page(folder: Path) -> str:
     """The page with the table; its rows come as events."""
-    search = element(
-        "label",
-        "Show runs that contain",
-        element("input", type="search", id="filter", autocomplete="off", spellcheck="false"),
-    )
-    state = element("p", "Connecting…", id="state", role="status")
-    table = element(
-        "div",
-        element(
-            "table",
-            element("caption", "Runs", class_="unseen"),
-            element("thead", element("tr", id="columns")),
-            element("tbody", "", id="rows"),
-        ),
-        class_="scroll",
-        tabindex="0",
-        role="group",
-        aria_label="Runs",
-    )
-    chosen = element("section", "", id="chosen", aria_live="polite", aria_label="The chosen run")
-    top = element(
-        "div", element("p", "Tacit, live", class_="eyebrow"), element("h1", f"Runs in {folder}"),
-        element("p", "This page is read-only and served on this machine only.", class_="sub"),
-    )  # fmt: skip
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"Runs in {folder}"),
-        *(element("link", rel="stylesheet", href=name) for name in ("uplot.min.css", "page.css")),
-    )
-    scripts = [element("script", "", src=name) for name in ("uplot.min.js", "charts.js", "live.js")]
-    body = element(
-        "body",
-        element("header", top, class_="top"),
-        element("main", element("div", search, state, class_="tools"), table, chosen),
-        element("footer", f"Tacit {version('tacit')}"),
-        *scripts,
-    )
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    return Template(asset("live.html")).substitute(folder=escape(folder), version=version("tacit"))

@@ -35,7 +35,7 @@ GIVEN = ("rounds", "budget", "patience", "report_delta")  # fields of a method b
 
 @cache
 def asset(name: str) -> str:
-    """A style sheet or script of the package."""
+    """A style sheet, script or page of the package."""
     return (resources("tacit.report") / "assets" / name).read_text(encoding="utf-8")
 
 

@@ -34,31 +34,9 @@ PROJECT = "tacit"
 DAYS = 360
 _COMPONENTS = "tacit.federation.transport.nvflare.components"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
-_NOTHING = {"project_admin": "none", "org_admin": "none", "lead": "none", "member": "none"}
+_DOCUMENTS = Path(__file__).with_name("kit")  # no permissions; no local port in clear text; a log that is bounded
 _JOBS = ("job_scheduler", "job_manager", "job_store")  # NVFLARE's server does not start without them
 _RESOURCES = ("resource_manager", "resource_consumer")  # nor does its client without these
-_LOG = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "handlers": {
-        "file": {
-            "class": "logging.handlers.RotatingFileHandler",
-            "filename": "nvflare.log",
-            "formatter": "plain",
-            "maxBytes": 10_000_000,
-            "backupCount": 5,
-        }
-    },
-    "loggers": {"root": {"level": "INFO", "handlers": ["file"]}},
-}
-_CONNECTIONS = {  # by default, every process also listens on a local port, in clear text, for the jobs that it starts
-    "allow_adhoc_conns": False,
-    "internal": {
-        "scheme": "shared-file",
-        "resources": {"root_dir": "internal", "dir_mode": "700", "file_mode": "600", "max_poll_interval": 30},
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -203,14 +181,9 @@ def _harden(kit: Path) -> None:
     resources = json.loads((local / "resources.json.default").read_text())
     resources = _hardened_server(resources) if "servers" in resources else _hardened_site(resources)
     resources |= {"class_allow_list": [], "class_list_enforcement_mode": "enforce"}
-    documents = {
-        "resources.json": resources,
-        "authorization.json": {"format_version": "1.0", "permissions": _NOTHING},
-        "comm_config.json": _CONNECTIONS,
-        "log_config.json": _LOG,
-    }
-    for name, document in documents.items():
-        (local / name).write_text(json.dumps(document, indent=2))
+    (local / "resources.json").write_text(json.dumps(resources, indent=2))
+    for document in _DOCUMENTS.glob("*.json"):
+        shutil.copyfile(document, local / document.name)
     for unused in (
         *kit.glob("startup/*.sh"),
         *kit.glob("**/readme.txt"),
