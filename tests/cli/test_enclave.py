@@ -16,27 +16,15 @@ import torch
 from enclave.attestation.genuine import HELLO, OUTDATED, SAMPLES, SGX, TDX, Sample
 from enclave.federation import launch_in_thread
 from tacit import cli, methods
-from tacit.enclave import (
-    NO_MEMORY,
-    ChannelIdentity,
-    Configuration,
-    MessageType,
-    connect,
-    enclave_messages,
-    memory_digest,
-    simulated_configuration,
-    simulated_enclave,
-    simulated_host,
-)
-from tacit.enclave.attestation import (
-    SIMULATED,
-    AttestationPolicy,
-    Binding,
-    Evidence,
-    SimulatedAttestor,
-    code_measurement,
-    verify_evidence,
-)
+from tacit.core.code_digest import code_measurement
+from tacit.enclave import enclave_messages, simulated_enclave
+from tacit.enclave.attestation.evidence import Binding, Evidence
+from tacit.enclave.attestation.simulated_quotes import SIMULATED, SimulatedAttestor
+from tacit.enclave.attestation.verification import AttestationPolicy, verify_evidence
+from tacit.enclave.configuration import NO_MEMORY, Configuration
+from tacit.enclave.enclave_messages import MessageType, memory_digest
+from tacit.enclave.secure_channel import ChannelIdentity, connect
+from tacit.enclave.simulated_enclave import simulated_configuration, simulated_host
 from tacit.errors import EnclaveUnavailableError
 from tacit.pieces.channels import Enclave
 from tacit.runs.expressions import build

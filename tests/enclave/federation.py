@@ -10,31 +10,20 @@ import torch
 from torch import Tensor
 
 from tacit.core import DenseRows, Key, Messages, Method, NoNoise, RunKeys, SimulatedRound
+from tacit.core.code_digest import code_measurement
 from tacit.core.interfaces import Aggregator, Mechanism, Sampler
 from tacit.core.neutral import Mean
 from tacit.core.prices import Sampling
-from tacit.enclave import (
-    ENCLAVE,
-    Configuration,
-    EnclaveClientState,
-    EnclaveConnection,
-    EnclaveOutcome,
-    EnclaveService,
-    Journal,
-    MessageType,
-    PendingUpload,
-    RoundRequest,
-    answer,
-    converse,
-    enclave_messages,
-    join_run,
-    serve,
-    set_time,
-    set_upload,
-    simulated_configuration,
-    simulated_identity,
-)
-from tacit.enclave.attestation import AttestationPolicy, SimulatedAttestor, code_measurement
+from tacit.enclave import enclave_messages
+from tacit.enclave.attestation.simulated_quotes import SimulatedAttestor
+from tacit.enclave.attestation.verification import AttestationPolicy
+from tacit.enclave.configuration import Configuration, Journal
+from tacit.enclave.connection import EnclaveConnection, serve
+from tacit.enclave.enclave_client import EnclaveClientState, PendingUpload, answer, join_run, set_time, set_upload
+from tacit.enclave.enclave_messages import MessageType, RoundRequest
+from tacit.enclave.host import ENCLAVE, EnclaveOutcome, converse
+from tacit.enclave.service import EnclaveService
+from tacit.enclave.simulated_enclave import simulated_configuration, simulated_identity
 from tacit.pieces.channels import Enclave, enclave_service
 from tacit.pieces.samplers import FixedSize
 from tacit.pieces.trainers import Sgd

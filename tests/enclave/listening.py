@@ -7,18 +7,12 @@ import time
 from dataclasses import dataclass, field
 
 from enclave.federation import NOW, POLICY, SEED, Federation, method
-from tacit.enclave import (
-    ChannelIdentity,
-    EnclaveConnection,
-    EnclaveServer,
-    MessageType,
-    connect,
-    enclave_context,
-    enclave_messages,
-    simulated_host,
-)
-from tacit.enclave.attestation import SimulatedAttestor
-from tacit.enclave.secure_channel import host_context
+from tacit.enclave import enclave_messages
+from tacit.enclave.attestation.simulated_quotes import SimulatedAttestor
+from tacit.enclave.connection import EnclaveConnection, EnclaveServer
+from tacit.enclave.enclave_messages import MessageType
+from tacit.enclave.secure_channel import ChannelIdentity, connect, enclave_context, host_context
+from tacit.enclave.simulated_enclave import simulated_host
 from tacit.pieces.channels import enclave_service
 
 ATTEST = enclave_messages.pack(MessageType.ATTEST, bytes(64))

@@ -21,8 +21,10 @@ from enclave.listening import ATTEST, Listening
 from tacit.core.interfaces import Mechanism
 from tacit.core.neutral import NoNoise
 from tacit.core.prices import MAX_ROUNDS
-from tacit.enclave import NO_MEMORY, EnclaveConnection, MessageType, enclave_messages
-from tacit.enclave.enclave_messages import RoundResult
+from tacit.enclave import enclave_messages
+from tacit.enclave.configuration import NO_MEMORY
+from tacit.enclave.connection import EnclaveConnection
+from tacit.enclave.enclave_messages import MessageType, RoundResult
 from tacit.errors import EnclaveRefusedError, ProtocolError
 from tacit.pieces.channels import Enclave
 from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip, QuantileClip

@@ -13,16 +13,11 @@ import pytest
 
 from enclave.federation import NOW, POLICY, SEED
 from enclave.listening import ATTEST, Listening
-from tacit.enclave import (
-    ChannelIdentity,
-    EnclaveConnection,
-    MessageType,
-    connect,
-    connection,
-    enclave_messages,
-    secure_channel,
-    simulated_host,
-)
+from tacit.enclave import connection, enclave_messages, secure_channel
+from tacit.enclave.connection import EnclaveConnection
+from tacit.enclave.enclave_messages import MessageType
+from tacit.enclave.secure_channel import ChannelIdentity, connect
+from tacit.enclave.simulated_enclave import simulated_host
 from tacit.errors import EnclaveRefusedError, EnclaveUnavailableError, ProtocolError
 from tacit.protocols.kit import ProtocolId, pack_frame
 from tacit.wire.packing import pack_number

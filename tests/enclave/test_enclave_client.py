@@ -7,22 +7,14 @@ from pathlib import Path
 import pytest
 
 from enclave.federation import COHORT, MODEL, NOW, POLICY, SEED, Federation, messages, method, rows
-from tacit.enclave import (
-    EnclaveClientState,
-    EnclaveSession,
-    Journal,
-    MessageType,
-    PendingUpload,
-    Upload,
-    answer,
-    enclave_messages,
-    join_run,
-    seal,
-    set_time,
-    set_upload,
-    simulated_identity,
-)
-from tacit.enclave.attestation import AttestationPolicy, Evidence
+from tacit.enclave import enclave_messages
+from tacit.enclave.attestation.evidence import Evidence
+from tacit.enclave.attestation.verification import AttestationPolicy
+from tacit.enclave.configuration import EnclaveSession, Journal
+from tacit.enclave.enclave_client import EnclaveClientState, PendingUpload, answer, join_run, set_time, set_upload
+from tacit.enclave.enclave_messages import MessageType
+from tacit.enclave.simulated_enclave import simulated_identity
+from tacit.enclave.uploads import Upload, seal
 from tacit.errors import ProtocolError, UserError
 from tacit.protocols.crypto import KEY
 from tacit.wire.chain import GENESIS

@@ -15,16 +15,13 @@ from hypothesis import strategies as st
 
 from enclave.federation import COHORT, SEED, Federation, messages, method, now, rows
 from tacit import enclave as tee
-from tacit.enclave import (
-    Configuration,
-    EnclaveClientState,
-    MessageType,
-    attestation,
-    enclave_messages,
-    seal,
-    simulated_identity,
-)
+from tacit.enclave import attestation, enclave_messages
+from tacit.enclave.configuration import Configuration
+from tacit.enclave.enclave_client import EnclaveClientState
+from tacit.enclave.enclave_messages import MessageType
 from tacit.enclave.service import _OpenRound
+from tacit.enclave.simulated_enclave import simulated_identity
+from tacit.enclave.uploads import seal
 from tacit.errors import ProtocolError, UserError
 from tacit.pieces.channels import Enclave
 from tacit.protocols.kit import ReplyStatus

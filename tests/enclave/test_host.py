@@ -3,7 +3,9 @@
 import pytest
 
 from enclave.federation import COHORT, Delivery, Federation, messages, method, rows
-from tacit.enclave import ENCLAVE, EnclaveOutcome, MessageType, converse, enclave_messages
+from tacit.enclave import enclave_messages
+from tacit.enclave.enclave_messages import MessageType
+from tacit.enclave.host import ENCLAVE, EnclaveOutcome, converse
 from tacit.protocols.kit import Replies, ReplyStatus, Requests, play
 
 CLIENT = COHORT[0]

@@ -26,22 +26,13 @@ from enclave.federation import (
 )
 from tacit.core import Budget, Messages, Method, RunKeys, Turnout
 from tacit.core.interfaces import Mechanism, Sampler
-from tacit.enclave import (
-    NO_MEMORY,
-    Configuration,
-    EnclaveService,
-    Journal,
-    MessageType,
-    RoundRequest,
-    answer,
-    enclave_messages,
-    memory_digest,
-    service,
-    set_upload,
-    simulated_configuration,
-)
-from tacit.enclave.attestation import SimulatedAttestor
-from tacit.enclave.enclave_messages import read_opened
+from tacit.enclave import enclave_messages, service
+from tacit.enclave.attestation.simulated_quotes import SimulatedAttestor
+from tacit.enclave.configuration import NO_MEMORY, Configuration, Journal
+from tacit.enclave.enclave_client import answer, set_upload
+from tacit.enclave.enclave_messages import MessageType, RoundRequest, memory_digest, read_opened
+from tacit.enclave.service import EnclaveService
+from tacit.enclave.simulated_enclave import simulated_configuration
 from tacit.engine.simulation import draw
 from tacit.errors import BudgetError, EnclaveRefusedError, ProtocolError, UserError
 from tacit.pieces.channels import Enclave, enclave_service

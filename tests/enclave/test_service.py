@@ -12,9 +12,12 @@ from torch import Tensor
 from enclave.federation import COHORT, DIM, LAYERS, MODEL, POPULATION, Federation, messages, method, now, rows
 from tacit.core import Broadcast, Plain, State
 from tacit.core.server_half import download_size, upload_sizes
-from tacit.enclave import NO_MEMORY, Journal, MessageType, aggregate, enclave_messages, simulated_configuration
-from tacit.enclave.attestation import SimulatedAttestor
-from tacit.enclave.enclave_messages import RoundRequest, memory_digest
+from tacit.enclave import enclave_messages
+from tacit.enclave.attestation.simulated_quotes import SimulatedAttestor
+from tacit.enclave.configuration import NO_MEMORY, Journal
+from tacit.enclave.enclave_messages import MessageType, RoundRequest, memory_digest
+from tacit.enclave.service import aggregate
+from tacit.enclave.simulated_enclave import simulated_configuration
 from tacit.errors import EnclaveRefusedError, UserError
 from tacit.pieces.aggregators import WeightedMean
 from tacit.pieces.channels import Enclave, enclave_service

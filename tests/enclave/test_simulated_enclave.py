@@ -9,15 +9,11 @@ import torch
 
 from enclave.federation import COHORT, DIM, LAYERS, POPULATION, SEED, messages, method, now, rows
 from tacit.core import Messages, RunKeys, SimulatedRound, State
-from tacit.enclave import (
-    MessageType,
-    SimulatedEnclave,
-    UploadFormat,
-    aggregate,
-    enclave_messages,
-    launch,
-    simulated_configuration,
-)
+from tacit.enclave import enclave_messages
+from tacit.enclave.enclave_messages import MessageType
+from tacit.enclave.service import aggregate
+from tacit.enclave.simulated_enclave import SimulatedEnclave, launch, simulated_configuration
+from tacit.enclave.uploads import UploadFormat
 from tacit.engine.simulation import draw
 from tacit.errors import EnclaveUnavailableError, ProtocolError
 from tacit.pieces.channels import Enclave

@@ -10,16 +10,12 @@ import torch
 
 from enclave.federation import COHORT, DIM, SEED, Federation, messages, method, rows
 from tacit.core import Messages
-from tacit.enclave import (
-    EnclaveOutcome,
-    EnclaveSession,
-    MessageType,
-    Upload,
-    enclave_messages,
-    seal,
-    simulated_identity,
-)
-from tacit.enclave.uploads import upload_statement
+from tacit.enclave import enclave_messages
+from tacit.enclave.configuration import EnclaveSession
+from tacit.enclave.enclave_messages import MessageType
+from tacit.enclave.host import EnclaveOutcome
+from tacit.enclave.simulated_enclave import simulated_identity
+from tacit.enclave.uploads import Upload, seal, upload_statement
 from tacit.pieces.aggregators import WeightedMean
 from tacit.pieces.channels import Enclave
 from tacit.protocols import crypto

@@ -5,8 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from federation.consortium import Consortium
-from tacit.enclave import Configuration, EnclaveService, Journal, MessageType, enclave_messages
-from tacit.enclave.attestation import SimulatedAttestor, code_measurement
+from tacit.core.code_digest import code_measurement
+from tacit.enclave import enclave_messages
+from tacit.enclave.attestation.simulated_quotes import SimulatedAttestor
+from tacit.enclave.configuration import Configuration, Journal
+from tacit.enclave.enclave_messages import MessageType
+from tacit.enclave.service import EnclaveService
 from tacit.errors import EnclaveUnavailableError
 from tacit.federation.channels.enclave import configuration_of, new_configuration
 from tacit.federation.plan.plan import FederationPlan, read_plan

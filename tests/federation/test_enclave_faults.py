@@ -10,7 +10,9 @@ import torch
 from federation.consortium import Consortium, server, table, transport
 from federation.enclaves import ATTESTATION, MEASUREMENT, SITES, LocalEnclave, configured, enclave_plan
 from tacit import methods
-from tacit.enclave import Journal, MessageType, enclave_messages
+from tacit.enclave import enclave_messages
+from tacit.enclave.configuration import Journal
+from tacit.enclave.enclave_messages import MessageType
 from tacit.errors import EnclaveRefusedError, EnclaveUnavailableError, TooFewClientsError, UserError
 from tacit.federation.channels.enclave import EnclaveHost, EnclaveSite, configuration_of
 from tacit.federation.channels.interface import channel_of

@@ -17,8 +17,8 @@ from federation.consortium import Consortium, server, transport
 from federation.enclaves import ATTESTATION, MEASUREMENT, SITES
 from federation.test_law import arguments, simulated, single_waves
 from tacit.cli import main
-from tacit.enclave import Configuration
-from tacit.enclave.attestation import AttestationPolicy
+from tacit.enclave.attestation.verification import AttestationPolicy
+from tacit.enclave.configuration import Configuration
 from tacit.errors import EnclaveUnavailableError, ProtocolError
 from tacit.federation.channels.enclave import enclave_of
 from tacit.federation.plan.plan import FederationPlan, read_plan

@@ -42,7 +42,7 @@ from tacit.core.state import FrameFormat
 from tacit.data.encoding import Encoding, Preprocessing, TargetColumn
 from tacit.data.population_files import open_population
 from tacit.data.tables import parse_table, parse_texts
-from tacit.enclave.attestation import AttestationPolicy
+from tacit.enclave.attestation.verification import AttestationPolicy
 from tacit.papers.comparison import Comparison
 from tacit.papers.study import read_study
 from tacit.pieces.channels import SecureSum

@@ -16,9 +16,10 @@ from laws.fuzzing import BYTES, TEXT, Decoder, in_file, with_file
 from laws.mutations import change_bytes, change_tokens
 from tacit.core import Budget, Key
 from tacit.core.keys import Ratchet
-from tacit.enclave import Configuration, Journal, secure_channel
-from tacit.enclave.attestation import AttestationPolicy, verify_quote
+from tacit.enclave import secure_channel
 from tacit.enclave.attestation.evidence import Evidence, QuoteKind
+from tacit.enclave.attestation.verification import AttestationPolicy, verify_quote
+from tacit.enclave.configuration import Configuration, Journal
 from tacit.enclave.enclave_client import EnclaveClientState, join_run
 from tacit.enclave.enclave_messages import pack_memory, read_memory
 from tacit.federation import messages as site_messages

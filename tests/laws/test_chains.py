@@ -9,7 +9,7 @@ import pytest
 
 from tacit.core import Budget, Turnout
 from tacit.core.prices import Gaussian, Release, Sampling
-from tacit.enclave import Journal, JournalEntry
+from tacit.enclave.configuration import Journal, JournalEntry
 from tacit.errors import UserError
 from tacit.federation.journal import AuditLog, read_journal
 from tacit.privacy.ledger import Ledger

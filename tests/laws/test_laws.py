@@ -51,7 +51,8 @@ from tacit.core.server_half import (
 )
 from tacit.core.state import View
 from tacit.data import Task
-from tacit.enclave import MessageType, aggregate
+from tacit.enclave.enclave_messages import MessageType
+from tacit.enclave.service import aggregate
 from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.learners.reference import ReferenceLearner

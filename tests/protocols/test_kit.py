@@ -9,8 +9,8 @@ import pytest
 
 from enclave import federation as tee_federation
 from protocols.secagg import federation as secagg_federation
-from tacit import enclave as tee
-from tacit.enclave import ENCLAVE, MessageType
+from tacit.enclave.enclave_messages import MessageType
+from tacit.enclave.host import ENCLAVE, converse
 from tacit.errors import ProtocolError, UserError
 from tacit.protocols import kit, secagg
 from tacit.protocols.kit import (
@@ -198,7 +198,7 @@ def enclave_round() -> tuple[ServerSide[Outcome[Any, MessageType]], Transport]:
             return [(ENCLAVE, federation.service.answer(requests[ENCLAVE]))]
         return federation.clients.replies(requests)
 
-    return tee.converse(federation.request(sent, 0)), transport
+    return converse(federation.request(sent, 0)), transport
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, replace
 
 from tacit.core.serialization import Source, read_json
 from tacit.enclave import enclave_messages
-from tacit.enclave.attestation import AttestationPolicy, Evidence, extend_head, verify_evidence
+from tacit.enclave.attestation.evidence import Evidence, extend_head
+from tacit.enclave.attestation.verification import AttestationPolicy, verify_evidence
 from tacit.enclave.configuration import EnclaveSession
 from tacit.enclave.enclave_messages import MessageType
 from tacit.enclave.uploads import seal

@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from tacit.enclave import enclave_messages
-from tacit.enclave.attestation import AttestationPolicy, Evidence, verify_evidence
+from tacit.enclave.attestation.evidence import Evidence
+from tacit.enclave.attestation.verification import AttestationPolicy, verify_evidence
 from tacit.enclave.connection import TIMEOUT, EnclaveConnection
 from tacit.enclave.enclave_messages import MessageType
 from tacit.errors import EnclaveUnavailableError, ProtocolError

@@ -28,7 +28,8 @@ from tacit.core import DenseRows, Key, Messages, Method, RunKeys, ServerRound, S
 from tacit.core.prices import Gaussian, Price, Release, accounted
 from tacit.core.server_half import aggregate_messages, join_messages, released_sum
 from tacit.enclave import enclave_messages
-from tacit.enclave.attestation import NO_CHANNEL, Attestor, Binding, Evidence, ReleaseLog
+from tacit.enclave.attestation.evidence import NO_CHANNEL, Binding, Evidence, ReleaseLog
+from tacit.enclave.attestation.verification import Attestor
 from tacit.enclave.configuration import Configuration, EnclaveSession, Journal, JournalEntry
 from tacit.enclave.enclave_messages import (
     MAX_MEMORY,

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from tacit.core import Key, Messages, Method, Round, ServerRound, State, Sum
+from tacit.core.code_digest import code_measurement
 from tacit.enclave import enclave_messages
-from tacit.enclave.attestation import AttestationPolicy, code_measurement
+from tacit.enclave.attestation.verification import AttestationPolicy
 from tacit.enclave.configuration import Configuration
 from tacit.enclave.connection import EnclaveConnection
 from tacit.enclave.enclave_client import EnclaveClientState, PendingUpload, answer, join_run, set_time, set_upload

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacit.enclave.attestation import AttestationPolicy, AttestationResult, QuoteKind, verify_quote
+from tacit.enclave.attestation.evidence import QuoteKind
+from tacit.enclave.attestation.verification import AttestationPolicy, AttestationResult, verify_quote
 
 SAMPLES = Path(__file__).parent / "samples"
 JULY = 1_751_371_200  # 2025-07-01 12:00 UTC

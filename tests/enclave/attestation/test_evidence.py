@@ -1,7 +1,7 @@
 import pytest
 
 from enclave.attestation.genuine import SGX
-from tacit.enclave.attestation import Binding, Evidence, ReleaseLog, extend_head
+from tacit.enclave.attestation.evidence import Binding, Evidence, ReleaseLog, extend_head
 from tacit.errors import ProtocolError
 from tacit.wire.chain import GENESIS
 from tacit.wire.packing import Reader

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.enclave.attestation import GramineAttestor
+from tacit.enclave.attestation.gramine import GramineAttestor
 from tacit.errors import UserError
 
 

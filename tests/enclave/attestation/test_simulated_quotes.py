@@ -6,17 +6,10 @@ from dataclasses import replace
 import pytest
 
 from enclave.attestation.genuine import JULY
-from tacit.enclave.attestation import (
-    SIMULATED,
-    AttestationPolicy,
-    Binding,
-    Evidence,
-    QuoteKind,
-    SimulatedAttestor,
-    code_measurement,
-    quote_kind,
-    verify_evidence,
-)
+from tacit.core.code_digest import code_measurement
+from tacit.enclave.attestation.evidence import Binding, Evidence, QuoteKind
+from tacit.enclave.attestation.simulated_quotes import SIMULATED, SimulatedAttestor
+from tacit.enclave.attestation.verification import AttestationPolicy, quote_kind, verify_evidence
 from tacit.errors import UserError
 from tacit.wire.chain import GENESIS
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from enclave.attestation.genuine import DAY, HELLO, JULY, MARCH, OUTDATED, SGX, TDX, Sample
-from tacit.enclave.attestation import AttestationPolicy, Evidence, QuoteKind, check_claims, quote_kind, verify_evidence
+from tacit.enclave.attestation.evidence import Evidence, QuoteKind
+from tacit.enclave.attestation.verification import AttestationPolicy, check_claims, quote_kind, verify_evidence
 from tacit.errors import UserError
 
 genuine = pytest.mark.parametrize("sample", [SGX, TDX], ids=["sgx", "tdx"])

@@ -16,8 +16,10 @@ from enclave.federation import launch_in_thread
 from tacit.core import CrossEntropy, Messages, Method, Round, State
 from tacit.core.interfaces import Sampler
 from tacit.data import Task
-from tacit.enclave import EnclaveRelease, SimulatedEnclave, simulated_enclave
-from tacit.enclave.attestation import SIMULATED
+from tacit.enclave import simulated_enclave
+from tacit.enclave.attestation.simulated_quotes import SIMULATED
+from tacit.enclave.enclave_messages import EnclaveRelease
+from tacit.enclave.simulated_enclave import SimulatedEnclave
 from tacit.engine import initial_state
 from tacit.errors import CompositionError, EnclaveUnavailableError, UserError
 from tacit.papers.comparison import Comparison, ComparisonRow, RowTrial

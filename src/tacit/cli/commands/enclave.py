@@ -13,36 +13,23 @@ import torch
 from tacit import methods
 from tacit.cli._console import answer
 from tacit.core import Method, files
-from tacit.enclave import (
-    NO_MEMORY,
-    PARAMETERS,
-    ChannelIdentity,
-    Configuration,
-    EnclaveServer,
-    Journal,
-    enclave_context,
-    memory_digest,
-    read_directory,
-    simulated_configuration,
-)
-from tacit.enclave import serve as serve_connection
-from tacit.enclave.attestation import (
-    NO_CHANNEL,
-    SIMULATED,
+from tacit.core.code_digest import code_measurement
+from tacit.enclave.attestation.evidence import NO_CHANNEL, QuoteKind
+from tacit.enclave.attestation.gramine import GramineAttestor, render_manifest
+from tacit.enclave.attestation.simulated_quotes import SIMULATED, SimulatedAttestor
+from tacit.enclave.attestation.verification import (
     AttestationPolicy,
     AttestationResult,
     Attestor,
-    GramineAttestor,
-    QuoteKind,
-    SimulatedAttestor,
-    code_measurement,
     quote_kind,
-    render_manifest,
     verify_quote,
 )
-from tacit.enclave.connection import listener
-from tacit.enclave.enclave_messages import read_memory
-from tacit.enclave.secure_channel import read_certificate
+from tacit.enclave.configuration import NO_MEMORY, PARAMETERS, Configuration, Journal, read_directory
+from tacit.enclave.connection import EnclaveServer, listener
+from tacit.enclave.connection import serve as serve_connection
+from tacit.enclave.enclave_messages import memory_digest, read_memory
+from tacit.enclave.secure_channel import ChannelIdentity, enclave_context, read_certificate
+from tacit.enclave.simulated_enclave import simulated_configuration
 from tacit.errors import ProtocolError, UserError, expect
 from tacit.federation.channels.enclave import enclave_of, new_configuration
 from tacit.federation.plan.plan import read_plan

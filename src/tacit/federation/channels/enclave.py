@@ -37,31 +37,16 @@ from tacit.core.interfaces import Conversation
 from tacit.core.serialization import Source, convert
 from tacit.core.server_half import broadcast, no_messages
 from tacit.core.state import Traffic
-from tacit.enclave import (
-    ENCLAVE,
-    OVERHEAD,
-    ChannelIdentity,
-    Configuration,
-    EnclaveClientState,
-    EnclaveConnection,
-    EnclaveOutcome,
-    MessageType,
-    PendingUpload,
-    RoundRequest,
-    answer,
-    connect,
-    converse,
-    enclave_messages,
-    join_run,
-    mechanism_memory,
-    memory_digest,
-    reach,
-    set_time,
-    set_upload,
-)
-from tacit.enclave.attestation import AttestationPolicy, Evidence
-from tacit.enclave.connection import TIMEOUT
-from tacit.enclave.host import Heads
+from tacit.enclave import enclave_messages
+from tacit.enclave.attestation.evidence import Evidence
+from tacit.enclave.attestation.verification import AttestationPolicy
+from tacit.enclave.configuration import Configuration
+from tacit.enclave.connection import TIMEOUT, EnclaveConnection, reach
+from tacit.enclave.enclave_client import EnclaveClientState, PendingUpload, answer, join_run, set_time, set_upload
+from tacit.enclave.enclave_messages import MessageType, RoundRequest, mechanism_memory, memory_digest
+from tacit.enclave.host import ENCLAVE, EnclaveOutcome, Heads, converse
+from tacit.enclave.secure_channel import ChannelIdentity, connect
+from tacit.enclave.uploads import OVERHEAD
 from tacit.errors import EnclaveUnavailableError, RoundOverError, TooFewClientsError, UserError
 from tacit.federation import metrics
 from tacit.federation.channels.interface import Arrangement, Connect, Member, SiteReply, Survival, register

@@ -12,17 +12,14 @@ import torch
 from tacit.core import DenseRows, Messages, Method, Round, State, Sum, Traffic, Turnout
 from tacit.core.interfaces import AddNoise, Channel, Conversation, Reader, SumMessages
 from tacit.core.prices import Unit
-from tacit.enclave import (
-    OVERHEAD,
-    UPLOAD_REQUEST,
-    Charge,
-    Configuration,
-    EnclaveService,
-    Journal,
-    SimulatedEnclave,
-    UploadFormat,
-)
-from tacit.enclave.attestation import NO_CHANNEL, SIMULATED, Attestor
+from tacit.enclave.attestation.evidence import NO_CHANNEL
+from tacit.enclave.attestation.simulated_quotes import SIMULATED
+from tacit.enclave.attestation.verification import Attestor
+from tacit.enclave.configuration import Configuration, Journal
+from tacit.enclave.enclave_client import UPLOAD_REQUEST
+from tacit.enclave.service import Charge, EnclaveService
+from tacit.enclave.simulated_enclave import SimulatedEnclave
+from tacit.enclave.uploads import OVERHEAD, UploadFormat
 from tacit.errors import BudgetError, UserError, expect
 from tacit.wire.sparse import WireFormat
 
