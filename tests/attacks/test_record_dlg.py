@@ -6,7 +6,7 @@ import pytest
 
 from tacit.attacks.dlg import Dlg, Reconstruction
 from tacit.attacks.scenario import AttackConfig, observe_victims, reconstructions
-from tacit.attacks.views import RecordSteps, local_training
+from tacit.attacks.views import LocalSteps, local_training
 from tacit.core import Key, Method, Round
 from tacit.engine import initial_state
 from tacit.methods.dp_fedsgd import dp_fedsgd
@@ -70,6 +70,6 @@ def test_what_the_protocol_makes_public_about_steps() -> None:
     trainer = replace(STEPS, steps=None, epochs=3, decay=0.5, momentum=0.9)
     method = Method(name="steps", rounds=3, sampler=Everyone(), trainer=trainer)
     state = initial_state(method, TASK)
-    assert local_training(method, state, now, 2) == RecordSteps(0.125, 2.0, 3, 0.1, 0.9)
-    assert local_training(method, state, now, 8) == RecordSteps(0.125, 4.0, 6, 0.1, 0.9)
-    assert local_training(GRADIENT, state, now, 2) == RecordSteps(1.0, 1.0, 1, 0.1)
+    assert local_training(method, state, now, 2) == LocalSteps(0.125, 3, 0.1, 2.0, 0.9)
+    assert local_training(method, state, now, 8) == LocalSteps(0.125, 6, 0.1, 4.0, 0.9)
+    assert local_training(GRADIENT, state, now, 2) == LocalSteps(1.0, 1, 0.1, 1.0)

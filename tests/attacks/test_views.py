@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tacit.attacks.views import ADVERSARIES, Adversary, Observation, local_training, observe
-from tacit.core import Descent, Key, Method, Round, SimulatedRound
+from tacit.attacks.views import ADVERSARIES, Adversary, LocalSteps, Observation, local_training, observe
+from tacit.core import Key, Method, Round, SimulatedRound
 from tacit.core.client_half import make_messages
 from tacit.core.server_half import broadcast, client_view
 from tacit.data import Task
@@ -154,9 +154,8 @@ def test_the_coordinates_that_a_codec_reveals() -> None:
 
 def test_local_training_is_public() -> None:
     method = replace(PLAIN, trainer=Sgd(lr=0.3, epochs=2, batch_size=5))
-    how = local_training(method, initial_state(method, TASK), now(1))
-    assert isinstance(how, Descent)
-    assert (how.lr, how.epochs, how.batch_size) == (0.3, 2, 5)
+    steps = [local_training(method, initial_state(method, TASK), now(1), samples) for samples in (1, 12)]
+    assert steps == [LocalSteps(0.3, 2), LocalSteps(0.3, 6)]
 
 
 def test_an_unknown_adversary_is_refused() -> None:

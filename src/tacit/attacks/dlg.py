@@ -23,8 +23,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tacit.attacks.views import ClientObservation, RecordSteps, local_training
-from tacit.core import Descent, Key
+from tacit.attacks.views import ClientObservation, local_training
+from tacit.core import Key
 from tacit.errors import expect
 
 Labels = Literal["inferred", "optimised"]
@@ -176,8 +176,7 @@ class _Objective:
         trainable = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
         self.names, self.shapes = [name for name, _ in trainable], [shape for _, shape in trainable]
         seen = observed.round
-        self.descent = local_training(seen.method, seen.before, seen.now, dlg.samples)
-        self.steps = _local_steps(self.descent, dlg.samples)
+        self.local = local_training(seen.method, seen.before, seen.now, dlg.samples)
         self.start = observed.start.double()
         self.offset = observed.predict(torch.zeros_like(self.start)).detach()  # without any update
         self.target = observed.values.double() - self.offset
@@ -199,9 +198,9 @@ class _Objective:
         if not self.observed.reveals(torch.arange(self.start.numel() - size, self.start.numel())):
             return None
         last = self.observed.estimate_update().double()[-size:]
-        rise = last.view(self.shapes[-1][0], -1).sum(1) / (self.descent.lr * self.steps)
-        if isinstance(self.descent, RecordSteps):  # a sum, and not a mean
-            rise *= self.descent.expected / self.dlg.samples
+        rise = last.view(self.shapes[-1][0], -1).sum(1) / (self.local.lr * self.local.steps)
+        if self.local.expected is not None:  # a sum, and not a mean
+            rise *= self.local.expected / self.dlg.samples
         if self.dlg.samples > 1 and last.shape == self.shapes[-1]:
             rise += self.outputs(dummy, self.start).softmax(1).mean(0)
         labels: list[int] = []
@@ -218,32 +217,30 @@ class _Objective:
 
     def _update(self, x: Tensor, labels: Tensor) -> Tensor:
         """A client's local training in full batches; coordinates outside the mask do not change."""
-        descent, weights = self.descent, self.start.clone().requires_grad_()
-        if isinstance(descent, RecordSteps):
-            return self._update_by_records(x, labels, descent)
-        for _ in range(self.steps):
+        local, weights = self.local, self.start.clone().requires_grad_()
+        if local.expected is not None:
+            return self._update_by_records(x, labels, local.expected)
+        for _ in range(local.steps):
             loss = F.cross_entropy(self.outputs(x, weights), labels)
             (gradient,) = torch.autograd.grad(loss, weights, create_graph=True)
-            if descent.clip is not None:
-                gradient = gradient * (descent.clip / gradient.norm()).clamp(max=1.0)
-            step = descent.lr * (gradient + descent.weight_decay * weights)
-            if descent.mask is not None:
-                step = torch.zeros_like(step).index_copy(0, descent.mask, step[descent.mask])
+            step = local.lr * (_clipped(gradient, local.clip) + local.weight_decay * weights)
+            if local.mask is not None:
+                step = torch.zeros_like(step).index_copy(0, local.mask, step[local.mask])
             weights = weights - step
         return weights - self.start
 
-    def _update_by_records(self, x: Tensor, labels: Tensor, descent: RecordSteps) -> Tensor:
+    def _update_by_records(self, x: Tensor, labels: Tensor, expected: float) -> Tensor:
         """Likewise, along sums of gradients that are clipped record by record; without noise."""
-        weights = self.start.clone().requires_grad_()
-        own = slice(None) if descent.mask is None else descent.mask
+        local, weights = self.local, self.start.clone().requires_grad_()
+        own = slice(None) if local.mask is None else local.mask
         velocity = torch.zeros_like(self.start[own])
-        for _ in range(self.steps):
+        for _ in range(local.steps):
             losses = F.cross_entropy(self.outputs(x, weights), labels, reduction="none")
             gradients = (torch.autograd.grad(loss, weights, create_graph=True)[0][own] for loss in losses)
-            total = torch.stack([each * (descent.clip / each.norm()).clamp(max=1.0) for each in gradients]).sum(0)
-            velocity = descent.momentum * velocity + total / descent.expected + descent.weight_decay * weights[own]
+            total = torch.stack([_clipped(each, local.clip) for each in gradients]).sum(0)
+            velocity = local.momentum * velocity + total / expected + local.weight_decay * weights[own]
             step = torch.zeros_like(weights)
-            step[own] = descent.lr * velocity
+            step[own] = local.lr * velocity
             weights = weights - step
         return weights - self.start
 
@@ -275,14 +272,9 @@ def _optimise(objective: _Objective, like: Tensor, dlg: Dlg, key: Key) -> Candid
     return Candidate(x.detach(), guessed, float(distance().detach().nan_to_num(torch.inf)))
 
 
-def _local_steps(descent: Descent | RecordSteps, samples: int) -> int:
-    """The number of local steps of a client with this many samples."""
-    if isinstance(descent, RecordSteps):
-        return descent.steps
-    if descent.steps is not None:
-        return descent.steps
-    batch = min(descent.batch_size or samples, samples)
-    return (descent.epochs or 0) * -(-samples // batch)
+def _clipped(gradient: Tensor, clip: float | None) -> Tensor:
+    """A gradient of at most this norm."""
+    return gradient if clip is None else gradient * (clip / gradient.norm()).clamp(max=1.0)
 
 
 def _total_variation(x: Tensor) -> Tensor:

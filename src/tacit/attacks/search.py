@@ -15,11 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.attacks.auditing import (
-    Audit,
-    Canary,
-    coordinate_effects,
-)
+from tacit.attacks.auditing import Audit, Canary, coordinate_effects
 from tacit.attacks.bounds import ErrorCounts, ScoreGap, mu_of_rates
 from tacit.attacks.canaries import CanaryCatalog
 from tacit.attacks.canary_trials import CanaryTrial, Record, Recorder, Scored
@@ -234,14 +230,11 @@ class Search:
         moved = [None if bool((self.rates < 1).any()) else candidate.moved(each) for each in statistics]
         found = [Scored(candidate.canary, *_oriented(s, scores[:, i]), moved[i]) for i, s in enumerate(statistics)]
         linear, energy = (
-            [scored for scored in found if isinstance(scored.statistic, kind)]
-            for kind in ((Linear, SampledLinear), Energy)
+            [scored for scored in found if scored.statistic.family == family] for family in ("linear", "energy")
         )
         if not energy:
             return found
         first, second = (max(some, key=lambda scored: scored.gap) for some in (linear, energy))
-        assert isinstance(first.statistic, Linear | SampledLinear)
-        assert isinstance(second.statistic, Energy)
         if max(first.gap, second.gap) > CLEAR or min(first.gap, second.gap) <= 0:
             return found  # one of them is enough, or one of them shows nothing
         weights = first.gap / first.spread, second.gap / second.spread

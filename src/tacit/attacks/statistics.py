@@ -10,6 +10,7 @@ noise of another shape than it should have, and low-order bits show sums that ar
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,6 +158,7 @@ class Linear:
     centre: Vector
     weights: Vector
     linear: bool = True
+    family: ClassVar[str] = "linear"
 
     def score(self, runs: Mapping[str, Vector]) -> float:
         return float((runs[self.released] - self.centre) @ self.weights)
@@ -182,6 +184,7 @@ class SampledLinear:
     effects: Vector
     rates: Vector
     linear: bool = False
+    family: ClassVar[str] = "linear"
 
     def score(self, runs: Mapping[str, Vector]) -> float:
         values = (runs[self.released] - self.centre).reshape(self.weights.shape)
@@ -210,6 +213,7 @@ class Energy:
     which: NDArray[np.int64]
     sign: float = 1.0
     linear: bool = False
+    family: ClassVar[str] = "energy"
 
     def score(self, runs: Mapping[str, Vector]) -> float:
         values = (runs[self.released][self.which] - self.centre[self.which]) / self.scale[self.which]
@@ -238,6 +242,7 @@ class NearestNumbers:
     reference: Vector
     name: str = "nearest noise of each number"
     linear: bool = False
+    family: ClassVar[str] = "nearest"
 
     def score(self, runs: Mapping[str, Vector]) -> float:
         values = (runs[self.released][self.which] - self.centre[self.which]) / self.scale[self.which]
@@ -269,6 +274,7 @@ class OffGrid:
     steps: Vector
     name: str = "low-order bits"
     linear: bool = False
+    family: ClassVar[str] = "grid"
 
     def score(self, runs: Mapping[str, Vector]) -> float:
         there = self.steps > 0
@@ -280,10 +286,11 @@ class OffGrid:
 class Together:
     """A linear test and an energy, weighted by how much each of them shows."""
 
-    first: "Linear | SampledLinear"
-    second: Energy
+    first: "Statistic"
+    second: "Statistic"
     weights: tuple[float, float]
     linear: bool = False
+    family: ClassVar[str] = "together"
 
     @property
     def released(self) -> str:

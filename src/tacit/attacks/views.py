@@ -192,29 +192,37 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
 
 
 @dataclass(frozen=True)
-class RecordSteps:
-    """Steps along sums of gradients that are clipped record by record, as the protocol makes them public.
+class LocalSteps:
+    """A client's local steps in full batches, as the protocol makes them public.
 
     Attributes:
         lr: learning rate.
-        expected: by which sums are divided, the expected number of records in a batch.
         steps: how many there are.
-        clip: the largest norm of a record's gradient; one that follows a quantile is taken to stay where it begins.
+        clip: the largest norm of a gradient; one that follows a quantile is taken to stay where it begins; None: any.
+        expected: where gradients are clipped record by record and summed, by which sums are divided: the expected
+            number of records in a batch. None: a step is along the mean gradient, clipped as a whole.
         momentum: of the divided sums.
         weight_decay: coefficient of the L2 penalty.
         mask: the coordinates that are trained; None: all of them.
     """
 
     lr: float
-    expected: float
     steps: int
-    clip: float
+    clip: float | None = None
+    expected: float | None = None
     momentum: float = 0.0
     weight_decay: float = 0.0
     mask: Tensor | None = None
 
+    @classmethod
+    def of(cls, how: Descent, samples: int) -> "LocalSteps":
+        """The steps of a descent at a client with this many samples."""
+        batch = min(how.batch_size or samples, samples)
+        steps = (how.epochs or 0) * -(-samples // batch) if how.steps is None else how.steps
+        return cls(how.lr, steps, how.clip, weight_decay=how.weight_decay, mask=how.mask)
 
-def local_training(method: Method, state: State, now: Round, samples: int = 1) -> Descent | RecordSteps:
+
+def local_training(method: Method, state: State, now: Round, samples: int = 1) -> LocalSteps:
     """How a client with so many samples trains, which the protocol makes public; found out without any client's data.
 
     Batches of records are taken to have all of them: of a small client they do.
@@ -223,16 +231,16 @@ def local_training(method: Method, state: State, now: Round, samples: int = 1) -
     view = client_view(method, broadcast(method, state, now), state, now)
     match trainer:
         case RecordGradient():
-            return RecordSteps(1.0, 1.0, 1, trainer.clip, mask=view.mask if trainer.masked else None)
+            return LocalSteps(1.0, 1, trainer.clip, 1.0, mask=view.mask if trainer.masked else None)
         case DpSgd():
             lr, expected = trainer.lr * trainer.decay**now.index, trainer.rate(samples) * samples
             mask, steps = view.mask if trainer.masked else None, trainer.steps_of(samples)
-            return RecordSteps(lr, expected, steps, trainer.clip, trainer.momentum, trainer.weight_decay, mask)
+            return LocalSteps(lr, steps, trainer.clip, expected, trainer.momentum, trainer.weight_decay, mask)
     at_client = ClientRound(now.index, now.population, now.expected_cohort, now.cohort, now.shared, WITHHELD)
     trainer.train(view, probe, at_client)
     if probe.how is None:
         raise UserError(f"Expected a trainer that uses gradient descent, but {type(trainer).__name__} does not.")
-    return probe.how
+    return LocalSteps.of(probe.how, samples)
 
 
 class _Probe:
