@@ -15,7 +15,7 @@ import torch
 
 from enclave.attestation.genuine import HELLO, OUTDATED, SAMPLES, SGX, TDX, Sample
 from enclave.federation import launch_in_thread
-from tacit import cli, methods
+from tacit import Method, cli, methods
 from tacit.core.code_digest import code_measurement
 from tacit.enclave import enclave_messages, simulated_enclave
 from tacit.enclave.attestation.evidence import Binding, Evidence
@@ -27,7 +27,6 @@ from tacit.enclave.secure_channel import ChannelIdentity, connect
 from tacit.enclave.simulated_enclave import simulated_configuration, simulated_host
 from tacit.errors import EnclaveUnavailableError
 from tacit.pieces.channels import Enclave
-from tacit.runs.expressions import build
 
 AT = "2025-07-01T12:00:00Z"
 
@@ -132,7 +131,7 @@ def test_a_configuration_is_written_with_its_digest(tmp_path: Path, capsys) -> N
     out = capsys.readouterr().out
     assert configuration.digest.hex() in out
     assert SIMULATED in out
-    assert "channel=Enclave(" in configuration.method
+    assert type(Method.from_canonical(configuration.method).channel).__name__ == "Enclave"
 
 
 def test_a_directory_gives_a_configuration_for_hardware(tmp_path: Path, capsys) -> None:
@@ -155,7 +154,7 @@ def test_the_noise_is_that_of_the_budget(tmp_path: Path) -> None:
     """A configuration without a noise multiplier could release nothing."""
     options = ["--set", "cohort=4", "epsilon=8", "delta=0.01", "rounds=3", "--population", "9", "--seed", "3"]
     assert cli.main(["enclave", "configure", "geyer", *options, "--out", str(tmp_path / "c.json")]) == 0
-    method = build(Configuration.from_bytes((tmp_path / "c.json").read_bytes()).method)
+    method = Method.from_canonical(Configuration.from_bytes((tmp_path / "c.json").read_bytes()).method)
     assert not method.unsized
     assert method.budget is not None
 
@@ -255,7 +254,7 @@ def test_a_configuration_of_something_else_is_not_served(tmp_path: Path, capsys)
     file.write_bytes(replace(configuration, method="Sgd(lr=0.1, steps=1)").to_bytes())
     line = ["enclave", "serve", str(file), "--listen", str(tmp_path / "socket"), "--insecure-simulation"]
     assert cli.main(line) == 2
-    assert "Expected the text of a method" in capsys.readouterr().err
+    assert "Expected the canonical form of a method" in capsys.readouterr().err
 
 
 def test_the_manifest_is_strict(tmp_path: Path, capsys) -> None:

@@ -29,7 +29,6 @@ from tacit.pieces.samplers import FixedSize
 from tacit.pieces.trainers import Sgd
 from tacit.protocols import crypto
 from tacit.protocols.kit import LocalClients, Requests, play
-from tacit.runs.expressions import build
 
 DIM, SEED, POPULATION = 40, 7, 12
 LAYERS = (25, 15)
@@ -173,5 +172,7 @@ class ServingThread:
 def launch_in_thread(configuration: Configuration) -> tuple[ServingThread, EnclaveConnection]:
     """In place of `simulated_enclave.launch`, where a test is not about the process: starting one takes seconds."""
     ours, theirs = socket.socketpair()
-    service = enclave_service(configuration, build(configuration.method), SimulatedAttestor(insecure=True))
+    service = enclave_service(
+        configuration, Method.from_canonical(configuration.method), SimulatedAttestor(insecure=True)
+    )
     return ServingThread(theirs, service), EnclaveConnection(ours)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from enclave.federation import COHORT, DIM, LAYERS, MODEL, POPULATION, Federation, messages, method, now, rows
-from tacit.core import Broadcast, Plain, State
+from tacit.core import Broadcast, Method, Plain, State
 from tacit.core.server_half import download_size, upload_sizes
 from tacit.enclave import enclave_messages
 from tacit.enclave.attestation.simulated_quotes import SimulatedAttestor
@@ -22,7 +22,6 @@ from tacit.errors import EnclaveRefusedError, UserError
 from tacit.pieces.aggregators import WeightedMean
 from tacit.pieces.channels import Enclave, enclave_service
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
-from tacit.runs.expressions import build
 from tacit.wire import frames
 from tacit.wire.packing import pack_number
 from tacit.wire.sparse import Compact, Csr
@@ -212,4 +211,4 @@ def test_a_failed_round_leaves_no_entry_in_the_journal(tmp_path: Path) -> None:
 def test_the_configuration_rebuilds_its_method() -> None:
     used = method(Enclave(wire=Compact()), MECHANISMS["central"])
     configuration = simulated_configuration(used, POPULATION, 7)
-    assert repr(build(configuration.method)) == configuration.method
+    assert Method.from_canonical(configuration.method) == used

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from federation.consortium import Consortium
+from tacit.core import Method
 from tacit.core.code_digest import code_measurement
 from tacit.enclave import enclave_messages
 from tacit.enclave.attestation.simulated_quotes import SimulatedAttestor
@@ -15,7 +16,6 @@ from tacit.errors import EnclaveUnavailableError
 from tacit.federation.channels.enclave import configuration_of, new_configuration
 from tacit.federation.plan.plan import FederationPlan, read_plan
 from tacit.pieces.channels import enclave_service
-from tacit.runs.expressions import build
 
 MEASUREMENT = code_measurement()
 ATTESTATION = {"measurements": [MEASUREMENT], "simulation": True}
@@ -58,7 +58,7 @@ class LocalEnclave:
         return cls(configuration_of(plan), journal)
 
     def restart(self) -> None:
-        method = build(self.configuration.method)
+        method = Method.from_canonical(self.configuration.method)
         self.service = enclave_service(self.configuration, method, SimulatedAttestor(insecure=True), self.journal)
         self.dies_at = None
 

@@ -33,7 +33,7 @@ from laws.fuzzing import BYTES, TEXT, Decoder, Mutate, fuzz, in_file, with_file
 from laws.mutations import Chance, change_bytes, change_tokens, nest
 from laws.party_decoders import party_decoders
 from tacit import methods
-from tacit.core import Budget, ClientMemory, DenseRows, Key, Messages, Round, State
+from tacit.core import Budget, ClientMemory, DenseRows, Key, Messages, Method, Round, State
 from tacit.core.client_half import read_broadcast
 from tacit.core.prices import Gaussian, Release, Sampling
 from tacit.core.serialization import read_toml
@@ -53,7 +53,7 @@ from tacit.report.pictures import Strip
 from tacit.runs import checkpoint, guarantee_file
 from tacit.runs import experiment as experiments
 from tacit.runs.directory import _parse_lines
-from tacit.runs.expressions import build
+from tacit.runs.manifest import FORMAT as MANIFEST
 from tacit.runs.manifest import Manifest, versions
 from tacit.tasks.formats import image_records, parse_idx, unpack
 from tacit.tasks.writers import read_leaf
@@ -254,10 +254,15 @@ DIGEST = f"keyed:{'0' * 8}:{'0' * 32}"  # of data
 
 
 def _run_files() -> Iterator[Decoder]:
-    entry = {"name": "fedavg", "args": {"rounds": 3}, "repr": repr(methods.make("fedavg")), "nominal": {"epsilon": 1.0}}
+    entry = {
+        "name": "fedavg",
+        "args": {"rounds": 3},
+        "form": methods.make("fedavg").to_plain(),
+        "nominal": {"epsilon": 1.0},
+    }
     task = {"name": "digits", "args": {}, "clients": 3, "samples": 9, "parameters": 5, "loss": "L()", "data": DIGEST}
     manifest = {"method": entry, "task": task, "seed": 0, "device": "cpu", "evaluate_every": 1, "versions": versions()}
-    text = json.dumps({**manifest, "format": 1, "status": "running"}).encode()
+    text = json.dumps({**manifest, "format": MANIFEST, "status": "running"}).encode()
     yield Decoder("manifest", functools.partial(Manifest.from_bytes, file=Path("m")), [text], TEXT)
     report = {
         "round": 1, "clients": [1, 2], "rejected": [], "up": [3, 4], "down": [5, 6], "norm": 0.5, "variance": "inf",
@@ -342,8 +347,9 @@ def _texts() -> Iterator[Decoder]:
     policy = b'measurements = ["00ff"]\nsigners = []\nstatuses = ["UpToDate"]\n'
     read_policy = functools.partial(read_toml, kind=AttestationPolicy)
     yield Decoder("policy", with_file("p.toml", read_policy), [policy], TEXT)
-    texts = [repr(methods.make(name)).encode() for name in ("fedavg", "geyer", "esmfl")]
-    yield Decoder("method text", lambda data: build(data.decode("utf-8", "replace")), texts, TEXT)
+    texts = [methods.make(name).canonical.encode() for name in ("fedavg", "geyer", "esmfl")]
+    read_method = lambda data: Method.from_canonical(data.decode("utf-8", "replace"))  # noqa: E731
+    yield Decoder("method form", read_method, texts, TEXT)
     options = (
         b'{"rounds": 3, "descent.steps": 5, "channel": "SecureSum(reach=4.0)", "sampler": "Poisson(0.1)", "lr": 0.5}'
     )

@@ -451,7 +451,8 @@ def test_determinism(method: Method) -> None:
 
 
 @every_method
-def test_card_rebuilds_the_method(method: Method) -> None:
+def test_the_canonical_form_and_the_text_rebuild_the_method(method: Method) -> None:
+    assert Method.from_canonical(method.canonical) == method
     assert eval(repr(method), zoo.public_names()) == method
 
 

@@ -55,9 +55,9 @@ def made_run(
 ) -> Path:
     """Write the directory of a run; one with a guarantee has an ε that grows with its rounds."""
     given = {"rounds": max(rounds, 1), **(args or {})}
-    text = repr(methods.make(method, given)) if method in methods.catalog() else "Method(name='x')"
+    form = methods.make(method, given).to_plain() if method in methods.catalog() else {"type": "Method"}
     manifest = Manifest(
-        method=MethodEntry(name=method, args=given, repr=text),
+        method=MethodEntry(name=method, args=given, form=form),
         task=task,
         seed=seed,
         device="cpu",

@@ -29,7 +29,7 @@ from tacit.runs.manifest import FORMAT, Manifest, MethodEntry, TaskEntry, versio
 
 TASK = TaskEntry(name="t", args={}, clients=2, samples=4, parameters=3, loss="L()", data=f"keyed:{0:08x}:{0:032x}")
 RUN = Manifest(
-    method=MethodEntry(name="m", args={"lr": 0.1}, repr="Method()"),
+    method=MethodEntry(name="m", args={"lr": 0.1}, form={"type": "Method"}),
     task=TASK,
     seed=1,
     device="cpu",

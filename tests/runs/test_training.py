@@ -104,7 +104,7 @@ def test_files_change_nothing_and_hold_everything(whole, tmp_path):
     assert torch.equal(fresh.weight, whole.model.weight)
     manifest = read_manifest(directory)
     assert manifest.status == "finished"
-    assert manifest.method.repr == repr(METHOD)
+    assert manifest.method.read() == METHOD
     assert str(tmp_path) not in (directory / "manifest.json").read_text()
 
 

@@ -5,7 +5,8 @@ decides about privacy. The order is therefore fixed, in `tacit.core.client_half`
 method only names the piece in each slot. An ablation is `dataclasses.replace`.
 """
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
 from numbers import Integral
@@ -22,6 +23,7 @@ from tacit.core.interfaces import (
     Trainer,
 )
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
+from tacit.core.plain_form import VERSION, Form, canonical, digest, from_plain, parse, to_plain
 from tacit.core.prices import (
     Adjacency,
     Budget,
@@ -42,7 +44,7 @@ from tacit.core.prices import (
 )
 from tacit.core.provenance import OwnPart, own_parts, rests_on
 from tacit.core.state import Turnout
-from tacit.errors import expect
+from tacit.errors import UserError, expect
 
 REACH = 16.0  # the mean size of a row's numbers that is accepted by default
 MANY_LOST = Turnout(1000, 1)  # more than any noise provides for, but not all
@@ -96,11 +98,53 @@ class Method:
         expect(self.patience is None or self.patience >= 1, f"patience={self.patience} >= 1")
         check_composition(self)
 
-    def __repr__(self) -> str:
-        """As a dataclass writes it, without an unset `reach` or `report_delta`: a run is named by this text."""
-        unset = {"reach": None, "report_delta": DELTA}
-        shown = [each.name for each in fields(self) if getattr(self, each.name) != unset.get(each.name, self)]
-        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+    def to_plain(self) -> dict[str, Form]:
+        """Its canonical form: nested dictionaries, lists, texts and numbers, with the version of the form."""
+        return {"version": VERSION, **to_plain(self)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Form], own: Iterable[type] = ()) -> Self:
+        """The method of a canonical form.
+
+        Args:
+            plain: the form; it may name the records that Tacit exports.
+            own: classes of one's own that it may name, too.
+
+        Raises:
+            UserError: it is no such form, of another version, or its pieces do not fit together.
+
+        Example:
+            >>> from tacit.methods import make
+            >>> method = make("fedavg")
+            >>> Method.from_plain(method.to_plain()) == method
+            True
+        """
+        given = dict(plain)
+        version = given.pop("version", None)
+        if version != VERSION or isinstance(version, bool):
+            raise UserError(f"Expected the form of a method of version {VERSION}, got {version!r}.")
+        found = from_plain(given, own)
+        if not isinstance(found, cls):
+            raise UserError(f"Expected the form of a method, got that of {type(found).__name__}.")
+        return found
+
+    @cached_property
+    def canonical(self) -> str:
+        """The one text of its canonical form, which sessions, configurations and comparisons use."""
+        return canonical(self.to_plain())
+
+    @classmethod
+    def from_canonical(cls, text: str) -> Self:
+        """The method of a canonical text; raises `UserError` for anything else."""
+        found = cls.from_plain(_named(parse(text)))
+        if found.canonical != text:
+            raise UserError("Expected the canonical form of a method, got another form of the same one.")
+        return found
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its canonical form, in hexadecimal: equal for equal methods, and for no others."""
+        return digest(self.to_plain())
 
     @property
     def delta(self) -> float:
@@ -233,6 +277,13 @@ class Method:
         """Whether waves can be summed as they arrive, so that memory does not grow with the cohort."""
         together = self.mechanism.requires == "all messages" or self.aggregator.requires == "messages"
         return self.channel.streams and not together
+
+
+def _named(plain: Form) -> Mapping[str, Form]:
+    """A form that is a dictionary; raises `UserError` for any other."""
+    if isinstance(plain, dict):
+        return plain
+    raise UserError("Expected the form of a method, a dictionary, got another value.")
 
 
 def _record_price(price: RecordPrice | None, parts: list[OwnPart]) -> RecordPrice | None:

@@ -6,13 +6,12 @@ that the caller permits, with arguments that are such calls or literals.
 
 import ast
 import dataclasses
-import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TypeGuard
 
-from tacit.core.schema import check_fields, choose
+from tacit.core.schema import choose, made
 from tacit.errors import UserError
 
 LIMIT = 1 << 16  # characters
@@ -80,7 +79,7 @@ def _value(node: ast.expr, records: Mapping[str, type]) -> object:
             kwargs = {keyword.arg: _value(keyword.value, records) for keyword in keywords if keyword.arg}
             if len(kwargs) != len(keywords):
                 raise UserError("Expected named arguments in a method's text, got **.")
-            return _make(choose(records, name, "a public record"), [_value(arg, records) for arg in args], kwargs)
+            return made(choose(records, name, "a public record"), [_value(arg, records) for arg in args], kwargs)
         case ast.Tuple(elts=parts):
             return tuple(_value(part, records) for part in parts)
         case ast.Name(id="inf"):
@@ -90,16 +89,6 @@ def _value(node: ast.expr, records: Mapping[str, type]) -> object:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return -number
     raise UserError(f'Expected records and plain values in the text, got "{_excerpt(node)}".')
-
-
-def _make(record: type, args: list[object], kwargs: dict[str, object]) -> object:
-    try:
-        check_fields(record, inspect.signature(record).bind(*args, **kwargs).arguments)
-        return record(*args, **kwargs)
-    except UserError:
-        raise
-    except Exception as error:  # a record's own checks may fail in any way on a value of another type
-        raise UserError(f"Expected the fields of {record.__name__} in a method's text: {error}.") from error
 
 
 def _excerpt(node: ast.expr) -> str:

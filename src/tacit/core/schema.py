@@ -178,6 +178,23 @@ def check_fields(record: type, given: Mapping[str, object]) -> None:
             raise _wrong_type(value, hints[key], key, record.__name__)
 
 
+def made(record: type[T], args: Sequence[object], named: Mapping[str, object]) -> T:
+    """A record of values from outside; raises `UserError` unless they have the types of its fields, and fit."""
+    try:
+        check_fields(record, inspect.signature(record).bind(*args, **named).arguments)
+        return record(*args, **named)
+    except UserError:
+        raise
+    except Exception as error:  # a record's own checks may fail in any way on a value of another type
+        raise UserError(f"Expected the fields of {record.__name__}: {error}.") from error
+
+
+def arms(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union; of any other annotation, itself."""
+    union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    return typing.get_args(annotation) if union else (annotation,)
+
+
 def _wrong_type(value: object, annotation: Any, key: str, label: str) -> UserError:
     return UserError(f"Expected {key} of {label} to be {_name(annotation)}, got {value!r} ({type(value).__name__}).")
 
@@ -239,7 +256,7 @@ def _read(value: object, annotation: Any) -> object:
         return _read_union(value, typing.get_args(annotation))
     if origin is tuple:
         items = _items(value)
-        kinds = _item_types(typing.get_args(annotation), len(items))
+        kinds = item_types(typing.get_args(annotation), len(items))
         return tuple(_read(item, kind) for item, kind in zip(items, kinds, strict=True))
     reader = _READERS.get(annotation)
     if reader is None and not _fits(value, annotation):
@@ -255,7 +272,7 @@ def _has_type(value: object, annotation: Any) -> bool:
     if origin is Literal:
         return value in arms
     if origin is tuple:
-        return isinstance(value, tuple) and _have_types(value, _item_types(arms, len(value)))
+        return isinstance(value, tuple) and _have_types(value, item_types(arms, len(value)))
     if annotation in (int, float):
         return isinstance(value, (int, annotation)) and not isinstance(value, bool) and not _huge(value)
     if annotation in (bool, str, type(None)):
@@ -304,7 +321,7 @@ def _items(value: object) -> Sequence[object]:
     raise TypeError(value)
 
 
-def _item_types(arms: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+def item_types(arms: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     """The type of each of so many items: all the same, or those that the annotation lists."""
     return arms[:1] * count if arms[1:] == (Ellipsis,) else arms
 

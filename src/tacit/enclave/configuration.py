@@ -18,7 +18,7 @@ from tacit.protocols.crypto import KEY, Entropy
 from tacit.protocols.kit import RUN, Session
 from tacit.wire.packing import pack_number
 
-_FORMAT = 2
+_FORMAT = 3
 PARAMETERS = 1 << 26  # the length of an update, and of the model, unless a configuration says otherwise
 MAX_PARAMETERS = 1 << 31
 NO_MEMORY = crypto.digest("memory")  # the digest of a mechanism's memory without entries
@@ -58,7 +58,7 @@ class Configuration:
 
     Attributes:
         run: 16 bytes that are unique to the run.
-        method: the `repr` of the method: clipping, noise, aggregation, minimum number of contributors, padding.
+        method: the canonical form of the method: clipping, noise, aggregation, minimum number of contributors, padding.
         population: number of clients.
         directory: the Ed25519 public keys of all clients, from among whom the enclave draws every cohort. Without it, a
             host could fill a cohort with its own clients around a single honest one.

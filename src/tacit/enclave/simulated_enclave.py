@@ -54,7 +54,7 @@ def simulated_identity(seed: int, client: int) -> bytes:
 def simulated_configuration(method: Method, population: int, seed: int) -> Configuration:
     """The configuration of a simulated run: everything in it, including noise and identities, follows from the seed."""
     directory = {client: crypto.public_identity(simulated_identity(seed, client)) for client in range(population)}
-    text = repr(method)
+    text = method.canonical
     run = crypto.digest("simulated run", text.encode(), str((population, seed)).encode())[:16]
     return Configuration(
         run=run,

@@ -88,9 +88,9 @@ class Job:
             )
 
     def _differences(self, manifest: Manifest) -> Iterator[str]:
-        if manifest.method.repr != repr(size_noise(self.method, manifest.task.clients, manifest.task.units)):
+        if manifest.method.canonical != size_noise(self.method, manifest.task.clients, manifest.task.units).canonical:
             changed = _changed(manifest.method.args or {}, self.experiment.typed_args())
-            yield changed or f"its method was {manifest.method.repr}"
+            yield changed or f"its method was {manifest.method.canonical}"
         if manifest.task.name != self.experiment.task:
             yield f"its task was {manifest.task.name}"
         elif changed := _changed(manifest.task.args or {}, self.experiment.typed_task_args()):
@@ -203,7 +203,7 @@ class AttackJob:
     def _settings(self) -> dict[str, Any]:
         experiment = self.job.experiment
         task = {"task": experiment.task, "task_args": experiment.typed_task_args(), "seed": self.job.seed}
-        settings = {"method": repr(self.job.method), **task, "attack": asdict(self.config)}
+        settings = {"method": self.job.method.to_plain(), **task, "attack": asdict(self.config)}
         return dict(json.loads(json.dumps(settings)))
 
     def _read(self) -> _Found:

@@ -1,8 +1,10 @@
 """The pieces that methods are made of, one family per slot, with the neutral ones and the wire formats."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from tacit.core import Add, Compact, Csr, Identity, Mean, NoNoise, Plain
+from tacit.core.plain_form import allow
 from tacit.pieces import channels
 from tacit.pieces.aggregators import KMeans, WeightedMean
 from tacit.pieces.channels import IdealSum, SecureSum
@@ -94,6 +96,9 @@ __all__ = [
     "WeightVariance",
     "WeightedMean",
 ]
+
+
+allow(sys.modules[__name__])  # methods in their canonical form may name these
 
 
 def __getattr__(name: str) -> object:

@@ -306,7 +306,7 @@ def _settings(run: RunData) -> Html:
     versions = table("Versions", ["what", "version"], list(manifest.versions.items()))
     method = run.method
     if method is None:
-        pieces = element("pre", manifest.method.repr)
+        pieces = element("pre", manifest.method.canonical)
     else:
         records = [[slot, element("code", repr(getattr(method, slot)))] for slot in (*SLOTS, *GIVEN)]
         pieces = details("All pieces of the method", table("Pieces", ["slot", "piece"], records, hidden=True))
@@ -317,7 +317,7 @@ def _settings(run: RunData) -> Html:
 def _repeat(run: RunData) -> Html:
     if run.command is None:
         words = element("p", "The run was started from Python with tacit.train. This is its method:")
-        return join([words, element("pre", run.manifest.method.repr)])
+        return join([words, element("pre", run.manifest.method.canonical)])
     exact = (
         "The noise is seeded: the same versions on the same type of processor give bitwise the same result."
         if run.manifest.noise == "seeded"

@@ -14,13 +14,12 @@ from typing import Self, TypeVar
 
 from tacit.core import Method, Report
 from tacit.core.prices import Unit
-from tacit.errors import RunError, TacitError, UserError
+from tacit.errors import RunError, TacitError
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.runs import guarantee_file
 from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.directory import GUARANTEE, MANIFEST, read_manifest, read_rounds
-from tacit.runs.expressions import build
 from tacit.runs.manifest import Manifest
 from tacit.runs.records import final_metrics, guarantee_of
 
@@ -165,11 +164,8 @@ class RunData:
 
 
 def known_method(manifest: Manifest) -> Method | None:
-    """The method that a manifest describes, parsed; None if this version does not know all of its pieces."""
-    try:
-        return build(manifest.method.repr)
-    except UserError:
-        return None
+    """The method that a manifest describes; None if this version does not know all of its pieces."""
+    return manifest.method.read()
 
 
 def find_runs(folder: Path) -> list[Path]:

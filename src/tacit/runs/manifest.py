@@ -13,7 +13,8 @@ from typing import Literal, Self
 
 import torch
 
-from tacit.core import Noise
+from tacit.core import Method, Noise
+from tacit.core.plain_form import canonical
 from tacit.core.prices import ClientUnits, Unit
 from tacit.core.serialization import Source, read_json
 from tacit.data import Task
@@ -22,7 +23,7 @@ from tacit.errors import RunError, UserError
 from tacit.privacy.ledger_head import LedgerHead
 from tacit.runs import data_key
 
-FORMAT = 1
+FORMAT = 2
 NEW_RUN = "Start a new run, or use the version of Tacit that wrote this one."
 Status = Literal["running", "interrupted", "failed", "finished"]
 Options = Mapping[str, object]
@@ -35,14 +36,26 @@ class MethodEntry:
     Attributes:
         name: the method's name.
         args: the arguments of its factory; None if it was not made by name.
-        repr: the method's `repr`, with all of its pieces.
+        form: the method in its canonical form, with all of its pieces.
         nominal: privacy figures that its paper states, which are not a guarantee.
     """
 
     name: str
     args: Options | None
-    repr: str
+    form: Mapping[str, object]
     nominal: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def canonical(self) -> str:
+        """The text of the form, by which methods are compared."""
+        return canonical(dict(self.form))
+
+    def read(self) -> Method | None:
+        """The method; None if it has pieces that are not Tacit's own, or that this version does not know."""
+        try:
+            return Method.from_plain(self.form)
+        except UserError:
+            return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,9 +190,9 @@ class Manifest:
                 continue
             if name == "task" and self.task.without_data() == other.task.without_data():
                 self._check_data_key(path)
-            if name == "method" and not _is_known(self.method.repr):
+            if name == "method" and self.method.read() is None:
                 raise RunError(
-                    f"The run in {path} has a method that this version of Tacit cannot read: {self.method.repr}. "
+                    f"The run in {path} has a method that this version of Tacit cannot read: {self.method.canonical}. "
                     "It was written by another version. Use that version, or start a new run."
                 )
             if name == "task" and self.task.encoding != other.task.encoding:
@@ -204,7 +217,7 @@ class Manifest:
 
     def _decisive(self) -> dict[str, object]:
         return {
-            "method": self.method.repr,
+            "method": self.method.canonical,
             "task": replace(self.task, args=None, not_covered=()),
             "seed": self.seed,
             "device": self.device,
@@ -242,14 +255,3 @@ def _commit() -> str:
         return subprocess.run(command, capture_output=True, check=True, timeout=10, text=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def _is_known(text: str) -> bool:
-    """Whether the `repr` of a method names only pieces and fields that exist in this version."""
-    from tacit.runs.expressions import build  # imports all pieces
-
-    try:
-        build(text)
-    except UserError:
-        return False
-    return True

@@ -95,7 +95,7 @@ class Plan:
             method=MethodEntry(
                 name=self.method.name,
                 args=self.args,
-                repr=repr(self.method),
+                form=self.method.to_plain(),
                 nominal=dict(nominal_figures(self.method.price(0))),
             ),
             task=TaskEntry.of(

@@ -35,7 +35,6 @@ from tacit.federation.channels.enclave import enclave_of, new_configuration
 from tacit.federation.plan.plan import read_plan
 from tacit.pieces.channels import Enclave, enclave_service
 from tacit.privacy.charging import calibrate
-from tacit.runs.expressions import build
 from tacit.wire.packing import Reader, pack_chunk
 
 
@@ -105,7 +104,8 @@ def serve(args: argparse.Namespace) -> int:
     journal = Journal(args.journal) if args.journal else None
     identity = ChannelIdentity.fresh()
     channel = NO_CHANNEL if args.listen is None else identity.digest
-    service = enclave_service(configuration, build(configuration.method), _attestor(args), journal, channel)
+    method = Method.from_canonical(configuration.method)
+    service = enclave_service(configuration, method, _attestor(args), journal, channel)
     if args.insecure_simulation:
         print(f"tacit: {SIMULATED}", file=sys.stderr, flush=True)
     if args.descriptor is not None:
@@ -145,7 +145,7 @@ def _configuration(args: argparse.Namespace, method: Method) -> Configuration:
         return replace(simulated_configuration(method, args.population, args.seed), parameters=parameters)
     return Configuration(
         run=secrets.token_bytes(16),
-        method=repr(method),
+        method=method.canonical,
         population=args.population,
         directory=read_directory(files.read(args.directory, "the directory"), str(args.directory)),
         rounds=method.rounds,

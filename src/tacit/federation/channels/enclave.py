@@ -207,7 +207,7 @@ def new_configuration(plan: "FederationPlan") -> Configuration:
     state = plan.run_plan().simulation.initial_state
     return Configuration(
         run=secrets.token_bytes(RUN),
-        method=repr(method),
+        method=method.canonical,
         population=plan.population,
         directory=plan.directory.by_number,
         rounds=method.rounds,
@@ -268,7 +268,7 @@ class FederatedEnclave:
         if found is None:
             return f"The plan's enclave has no configuration. {_CONFIGURE}"
         for other, same in (
-            ("another method", found.method == repr(method) and found.rounds == method.rounds),
+            ("another method", found.method == method.canonical and found.rounds == method.rounds),
             ("other sites or keys", found.directory == plan.directory.by_number),
         ):
             if not same:

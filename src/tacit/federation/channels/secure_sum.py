@@ -145,7 +145,7 @@ def session_of(plan: "FederationPlan", asked: SiteRequest, verb: str, parameters
     """
     numbers = b"".join(map(pack_number, (asked.attempt, *asked.cohort)))
     config = crypto.digest(
-        "federation", verb.encode(), plan.digest, repr(plan.method).encode(), numbers, asked.first_digest
+        "federation", verb.encode(), plan.digest, bytes.fromhex(plan.method.digest), numbers, asked.first_digest
     )
     return SecaggSession(
         run=asked.run, round=asked.round, model=wire.digest_of(asked.frame), config=config, parameters=parameters

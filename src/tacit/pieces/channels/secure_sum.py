@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tacit.core import DenseRows, GridStep, Key, Messages, Method, Round, State, Sum, Traffic
 from tacit.core.interfaces import AddNoise, Channel, Conversation, Reader, SumMessages
+from tacit.core.plain_form import digest, to_plain
 from tacit.core.prices import Unit
 from tacit.core.schema import choose
 from tacit.core.server_half import sum_of_total
@@ -203,7 +204,7 @@ class SecureSumConversation(Conversation):
             run=now.shared.child("secure sum").value[:16],
             round=now.index,
             model=model,
-            config=hashlib.sha256(repr(self.channel).encode()).digest(),
+            config=bytes.fromhex(digest(to_plain(self.channel))),
             parameters=parameters,
         )
 

@@ -1,0 +1,239 @@
+"""The canonical form of a method and its pieces: nested dictionaries, lists, texts and numbers, and bytes from these.
+
+A record becomes a dictionary of its fields, tagged with the name of its class (`type`). Numbers are exact: a field that
+is declared as a number is a float, also where an integer was given, so that equal records have equal forms. A class
+that no package registered is tagged with its module, and a function with a digest of its code.
+
+Reading runs no code but that of records that a package of Tacit exports (`allow`), or that the caller names: a form
+comes from a file or from another party, and must not decide which code runs.
+"""
+
+import functools
+import hashlib
+import json
+import math
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import count
+from numbers import Integral, Real
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, NoneType
+from typing import Any
+
+from torch import Tensor
+
+from tacit import core, wire
+from tacit.core.record_text import records_of
+from tacit.core.schema import arms, check_names, choose, item_types, made
+from tacit.errors import UserError
+
+VERSION = 1
+TAG = "type"
+MAX_DEPTH = 16
+MAX_VALUES = 10_000
+MAX_CHARACTERS = 1 << 20  # of a form as text
+_DIGESTS = ("function", "name", "partial", "tensor")  # types of which a form has a name or digest only
+Form = Any  # None, a bool, an int, a finite float, a str, or a list or dictionary of these by name
+_packages: list[ModuleType] = [core, wire]
+
+
+def allow(package: ModuleType) -> None:
+    """Let forms name the records that this package exports; it must be one of Tacit's own."""
+    if package not in _packages:
+        _packages.append(package)
+
+
+def canonical(plain: Form) -> str:
+    """The one text of a form: JSON with sorted keys, without spaces.
+
+    Example:
+        >>> canonical({"b": 0.1, "a": [True, None]})
+        '{"a":[true,null],"b":0.1}'
+    """
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(plain: Form) -> str:
+    """The SHA-256 of a form's text, in hexadecimal."""
+    return hashlib.sha256(canonical(plain).encode()).hexdigest()
+
+
+def parse(text: str) -> Form:
+    """The form in a canonical text; raises `UserError` for any other text."""
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"Expected a form of at most {MAX_CHARACTERS} characters, got {len(text)}.")
+    try:
+        plain = json.loads(text)
+        same = canonical(plain) == text
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"Expected the canonical form of a method as JSON: {error}.") from None
+    if not same:
+        raise UserError("Expected the canonical form of a method: sorted names, no spaces, and every name once.")
+    return plain
+
+
+@functools.singledispatch
+def to_plain(value: object) -> Form:
+    """The form of a record, of what is in its fields, or of any plain value.
+
+    Raises `UserError` for a value that has none, such as NaN or a dictionary.
+
+    Example:
+        >>> from tacit.core import Budget
+        >>> to_plain(Budget(2, delta=1e-5))
+        {'type': 'Budget', 'epsilon': 2.0, 'delta': 1e-05}
+    """
+    kind = type(value)
+    if is_dataclass(kind):
+        found = {each.name: getattr(value, each.name) for each in fields(kind) if each.init and each.compare}
+    elif kind.__reduce__ is object.__reduce__ and hasattr(value, "__dict__"):  # all of its state is there
+        found = dict(vars(value))
+    else:
+        raise UserError(
+            f"Expected numbers, texts, tuples and records in a method, got {kind.__name__}, which has no plain form."
+        )
+    hints = _hints(kind)
+    given = {name: to_plain(_as_declared(each, hints.get(name, Any))) for name, each in found.items()}
+    return {TAG: _tag(kind), **given}
+
+
+@to_plain.register(NoneType)
+@to_plain.register(bool)
+@to_plain.register(str)
+def _itself(value: Form) -> Form:
+    return value
+
+
+@to_plain.register
+def _whole(value: Integral) -> Form:
+    return int(value)
+
+
+@to_plain.register
+def _number(value: Real) -> Form:
+    number = float(value)
+    if math.isnan(number):
+        raise UserError("Expected numbers in a method, got NaN.")
+    return number if math.isfinite(number) else {TAG: "float", "value": str(number)}
+
+
+@to_plain.register(tuple)
+@to_plain.register(list)
+def _items(value: Iterable[object]) -> Form:
+    return [to_plain(each) for each in value]
+
+
+@to_plain.register
+def _tensor(value: Tensor) -> Form:
+    data = value.detach().cpu().contiguous()
+    content = hashlib.sha256(data.numpy().tobytes()).hexdigest()
+    return {TAG: "tensor", "dtype": str(data.dtype), "shape": list(data.shape), "digest": content}
+
+
+@to_plain.register
+def _function(value: FunctionType) -> Form:
+    """Name, code, defaults and enclosed values; what it reads from its module is not part of it."""
+    cells = [_enclosed(cell.cell_contents) for cell in value.__closure__ or ()]
+    given = [_enclosed(each) for each in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())]
+    content = digest([_code(value.__code__), cells, given])
+    return {TAG: "function", "name": f"{value.__module__}:{value.__qualname__}", "digest": content}
+
+
+@to_plain.register(type)
+@to_plain.register(BuiltinFunctionType)
+def _named(value: type | BuiltinFunctionType) -> Form:
+    return {TAG: "name", "name": f"{value.__module__}:{value.__qualname__}"}
+
+
+@to_plain.register
+def _partial(value: functools.partial) -> Form:  # type: ignore[type-arg]
+    parts = [to_plain(each) for each in (value.func, value.args, sorted(value.keywords.items()))]
+    return {TAG: "partial", "digest": digest(parts)}
+
+
+def from_plain(plain: Form, own: Iterable[type] = ()) -> object:
+    """The value of a form; `own`: classes of the caller's that it may name, beside Tacit's records.
+
+    Raises:
+        UserError: the form names an unknown class or field, lacks one, is too large or too deep, or has wrong values.
+    """
+    return _Reader({_tag(kind): kind for kind in own}).value(plain, 0)
+
+
+class _Reader:
+    """Reads one form, and counts its values."""
+
+    def __init__(self, own: Mapping[str, type]) -> None:
+        self._own, self._counter = own, count(1)
+
+    def value(self, plain: Form, depth: int) -> object:
+        if depth > MAX_DEPTH or next(self._counter) > MAX_VALUES:
+            raise UserError(f"Expected a form of at most {MAX_VALUES} values, {MAX_DEPTH} deep.")
+        match plain:
+            case None | bool() | int() | str():
+                return plain
+            case float() if math.isfinite(plain):
+                return plain
+            case list():
+                return tuple(self.value(each, depth + 1) for each in plain)
+            case {"type": "float", "value": "inf" | "-inf" as infinite, **rest} if not rest:
+                return float(infinite)
+            case {"type": str(name), **given}:
+                return self._record(name, typing.cast(dict[str, Form], given), depth)
+        raise UserError(f"Expected plain values and records with a {TAG} in a form, got {str(plain)[:80]!r}.")
+
+    def _record(self, name: str, given: Mapping[str, Form], depth: int) -> object:
+        if name in _DIGESTS:
+            raise UserError(f"Expected a form that can be read, got one with a {name}, of which it has a digest only.")
+        kind = self._own.get(name) or choose(records_of(*_packages), name, "a type that a form may name")
+        known = [each.name for each in fields(kind) if each.init and each.compare]
+        check_names(given, known, name)
+        missing = [each for each in known if each not in given]
+        if missing:
+            raise UserError(f"Expected {name} with all of its fields, got none for {', '.join(missing)}.")
+        return made(kind, (), {key: self.value(each, depth + 1) for key, each in given.items()})
+
+
+def _tag(kind: type) -> str:
+    """The name by which a form names a class: alone if a package of Tacit exports it, otherwise with its module."""
+    exported = records_of(*_packages).get(kind.__name__)
+    return kind.__name__ if exported is kind else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _hints(kind: type) -> Mapping[str, Any]:
+    try:
+        return typing.get_type_hints(kind)
+    except NameError:  # of a class of one's own, whose annotations name what is not imported
+        return {}
+
+
+def _as_declared(value: object, annotation: Any) -> object:
+    """A whole number as a float where a number is declared, also in tuples."""
+    kinds = arms(annotation)
+    match value:
+        case bool():
+            return value
+        case int() if float in kinds and int not in kinds:
+            return float(value)
+        case tuple():
+            items = next((typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is tuple), (Any, ...))
+            return tuple(map(_as_declared, value, item_types(items, len(value))))
+    return value
+
+
+def _enclosed(value: object) -> Form:
+    """What a function encloses; of a value that has no form, its class."""
+    try:
+        return to_plain(value)
+    except UserError:
+        return to_plain(type(value))
+
+
+def _code(code: CodeType) -> Form:
+    """A function's code, the same in every process: sets of constants have no order."""
+    constants = [_code(each) if type(each) is CodeType else _constant(each) for each in code.co_consts]
+    return [code.co_code.hex(), list(code.co_names), constants]
+
+
+def _constant(value: object) -> str:
+    return repr(sorted(map(repr, value))) if type(value) is frozenset else repr(value)
