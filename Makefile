@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # The backlog of experiments pauses while a command after this runs. Tests and benchmarks pause it themselves.
 BUSY := $(BIN)/python experiments/busy.py
 
-.PHONY: help demo test campaign lint docs bench
+.PHONY: help demo test campaign lint catalogue docs bench
 
 help:  ## print this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /: /'
@@ -30,6 +30,9 @@ lint: $(READY)  ## check style, types and the direction of imports
 	$(BUSY) $(BIN)/ruff format --check
 	$(BUSY) $(BIN)/mypy
 	$(BUSY) $(BIN)/lint-imports
+
+catalogue: $(READY)  ## write the catalogue of methods, after a change of their names, arguments or summaries
+	$(BIN)/python -m tacit.methods.cataloguing
 
 docs: $(READY)  ## build the site into build/site; open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BUSY) $(BIN)/mkdocs build --strict --quiet

@@ -20,7 +20,7 @@ import torch
 
 import tacit
 from tacit.data import Population
-from tacit.papers.sweeps import divided
+from tacit.papers.validation import divided
 from tacit.privacy.accountants import Accounting, RdpClassic, default_accountant
 from tacit.privacy.charging import release_of
 from tacit.privacy.guarantee import Guarantee

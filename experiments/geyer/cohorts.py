@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 
 import tacit
-from tacit.papers.sweeps import divided
+from tacit.papers.validation import divided
 from tacit.report.intervals import Interval
 from tacit.runs.records import size_noise
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tacit import methods, tasks
-from tacit.core.discovery import Definition, read_outline
+from tacit.core.discovery import Definition, read_definitions
 
 SOURCE = '''
 """A module that cannot be imported."""
@@ -27,26 +27,25 @@ def train_dp(rounds: int, descent: Sgd = Sgd(lr=LR), noise: float = 1.0) -> Meth
 
 
 METHODS = (train, train_dp)
-TASKS = {"train": ("digits", {"clients": 3})}
+SHORT_NAMES = {"descent.lr": "lr"}
 OTHER = {"train": LR}
 '''
 
 
-def test_an_outline_is_read_without_importing(tmp_path: Path) -> None:
+def test_definitions_are_read_without_importing(tmp_path: Path) -> None:
     file = tmp_path / "source.py"
     file.write_text(SOURCE)
-    outline = read_outline(file, "source")
+    short_names = {"descent.lr": "lr"}
     own = {"rounds": "", "lr": "LR", "steps": "3"}
-    assert outline.factories["train"] == Definition("source", "train", "Train for some rounds.", own, returns="Method")
-    assert outline.factories["train_dp"] == Definition(
-        "source",
-        "train_dp",
-        "Train with noise.",
-        {"rounds": "", "descent": "Sgd(lr=LR)", "noise": "1.0"},
-        returns="Method",
-    )
-    assert outline.tuples == {"METHODS": ("train", "train_dp")}
-    assert outline.tables == {"TASKS": {"train": ("digits", {"clients": 3})}}
+    noisy = {"rounds": "", "descent": "Sgd(lr=LR)", "noise": "1.0"}
+    assert read_definitions(file, "source") == {
+        "train": Definition(
+            "source", "train", "Train for some rounds.", own, returns="Method", short_names=short_names
+        ),
+        "train_dp": Definition(
+            "source", "train_dp", "Train with noise.", noisy, returns="Method", short_names=short_names
+        ),
+    }
 
 
 FACTORIES = {**methods.definitions(), **{name: entry.definition for name, entry in tasks.TASKS.items()}}
@@ -64,7 +63,7 @@ def test_source_and_imported_factory_agree(name: str) -> None:
 
 def test_every_method_of_every_file_is_found() -> None:
     folder = Path(str(methods.__file__)).parent
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "cataloguing"}
     assert {definition.module.rpartition(".")[2] for definition in methods.definitions().values()} == modules
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import inspect
+import json
 import re
 
 import pytest
@@ -13,10 +14,15 @@ from tacit import methods
 from tacit.core.prices import Unit, Unproved
 from tacit.core.schema import SLOTS
 from tacit.errors import UserError
+from tacit.methods.cataloguing import entries
 from tacit.report.cards import card, section, summary
 
 CATALOG = sorted(methods.catalog().items())
 each_method = pytest.mark.parametrize(("name", "factory"), CATALOG, ids=[name for name, _ in CATALOG])
+
+
+def test_the_catalogue_is_what_the_files_give():
+    assert json.loads(methods.CATALOGUE.read_bytes()) == json.loads(json.dumps(entries())), "run make catalogue"
 
 
 @each_method

@@ -1,11 +1,13 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import optuna
 import pytest
 import safetensors.torch
 import torch
@@ -13,7 +15,8 @@ import torch
 from tacit import tasks
 from tacit.cli import main
 from tacit.errors import UserError
-from tacit.papers.sweeps import divided, read_sweep
+from tacit.papers.sweeps import read_sweep
+from tacit.papers.validation import divided
 from tacit.runs.directory import MANIFEST, MODEL, read_manifest
 
 SMALL = """
@@ -177,3 +180,70 @@ def test_the_file_of_a_method_runs_only_with_trust(tmp_path: Path, capsys: pytes
     assert not (tmp_path / "out").exists()
     assert main([*line, "--trust"]) == 0
     assert "Chosen by" in capsys.readouterr().out
+
+
+LEARNING = (
+    SMALL
+    + """[sweep]
+trials = 6
+sampler = "tpe"
+choose = "loss"
+[sweep.args]
+lr = { low = 0.001, high = 1.0, log = true }
+"""
+)
+
+
+def test_a_sampler_that_learns_and_a_pruner_try_as_many_as_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The study has every trial; one that is stopped early is not chosen, and the same command tries nothing again."""
+    monkeypatch.chdir(tmp_path)
+    text = LEARNING.replace("trials = 6", 'trials = 6\npruner = "median"')
+    line = ["sweep", str(sweep_file(tmp_path, text)), "--out", "out", "--workers", "1", "--json"]
+    assert main(line) == 0
+    first = json.loads(capsys.readouterr().out)
+    trials = optuna.load_study(study_name=None, storage="sqlite:///out/optuna.db").trials
+    states = [trial.state.name for trial in trials]
+    assert len(states) == 6
+    assert len(first["groups"]) == states.count("COMPLETE") >= 5  # the pruner lets five pass
+    assert set(states) <= {"COMPLETE", "PRUNED"}
+    best = first["groups"][0]["metrics"]["loss"]["mean"]
+    assert min(trial.value for trial in trials if trial.value is not None) == pytest.approx(best)
+    assert main(line) == 0
+    assert json.loads(capsys.readouterr().out) == first
+    assert len(optuna.load_study(study_name=None, storage="sqlite:///out/optuna.db").trials) == 6
+
+
+def test_a_run_of_a_sweep_that_was_removed_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = sweep_file(tmp_path, SMALL + "[sweep.args]\nlr = [0.1, 0.2]\n")
+    line = ["sweep", str(file), "--out", "out", "--workers", "1"]
+    assert main(line) == 0
+    before = capsys.readouterr().out
+    shutil.rmtree("out/lr=0.1/seed-1")
+    assert main(line) == 0
+    assert capsys.readouterr().out == before
+
+
+def test_a_metric_that_is_not_evaluated_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = sweep_file(tmp_path, SMALL + '[sweep]\nchoose = "auc"\n[sweep.args]\nlr = [0.1]\n')
+    assert main(["sweep", str(file), "--out", "out"]) == 2
+    assert "Expected choose of rates in " in capsys.readouterr().err
+    assert not [*Path("out").rglob(MANIFEST)]
+
+
+def test_without_optuna_there_is_one_sentence(tmp_path: Path) -> None:
+    code = (
+        "import importlib.util; known = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'optuna' else known(name, *more)\n"
+        "from tacit.cli import main; raise SystemExit(main(['sweep', 'rates.toml']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "tacit: A sweep needs Optuna. Install it with: pip install 'tacit[sweep]'.\n"

@@ -1,7 +1,8 @@
-"""Factories as their source declares them: name, summary and parameters, without importing the module.
+"""Factories without importing their modules: name, summary and parameters.
 
-The command line lists methods and tasks, and checks names, before PyTorch is imported. The syntax tree of a module is
-enough for that. A factory is a plain function.
+The command line lists methods and tasks, and checks names, before PyTorch is imported. For tasks, and for files and
+packages of others, the syntax tree of a module is enough for that; Tacit's methods are in a catalogue, which
+`Definition.of` is written to. A factory is a plain function.
 """
 
 import ast
@@ -10,12 +11,12 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 from tacit.core.schema import choose
 from tacit.errors import UserError
@@ -34,6 +35,8 @@ class Definition:
         parameters: the source text of each parameter's default, by name; empty where there is none.
         meanings: what the section *Args* of its docstring says about parameters, by name.
         returns: the source text of its return annotation; empty if there is none.
+        short_names: the short name of each field of its records that has one, as its module lists them.
+        default_task: the task that a method runs on by default, and that task's arguments; empty: the usual one.
     """
 
     module: str
@@ -42,6 +45,23 @@ class Definition:
     parameters: Mapping[str, str]
     meanings: Mapping[str, str] = field(default_factory=dict)
     returns: str = ""
+    short_names: Mapping[str, str] = field(default_factory=dict)
+    default_task: Sequence[Any] = ()
+
+    @classmethod
+    def of(cls, factory: Callable[..., object], short_names: Mapping[str, str], default_task: Sequence[Any]) -> Self:
+        """The definition of an imported factory; defaults are as Python prints them."""
+        summary, _, _ = (inspect.getdoc(factory) or "").partition("\n")
+        known = inspect.signature(factory).parameters.values()
+        defaults = {each.name: "" if each.default is each.empty else repr(each.default) for each in known}
+        return cls(
+            factory.__module__,
+            factory.__name__,
+            summary,
+            defaults,
+            short_names=short_names,
+            default_task=default_task,
+        )
 
     def load(self) -> Any:
         """Import the module and return the factory."""
@@ -68,14 +88,13 @@ class FileReference:
 
     def definition(self) -> Definition:
         """The function as its source declares it. The file is not executed."""
-        factories = self.outline().factories
-        return choose(factories, self.function, f"a function of {self.file}")
+        return choose(self.definitions(), self.function, f"a function of {self.file}")
 
-    def outline(self) -> "Outline":
-        """What the file defines. It is not executed."""
+    def definitions(self) -> Mapping[str, Definition]:
+        """The functions of the file by name. It is not executed."""
         self._check_exists()
         try:
-            return read_outline(self.file, self.file.stem)
+            return read_definitions(self.file, self.file.stem)
         except (SyntaxError, UnicodeDecodeError, ValueError) as error:
             raise UserError(f"Expected Python in {self.file}, but it cannot be read: {error}.") from error
 
@@ -127,39 +146,24 @@ def run_file(path: Path) -> ModuleType:
     return module
 
 
-@dataclass(frozen=True)
-class Outline:
-    """What a module defines at its top level.
-
-    Attributes:
-        factories: its functions, by name.
-        tuples: its tuples of names, such as `METHODS = (fedavg, ...)`, by the name of the tuple.
-        tables: its literal dictionaries, by name.
-    """
-
-    factories: Mapping[str, Definition]
-    tuples: Mapping[str, tuple[str, ...]]
-    tables: Mapping[str, Mapping[str, Any]]
-
-
-def read_outline(path: Path, module: str) -> Outline:
-    """The outline of a module's source file."""
-    factories: dict[str, Definition] = {}
-    tuples: dict[str, tuple[str, ...]] = {}
-    tables: dict[str, Mapping[str, Any]] = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+def read_definitions(path: Path, module: str) -> Mapping[str, Definition]:
+    """The functions of a module's source file by name, with the short names of its literal table `SHORT_NAMES`."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    short_names: Mapping[str, str] = {}
+    for node in body:
         match node:
-            case ast.FunctionDef():
-                text = ast.get_docstring(node) or ""
-                summary, parameters = text.partition("\n")[0], _parameters(node.args)
-                returns = ast.unparse(node.returns).strip("'\"") if node.returns else ""
-                factories[node.name] = Definition(module, node.name, summary, parameters, _meanings(text), returns)
-            case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Tuple(elts=items)):
-                tuples[name] = tuple(item.id for item in items if isinstance(item, ast.Name))
-            case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Dict() as table):
+            case ast.Assign(targets=[ast.Name(id="SHORT_NAMES")], value=ast.Dict() as table):
                 with suppress(ValueError):  # not a literal
-                    tables[name] = ast.literal_eval(table)
-    return Outline(factories, tuples, tables)
+                    short_names = ast.literal_eval(table)
+    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    return {node.name: _definition(node, module, short_names) for node in functions}
+
+
+def _definition(node: ast.FunctionDef, module: str, short_names: Mapping[str, str]) -> Definition:
+    text = ast.get_docstring(node) or ""
+    summary, _, _ = text.partition("\n")
+    returns = ast.unparse(node.returns).strip("'\"") if node.returns else ""
+    return Definition(module, node.name, summary, _parameters(node.args), _meanings(text), returns, short_names)
 
 
 def _meanings(docstring: str) -> dict[str, str]:

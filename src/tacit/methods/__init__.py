@@ -1,19 +1,20 @@
-"""Methods by name: one file per paper or family, discovered.
+"""Methods by name: one file per paper or family.
 
 A file in this package lists its factories in a tuple `METHODS`. A factory is a function that returns a `Method`: its
 name with dashes is the method's name, its signature is the schema of the method's arguments, and the first line of its
-docstring is the method's summary. Two tables of literals may follow: `DEFAULT_TASKS` has the methods whose default task
-is not the embedded digits, and `SHORT_NAMES` the fields of records that also have a short name as arguments
-(`{"pruning.counts": "keep"}`). Adding a method is adding a file.
+docstring is the method's summary. Two tables may follow: `DEFAULT_TASKS` has the methods whose default task is not the
+embedded digits, and `SHORT_NAMES` the fields of records that also have a short name as arguments
+(`{"pruning.counts": "keep"}`). Adding a method is adding a file, and `make catalogue`.
 
-Names, summaries and parameters are read from the source. A file is imported when one of its methods is used.
+Names, summaries and parameters are in `catalogue.json`, which is written from the files (`tacit.methods.cataloguing`),
+so that they are known before PyTorch is imported. A file is imported when one of its methods is used.
 
 Packages of others register methods as entry points of the group `tacit.methods`, by name. A function in a file of the
 user's is `FILE.py:FUNCTION`; it is executed when the method is made, and whoever calls `make` must have been told to.
 """
 
 import importlib.util
-import pkgutil
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, TypeGuard
 
-from tacit.core.discovery import Definition, FileReference, Outline, file_reference, read_outline
+from tacit.core.discovery import Definition, FileReference, file_reference, read_definitions
 from tacit.core.schema import SETTINGS, SLOTS, call, changed, check_names, choose, suggestion
 from tacit.errors import TacitError, UserError
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 Factory = Callable[..., "Method"]
 DESCENT = ("lr", "steps", "epochs", "batch_size", "decay", "momentum", "weight_decay")  # short names of all methods
+CATALOGUE = Path(__file__).with_name("catalogue.json")
 GROUP = "tacit.methods"  # of the entry points of packages of others
 _RECORD = re.compile(r"[A-Z]\w*\(.*\)", re.DOTALL)
 
@@ -47,13 +49,13 @@ class DefaultTask:
 
 @cache
 def definitions() -> Mapping[str, Definition]:
-    """Every method's factory as its source declares it, by the method's name. Imports none of them.
+    """Every method's factory as the catalogue describes it, by the method's name. Imports none of them.
 
     Example:
         >>> definitions()["fedavg"].parameters["rounds"]
         '50'
     """
-    found = {_method_name(name): file.factories[name] for file in _outlines() for name in file.tuples["METHODS"]}
+    found = {name: Definition(**entry) for name, entry in json.loads(CATALOGUE.read_bytes()).items()}
     return MappingProxyType({**_of_packages(), **found})
 
 
@@ -90,7 +92,7 @@ def _of_file(reference: FileReference, *version: object) -> Factory:  # noqa: AR
 
 
 def definition(name: str) -> Definition:
-    """The factory of this name, or of `FILE.py:FUNCTION`, as its source declares it. Imports nothing."""
+    """The factory of this name, or of `FILE.py:FUNCTION`. Imports nothing."""
     reference = file_reference(name, "method")
     return choose(definitions(), name, "method") if reference is None else reference.definition()
 
@@ -145,10 +147,8 @@ def expand(name: str, args: Mapping[str, object]) -> dict[str, object]:
 
 def short_names(name: str) -> Mapping[str, str]:
     """The field that each short name of a method stands for: `lr` is `descent.lr`, where a factory has no `lr`."""
-    found, reference = definition(name), file_reference(name, "method")
-    files = _outlines() if reference is None else (reference.outline(),)
-    tables = (file.tables.get("SHORT_NAMES", {}) for file in files if found.name in file.factories)
-    names = {**{f"descent.{field}": field for field in DESCENT}, **next(tables, {})}
+    found = definition(name)
+    names = {**{f"descent.{field}": field for field in DESCENT}, **found.short_names}
     known = found.parameters
     fields = {short: path for path, short in names.items() if path.partition(".")[0] in known and short not in known}
     return MappingProxyType(fields)
@@ -166,9 +166,7 @@ def default_task(name: str) -> DefaultTask:
         >>> default_task("fl-std").task, default_task("nbafl").task
         ('digits', 'mnist')
     """
-    definition(name)
-    tables = (file.tables.get("DEFAULT_TASKS", {}) for file in _outlines())
-    return next((DefaultTask(*table[name]) for table in tables if name in table), DefaultTask())
+    return DefaultTask(*definition(name).default_task)
 
 
 def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Method":
@@ -213,22 +211,13 @@ def __dir__() -> list[str]:
     return [*globals(), *(definition.name for definition in definitions().values())]
 
 
-@cache
-def _outlines() -> tuple[Outline, ...]:
-    files = [
-        (Path(__path__[0], f"{module.name}.py"), f"{__name__}.{module.name}")
-        for module in pkgutil.iter_modules(__path__)
-    ]
-    return tuple(read_outline(path, module) for path, module in files)
-
-
 def _of_packages() -> dict[str, Definition]:
     """The methods that installed packages register; their source is read, and nothing is imported."""
     found = {}
     for point in entry_points(group=GROUP):
         module, _, function = point.value.partition(":")
         path = _source(module)
-        known = {} if path is None else read_outline(path, module).factories
+        known = {} if path is None else read_definitions(path, module)
         found[point.name] = known.get(function, Definition(module, function, f"A method of {module}.", {}))
     return found
 

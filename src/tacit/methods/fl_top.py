@@ -24,7 +24,10 @@ Papers assume a trusted party that adds real numbers: `channel=IdealSum()` and `
 the noise that may be missing, or known to the adversary, are `mechanism.dropouts` and `mechanism.colluding`.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from inspect import Signature, getdoc, signature
+from typing import Any
 
 from tacit.core import Budget, Method
 from tacit.errors import expect
@@ -38,6 +41,7 @@ from tacit.pieces.trainers import Masked, Sgd
 
 DESCENT = Sgd(lr=0.215, steps=5, batch_size=10)  # for Fashion-MNIST (Table 3)
 DROPOUTS = 0.1  # the fraction of a cohort that may be lost in any phase: the noise of the sum stays the same
+NOISE = ("epsilon", "delta", "noise", "clip")  # what a differentially private form takes in addition
 DRAWS = 100  # of random coordinates; the median of their updates' norms is the clipping bound (Section 4)
 
 
@@ -146,139 +150,6 @@ def fl_cs(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: S
     return replace(fl_std(rounds, cohort, descent), name="fl-cs", codec=codec, server=Momentum(rho=0.9, rate=0.35))
 
 
-def fl_std_dp(
-    rounds: int = 200,
-    cohort: int = 100,
-    descent: Sgd = DESCENT,
-    epsilon: float | None = 1.0,
-    delta: float = 1e-5,
-    noise: float | None = None,
-    clip: float | None = None,
-) -> Method:
-    """FL-STD with client-level differential privacy.
-
-    Args: those of FL-TOP-DP, as far as they apply.
-
-    Reference: Kerkouche et al. 2021, Section 2.1.
-    """
-    return _with_noise(fl_std(rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
-
-
-def fl_basic_dp(
-    ratio: float = 0.005,
-    rounds: int = 200,
-    cohort: int = 100,
-    descent: Sgd = DESCENT,
-    epsilon: float | None = 1.0,
-    delta: float = 1e-5,
-    noise: float | None = None,
-    clip: float | None = None,
-) -> Method:
-    """FL-BASIC with client-level differential privacy.
-
-    Args: those of FL-TOP-DP, as far as they apply.
-
-    Reference: Kerkouche et al. 2021, Section 4, FL-BASIC.
-    """
-    return _with_noise(fl_basic(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
-
-
-def fl_bas_2_dp(
-    ratio: float = 0.005,
-    rounds: int = 200,
-    cohort: int = 100,
-    descent: Sgd = DESCENT,
-    epsilon: float | None = 1.0,
-    delta: float = 1e-5,
-    noise: float | None = None,
-    clip: float | None = None,
-) -> Method:
-    """FL-BAS-2 with client-level differential privacy.
-
-    Args: those of FL-TOP-DP, as far as they apply.
-
-    Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-2.
-    """
-    return _with_noise(fl_bas_2(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
-
-
-def fl_bas_3_dp(
-    ratio: float = 0.005,
-    rounds: int = 200,
-    cohort: int = 100,
-    descent: Sgd = DESCENT,
-    epsilon: float | None = 1.0,
-    delta: float = 1e-5,
-    noise: float | None = None,
-    clip: float | None = None,
-) -> Method:
-    """FL-BAS-3 with client-level differential privacy.
-
-    Args: those of FL-TOP-DP, as far as they apply.
-
-    Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-3.
-    """
-    return _with_noise(fl_bas_3(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
-
-
-def fl_bas_4_dp(
-    ratio: float = 0.005,
-    rounds: int = 200,
-    cohort: int = 100,
-    descent: Sgd = DESCENT,
-    epsilon: float | None = 1.0,
-    delta: float = 1e-5,
-    noise: float | None = None,
-    clip: float | None = None,
-) -> Method:
-    """FL-BAS-4 with client-level differential privacy.
-
-    Args: those of FL-TOP-DP, as far as they apply.
-
-    Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-4.
-    """
-    return _with_noise(fl_bas_4(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
-
-
-def fl_cs_dp(
-    ratio: float = 0.005,
-    rounds: int = 200,
-    cohort: int = 100,
-    descent: Sgd = DESCENT,
-    epsilon: float | None = 1.0,
-    delta: float = 1e-5,
-    noise: float | None = None,
-    clip: float | None = None,
-) -> Method:
-    """FL-CS with client-level differential privacy.
-
-    Args: those of FL-TOP-DP, as far as they apply.
-
-    Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
-    EuroS&P 2021; as a baseline in Kerkouche et al. (UAI) 2021.
-    """
-    return _with_noise(fl_cs(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
-
-
-def fl_top_bis_dp(
-    ratio: float = 0.005,
-    rounds: int = 200,
-    cohort: int = 100,
-    descent: Sgd = DESCENT,
-    epsilon: float | None = 1.0,
-    delta: float = 1e-5,
-    noise: float | None = None,
-    clip: float | None = None,
-) -> Method:
-    """FL-TOP-BIS with client-level differential privacy.
-
-    Args: those of FL-TOP-DP, as far as they apply.
-
-    Reference: Kerkouche et al. 2021, Appendix D, FL-TOP-BIS.
-    """
-    return _with_noise(fl_top_bis(ratio, rounds, cohort, descent), cohort, epsilon, delta, noise, clip)
-
-
 def fl_top_dp(
     ratio: float = 0.005,
     rounds: int = 200,
@@ -329,6 +200,37 @@ def _masked(name: str, selection: Selection, rounds: int, cohort: int, descent: 
     """The scheme in which clients train and send only the selected weights."""
     return replace(fl_std(rounds, cohort, descent), name=name, trainer=Masked(descent), codec=Select(selection))
 
+
+def _private(scheme: Callable[..., Method]) -> Callable[..., Method]:
+    """The differentially private form of a scheme: it has the scheme's parameters, and those of FL-TOP-DP for noise."""
+    own, noise = signature(scheme).parameters, signature(fl_top_dp).parameters
+    parameters = Signature([*own.values(), *(noise[name] for name in NOISE)], return_annotation=Method)
+
+    def factory(*args: object, **named: object) -> Method:
+        given = parameters.bind(*args, **named)
+        given.apply_defaults()
+        values: dict[str, Any] = given.arguments
+        plain = scheme(**{name: values[name] for name in own})
+        return _with_noise(plain, values["cohort"], *(values[name] for name in NOISE))
+
+    title = scheme.__name__.replace("_", "-").upper()
+    _, _, reference = (getdoc(scheme) or "").partition("Reference: ")
+    factory.__name__ = factory.__qualname__ = f"{scheme.__name__}_dp"
+    factory.__doc__ = (
+        f"{title} with client-level differential privacy.\n\nArgs: those of FL-TOP-DP, as far as they apply.\n\n"
+        f"Reference: {reference}"
+    )
+    vars(factory)["__signature__"] = parameters
+    return factory
+
+
+fl_std_dp = _private(fl_std)
+fl_basic_dp = _private(fl_basic)
+fl_bas_2_dp = _private(fl_bas_2)
+fl_bas_3_dp = _private(fl_bas_3)
+fl_bas_4_dp = _private(fl_bas_4)
+fl_cs_dp = _private(fl_cs)
+fl_top_bis_dp = _private(fl_top_bis)
 
 METHODS = (
     fl_std,

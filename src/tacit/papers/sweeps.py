@@ -1,4 +1,4 @@
-"""Sweeps: one experiment with many values of its arguments, each with all seeds, and a choice among them.
+"""Sweeps: one experiment with many values of its arguments, each with all seeds, and a choice among them, by Optuna.
 
 An experiment file with a further table::
 
@@ -11,8 +11,10 @@ An experiment file with a further table::
     [sweep]
     validation = 0.5          # fraction of the held-out data by which the best is chosen
     choose = "accuracy"       # by which metric; without it, the first that is evaluated
-    trials = 20               # that many random combinations; without it, all of them
-    seed = 0                  # of the random combinations
+    trials = 20               # that many combinations; without it, all of them
+    sampler = "random"        # of these combinations; or "tpe", which learns from earlier ones
+    pruner = "median"         # stop a combination that is worse than half of the others; without it, none is
+    seed = 0                  # of the sampler
 
     [sweep.args]              # values to try: of the method's arguments
     "descent.lr" = [0.05, 0.1, 0.2]
@@ -24,44 +26,59 @@ An experiment file with a further table::
 
 The held-out data are divided: runs are evaluated on the validation part, by which the best combination is chosen, and
 only that one is evaluated on the other part. Runs are those of a study (`tacit.papers.jobs`), so that finished ones are
-not repeated and interrupted ones resume; their noise is seeded, so that a sweep can be repeated.
+not repeated and interrupted ones resume; their noise is seeded, so that a sweep can be repeated. What was tried is in
+an Optuna study in the folder of the runs (`optuna.db`), for its pictures and its dashboard.
 """
 
 import json
 import math
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
+import optuna
 import torch
 from msgspec import UNSET, Struct, UnsetType
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.pruners import BasePruner, MedianPruner, NopPruner
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.trial import Trial, TrialState
 
-from tacit.core import serialization
-from tacit.core.losses import best_outputs
+from tacit.core import files, serialization
 from tacit.core.serialization import Source, load_toml
-from tacit.core.state import final_weights
+from tacit.core.worker_choice import Workers
 from tacit.data import Task
-from tacit.engine.simulation import module_at
-from tacit.errors import RunError, UserError, expect
+from tacit.engine.layout import make_model
+from tacit.errors import UserError, expect
 from tacit.papers.comparison import LOWER_IS_BETTER
 from tacit.papers.jobs import Job
 from tacit.papers.study import StudyRow
+from tacit.papers.validation import divided, metrics_of, tested
 from tacit.report.intervals import Interval
 from tacit.report.run_data import RunData
 from tacit.report.run_groups import RunGroup
-from tacit.runs import checkpoint
-from tacit.runs.directory import CHECKPOINT
 from tacit.runs.experiment import Experiment, parse
+from tacit.runs.records import Run
 
 NOT_ACCOUNTED = (
     "A combination that is chosen by results on the clients' data reveals something about them: that is not accounted "
     "for in any ε above. Choose on public data, or count every run of the sweep."
 )
 MOST_RUNS = 10_000
+STORE = "optuna.db"
+Params: TypeAlias = Mapping[str, object]
+Show: TypeAlias = Callable[[Generator[Run], str], Generator[Run]]
+SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
+    "random": lambda seed: RandomSampler(seed=seed),
+    "tpe": lambda seed: TPESampler(seed=seed),
+}
+PRUNERS: Mapping[str, Callable[[], BasePruner]] = {"none": NopPruner, "median": MedianPruner}
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class Range(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,12 +88,11 @@ class Range(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     high: float | int
     log: bool = False
 
-    def draw(self, chance: random.Random) -> float | int:
-        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
-        value = low + (high - low) * chance.random()
-        value = math.exp(value) if self.log else value
-        whole = type(self.low) is int and type(self.high) is int
-        return round(value) if whole else float(f"{value:.4g}")
+    @property
+    def distribution(self) -> BaseDistribution:
+        if type(self.low) is type(self.high) is int:
+            return IntDistribution(int(self.low), int(self.high), log=self.log)
+        return FloatDistribution(float(self.low), float(self.high), log=self.log)
 
 
 class SweepTable(Struct, frozen=True, kw_only=True, rename="kebab"):
@@ -87,6 +103,8 @@ class SweepTable(Struct, frozen=True, kw_only=True, rename="kebab"):
     validation: float = 0.5
     choose: str = ""
     trials: int | UnsetType = UNSET
+    sampler: Literal["random", "tpe"] = "random"
+    pruner: Literal["none", "median"] = "none"
     seed: int = 0
     evaluate_every: int = 1
 
@@ -108,38 +126,128 @@ class Sweep:
     out: Path
 
     @cached_property
+    def space(self) -> dict[str, BaseDistribution]:
+        """What each argument is chosen from; those of the task begin with `task.`."""
+        task = {f"task.{key}": value for key, value in self.table.task_args.items()}
+        given = {**_flat(self.table.args), **task}
+        if not given:
+            raise UserError(f"Expected values to try in {self.name}: give them in [sweep.args] or [sweep.task-args].")
+        return {key: _distribution(key, value, self.name) for key, value in given.items()}
+
+    @cached_property
+    def planned(self) -> list[Params]:
+        """The combinations that are known before any has run, each once; none if the sampler learns from results."""
+        if self.table.trials is UNSET:
+            lists = [each.choices for each in self.space.values() if isinstance(each, CategoricalDistribution)]
+            if len(lists) < len(self.space):
+                raise UserError(f"Expected lists of values in {self.name}: a range needs trials.")
+            expect(
+                math.prod(map(len, lists)) * len(self.experiment.seeds) <= MOST_RUNS,
+                f"at most {MOST_RUNS} runs in {self.name}",
+                "Give trials, or fewer values.",
+            )
+            drawn: Sequence[Params] = [dict(zip(self.space, chosen, strict=True)) for chosen in product(*lists)]
+        else:
+            drawn = [] if self.table.sampler == "tpe" else self._drawn(self.table.trials)
+        return [*{SweepPoint(self, params).label: params for params in drawn}.values()]
+
+    @property
     def points(self) -> list["SweepPoint"]:
-        """The combinations, each once, in order."""
-        found: dict[str, SweepPoint] = {}
-        for combination in self._combinations():
-            point = SweepPoint(self, combination)
-            found.setdefault(point.label, point)
-            if len(found) * len(self.experiment.seeds) > MOST_RUNS:
-                raise UserError(f"Expected at most {MOST_RUNS} runs in {self.name}. Give trials, or fewer values.")
-        return [*found.values()]
+        """The combinations that are known before any has run; of a sampler that learns, one for a try."""
+        return [SweepPoint(self, params) for params in self.planned or self._drawn(1)]
 
     @property
     def jobs(self) -> list[Job]:
         return [job for point in self.points for job in point.jobs]
 
-    def _values(self) -> dict[str, object]:
-        """The values to try by argument; those of the task begin with `task.`."""
-        task = {f"task.{key}": value for key, value in self.table.task_args.items()}
-        return {**_flat(self.table.args), **task}
+    @property
+    def trials(self) -> int:
+        """How many combinations are tried."""
+        return len(self.planned) if self.planned or self.table.trials is UNSET else self.table.trials
 
-    def _combinations(self) -> Iterator[dict[str, object]]:
-        values = {key: _options(key, value, self.name) for key, value in self._values().items()}
-        if not values:
-            raise UserError(f"Expected values to try in {self.name}: give them in [sweep.args] or [sweep.task-args].")
-        if self.table.trials is UNSET:
-            lists = [options for options in values.values() if not isinstance(options, Range)]
-            if len(lists) < len(values):
-                raise UserError(f"Expected lists of values in {self.name}: a range needs trials.")
-            yield from (dict(zip(values, chosen, strict=True)) for chosen in product(*lists))
-            return
-        chance = random.Random(self.table.seed)
-        for _ in range(self.table.trials):
-            yield {key: _drawn(options, chance) for key, options in values.items()}
+    @cached_property
+    def metric(self) -> str:
+        """The metric by which combinations are compared."""
+        task = self.points[0].task_for(self.table.validation)[0]
+        known = metrics_of([make_model(task, self.experiment.seeds[0]).eval()], task)
+        metric = self.table.choose or next(iter(known), "")
+        if metric not in known:
+            raise UserError(f"Expected choose of {self.name} in {', '.join(known) or 'none'}, got {metric!r}.")
+        return metric
+
+    @property
+    def sign(self) -> int:
+        """1 if less is better, -1 if more is."""
+        return 1 if self.metric in LOWER_IS_BETTER else -1
+
+    def open(self) -> optuna.Study:
+        """The study of what was tried, in the folder of the runs; another table of values has another study."""
+        files.make_private(self.out)
+        values = {key: optuna.distributions.distribution_to_json(each) for key, each in self.space.items()}
+        identity = json.dumps([values, self.table.seed, self.table.sampler, self.table.pruner, self.metric])
+        return optuna.create_study(
+            storage=f"sqlite:///{self.out / STORE}",
+            study_name=f"{self.name} {sha256(identity.encode()).hexdigest()[:16]}",
+            direction="minimize" if self.sign == 1 else "maximize",
+            sampler=SAMPLERS[self.table.sampler](self.table.seed),
+            pruner=PRUNERS[self.table.pruner](),
+            load_if_exists=True,
+        )
+
+    def prepare(self) -> int:
+        """Enter what is planned, and again what was interrupted; returns how many combinations have yet to be tried."""
+        study = self.open()
+        for params in self.planned:
+            study.enqueue_trial(dict(params), skip_if_exists=True)
+        for trial in study.get_trials(states=(TrialState.RUNNING,)):
+            study.tell(trial.number, state=TrialState.FAIL)
+            study.enqueue_trial(trial.params)
+        tried = {point.label: point for point in self._ended(TrialState.COMPLETE)}
+        removed = [point for point in tried.values() if not all(job.finished() for job in point.jobs)]
+        for point in removed:
+            study.enqueue_trial(dict(point.params))
+        pruned = {point.label for point in self._ended(TrialState.PRUNED)}
+        return self.trials - len(tried.keys() | pruned) + len(removed)
+
+    def play(self, workers: Workers, show: Show) -> None:
+        """Try the next combination with every seed; `show` gets the steps of a run and its label."""
+        study = self.open()
+        if self.table.sampler == "tpe":  # what it draws depends on what was tried, not on interruptions
+            study.sampler = TPESampler(seed=self.table.seed + len(study.trials))
+        trial = study.ask(self.space)
+        point = SweepPoint(self, trial.params)
+        for job in point.jobs:
+            if job.finished():
+                continue
+            steps = job.steps(point.task_for(self.table.validation)[0], workers)
+            for step in show(steps, job.label):
+                if job is point.jobs[0] and self._is_pruned(trial, step):
+                    steps.close()
+                    study.tell(trial, state=TrialState.PRUNED)
+                    return
+        worst = Interval(math.inf * self.sign, None, 0)
+        study.tell(trial, point.group().metrics.get(self.metric, worst).mean)
+
+    def tried(self) -> list["SweepPoint"]:
+        """The combinations that were run to their end, in order."""
+        found = {point.label: point for point in self._ended(TrialState.COMPLETE)}
+        planned = [SweepPoint(self, params).label for params in self.planned]
+        return [found[label] for label in planned or found if label in found]
+
+    def _ended(self, state: TrialState) -> list["SweepPoint"]:
+        return [SweepPoint(self, trial.params) for trial in self.open().get_trials(states=(state,))]
+
+    def _is_pruned(self, trial: Trial, run: Run) -> bool:
+        """Whether the sampler's pruner stops the trial, after what was evaluated last."""
+        if not run.history or self.metric not in run.history[-1].metrics:
+            return False
+        trial.report(run.history[-1].metrics[self.metric], run.state.round)
+        return trial.should_prune()
+
+    def _drawn(self, count: int) -> list[Params]:
+        """Random combinations, which follow from the seed."""
+        study = optuna.create_study(sampler=RandomSampler(seed=self.table.seed))
+        return [study.ask(self.space).params for _ in range(count)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,11 +256,17 @@ class SweepPoint:
 
     Attributes:
         sweep: the sweep that it is part of.
-        values: the arguments that it sets.
+        params: the arguments that it sets, as Optuna chose them.
     """
 
     sweep: Sweep
-    values: Mapping[str, object]
+    params: Params
+
+    @cached_property
+    def values(self) -> Params:
+        """The arguments, with four digits of what was drawn from a range."""
+        drawn = {key for key, each in self.sweep.space.items() if isinstance(each, FloatDistribution)}
+        return {key: float(f"{value:.4g}") if key in drawn else value for key, value in self.params.items()}
 
     @property
     def label(self) -> str:
@@ -180,6 +294,12 @@ class SweepPoint:
         )
         place = sweep.out / folder
         return [Job(row, self.experiment, seed, place / f"seed-{seed}") for seed in self.experiment.seeds]
+
+    def task_for(self, validation: float) -> tuple[Task, Task]:
+        """The divided task; consecutive combinations of one task share it."""
+        experiment = self.experiment
+        args = json.dumps(experiment.task_args, sort_keys=True)
+        return _parts(experiment.method, experiment.task, args, experiment.named_in, validation)
 
     def group(self) -> RunGroup:
         """Its finished runs."""
@@ -219,8 +339,9 @@ def read_sweep(path: Path, out: Path, *, trust: bool = False) -> Sweep:
         "What chooses the best cannot report how good it is: both parts of the held-out data are needed.",
     )
     expect(given.trials is UNSET or given.trials >= 1, f"trials of {path} >= 1")
-    experiment = parse(table, str(path))
-    sweep = Sweep(name=path.stem, experiment=experiment.trusting(trust), table=given, out=out)
+    experiment = parse(table, str(path)).trusting(trust)
+    experiment.check_trust()
+    sweep = Sweep(name=path.stem, experiment=experiment, table=given, out=out)
     for point in sweep.points:
         point.experiment.check_names()
     folders = [job.directory for job in sweep.jobs]
@@ -229,89 +350,51 @@ def read_sweep(path: Path, out: Path, *, trust: bool = False) -> Sweep:
     return sweep
 
 
-def divided(task: Task, validation: float) -> tuple[Task, Task]:
-    """The task with the part of its held-out data for choosing, and with the other part; the same in every run."""
-    if task.test is None:
-        raise UserError(
-            f"Expected held-out data of the task {task.name}: the best combination is chosen on a part of it."
-        )
-    x, y = task.test
-    count = round(len(y) * validation)
-    expect(0 < count < len(y), f"both parts of {len(y)} held-out samples to have some", "Change validation.")
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-    parts = (order[:count].sort().values, order[count:].sort().values)
-    one, two = (
-        replace(task, test=(x[part], y[part]), owners=None if task.owners is None else task.owners[part])
-        for part in parts
-    )
-    return one, two
-
-
-def parts_for(job: Job, validation: float) -> tuple[Task, Task]:
-    """The divided task of a job; consecutive jobs of one task share it."""
-    experiment = job.experiment
-    args = json.dumps(experiment.task_args, sort_keys=True)
-    return _parts(experiment.method, experiment.task, args, experiment.named_in, validation)
-
-
 @lru_cache(maxsize=2)
 def _parts(method: str, task: str, args: str, named_in: str, validation: float) -> tuple[Task, Task]:
     experiment = Experiment(method=method, task=task, task_args=json.loads(args), named_in=named_in)
     return divided(experiment.build_task(), validation)
 
 
-def play(job: Job, validation: float) -> str:
-    """Run or resume a job to its end, in a process of its own; returns its label."""
+def play_one(path: Path, out: Path, *, trust: bool) -> None:
+    """Try the next combination of a sweep, in a process of its own."""
     torch.set_num_threads(1)
-    for _ in job.steps(parts_for(job, validation)[0], workers=1):
-        pass
-    return job.label
+    read_sweep(path, out, trust=trust).play(1, lambda steps, _: steps)
 
 
 def result_of(sweep: Sweep) -> SweepResult:
     """Compare the finished runs of a sweep, choose the best, and test that one."""
-    groups = {point.label: point.group() for point in sweep.points}
-    known = next(iter(groups.values())).metrics
-    metric = sweep.table.choose or next(iter(known), "")
-    if metric not in known:
-        raise UserError(f"Expected choose of {sweep.name} in {', '.join(known) or 'none'}, got {metric!r}.")
-    sign = 1 if metric in LOWER_IS_BETTER else -1
-    missing = Interval(math.inf * sign, None, 0)
-    order = sorted(groups.values(), key=lambda group: sign * group.metrics.get(metric, missing).mean)
-    best = next(point for point in sweep.points if point.label == order[0].label)
-    found = [_tested(job, parts_for(job, sweep.table.validation)[1]) for job in best.jobs]
+    points = sweep.tried()
+    worst = Interval(math.inf * sweep.sign, None, 0)
+    groups = {point.label: point.group() for point in points}
+    order = sorted(groups.values(), key=lambda group: sweep.sign * group.metrics.get(sweep.metric, worst).mean)
+    best = next(point for point in points if point.label == order[0].label)
+    held_out = best.task_for(sweep.table.validation)[1]
+    found = [tested(job, held_out) for job in best.jobs]
     test = {name: Interval.of([each[name] for each in found]) for name in found[0]}
-    return SweepResult(metric, order, {name: each for name, each in test.items() if each is not None})
+    return SweepResult(sweep.metric, order, {name: each for name, each in test.items() if each is not None})
 
 
-@torch.no_grad()
-def _tested(job: Job, task: Task) -> dict[str, float]:
-    """The metrics of a finished run's model on the held-out data of this task."""
-    state = checkpoint.read(job.directory / CHECKPOINT)
-    if state is None:
-        raise RunError(f"{job.directory} has no {CHECKPOINT}. Remove it to run it again.")
-    assert task.test is not None  # it was divided
-    x, y = task.test
-    models = [module_at(task, job.seed, weights) for weights in final_weights(state).view(-1, state.dim)]
-    outputs = torch.stack([model(x) for model in models])
-    found: dict[str, float] = task.loss.metrics(best_outputs(task.loss, outputs, y, task.owners), y)
-    return found
-
-
-def _options(key: str, value: object, name: str) -> "list[object] | Range":
+def _distribution(key: str, value: object, name: str) -> BaseDistribution:
     match value:
         case list() if value:
-            return value
+            return CategoricalDistribution([_choice(each) for each in value])
         case Mapping():
             found = serialization.convert(value, Range, Source(label=f"{key} of {name}"))
             expect(found.low < found.high, f"low < high for {key} of {name}")
             expect(not found.log or found.low > 0, f"low > 0 for {key} of {name}, whose logarithm is taken")
-            return found
+            return found.distribution
     raise UserError(f"Expected a list of values for {key} of {name}, or a table with low and high, got {value!r}.")
 
 
-def _drawn(options: "list[object] | Range", chance: random.Random) -> object:
-    return options.draw(chance) if isinstance(options, Range) else chance.choice(options)
+def _choice(value: object) -> str | float | bool:
+    """A value as Optuna stores it; several numbers as a command line writes them."""
+    match value:
+        case str() | int() | float():
+            return value
+        case list():
+            return ",".join(map(str, value))
+    return str(value)
 
 
 def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.core.discovery import Definition, Outline, read_outline
+from tacit.core.discovery import Definition, read_definitions
 from tacit.core.schema import call, check_names, choose
 from tacit.tasks import sources
 from tacit.tasks.datasets import DataSet, data_folders, locate
@@ -49,7 +49,7 @@ class CatalogEntry:
     @property
     def definition(self) -> Definition:
         """The factory as its source declares it; the module is not imported."""
-        return _outline(self.module).factories[self.function]
+        return _definitions(self.module)[self.function]
 
     @property
     def summary(self) -> str:
@@ -71,8 +71,8 @@ class CatalogEntry:
 
 
 @cache
-def _outline(module: str) -> Outline:
-    return read_outline(Path(__file__).with_name(f"{module}.py"), f"tacit.tasks.{module}")
+def _definitions(module: str) -> Mapping[str, Definition]:
+    return read_definitions(Path(__file__).with_name(f"{module}.py"), f"tacit.tasks.{module}")
 
 
 TASKS: dict[str, CatalogEntry] = {

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _methods_in(file: Path) -> dict[str, Definition]:
     """The functions of a file that are declared to return a method, by the name with which they are run."""
-    functions = FileReference(file, "", "method").outline().factories
+    functions = FileReference(file, "", "method").definitions()
     found = {f"{file}:{name}": each for name, each in functions.items() if each.returns.split(".")[-1] == "Method"}
     if not found:
         raise UserError(f"Expected a function in {file} that is declared to return a Method (def mine() -> Method).")

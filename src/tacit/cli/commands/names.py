@@ -59,6 +59,12 @@ def nvflare(_: argparse.Namespace) -> None:
         raise UserError("A federation needs NVFLARE. Install it with: pip install 'tacit[federation]'.")
 
 
+def optuna(_: argparse.Namespace) -> None:
+    """Raise `UserError` unless Optuna is installed."""
+    if find_spec("optuna") is None:
+        raise UserError("A sweep needs Optuna. Install it with: pip install 'tacit[sweep]'.")
+
+
 def _check_resume_alone(args: argparse.Namespace) -> None:
     """A resumed run is the same run: only options that do not change the result are allowed."""
     given = [name for name in KEPT if getattr(args, name) not in (None, [])]

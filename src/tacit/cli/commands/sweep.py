@@ -1,58 +1,57 @@
-"""`tacit sweep`: run what is not finished, and print the table and the choice."""
+"""`tacit sweep`: try what was not tried yet, and print the table and the choice."""
 
 import argparse
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from tacit.cli._console import aligned, answer, note
 from tacit.cli._progress import track, track_run
-from tacit.core.worker_choice import Workers
 from tacit.errors import expect
-from tacit.papers.jobs import Job
-from tacit.papers.sweeps import NOT_ACCOUNTED, Sweep, SweepResult, parts_for, play, read_sweep, result_of
+from tacit.papers.sweeps import NOT_ACCOUNTED, Sweep, SweepResult, play_one, read_sweep, result_of
 from tacit.report import run_groups
+from tacit.runs.records import Run
 
 OUT = Path("runs") / "sweep"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what is not finished, and print the table and the choice."""
+    """Try what was not tried yet, and print the table and the choice."""
     expect(args.processes >= 1, f"--processes {args.processes} >= 1")
-    sweep = read_sweep(args.file, args.out or OUT / args.file.stem, trust=args.trust)
-    unfinished = [job for job in sweep.jobs if not job.finished()]
-    done = len(sweep.jobs) - len(unfinished)
+    out = args.out or OUT / args.file.stem
+    sweep = read_sweep(args.file, out, trust=args.trust)
+    done = sum(job.finished() for job in sweep.jobs) if sweep.planned else 0
     if done:
         note(f"{done} of {len(sweep.jobs)} runs were already finished.")
+    left = sweep.prepare()
     if args.processes == 1:
-        _one_by_one(unfinished, sweep, args.workers)
-    elif unfinished:
-        _together(unfinished, sweep, args.processes)
+        _one_by_one(sweep, left, args)
+    elif left:
+        _together(args, out, left)
     result = result_of(sweep)
     return answer(args, result.to_json(), _lines(result, sweep))
 
 
-def _one_by_one(jobs: Sequence[Job], sweep: Sweep, workers: Workers) -> None:
-
-    for number, job in enumerate(jobs, start=1):
-        task = parts_for(job, sweep.table.validation)[0]
+def _one_by_one(sweep: Sweep, left: int, args: argparse.Namespace) -> None:
+    for number in range(1, left + 1):
         try:
-            with closing(job.steps(task, workers)) as steps:
-                for _ in track_run(steps, f"{number}/{len(jobs)} {job.label}"):
-                    pass
+            sweep.play(args.workers, partial(_shown, f"{number}/{left}"))
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"Interrupted {job.label}. Run the same command to go on.") from None
+            raise KeyboardInterrupt("Interrupted. Run the same command to go on.") from None
 
 
-def _together(jobs: Sequence[Job], sweep: Sweep, processes: int) -> None:
+def _shown(place: str, steps: Generator[Run], label: str) -> Generator[Run]:
+    return track_run(steps, f"{place} {label}")
 
+
+def _together(args: argparse.Namespace, out: Path, left: int) -> None:
     context = multiprocessing.get_context("spawn")  # PyTorch's threads do not survive a fork
-    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=context) as pool:
-        futures = [pool.submit(play, job, sweep.table.validation) for job in jobs]
+    with ProcessPoolExecutor(min(args.processes, left), mp_context=context) as pool:
+        futures = [pool.submit(play_one, args.file, out, trust=args.trust) for _ in range(left)]
         try:
-            for future in track(as_completed(futures), len(jobs), "runs"):
+            for future in track(as_completed(futures), left, "combinations"):
                 future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -60,12 +59,14 @@ def _together(jobs: Sequence[Job], sweep: Sweep, processes: int) -> None:
 
 
 def _lines(result: SweepResult, sweep: Sweep) -> list[str]:
-
     header, rows = run_groups.header(result.groups), run_groups.rows(result.groups)
     shown = [[*row[:1], *row[2:-1]] for row in [["combination", *header[1:]], *rows]]  # one task; time is no result
     test = ", ".join(f"{name} {interval.text()}" for name, interval in result.test.items())
+    pruned = sweep.trials - len(result.groups)
+    stopped = f"{pruned} of {sweep.trials} combinations were stopped early: they did worse than half of the others."
     return [
         *aligned(shown, left=1),
+        *[stopped] * bool(pruned),
         f"Metrics are those on the validation part, {sweep.table.validation:.0%} of the held-out data.",
         "Mean ± half of the 95 % interval (Student's t) over seeds; ε is the largest.",
         f"Chosen by {result.metric}: {result.groups[0].label}. On the other part, which chose nothing: {test}.",

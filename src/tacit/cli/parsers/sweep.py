@@ -1,9 +1,12 @@
 """Try many values of an experiment's arguments, and choose the best on a validation part of the held-out data.
 
-The experiment file has a table [sweep]: lists of values (all combinations), or lists and ranges with a number of random
-trials. Every combination is run with every seed, in a directory of its own. Finished runs are not repeated: after
-Ctrl-C, a crash or a kill the same command goes on, and gives the same table. Runs are evaluated on one part of the
-held-out data; only the chosen combination is evaluated on the other part. Noise is seeded: a sweep is a simulation.
+The experiment file has a table [sweep]: lists of values (all combinations), or lists and ranges with a number of
+trials, which are random, or chosen by the results of earlier ones (sampler = "tpe"). With pruner = "median", one that
+does worse than half of the others is stopped early. Every combination is run with every seed, in a directory of its
+own, and entered in an Optuna study beside them (optuna.db). Finished runs are not repeated: after Ctrl-C, a crash or a
+kill the same command goes on, and gives the same table. Runs are evaluated on one part of the held-out data; only the
+chosen combination is evaluated on the other part. Noise is seeded: a sweep is a simulation. Needs pip install
+'tacit[sweep]'.
 
 Examples:
   tacit sweep experiment.toml                           all combinations, one run after another
@@ -37,4 +40,4 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_workers(parser, "worker processes of a run, if there is one at a time")
     add_trust(parser)
     add_json(parser)
-    does(parser, "sweep:run")
+    does(parser, "names:optuna", "sweep:run")
