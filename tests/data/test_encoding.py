@@ -144,12 +144,16 @@ def test_targets_fit_the_loss() -> None:
 
 
 def test_outputs_are_probabilities_or_values_in_the_targets_units() -> None:
-    assert TargetColumn("t", ("a", "b")).read(torch.tensor([[0.0, 0.0]])) == {"t": ["a"], "t=a": [0.5], "t=b": [0.5]}
+    assert TargetColumn("t", ("a", "b")).read(torch.tensor([[0.0, 0.0]])) == {
+        "predicted t": ["a"],
+        "probability t=a": [0.5],
+        "probability t=b": [0.5],
+    }
     three = TargetColumn("t", ("a", "b", "c")).read(torch.tensor([[0.0, 5.0, 0.0]]))
-    assert three["t"] == ["b"]
-    assert sum(three[f"t={name}"][0] for name in "abc") == pytest.approx(1.0)
+    assert three["predicted t"] == ["b"]
+    assert sum(three[f"probability t={name}"][0] for name in "abc") == pytest.approx(1.0)
     dates = TargetColumn("t", limits=("2020-01-01", "2020-01-31")).read(torch.tensor([[0.5], [2.0]]))
-    assert dates == {"t": ["2020-01-16", "2020-03-01"]}
+    assert dates == {"predicted t": ["2020-01-16", "2020-03-01"]}
     with pytest.raises(UserError, match="Expected 3 outputs for 't', got 2"):
         TargetColumn("t", ("a", "b", "c")).read(torch.zeros(1, 2))
 

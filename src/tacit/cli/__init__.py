@@ -8,6 +8,7 @@ Examples:
   tacit run mine.py:fedprox             a method of your own; tacit new method fedprox writes one
   tacit methods                         list all methods; tacit tasks lists the tasks
   tacit report runs/fedavg-digits-0     a page about a run: guarantee, curves, bytes, settings
+  tacit predict runs/private new.csv    what the model says of new rows of a table
   tacit watch                           a live page of all runs in runs/
   tacit compare runs                    runs in a table, with intervals over seeds
   tacit card fedavg                     what each party sees, and what is guaranteed

@@ -189,3 +189,13 @@ def _parameters(args: ast.arguments) -> dict[str, str]:
         *zip(args.kwonlyargs, args.kw_defaults, strict=True),
     ]
     return {parameter.arg: ast.unparse(default) if default else "" for parameter, default in pairs}
+
+
+def need(packages: Sequence[str], extra: str, label: str) -> None:
+    """Raise `UserError` with the line that installs what is missing, unless all of these packages are installed."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"Expected {' and '.join(missing)} to be installed, which {label} needs. "
+            f"Install it with: pip install 'tacit[{extra}]'"
+        )

@@ -171,22 +171,22 @@ class TargetColumn:
         """What a model's outputs say, by column: the target, and for classes the probability of each.
 
         Example:
-            >>> TargetColumn("ill", ("no", "yes")).read(torch.tensor([[0.0], [3.0]]))["ill"]
+            >>> TargetColumn("ill", ("no", "yes")).read(torch.tensor([[0.0], [3.0]]))["predicted ill"]
             ['no', 'yes']
             >>> TargetColumn("days", limits=(0, 30)).read(torch.tensor([[0.5]]))
-            {'days': [15.0]}
+            {'predicted days': [15.0]}
         """
         width = outputs.shape[-1] if outputs.dim() == 2 else 0
         if not self.classes:
             expect(width == 1, f"one output for {self.name!r}, got outputs of shape {tuple(outputs.shape)}")
-            return {self.name: self.scale.from_unit(outputs[:, 0].double().numpy())}
+            return {f"predicted {self.name}": self.scale.from_unit(outputs[:, 0].double().numpy())}
         two = len(self.classes) == 2 and width == 1
         expect(two or width == len(self.classes), f"{len(self.classes)} outputs for {self.name!r}, got {width}")
         one = torch.sigmoid(outputs.double())
         chances = torch.cat([1 - one, one], 1) if two else outputs.double().softmax(1)
         best = [self.classes[place] for place in chances.argmax(1).tolist()]
-        return {self.name: best} | {
-            f"{self.name}={value}": chances[:, place].tolist() for place, value in enumerate(self.classes)
+        return {f"predicted {self.name}": best} | {
+            f"probability {self.name}={value}": chances[:, place].tolist() for place, value in enumerate(self.classes)
         }
 
 
@@ -442,8 +442,9 @@ class Encoding:
 
 def _numbers_or_dates(table: Table, name: str, *, dates: bool) -> NDArray[np.float64]:
     """A column of the one or the other; raises `DataError` if it has the other. All values may be missing."""
-    values = table.numbers(name)
-    if dates != table.has_dates(name) and not np.isnan(values).all():
+    found = table.with_dates(name) if dates else table
+    values = found.numbers(name)
+    if dates != found.has_dates(name) and not np.isnan(values).all():
         words = ("numbers", "dates")
         raise DataError(f"Expected {words[dates]} in column {name!r} of {table.name}, got {words[not dates]}.")
     return values

@@ -27,7 +27,8 @@ from tacit.errors import DataError
 MISSING = ("", "?", "na", "n/a", "nan", "null", "none", "-", ".")
 MAX_BYTES = 1 << 32  # of a CSV file, decompressed
 SEPARATORS = ",;\t|"
-KINDS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".parquet", ".pq")
+PARQUET = (".parquet", ".pq")
+KINDS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", *PARQUET)
 OTHERS = (".json", ".jsonl", ".feather", ".arrow", ".zip", ".bz2", ".xz", ".zst", ".7z", ".pkl", ".h5", ".sav", ".dta")
 POPULATION = "population.json"  # describes a population on disk
 CLIENT = "client"  # the column that names the file, where a folder has one per client
@@ -60,6 +61,15 @@ class Table:
 
     def has_dates(self, name: str) -> bool:
         return bool(self.columns[name].dtype.kind == "M")
+
+    def with_dates(self, name: str) -> "Table":
+        """The same, where texts of a column that are all written as dates are dates, as in a CSV file."""
+        column = self.column(name, "input")
+        return (
+            self
+            if column.dtype.kind != "O"
+            else replace(self, columns={**self.columns, name: _typed(self.texts(name))})
+        )
 
     def texts(self, name: str) -> list[str]:
         """A column as categories; missing values are empty."""
@@ -167,7 +177,7 @@ def _from_path(path: Path) -> Table:
         return _from_folder(path)
     if not path.exists():
         raise DataError(f"Expected a CSV or Parquet file or a folder of them, but there is no {path}.")
-    if path.suffix in (".parquet", ".pq"):
+    if path.suffix in PARQUET:
         return _checked(str(path), columns_of(read_parquet(path), str(path)))
     if path.suffix in (".xlsx", ".xls"):
         raise DataError(f"Expected a CSV or Parquet file, got the spreadsheet {path}. Save it as CSV.")
@@ -325,6 +335,12 @@ def parse_texts(content: bytes, name: str) -> dict[str, list[str]]:
     return _columns(_decoded(content, name), name)
 
 
+def original_texts(source: Any) -> dict[str, list[str]]:
+    """The columns of a CSV file as it has them; of any other source, none."""
+    path = Path(source) if isinstance(source, str | Path) else Path()
+    return parse_texts(_content(path), str(path)) if path.is_file() and not path.name.endswith(PARQUET) else {}
+
+
 def _separator(text: str) -> str:
     return max(SEPARATORS, key=text.partition("\n")[0].count)
 
@@ -369,7 +385,7 @@ def _is_gone(text: str) -> bool:
     return text.lower() in MISSING
 
 
-def _typed(texts: Sequence[str], numbers: Sequence[float] | None) -> NDArray[Any]:
+def _typed(texts: Sequence[str], numbers: Sequence[float] | None = None) -> NDArray[Any]:
     """A column of texts as the numbers of those that are not missing, if there are, or as dates, if all are."""
     gone = [_is_gone(text) for text in texts]
     if numbers is not None:

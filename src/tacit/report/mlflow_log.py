@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tacit.core import Report
+from tacit.core.discovery import need
 from tacit.errors import UserError
-from tacit.runs.round_logs import LogHeader, need, scalars
+from tacit.runs.round_logs import LogHeader, scalars
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tacit.core import Report, files
+from tacit.core.discovery import need
 from tacit.errors import UserError
-from tacit.runs.round_logs import LogHeader, need, scalars
+from tacit.runs.round_logs import LogHeader, scalars
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event

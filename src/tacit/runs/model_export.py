@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from tacit.core.discovery import need
 from tacit.core.schema import listed
 from tacit.data import Task
 from tacit.data.adapted import Arguments, own_arguments, own_module
 from tacit.errors import ModelError, UserError
-from tacit.runs.round_logs import need
 
 MADE_FROM, COMPARED_ON = 2, 3  # samples: different numbers, because the file must take any
 CLOSE = 1e-4  # relative to the largest output: other programs round in another order
@@ -122,6 +122,11 @@ def form_of(path: Path) -> Callable[[ExportedModel], bytes]:
     if path.suffix not in FORMS:
         raise UserError(f"Expected a file name that ends in one of {listed(FORMS)}, got {path.name}.")
     return FORMS[path.suffix]
+
+
+def encoding_beside(path: Path) -> Path:
+    """The file with the encoding of a model's inputs, beside the file of the model."""
+    return path.with_suffix(".encoding.json")
 
 
 def choose_model(count: int, number: int | None, how: str) -> int:

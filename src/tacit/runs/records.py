@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -25,6 +25,8 @@ from tacit.runs.bandwidth import Bandwidth, Savings
 from tacit.runs.checking import check_declared
 from tacit.runs.fitting import fit_defaults
 from tacit.runs.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
+from tacit.runs.model_export import ExportedModel, choose_model, encoding_beside, form_of
+from tacit.runs.predict import predict_rows
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
@@ -192,15 +194,33 @@ class Run:
             model: which one, from 0, if the run trained several.
 
         Returns:
-            The file. It is written whole or not at all.
+            The file. It is written whole or not at all. How rows of a table become its inputs is in a file beside it,
+            such as `model.encoding.json`.
         """
-        from tacit.runs.model_export import ExportedModel, choose_model, form_of
-
         path = Path(path)
         write, number = form_of(path), choose_model(len(self._adapted), model, "model=")
         caveat = self.plan.method.channel.caveat
         files.write(path, write(ExportedModel(self._adapted[number], self.plan.task, caveat)), parents=True)
+        if self.plan.task.encoding is not None:
+            files.write(encoding_beside(path), self.plan.task.encoding.to_bytes())
         return path
+
+    def predict(self, rows: Any, model: int | None = None) -> dict[str, list[Any]]:
+        """What the trained model says of new rows of a table, by column, in their order.
+
+        Missing values and unknown categories are treated as in training; `task.encoding.remarks(rows)` lists them.
+        `tacit predict` does the same from the run's directory alone.
+
+        Args:
+            rows: a file, a frame or a dictionary of columns with the inputs of the task; other columns are not used.
+            model: which one, from 0, if the run trained several.
+
+        Returns:
+            `predicted TARGET`, and for classes `probability TARGET=VALUE` of each: lists, as `pandas.DataFrame` takes
+            them.
+        """
+        number = choose_model(len(self._adapted), model, "model=")
+        return predict_rows(self.plan.task.encoding, self._adapted[number], rows)
 
     @torch.no_grad()
     def model_for(self, samples: Samples) -> nn.Module:

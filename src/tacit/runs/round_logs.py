@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
 
 from tacit.core import Report
-from tacit.errors import UserError, expect
+from tacit.errors import expect
 from tacit.runs.directory import read_manifest
 from tacit.runs.manifest import Manifest
 from tacit.runs.records import Run
@@ -237,18 +237,6 @@ def header_of(run: Run) -> LogHeader:
     """The header of a run, with the key that its directory names."""
     manifest = run.plan.manifest if run.directory is None else read_manifest(run.directory)
     return LogHeader.of(manifest, run.directory)
-
-
-def need(packages: Sequence[str], extra: str, label: str) -> None:
-    """Raise `UserError` with the line that installs what is missing, unless all of these packages are installed."""
-    from importlib.util import find_spec
-
-    missing = [name for name in packages if find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"Expected {' and '.join(missing)} to be installed, which {label} needs. "
-            f"Install it with: pip install 'tacit[{extra}]'"
-        )
 
 
 def _reason(error: Exception) -> str:

@@ -9,6 +9,8 @@ from tacit.core import files
 from tacit.errors import UserError
 from tacit.report.exports import model_content, write_log
 from tacit.report.run_data import RunData
+from tacit.runs.directory import read_encoding
+from tacit.runs.model_export import encoding_beside
 from tacit.runs.round_logs import rounds_csv
 
 
@@ -23,6 +25,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         content = model_content(found, args.to, args.model, trusted=args.trust)
     files.write(out, content, parents=True, private=True)
+    if args.to != "csv" and found.manifest.task.encoding and out.parent != args.run_directory:
+        encoding = read_encoding(args.run_directory, found.manifest)  # which the run's directory has
+        files.write(encoding_beside(out), encoding.to_bytes(), private=True)
     return answer(args, {"file": str(out), "bytes": len(content)}, [f"Written: {out}"])
 
 

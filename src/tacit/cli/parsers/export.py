@@ -4,7 +4,8 @@ The rounds are in the run's directory as JSON lines, too (rounds.jsonl). What is
 took part in each round, not who. TensorBoard and MLflow get the rounds that they do not have yet.
 
 Models in onnx and torch-export take any number of samples, and are compared with the run's own before the file is
-written. They are built again for this, so that the run's task must be found where it was.
+written. They are built again for this, so that the run's task must be found where it was. How rows of a table become
+inputs of the model is in a file beside it, such as model.encoding.json.
 
 Examples:
   tacit export runs/fedavg-digits-0 --to csv                    writes rounds.csv in the run's directory

@@ -1,0 +1,67 @@
+"""The trained model of a run, from its directory: its tensors, and the module that they belong to."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from tacit.data import Task
+from tacit.data.adapted import own_module
+from tacit.engine.layout import make_model
+from tacit.errors import RunError
+from tacit.runs.directory import MANIFEST, MODEL
+from tacit.runs.experiment import Experiment
+from tacit.runs.manifest import Manifest
+
+
+def read_tensors(run: Path) -> dict[str, Tensor]:
+    """The named tensors of a finished run; of several models, each name is prefixed by the model's number."""
+    file = run / MODEL
+    if not file.exists():
+        raise RunError(f"Expected a finished run, but there is no {file}. Finish it with tacit run --resume {run}.")
+    try:
+        return safetensors.torch.load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"Could not read the model {file}: {error}.") from error
+
+
+def tensors_of(tensors: Mapping[str, Tensor], number: int, models: int) -> dict[str, Tensor]:
+    """Of the tensors of several models, those of one, without its number."""
+    if models == 1:
+        return dict(tensors)
+    prefix = f"{number}."
+    return {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
+
+
+def rebuilt_task(run: Path, manifest: Manifest, instead: str, *, trusted: bool) -> Task:
+    """The task of a run, built as the run built it.
+
+    Args:
+        run: the run's directory.
+        manifest: its manifest.
+        instead: what to do if it was started from Python, as a sentence.
+        trusted: whether a Python file that the manifest names may be run.
+    """
+    if manifest.task.args is None:
+        raise RunError(f"The run in {run} was started from Python, so that its model cannot be built here. {instead}")
+    named_in = str(run / MANIFEST)
+    given = Experiment(method="", task=manifest.task.name, task_args=manifest.task.args, named_in=named_in)
+    return given.trusting(trusted).build_task()
+
+
+def rebuilt_model(task: Task, manifest: Manifest) -> nn.Module:
+    """The module of a run's task as the engine calls it, with its initial weights."""
+    return make_model(task, manifest.seed)
+
+
+def load(module: nn.Module, tensors: Mapping[str, Tensor], run: Path) -> None:
+    """Set a module's weights to those of the run; raises `RunError` if they are not those of this module."""
+    try:
+        own_module(module).load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        raise RunError(
+            f"Expected the model of the run in {run} to have the tensors of {MODEL}, but it has others. The task's "
+            "code has changed since. Use the code that trained it."
+        ) from error
