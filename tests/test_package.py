@@ -1,6 +1,7 @@
 """The shape of the package: few entries at its root, and names that stand for one thing."""
 
 import ast
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -30,3 +31,12 @@ def test_no_public_class_name_stands_for_two_things() -> None:
     trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")]
     classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
     assert twice([name for name in classes if not name.startswith("_")]) == []
+
+
+def test_files_that_are_not_python_are_installed() -> None:
+    """An installed package has only those that pyproject.toml lists."""
+    listed = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    folders = {PACKAGE.parent.joinpath(*package.split(".")): patterns for package, patterns in listed.items()}
+    installed = {path for folder, patterns in folders.items() for pattern in patterns for path in folder.glob(pattern)}
+    found = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}}
+    assert sorted(map(str, found - installed)) == []

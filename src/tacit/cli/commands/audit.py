@@ -88,7 +88,6 @@ def _lines(
     found: AuditEvidence | OneRunGuesses,
     power: Power | None,
 ) -> list[str]:
-
     claim = result.claim
     rows = [
         *([["claimed ε", f"{claim.amplified:.4g}"]] if claim.amplified is not None else []),
