@@ -10,10 +10,9 @@ import torch
 import acme
 from federation.consortium import Consortium, server, transport
 from federation.enclaves import SITES, LocalEnclave, enclave_plan
-from federation.test_law import IN_ENCLAVES, arguments, simulated, single_waves
+from federation.test_law import IN_ENCLAVES, arguments, simulated
 from tacit.runs.training import follow
 
-__all__ = ["single_waves"]  # a fixture
 INSIDE = {"channel": "Enclave()"}
 SHARES = {**INSIDE, "mechanism.arithmetic": "Reals()", "mechanism.dropouts": 0.0}
 CASES: dict[str, tuple[str, Mapping[str, object]]] = {
@@ -26,7 +25,6 @@ CASES: dict[str, tuple[str, Mapping[str, object]]] = {
 }
 
 
-@pytest.mark.usefixtures("single_waves")
 @pytest.mark.parametrize(("name", "args"), CASES.values(), ids=CASES)
 def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Mapping[str, object]) -> None:
     consortium = Consortium.at(tmp_path, 5, methods=[name], **SITES)

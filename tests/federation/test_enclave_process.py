@@ -15,7 +15,7 @@ import torch
 import acme
 from federation.consortium import Consortium, server, transport
 from federation.enclaves import ATTESTATION, MEASUREMENT, SITES
-from federation.test_law import arguments, simulated, single_waves
+from federation.test_law import arguments, simulated
 from tacit.cli import main
 from tacit.enclave.attestation.verification import AttestationPolicy
 from tacit.enclave.configuration import Configuration
@@ -23,8 +23,6 @@ from tacit.errors import EnclaveUnavailableError, ProtocolError
 from tacit.federation.channels.enclave import enclave_of
 from tacit.federation.plan.plan import FederationPlan, read_plan
 from tacit.runs.training import follow
-
-__all__ = ["single_waves"]  # a fixture
 
 
 @contextmanager
@@ -55,7 +53,6 @@ def configured_by_command(folder: Path, capsys: pytest.CaptureFixture[str], seed
     return read_plan(path, trusted=True)
 
 
-@pytest.mark.usefixtures("single_waves")
 def test_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)  # a socket's path is short
     consortium = Consortium.at(tmp_path, 5, methods=["esmfl"], **SITES)

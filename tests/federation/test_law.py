@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from io import BufferedRWPair
 from pathlib import Path
@@ -18,11 +17,9 @@ from torch import Tensor
 import acme
 from federation.consortium import Consortium, server, transport
 from tacit import methods
-from tacit.core import DenseRows, Messages
-from tacit.core.client_half import make_messages
 from tacit.core.keys import SeededKeys
 from tacit.data import Task
-from tacit.engine import Simulation, simulation, worker
+from tacit.engine import Simulation
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.transport.endpoints import InProcess, Transport
 from tacit.pieces.channels import Enclave
@@ -55,25 +52,11 @@ def arguments(name: str, args: Mapping[str, object]) -> dict[str, object]:
     return {**small, **args}
 
 
-@pytest.fixture
-def single_waves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the simulation train one client a wave, as sites do, whose row is dense, as it is on the wire."""
-
-    def one_by_one(cohort: Tensor, *_: object) -> list[Tensor]:
-        return list(cohort[:, None])
-
-    def dense(*args: Any) -> Messages:
-        found = make_messages(*args)
-        return replace(found, rows=DenseRows(found.rows.dense()))
-
-    monkeypatch.setattr(simulation, "divide", one_by_one)
-    monkeypatch.setattr(worker, "make_messages", dense)
-
-
 def simulated(plan: FederationPlan, sites: int = SITES, persons: Any = None) -> Tensor:
     clients = [acme.samples(number) for number in range(sites)]
     task = Task(model=acme.net, clients=clients, public=acme.public(), patient=persons)
-    *_, (state, _) = Simulation(plan.method, task, seed=plan.seed).rounds(workers=1, keys=SeededKeys(plan.seed))
+    simulation = Simulation(plan.method, task, seed=plan.seed, waves="single")
+    *_, (state, _) = simulation.rounds(workers=1, keys=SeededKeys(plan.seed))
     return state.weights
 
 
@@ -84,7 +67,6 @@ def played(plan: FederationPlan, way: Transport) -> Run:
     return run
 
 
-@pytest.mark.usefixtures("single_waves")
 @pytest.mark.parametrize(("name", "args"), CASES.values(), ids=CASES)
 def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Mapping[str, object]) -> None:
     consortium = Consortium.at(tmp_path, SITES, methods=[name], channels=EVERY_CHANNEL)
@@ -95,7 +77,6 @@ def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Ma
     assert not torch.equal(run.state.weights, run.plan.simulation.initial_state.weights)
 
 
-@pytest.mark.usefixtures("single_waves")
 @pytest.mark.parametrize("name", ["dp-sgd", "dp-fedsgd"])
 def test_sites_that_know_persons_end_there_too(tmp_path: Path, name: str) -> None:
     consortium = Consortium.at(tmp_path, SITES, methods=[name], channels=EVERY_CHANNEL)
@@ -111,7 +92,6 @@ def test_sites_that_know_persons_end_there_too(tmp_path: Path, name: str) -> Non
 EVERY_CHANNEL = ["plain", "secure-sum/semi_honest", "secure-sum/active_server"]
 
 
-@pytest.mark.usefixtures("single_waves")
 def test_sites_in_processes_of_their_own_end_there_too(tmp_path: Path) -> None:
     consortium = Consortium.at(tmp_path, 3, methods=list(FRESH))
     plans = [

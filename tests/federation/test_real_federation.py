@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import acme
-import tacit.engine.simulation
 from federation.consortium import Consortium
 from federation.mortal import DEATH
 from federation.processes import Processes, processes
@@ -77,14 +76,9 @@ def started() -> Iterator[Started]:
         yield found
 
 
-@pytest.fixture(autouse=True)
-def one_client_a_wave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tacit.engine.simulation, "divide", lambda cohort, *_: list(cohort[:, None]))
-
-
 def simulated(plan: FederationPlan) -> torch.Tensor:
     task = Task(model=acme.net, clients=[acme.samples(number) for number in range(COUNT)], public=acme.public())
-    steps = Simulation(plan.method, task, seed=acme.SEED).rounds(workers=1, keys=SeededKeys(acme.SEED))
+    steps = Simulation(plan.method, task, seed=acme.SEED, waves="single").rounds(workers=1, keys=SeededKeys(acme.SEED))
     *_, (state, _) = steps
     return state.weights
 

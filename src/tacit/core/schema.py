@@ -18,6 +18,7 @@ from tacit.errors import UserError
 
 T = TypeVar("T")
 MAX_INT = 2**63 - 1
+MAX_DENOMINATOR = 1_000_000  # of fractions that people mean by a decimal number
 MAX_WORD = 200  # characters of a name that is compared with others
 TYPES_IN_WORDS = {
     "int": "a whole number",
@@ -138,6 +139,17 @@ def changed(record: T, changes: Mapping[str, object], label: str) -> T:
         for name, inner in nested.items()
     }
     return dataclasses.replace(record, **_replaced(record, new), **new)  # type: ignore[type-var]
+
+
+def simplest_fraction(value: float) -> Fraction:
+    """The fraction that a decimal number stands for: 1/3 for 0.3333333333333333, and never 0 for a number above it.
+
+    Example:
+        >>> [str(simplest_fraction(value)) for value in (0.1, 1 / 3, 0.0004, 1e-9)]
+        ['1/10', '1/3', '1/2500', '1/1000000000']
+    """
+    near = Fraction(value).limit_denominator(MAX_DENOMINATOR)
+    return near if near or not value else Fraction(str(value))
 
 
 def instead_of(other: str, default: Any = None) -> Any:

@@ -3,10 +3,13 @@
 import os
 import re
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from tacit.errors import UserError, expect
 
 Workers = int | str | None
+Waves = Literal["fitting", "single"]  # of clients that a simulation trains together
+WAVES: tuple[Waves, ...] = get_args(Waves)
 SPELLINGS = "a number, ray, ray:N, ray://HOST:PORT, ray:HOST:PORT or ray:auto, the last three also with /N"
 _RAY = re.compile(r"ray(?::(?P<count>\d+)|:(?P<address>auto|(?://)?[^/\s]+:\d+)(?:/(?P<limit>\d+))?)?")
 

@@ -39,14 +39,14 @@ from tacit.core.prices import Unproved, max_participations
 from tacit.core.server_half import aggregate_messages, download_size, finish_round, no_messages, prepare
 from tacit.core.state import SERVER, out_of_patience, track_best
 from tacit.core.surplus import added
-from tacit.core.worker_choice import Workers
+from tacit.core.worker_choice import WAVES, Waves, Workers
 from tacit.data import Population, Task
 from tacit.data.population_files import let_go, read_ahead
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.learners.records import check_records
 from tacit.engine.pool import Pool, choose_workers, open_pool
 from tacit.engine.tallies import counts_of, empty_tally, with_one_more
-from tacit.engine.waves import FEWEST_MASKED, AutoLearner, StackedClients, divide
+from tacit.engine.waves import FEWEST_MASKED, AutoLearner, StackedClients, divide, divide_singly
 from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker, single_thread
 from tacit.errors import TrainingError, expect
 
@@ -123,11 +123,23 @@ def _round(method: Method, population: int, keys: RunKeys, index: int, cohort: i
 class Simulation:
     """A method, a task and a seed on one machine. The task's model is built once.
 
+    Args:
+        method: what clients and server do.
+        task: data and model.
+        seed: decides what may be public.
+        device: where tensors live.
+        waves: `fitting`: clients are stacked in waves that fit the cache; `single`: one client a wave, whose row is
+            dense, as at a site. It is slower, and ends bitwise where a federation with the same secrets ends.
+
     Raises:
         UserError: the population is too small for one of the method's cohorts, or the model cannot be trained.
     """
 
-    def __init__(self, method: Method, task: Task, *, seed: int = 0, device: str = "cpu") -> None:
+    def __init__(
+        self, method: Method, task: Task, *, seed: int = 0, device: str = "cpu", waves: Waves = "fitting"
+    ) -> None:
+        expect(waves in WAVES, f"waves={waves!r} in {', '.join(WAVES)}")
+        self.waves: Waves = waves
         for index in range(method.rounds):
             _check_cohort(method, len(task.population), index)
         self.method, self.seed, self.device = method, seed, device
@@ -183,7 +195,7 @@ class Simulation:
             closing(open_workers()) as pool,
             self.method.channel.open(self.method, population, self.seed) as conversation,
         ):
-            runner = RoundRunner(pool, conversation, keys)
+            runner = RoundRunner(pool, conversation, keys, self.waves)
             while state.round < last and not out_of_patience(patience, state):
                 began = time.perf_counter()
                 state, report = runner.round(state)
@@ -205,7 +217,8 @@ class Simulation:
 class RoundRunner:
     """Plays the rounds of one run: hands waves to the workers, folds their sums, and closes the round."""
 
-    def __init__(self, pool: Pool, conversation: Conversation, keys: KeySource) -> None:
+    def __init__(self, pool: Pool, conversation: Conversation, keys: KeySource, waves: Waves = "fitting") -> None:
+        self.waves = waves
         self.pool, self.worker, self.conversation, self.keys = pool, pool.worker, conversation, keys
         self.method, self.task = self.worker.method, self.worker.task
         self.slots = len(self.worker.slots)
@@ -278,6 +291,8 @@ class RoundRunner:
 
     def _waves(self, cohort: Tensor, view: View) -> list[Tensor]:
         """The cohort in waves; under a mask, a client owns few weights and shares the others with its wave."""
+        if self.waves == "single":
+            return divide_singly(cohort)
         population, least = self.task.population, self.worker.learner.min_wave_size
         mask = view.mask if self.method.trainer.masked else None
         if mask is None or self.worker.learner.kernels is None:
@@ -327,7 +342,8 @@ class RoundRunner:
         changed = {name: value for name, value in state.memory.items() if known.get(name) is not value}
         memory = {name: value.cpu().numpy() for name, value in changed.items() if not name.startswith(SERVER)}
         here = now.of_clients()
-        return [TrainJob(here, memory, wave.numpy(), i % self.slots) for i, wave in enumerate(waves)]
+        dense = self.waves == "single"
+        return [TrainJob(here, memory, wave.numpy(), i % self.slots, dense) for i, wave in enumerate(waves)]
 
     def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum | None, list[Trained]]:
         """The round's sum, folded wave by wave in their order, and the waves' results; None: the cohort is empty."""

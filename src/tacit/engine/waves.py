@@ -177,6 +177,11 @@ class StackedClients:
         return replace(self, clients=self.clients[which])
 
 
+def divide_singly(cohort: Tensor) -> list[Tensor]:
+    """The cohort in waves of a single client each, in ascending order, as sites train."""
+    return list(cohort[:, None])
+
+
 def divide(cohort: Tensor, population: Population, owned: int, least: int, fewest: int = FEWEST_WAVES) -> list[Tensor]:
     """The cohort in waves of about equal size, if possible of `least` clients; clients of similar size share a wave.
 

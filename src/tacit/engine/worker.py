@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.core import Broadcast, ClientMemory, ClientRound, Key, Method, Round, State, Sum, View, WaveReport
+from tacit.core import Broadcast, ClientMemory, ClientRound, DenseRows, Key, Method, Round, State, Sum, View, WaveReport
 from tacit.core.client_half import make_messages, read_broadcast
 from tacit.core.server_half import broadcast, reject_unusable, sum_messages, upload_sizes
 from tacit.data import Task
@@ -36,6 +36,7 @@ class TrainJob:
     ]  # what the server's pieces remember that changed since the workers started
     clients: NDArray[np.int64]
     slot: int
+    dense: bool = False  # rows as they are on the wire, not in a factored form
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ class Worker:
         wave = StackedClients(torch.from_numpy(job.clients), self.task.population, self.learner)
         _, view = self._broadcast(state, now)
         messages = make_messages(method, view, wave, now)
+        if job.dense:
+            messages = replace(messages, rows=DenseRows(messages.rows.dense()))
         up = upload_sizes(method.channel, messages, now)
         kept, wave_report = reject_unusable(messages, method.max_norm(messages.rows.dim))
         part = (

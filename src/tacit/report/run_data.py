@@ -160,6 +160,8 @@ class RunData:
         words += ["--seed", str(manifest.seed), "--noise", manifest.noise]
         if manifest.evaluate_every != 1:
             words += ["--evaluate-every", str(manifest.evaluate_every)]
+        if manifest.waves != "fitting":
+            words += ["--waves", manifest.waves]
         return shlex.join(words + (["--device", manifest.device] if manifest.device != "cpu" else []))
 
 

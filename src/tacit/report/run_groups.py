@@ -189,7 +189,9 @@ def _key(run: RunData) -> str:
     """What must be equal for runs to be repetitions of each other: everything but the seed and what follows from it."""
     manifest = run.manifest
     task = replace(manifest.task, not_covered=())
-    return repr((manifest.method.canonical, task, manifest.device, manifest.evaluate_every, manifest.noise))
+    return repr(
+        (manifest.method.canonical, task, manifest.device, manifest.evaluate_every, manifest.noise, manifest.waves)
+    )
 
 
 def _labelled(groups: Sequence[tuple[RunData, ...]]) -> list[RunGroup]:

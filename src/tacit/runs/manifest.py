@@ -17,6 +17,7 @@ from tacit.core import Method, Noise
 from tacit.core.plain_form import canonical
 from tacit.core.prices import ClientUnits, Unit
 from tacit.core.serialization import Source, read_json
+from tacit.core.worker_choice import Waves
 from tacit.data import Task
 from tacit.data.table_task import TableModel
 from tacit.errors import RunError, UserError
@@ -146,6 +147,7 @@ class Manifest:
     versions: Mapping[str, str]
     caveat: str = ""
     noise: Noise = "seeded"
+    waves: Waves = "fitting"
     key: str = ""
     format: int = FORMAT
     status: Status = "running"
@@ -223,6 +225,7 @@ class Manifest:
             "device": self.device,
             "evaluate_every": self.evaluate_every,
             "noise": self.noise,
+            "waves": self.waves,
         }
 
 

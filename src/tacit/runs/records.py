@@ -14,6 +14,7 @@ from tacit.core import Method, Noise, Report, State, files
 from tacit.core.keys import NOISES
 from tacit.core.prices import ClientUnits, Unit, Unproved, Unsized, nominal_figures, reason_unproved
 from tacit.core.state import final_weights, out_of_patience
+from tacit.core.worker_choice import Waves
 from tacit.data import Samples, Task
 from tacit.data.adapted import own_module
 from tacit.engine import Simulation
@@ -50,6 +51,7 @@ class Plan:
         device: where to compute.
         evaluate_every: evaluate on held-out data every `n` rounds.
         noise: whether cohorts, batches and noise come from a `secret` key of the run's own or are `seeded`.
+        waves: whether a simulation trains clients in waves that fit the cache (`fitting`), or a `single` one at a time.
         args: the arguments of the method's factory, if the method was made by name.
         task_args: likewise for the task.
     """
@@ -60,6 +62,7 @@ class Plan:
     device: str = "cpu"
     evaluate_every: int = 1
     noise: Noise = "secret"
+    waves: Waves = "fitting"
     args: Options | None = None
     task_args: Options | None = None
 
@@ -88,7 +91,7 @@ class Plan:
     @cached_property
     def simulation(self) -> Simulation:
         """The method on the task, on this machine; the model is built here, once."""
-        return Simulation(self.method, self.task, seed=self.seed, device=self.device)
+        return Simulation(self.method, self.task, seed=self.seed, device=self.device, waves=self.waves)
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -109,6 +112,7 @@ class Plan:
             versions=versions(),
             caveat=self.method.channel.caveat,
             noise=self.noise,
+            waves=self.waves,
         )
 
 

@@ -16,7 +16,7 @@ import torch
 
 from tacit.core import Budget, KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Turnout
 from tacit.core.keys import Ratchet, RunKeys
-from tacit.core.worker_choice import Workers
+from tacit.core.worker_choice import Waves, Workers
 from tacit.data import Task
 from tacit.engine.simulation import draw
 from tacit.errors import BudgetError, TooFewClientsError, TrainingError, UserError
@@ -97,6 +97,7 @@ def rounds(
     evaluate_every: int = 1,
     ledger: Path | str | None = None,
     noise: Noise = "secret",
+    waves: Waves = "fitting",
 ) -> Generator[tuple[State, Report]]:
     """Train a task's model with a method, round by round, charged and stopped exactly as by `train`.
 
@@ -109,6 +110,7 @@ def rounds(
         evaluate_every: evaluate every `n` rounds.
         ledger: a privacy ledger that several runs on the same data charge; None: none.
         noise: `secret` or `seeded`.
+        waves: `fitting` or `single`.
 
     Yields:
         The state after each round, and the round's report with the ε or the leakage of all rounds so far. A method
@@ -127,7 +129,15 @@ def rounds(
         >>> len(epsilons), round(epsilons[-1], 2)
         (14, 2.89)
     """
-    plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise)
+    plan = Plan(
+        method=method,
+        task=task,
+        seed=seed,
+        device=device,
+        evaluate_every=evaluate_every,
+        noise=noise,
+        waves=waves,
+    )
     _ = plan.simulation  # what does not fit the task is refused here, not at the first round
     return _states(plan, Simulated(plan, workers), None if ledger is None else Path(ledger))
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core import Method, Noise, Report, State, files
-from tacit.core.worker_choice import Workers
+from tacit.core.worker_choice import Waves, Workers
 from tacit.data import Task
 from tacit.errors import RunError, StorageError, UserError, expect
 from tacit.runs.directory import TABLE, RunDirectory
@@ -42,6 +42,7 @@ def train(
     resume: bool = False,
     ledger: Path | str | None = None,
     noise: Noise = "secret",
+    waves: Waves = "fitting",
     on_round: Callable[[State, Report], object] | None = None,
     logs: Sequence[RoundLog] = (),
 ) -> Run:
@@ -60,6 +61,8 @@ def train(
         noise: `secret`: cohorts, batches and noise come from a fresh key of the operating system; `seeded`: they derive
             from the seed, and equal seeds give bitwise equal results, for any number of workers. Whoever knows the seed
             can then subtract the noise, and the guarantee says so.
+        waves: `fitting`: clients are trained together, in waves that fit the cache; `single`: one at a time, as at
+            sites, which is slower and ends bitwise where a federation with the same secrets ends.
         on_round: called with the state and the report after every round; if it returns True, training stops there, and
             can be resumed. What it decides by the clients' data is not covered by any guarantee.
         logs: where every round is written, too: `TensorBoardLog()`, `MlflowLog()`, or your own. A log that fails is a
@@ -78,7 +81,15 @@ def train(
         (Linear(in_features=3, out_features=2, bias=True), 2, 408)
     """
     expect(on_round is None or callable(on_round), f"on_round to be a function of state and report, got {on_round!r}")
-    plan = Plan(method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise)
+    plan = Plan(
+        method=method,
+        task=task,
+        seed=seed,
+        device=device,
+        evaluate_every=evaluate_every,
+        noise=noise,
+        waves=waves,
+    )
     directory, shared = (None if path is None else Path(path) for path in (out, ledger))
     follower = follow(plan, workers=workers, out=directory, resume=resume, ledger=shared)
     with closing(logged(follower, logs, directory)) as steps:

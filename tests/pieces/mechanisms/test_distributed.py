@@ -1,6 +1,7 @@
 """Distributed noise: no share suffices, but all honest shares together are the declared noise, despite dropouts."""
 
 from dataclasses import replace
+from fractions import Fraction
 from math import sqrt
 from typing import Any
 
@@ -16,7 +17,7 @@ from tacit.core.prices import Gaussian, Price, Release, Unproved, Unsized
 from tacit.core.server_half import finish_round, reject_unusable, sum_messages
 from tacit.core.state import Turnout
 from tacit.errors import UserError
-from tacit.pieces.channels import IdealSum
+from tacit.pieces.channels import IdealSum, SecureSum
 from tacit.pieces.mechanisms import (
     CentralGaussian,
     DistributedGaussian,
@@ -306,3 +307,12 @@ def multiplier(price: Price) -> float:
     assert isinstance(price, Release)
     assert isinstance(price.loss, Gaussian)
     return price.loss.noise_multiplier
+
+
+def test_a_small_fraction_of_dropouts_is_kept() -> None:
+    """Four of 10,000 clients may be lost, not none."""
+    few = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=1.0, dropouts=0.0004)
+    assert few.tolerates(Turnout(10_000, 9_996))
+    assert not few.tolerates(Turnout(10_000, 9_995))
+    channel = SecureSum(dropout=0.0004, corrupt=1e-7).parameters_for(10_000)
+    assert (channel.dropout, channel.corrupt) == (Fraction(4, 10_000), Fraction(1, 10**7))

@@ -40,6 +40,7 @@ def _start(args: argparse.Namespace) -> list[Run]:
             device=args.device or "cpu",
             evaluate_every=1 if args.evaluate_every is None else args.evaluate_every,
             noise=experiment.noise,
+            waves=args.waves or "fitting",
             args=experiment.typed_args(),
             task_args=experiment.typed_task_args(),
         )
@@ -70,6 +71,7 @@ def _resume(args: argparse.Namespace) -> Run:
         device=manifest.device,
         evaluate_every=manifest.evaluate_every,
         noise=manifest.noise,
+        waves=manifest.waves,
         args=experiment.args,
         task_args=experiment.task_args,
     )

@@ -70,6 +70,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="secret: a fresh key for every run (default); seeded: cohorts and noise follow from the seed",
     )
     add_workers(parser, "worker processes; they do not change the result")
+    parser.add_argument(
+        "--waves",
+        choices=("fitting", "single"),
+        help="single: one client at a time, as at sites, bitwise like a federation (default: fitting, which is faster)",
+    )
     parser.add_argument("--device", help="the PyTorch device (default: cpu; no other has been tested)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
     parser.add_argument("--evaluate-every", type=int, metavar="N", help="evaluate every N rounds (default: 1)")

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cache
 from itertools import count, islice
 from math import ceil, ldexp, log2
@@ -18,7 +17,7 @@ from tacit.core import DenseRows, GridStep, Key, Messages, Method, Round, State,
 from tacit.core.interfaces import AddNoise, Channel, Conversation, Reader, SumMessages
 from tacit.core.plain_form import digest, to_plain
 from tacit.core.prices import Unit
-from tacit.core.schema import choose
+from tacit.core.schema import choose, simplest_fraction
 from tacit.core.server_half import sum_of_total
 from tacit.core.surplus import Surplus
 from tacit.errors import TooFewClientsError, expect
@@ -145,8 +144,8 @@ class SecureSum(Channel):
             dim=dim,
             bits=self.bits,
             threat_model=THREAT_MODELS[self.level],
-            corrupt=Fraction(self.corrupt).limit_denominator(1000),
-            dropout=Fraction(self.dropout).limit_denominator(1000),
+            corrupt=simplest_fraction(self.corrupt),
+            dropout=simplest_fraction(self.dropout),
         )
 
     def step(self, now: Round) -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
 from math import ceil, sqrt
 from typing import ClassVar, Literal, Protocol
@@ -14,7 +13,7 @@ from torch import Tensor
 from tacit.core import Bound, ClientRound, DenseRows, GridStep, Key, Messages, Round
 from tacit.core.prices import Gaussian, Release
 from tacit.core.rows import Rows
-from tacit.core.schema import choose
+from tacit.core.schema import choose, simplest_fraction
 from tacit.errors import expect
 from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.privacy.noise.cdf_table import Integers
@@ -56,7 +55,7 @@ class SharedNoise:
 
     def tolerated(self, cohort: int) -> int:
         """The number of losses for which shares provide."""
-        return int(Fraction(self.dropouts).limit_denominator(1000) * cohort)
+        return int(simplest_fraction(self.dropouts) * cohort)
 
     def remaining(self, cohort: int) -> int:
         """The fewest clients that deliver; their shares alone are the noise of every sum."""
