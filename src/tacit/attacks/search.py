@@ -9,16 +9,15 @@
 """
 
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.attacks.auditing import Audit, Canary, coordinate_effects
+from tacit.attacks.auditing import STRUCTURE, Audit, Canary, Released, coordinate_effects
 from tacit.attacks.bounds import ErrorCounts, ScoreGap, mu_of_rates
 from tacit.attacks.canaries import CanaryCatalog
-from tacit.attacks.canary_trials import CanaryTrial, Record, Recorder, Scored
 from tacit.attacks.claims import COUNTS_ALPHA, GAP_ALPHA, AuditEvidence, Claim, choose_threshold, expected_rates
 from tacit.attacks.sampling import sampler_problems
 from tacit.attacks.statistics import (
@@ -48,6 +47,96 @@ SMALL = 64  # what has at most this many numbers is always looked at
 MAX_NUMBERS = 4e7  # that are kept at once
 UNSTEADY_KEYS = 6  # over which an effect is averaged, if it differs between keys
 SWEPT = 512  # coordinates that are tried at once
+STEADY = 1.05  # an effect is known if it differs between keys by no more than this factor
+Record = Mapping[str, Vector]
+
+
+@dataclass
+class Recorder:
+    """Runs an audit and records what is released, in the form of the first run.
+
+    Attributes:
+        audit: what is run.
+        sampled: whether the sampler decides about the canary.
+        sizes: how many numbers each kind of release has.
+    """
+
+    audit: Audit
+    sampled: bool
+    sizes: dict[str, int] = field(default_factory=dict)
+    ignored: frozenset[str] = frozenset()
+
+    def __call__(self, canary: Canary, key: Key, *, included: bool, sampled: bool | None = None) -> Record:
+        drawn = self.sampled if sampled is None else sampled
+        return self._in_form(self.audit.run(canary, key, included=included, sampled=drawn))
+
+    def _in_form(self, released: Released) -> Record:
+        if not self.sizes:
+            self.sizes.update({name: value.numel() for name, value in released.items()})
+        same = {name: value.numel() for name, value in released.items()} == self.sizes
+        found = {STRUCTURE: np.array([0.0 if same else 1.0])}
+        for name, size in self.sizes.items():
+            if name in self.ignored:
+                continue
+            value = released.get(name)
+            fits = value is not None and value.numel() == size
+            found[name] = value.numpy() if fits and value is not None else np.zeros(size)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class CanaryTrial:
+    """A canary with its effect on everything that is released.
+
+    Attributes:
+        canary: its updates.
+        effects: by the name of what is released.
+        others: the same with another key; very different where the noise depends on the canary.
+        offsets: how much the other clients' updates move it.
+        separation: the best predicted separation of any linear test.
+    """
+
+    canary: Canary
+    effects: Mapping[str, Vector]
+    others: Mapping[str, Vector]
+    offsets: Mapping[str, Vector]
+    separation: float
+
+    def moved(self, statistic: Statistic) -> float | None:
+        """By how much it moves a linear statistic in every run; None if that depends on the run."""
+        if not isinstance(statistic, Linear):
+            return None
+        one, other = (float(statistic.weights @ each[statistic.released]) for each in (self.effects, self.others))
+        return min(one, other) if 0 < max(one, other) <= STEADY * min(one, other) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A statistic with its scores in runs with and without a canary, (2, runs).
+
+    `moved` is by how much the canary moves it in every run, if that is known.
+    """
+
+    canary: Canary
+    statistic: Statistic
+    scores: NDArray[np.float64]
+    moved: float | None = None
+
+    @property
+    def worlds(self) -> tuple[Vector, Vector]:
+        """The scores with, and without the canary."""
+        return self.scores[0], self.scores[1]
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the scores, with and without the canary."""
+        return float(np.sqrt(self.scores.var(1).mean()))
+
+    @property
+    def gap(self) -> float:
+        """The difference of the mean scores in standard deviations."""
+        difference = float(self.scores[0].mean() - self.scores[1].mean())
+        return difference / max(self.spread, abs(difference) / 1e6, 1e-100)
 
 
 @dataclass(eq=False)
@@ -223,7 +312,7 @@ class Search:
 
     def _compare(
         self, candidate: CanaryTrial, noises: Mapping[str, Noise], runs: int, number: int
-    ) -> Generator[int, None, list["Scored"]]:
+    ) -> Generator[int, None, list[Scored]]:
         """All statistics on runs with and without this canary."""
         statistics = list(self._statistics(candidate, noises))
         scores = yield from self._scores(candidate.canary, statistics, runs, self.key.child("choose", number))
@@ -280,13 +369,13 @@ class Search:
                 yield run
         return scores
 
-    def _decide(self, scored: list["Scored"], runs: int) -> "Scored":
+    def _decide(self, scored: list[Scored], runs: int) -> Scored:
         """The statistic that promises most; where the noise should be Gaussian, a linear one has the sharper bound."""
         if self.claim.full_participation or self.claim.epsilon is None:
             return max(scored, key=lambda each: self._promise(each, runs))
         return max(scored, key=lambda each: choose_threshold(each.worlds, runs, self.claim)[1])
 
-    def _promise(self, scored: "Scored", runs: int) -> float:
+    def _promise(self, scored: Scored, runs: int) -> float:
         """The lower bound on μ that is to be expected of this many further runs."""
         by_counts = mu_of_rates(*expected_rates(scored.worlds, runs, self.claim))
         if not scored.statistic.linear:
@@ -296,7 +385,7 @@ class Search:
         promised = max(gap.mu_lower_bound, by_counts)
         return promised if scored.statistic.name == SIMPLE else FITTED * promised
 
-    def _test(self, chosen: "Scored", runs: int) -> Generator[int, None, AuditEvidence]:
+    def _test(self, chosen: Scored, runs: int) -> Generator[int, None, AuditEvidence]:
         """The chosen statistic on fresh runs."""
         scores = yield from self._scores(chosen.canary, [chosen.statistic], runs, self.key.child("test"))
         included, excluded = scores[:, 0]

@@ -60,10 +60,9 @@ def geyer_mlp() -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(100, 10, bias=False),
     )
-    for layer in net:
-        if isinstance(layer, nn.Linear):
-            deviation = 1 / math.sqrt(layer.in_features)
-            nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+    for weight in net.parameters():
+        deviation = 1 / math.sqrt(weight.shape[1])
+        nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
     return net
 
 
@@ -348,11 +347,11 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups
 
 def _glorot(net: nn.Sequential) -> nn.Sequential:
     """Weights uniform in ±√(6 / (fan-in + fan-out)), biases zero."""
-    for layer in net:
-        if isinstance(layer, (nn.Linear, nn.Conv2d)):
-            nn.init.xavier_uniform_(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+    for parameter in net.parameters():
+        if parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter)
+        else:
+            nn.init.zeros_(parameter)
     return net
 
 

@@ -55,7 +55,7 @@ class ServerComponent(FLComponent):  # type: ignore[misc]
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Start with the process."""
         if event_type == EventType.SYSTEM_START:
-            relay = Relay(NvflareTransport(fl_ctx.get_engine()), process.hosted_socket())
+            relay = Relay(NvflareTransport(fl_ctx.get_engine()), process.hosted())
             threading.Thread(target=relay.serve_forever, daemon=True).start()
             process.say("The server is ready.")
 
@@ -78,7 +78,7 @@ class SiteComponent(FLComponent):  # type: ignore[misc]
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Answer as soon as this site is registered."""
         if event_type == EventType.SYSTEM_START:
-            self._handle = process.hosted_site()
+            self._handle = process.hosted()
             cell, channel = fl_ctx.get_engine().get_cell(), CellChannel.AUX_COMMUNICATION
             cell.register_request_cb(channel=channel, topic=ASK, cb=self._from_server(self._answer))
             cell.register_request_cb(channel=channel, topic=ALIVE, cb=self._from_server(self._alive))

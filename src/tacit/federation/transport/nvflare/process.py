@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from tacit.core import files
 from tacit.errors import UserError
@@ -47,17 +48,9 @@ def host(part: Handler | Path) -> None:
     _HOSTED[:] = [part]
 
 
-def hosted_site() -> Handler:
-    """The site of this process."""
+def hosted() -> Any:
+    """The site of this process, or the local socket of the server in it."""
     (part,) = _HOSTED
-    assert not isinstance(part, Path)
-    return part
-
-
-def hosted_socket() -> Path:
-    """The local socket of the server in this process."""
-    (part,) = _HOSTED
-    assert isinstance(part, Path)
     return part
 
 
