@@ -21,17 +21,16 @@ from tacit.engine.learners.kernels.layer_masks import ChainMask
 from tacit.engine.learners.kernels.tracing import trace_chain
 from tacit.pieces import Everyone, Masked, Select, Sgd, Size, TopK
 from tacit.pieces.codecs.select import MASK
-from workloads import WORKLOADS
+from workloads import WORKLOADS, Workload
 
 IMAGES, SIDE, TESTED = 10, 14, 334  # of a client; inputs of the second convolution; evaluated at once
 WARM_UPS = 3
 Tiles = list[tuple[int, int]]  # filters by channels
 
 
-def top_mask(ratio: float) -> Tensor:
-    """The mask of the benchmark tacit-fl-top."""
-    workload = replace(WORKLOADS["W2"], clients=1)
-    x, y = (part[0] for part in workload.data())
+def top_mask(workload: Workload, ratio: float) -> Tensor:
+    """The mask of the benchmark tacit-fl-top on a workload."""
+    x, y = (part[0] for part in replace(workload, clients=1).data())
     sgd, top = Sgd(steps=1, lr=workload.lr), TopK(size=Size(ratio=ratio), lr=workload.lr)
     method = Method(name="mask", rounds=1, sampler=Everyone(), trainer=Masked(sgd), codec=Select(top))
     return initial_state(method, Task(model=workload.net, clients=[(x, y)], public=(x, y))).memory[MASK]
@@ -96,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     net = WORKLOADS["W2"].net().eval()
     conv = net.get_submodule("3")
     assert isinstance(conv, nn.Conv2d)
-    inputs, tiles = touched(net, top_mask(args.ratio))
+    inputs, tiles = touched(net, top_mask(WORKLOADS["W2"], args.ratio))
     whole = products(conv, conv.in_channels, [(conv.out_channels, conv.in_channels)], args.repeats)
     masked = products(conv, inputs, tiles, args.repeats)
     ratio, evaluated = sum(whole.values()) / sum(masked.values()), evaluation(net, args.repeats)

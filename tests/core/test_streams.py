@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from tacit.core import Key
-from tacit.core.streams import FEW, Stream
+from tacit.core.keys import FEW, Stream
 
 KEY = Key.from_seed(0, "test").value
 DOUBLE, SINGLE = (torch.empty(0, dtype=dtype) for dtype in (torch.float64, torch.float32))

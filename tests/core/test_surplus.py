@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from tacit.core import Bound, Key
-from tacit.core.surplus import Surplus, added, seed_after
+from tacit.core.rows import Surplus, added, seed_after
 from tacit.errors import TacitError
 from tacit.pieces.mechanisms.arithmetic import SharedNoise
 

@@ -57,8 +57,7 @@ from tacit.engine import initial_state, rounds
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.simulation import draw
-from tacit.engine.waves import AutoLearner, Learner, StackedClients
-from tacit.engine.worker import single_thread
+from tacit.engine.waves import AutoLearner, Learner, StackedClients, single_thread
 from tacit.errors import CompositionError
 from tacit.pieces.aggregators import KMeans, WeightedMean
 from tacit.pieces.channels import Enclave, IdealSum, SecureSum

@@ -25,7 +25,7 @@ from torch import Tensor
 from tacit.core.client_half import empty_messages, read_broadcast, read_model
 from tacit.core.interfaces import Channel, Conversation
 from tacit.core.method import Method
-from tacit.core.rows import DenseRows, Rows
+from tacit.core.rows import DenseRows, Rows, Surplus
 from tacit.core.state import (
     Broadcast,
     ClientMemory,
@@ -39,7 +39,6 @@ from tacit.core.state import (
     View,
     WaveReport,
 )
-from tacit.core.surplus import Surplus
 from tacit.core.wave import Wave
 from tacit.errors import ProtocolError, PublicDataError, UserError, WireError
 from tacit.wire import frames

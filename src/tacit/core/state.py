@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.keys import ClientKeys, Key
-from tacit.core.rows import DenseRows, Rows
-from tacit.core.surplus import Surplus, added
+from tacit.core.rows import DenseRows, Rows, Surplus, added
 from tacit.errors import WireError
 from tacit.wire import frames, indices
 from tacit.wire.frames import FrameKind, Part, Parts

@@ -36,9 +36,9 @@ from tacit.core.interfaces import Conversation
 from tacit.core.keys import key_source
 from tacit.core.losses import best_outputs
 from tacit.core.prices import Unproved, max_participations
+from tacit.core.rows import added
 from tacit.core.server_half import aggregate_messages, download_size, finish_round, no_messages, prepare
 from tacit.core.state import SERVER, out_of_patience, track_best
-from tacit.core.surplus import added
 from tacit.core.worker_choice import WAVES, Waves, Workers
 from tacit.data import Population, Task
 from tacit.data.population_files import let_go, read_ahead
@@ -46,8 +46,8 @@ from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.learners.records import check_records
 from tacit.engine.pool import Pool, choose_workers, open_pool
 from tacit.engine.tallies import counts_of, empty_tally, with_one_more
-from tacit.engine.waves import FEWEST_MASKED, AutoLearner, StackedClients, divide, divide_singly
-from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker, single_thread
+from tacit.engine.waves import FEWEST_MASKED, AutoLearner, StackedClients, divide, divide_singly, single_thread
+from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker
 from tacit.errors import TrainingError, expect
 
 EVALUATED_AT_ONCE = 256  # test samples, or more if they are small

@@ -15,8 +15,7 @@ from tacit.core.worker_choice import Workers
 from tacit.data import Task
 from tacit.engine.layout import make_model
 from tacit.engine.simulation import draw, initial_state, rounds
-from tacit.engine.waves import AutoLearner, StackedClients
-from tacit.engine.worker import single_thread
+from tacit.engine.waves import AutoLearner, StackedClients, single_thread
 from tacit.errors import expect
 
 

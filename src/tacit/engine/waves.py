@@ -219,3 +219,16 @@ def _can_map(functional: FunctionalLearner, like: Samples) -> bool:
         except CANNOT_MAP:
             return False
     return True
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Run PyTorch's operators with one thread, so that sums are the same in any process."""
+    before = torch.get_num_threads()
+    if before != 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if before != 1:
+            torch.set_num_threads(before)

@@ -4,8 +4,7 @@ The same object works in the parent process (one worker) and, inherited by fork,
 """
 
 import mmap
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from tacit.data import Task
 from tacit.data.population_files import let_go
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels import evaluation_module
-from tacit.engine.waves import LARGEST, AutoLearner, StackedClients
+from tacit.engine.waves import LARGEST, AutoLearner, StackedClients, single_thread
 
 WIDEST = 8  # bytes of a number: sums on a grid are in float64, whatever the model's type
 
@@ -167,16 +166,3 @@ def shared(count: int, like: Tensor) -> Tensor:
         return torch.zeros(count, dtype=like.dtype, device=like.device)
     buffer = mmap.mmap(-1, count * like.element_size())
     return torch.frombuffer(buffer, dtype=like.dtype, count=count)
-
-
-@contextmanager
-def single_thread() -> Iterator[None]:
-    """Run PyTorch's operators with one thread, so that sums are the same in any process."""
-    before = torch.get_num_threads()
-    if before != 1:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if before != 1:
-            torch.set_num_threads(before)

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from tacit.core.interfaces import Sampler
-from tacit.core.keys import Key
+from tacit.core.keys import FEW, Key
 from tacit.core.prices import Sampling
-from tacit.core.streams import FEW
 from tacit.errors import expect
 
 

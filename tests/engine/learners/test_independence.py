@@ -14,8 +14,8 @@ from tacit.core import CrossEntropy, Loss, MeanSquared
 from tacit.core.losses import FunctionLoss
 from tacit.data.adapted import AdaptedModel, InputFields
 from tacit.engine.learners.records import AutoRecords, ReferenceRecords
-from tacit.engine.learners.records.batched import BatchedRecords
 from tacit.engine.learners.records.independence import traced, treats_records_alone
+from tacit.engine.learners.records.learner import BatchedRecords
 from tacit.engine.learners.records.ways import LayerRules, MappedGradient
 from tacit.errors import ModelError
 from tacit.tasks.models import MODELS

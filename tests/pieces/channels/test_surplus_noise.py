@@ -21,8 +21,8 @@ from tacit.core import (
     Traffic,
     Turnout,
 )
+from tacit.core.rows import Surplus
 from tacit.core.server_half import released_sum, sum_messages
-from tacit.core.surplus import Surplus
 from tacit.errors import TooFewClientsError, UserError
 from tacit.pieces.channels import IdealSum, SecureSum
 from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, Grid

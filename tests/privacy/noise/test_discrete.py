@@ -13,8 +13,18 @@ from scipy.special import ive
 
 from tacit.core import Key
 from tacit.errors import UserError
-from tacit.privacy.noise.cdf_table import BLOCK, PRECISION, REST, ByteSource, CdfTable
-from tacit.privacy.noise.discrete import DiscreteGaussian, IntegerBound, IntegerNoise, Skellam, distance_of_sum
+from tacit.privacy.noise.discrete import (
+    BLOCK,
+    PRECISION,
+    REST,
+    ByteSource,
+    CdfTable,
+    DiscreteGaussian,
+    IntegerBound,
+    IntegerNoise,
+    Skellam,
+    distance_of_sum,
+)
 
 SAMPLES = int(os.environ.get("TACIT_SAMPLES", 1_000_000))
 Kind = type[DiscreteGaussian] | type[Skellam]

@@ -13,8 +13,7 @@ from scipy import stats
 
 from tacit.core import Key
 from tacit.errors import UserError
-from tacit.privacy.noise.cdf_table import BLOCK, ByteSource
-from tacit.privacy.noise.discrete import DiscreteGaussian, IntegerNoise, Skellam
+from tacit.privacy.noise.discrete import BLOCK, ByteSource, DiscreteGaussian, IntegerNoise, Skellam
 from tacit.privacy.noise.lattice import (
     MAX_OVERFLOW,
     MAX_TRIES,

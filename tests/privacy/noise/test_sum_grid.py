@@ -14,8 +14,7 @@ from tacit.core import Bound, DenseRows, Key, MaskedRows, SimulatedRound, State,
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, QuantileClip
 from tacit.pieces.mechanisms.clipping import BOUND
-from tacit.privacy.noise.cdf_table import ByteSource
-from tacit.privacy.noise.discrete import SMOOTHING
+from tacit.privacy.noise.discrete import SMOOTHING, ByteSource
 from tacit.privacy.noise.lattice import WAVE, float_error, rounded_bound
 from tacit.privacy.noise.sum_grid import (
     DISTANCE,

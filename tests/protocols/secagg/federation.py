@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tacit.core.keys import Key
-from tacit.core.surplus import seed_after
+from tacit.core.rows import seed_after
 from tacit.protocols import crypto
 from tacit.protocols.kit import Requests, play
 from tacit.protocols.secagg import (

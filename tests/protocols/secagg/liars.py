@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.secagg.federation import Federation, body_of
-from tacit.protocols.secagg import Phase, dealing, secagg_messages, shamir
+from tacit.protocols.secagg import Phase, secagg_messages, shares
 from tacit.protocols.secagg.secagg_messages import Direction
 
 Replies = list[tuple[int, bytes]]
@@ -23,8 +23,8 @@ def elements(body: bytes) -> NDArray[np.uint32]:
 def wrong(body: bytes, places: list[int]) -> bytes:
     """Other elements of the field at these places, which are no shares of another secret."""
     words = elements(body)
-    shifts = np.random.default_rng(len(places)).integers(1, shamir.PRIME, len(places))
-    words[places] = (words[places] + shifts) % shamir.PRIME
+    shifts = np.random.default_rng(len(places)).integers(1, shares.PRIME, len(places))
+    words[places] = (words[places] + shifts) % shares.PRIME
     return bytes(words.tobytes())
 
 
@@ -59,14 +59,14 @@ def forged(body: bytes, threshold: int, columns: int) -> bytes:
     """Consistent shares of another pad secret: a polynomial is added that vanishes where no correction is published."""
     words = elements(body).reshape(-1, columns).astype(object)
     for row in range(len(words)):
-        shift = math.prod(threshold + row - point for point in range(1, threshold)) % shamir.PRIME
-        words[row, dealing.LIMBS] = (words[row, dealing.LIMBS] + shift) % shamir.PRIME
+        shift = math.prod(threshold + row - point for point in range(1, threshold)) % shares.PRIME
+        words[row, shares.LIMBS] = (words[row, shares.LIMBS] + shift) % shares.PRIME
     return bytes(words.astype("<u4").tobytes())
 
 
 def forger(federation: Federation, client: int, gone: Phase, disputed: frozenset[int] = frozenset()) -> Lie:
     """Shares a wrong secret, disputes with some holders as far as it publishes corrections for them, and is gone."""
-    columns = dealing.columns(federation.session.parameters)
+    columns = shares.columns(federation.session.parameters)
 
     def lie(phase: Phase, body: bytes) -> bytes | None:
         if phase >= gone:
@@ -76,7 +76,7 @@ def forger(federation: Federation, client: int, gone: Phase, disputed: frozenset
         state = federation.states[client]
         first = state.circle.parameters.threshold - 1
         corrected = sorted(state.holds)[first:]
-        places = [columns * row + dealing.LIMBS for row, holder in enumerate(corrected) if holder in disputed]
+        places = [columns * row + shares.LIMBS for row, holder in enumerate(corrected) if holder in disputed]
         body = forged(body, first + 1, columns)
         return wrong(body, places) if places else body
 

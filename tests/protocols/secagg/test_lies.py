@@ -11,7 +11,7 @@ from protocols.secagg.federation import NONE, Federation, RecordedFederation, ex
 from protocols.secagg.liars import Liars, Lie, at, elements, falsified, forger, wrong
 from tacit.errors import ProtocolError, TooFewClientsError
 from tacit.protocols.kit import ReplyStatus
-from tacit.protocols.secagg import Lies, Phase, SecaggOutcome, answer, dealing, secagg_messages, shamir
+from tacit.protocols.secagg import Lies, Phase, SecaggOutcome, answer, secagg_messages, shares
 from tacit.wire.packing import pack_subset
 
 ELEVEN = {j: np.full(3, 1000 * j, np.uint32) for j in range(1, 12)}
@@ -38,7 +38,7 @@ def test_shares_outside_the_field_are_the_dealers_own_and_concern_nobody_else() 
 
     def outside(body: bytes) -> bytes:
         words = elements(body)
-        words[::5] = shamir.PRIME + 7
+        words[::5] = shares.PRIME + 7
         return bytes(words.tobytes())
 
     outcome = eleven({4: at(Phase.SHARE, outside)})
@@ -139,7 +139,7 @@ def test_a_server_cannot_use_disputes_to_open_a_pad_between_survivors() -> None:
             with pytest.raises(ProtocolError, match=reason):
                 answer(state, asked)
     plain = answer(state, request(state.session, Phase.UPLOAD, state.binding, sharers + NONE))[1]
-    assert len(answer(state, asked)[1]) == len(plain) + dealing.SHARE * (11 - p.graph(11).threshold + 1)
+    assert len(answer(state, asked)[1]) == len(plain) + shares.SHARE * (11 - p.graph(11).threshold + 1)
     state, frame = honest.before[3, Phase.OPEN]
     begin = secagg_messages.HEADER + len(pack_subset(state.survivors, state.members))
     for pair in ((1, 2), (5, 1), (1, 12), (12, 5)):
@@ -148,7 +148,7 @@ def test_a_server_cannot_use_disputes_to_open_a_pad_between_survivors() -> None:
             answer(state, request(state.session, Phase.OPEN, state.binding, body))
     body = frame[secagg_messages.HEADER : begin] + secagg_messages.pack_spares([(1, 5)]) + frame[begin + len(NONE) :]
     reply = answer(state, request(state.session, Phase.OPEN, state.binding, body))[1]
-    assert len(reply) == len(answer(state, frame)[1]) + dealing.SHARE
+    assert len(reply) == len(answer(state, frame)[1]) + shares.SHARE
 
 
 def test_more_liars_than_declared_end_the_round_without_a_sum_rather_than_with_a_wrong_one() -> None:

@@ -30,10 +30,9 @@ from tacit.protocols.secagg import (
     SecaggPolicy,
     ThreatModel,
     answer,
-    dealing,
     join_round,
     phase_bytes,
-    shamir,
+    shares,
 )
 from tacit.protocols.secagg.secagg_messages import agreement_statement, pack_signatures, read_signatures
 from tacit.wire.packing import Reader, pack_subset
@@ -84,11 +83,11 @@ def test_what_is_opened_follows_from_the_survivors_that_were_agreed_upon() -> No
     for level, survivors in ((1, frozenset(COHORT)), (2, frozenset(COHORT) - {5})):
         reader = revealed(honest, VICTIM, survivors, (1, 2, 3, 4))
         for j in COHORT:
-            row = dealing.elements(holds[j], P)
-            places = [dealing.SEED, dealing.NOISE + level - 1] if j in survivors else [dealing.PAD]
+            row = shares.elements(holds[j], P)
+            places = [shares.SEED, shares.NOISE + level - 1] if j in survivors else [shares.PAD]
             for place in places:
-                share = shamir.to_bytes(dealing.secret_part(row, place))
-                assert reader.take(dealing.SHARE if place < dealing.NOISE else dealing.NOISE_SHARE) == share
+                share = shares.to_bytes(shares.secret_part(row, place))
+                assert reader.take(shares.SHARE if place < shares.NOISE else shares.NOISE_SHARE) == share
         reader.expect_end()
 
 

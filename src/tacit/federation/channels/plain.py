@@ -11,7 +11,7 @@ from tacit.core import Messages, Method, Noise, Plain, Round, ServerRound, State
 from tacit.core.interfaces import Conversation
 from tacit.core.server_half import aggregate_messages, read_messages, reject_unusable, sum_messages
 from tacit.engine.simulation import variance_and_scale
-from tacit.engine.worker import single_thread
+from tacit.engine.waves import single_thread
 from tacit.errors import ProtocolError, TooFewClientsError
 from tacit.federation import metrics
 from tacit.federation.channels.interface import Arrangement, Connect, Member, SiteReply, Survival, register

@@ -27,7 +27,7 @@ from tacit.core.server_half import (
 )
 from tacit.core.state import Broadcast
 from tacit.engine.simulation import draw
-from tacit.engine.worker import single_thread
+from tacit.engine.waves import single_thread
 from tacit.errors import TooFewClientsError
 from tacit.federation import messages as wire
 from tacit.federation.channels.interface import Connect

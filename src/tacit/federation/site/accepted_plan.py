@@ -21,8 +21,7 @@ from tacit.core.losses import best_outputs
 from tacit.core.serialization import HexBytes, Source, read_json
 from tacit.data import Samples
 from tacit.engine.layout import Layout, initial_weights, make_model
-from tacit.engine.waves import AutoLearner, StackedClients
-from tacit.engine.worker import single_thread
+from tacit.engine.waves import AutoLearner, StackedClients, single_thread
 from tacit.federation.channels.interface import Member
 from tacit.federation.messages import RefusedError, SiteRequest
 from tacit.federation.metrics import HeldOut

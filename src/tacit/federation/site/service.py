@@ -24,7 +24,7 @@ from tacit.core import ClientMemory, ClientRound, Messages, View
 from tacit.core.client_half import empty_messages, read_broadcast
 from tacit.core.prices import Release, max_participations
 from tacit.core.server_half import reject_unusable
-from tacit.engine.worker import single_thread
+from tacit.engine.waves import single_thread
 from tacit.errors import BudgetError, LedgerError, ProtocolError, StorageError, TacitError, UserError, WireError
 from tacit.federation import messages as wire
 from tacit.federation.channels.interface import SiteReply

@@ -17,9 +17,9 @@ from tacit.core import DenseRows, GridStep, Key, Messages, Method, Round, State,
 from tacit.core.interfaces import AddNoise, Channel, Conversation, Reader, SumMessages
 from tacit.core.plain_form import digest, to_plain
 from tacit.core.prices import Unit
+from tacit.core.rows import Surplus
 from tacit.core.schema import choose, simplest_fraction
 from tacit.core.server_half import sum_of_total
-from tacit.core.surplus import Surplus
 from tacit.errors import TooFewClientsError, expect
 from tacit.protocols.secagg import (
     MIN_COHORT,

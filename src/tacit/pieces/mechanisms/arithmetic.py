@@ -16,8 +16,7 @@ from tacit.core.rows import Rows
 from tacit.core.schema import choose, simplest_fraction
 from tacit.errors import expect
 from tacit.pieces.mechanisms.clipping import clip_rows
-from tacit.privacy.noise.cdf_table import Integers
-from tacit.privacy.noise.discrete import DiscreteGaussian, Skellam, distance_of_sum
+from tacit.privacy.noise.discrete import DiscreteGaussian, Integers, Skellam, distance_of_sum
 from tacit.privacy.noise.lattice import MIN_STEPS, Lattice
 
 DISTANCE = 2.0**-62  # total variation of a round on a grid from its price, for up to 2^15 clients and 2^28 coordinates
@@ -73,7 +72,7 @@ class SharedNoise:
         """The variance of component k of a share, relative to that of the whole share.
 
         Component 0 stays, and component k = 1 … t is removed if fewer than k clients are lost (see
-        `tacit.core.surplus`). Where no loss is tolerated, component 0 is the whole share.
+        `tacit.core.rows`). Where no loss is tolerated, component 0 is the whole share.
         """
         n = max(cohort, 1)
         return self.remaining(cohort) / (n if k == 0 else (n - k + 1) * (n - k))

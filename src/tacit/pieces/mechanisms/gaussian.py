@@ -28,7 +28,7 @@ from tacit.core import (
 )
 from tacit.core.interfaces import DryRun, Mechanism, Visibility
 from tacit.core.prices import AggregateNoise, Price, Release, Unit, Unproved, Unsized
-from tacit.core.surplus import Surplus
+from tacit.core.rows import Surplus
 from tacit.errors import UserError, WireError, expect
 from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
 from tacit.pieces.mechanisms.clipping import Clip, clip_rows
@@ -140,7 +140,7 @@ class DistributedGaussian(Mechanism):
     Of n clients, t = ⌊dropouts · n⌋ may be lost. The shares of n − t clients amount to the noise of the sum, so every
     share has a surplus, in t components. Once it is known that d clients are lost, the others' seeds of the excess
     components are opened, and the server subtracts them (XNoise: Jiang et al., Dordis, EuroSys 2024; see
-    `tacit.core.surplus`). The variance of the sum is therefore the same for every n and every d up to t, and reveals
+    `tacit.core.rows`). The variance of the sum is therefore the same for every n and every d up to t, and reveals
     neither. Colluding clients can subtract their own shares, so the noise is larger by (1 − dropouts) / (1 − dropouts −
     colluding). For an empty cohort, the server adds the noise. The noisy sum is divided by the expected cohort size.
     A row that is not finite becomes zeros at its client: a missing one would reveal that.

@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from tacit.core.prices import Zcdp
 from tacit.errors import TacitError, UserError, expect
-from tacit.privacy.noise.cdf_table import BLOCK, ByteSource, Integers
-from tacit.privacy.noise.discrete import DiscreteGaussian, IntegerBound, IntegerNoise
+from tacit.privacy.noise.discrete import BLOCK, ByteSource, DiscreteGaussian, IntegerBound, IntegerNoise, Integers
 
 Floats = npt.NDArray[np.float64]
 Ring = npt.NDArray[np.uint32]

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from tacit.core import DenseRows, Rows
 from tacit.errors import expect
-from tacit.privacy.noise.cdf_table import BLOCK, ByteSource, draw_bytes
-from tacit.privacy.noise.discrete import SMOOTHING, DiscreteGaussian, IntegerBound
+from tacit.privacy.noise.discrete import BLOCK, SMOOTHING, ByteSource, DiscreteGaussian, IntegerBound, draw_bytes
 from tacit.privacy.noise.lattice import LOG_FAILURE, WAVE, Floats, float_error, rounded_bound
 
 DISTANCE = 2.0**-80  # total variation of a round from its price, for up to 2²⁸ coordinates

@@ -16,8 +16,7 @@ from tacit.protocols.secagg.in_process import run_locally
 from tacit.protocols.secagg.pads import Vector, pack_vector, unpack_vector
 from tacit.protocols.secagg.parameters import MIN_COHORT, Parameters, SecaggPolicy, SecaggSession
 from tacit.protocols.secagg.secagg_client import answer
-from tacit.protocols.secagg.secagg_client_state import SecaggClientState, join_round, set_vector
-from tacit.protocols.secagg.secagg_messages import Phase, phase_bytes
+from tacit.protocols.secagg.secagg_messages import Phase, SecaggClientState, join_round, phase_bytes, set_vector
 from tacit.protocols.secagg.secagg_server import SecaggOutcome, converse
 from tacit.protocols.secagg.unmasking import Lies
 

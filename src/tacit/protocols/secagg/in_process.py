@@ -8,14 +8,14 @@ from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.pads import Vector
 from tacit.protocols.secagg.parameters import SecaggPolicy, SecaggSession
 from tacit.protocols.secagg.secagg_client import answer
-from tacit.protocols.secagg.secagg_client_state import (
+from tacit.protocols.secagg.secagg_messages import (
+    Phase,
     SecaggClientState,
     join_round,
     new_identity,
     new_seed,
     set_vector,
 )
-from tacit.protocols.secagg.secagg_messages import Phase
 from tacit.protocols.secagg.secagg_server import SecaggOutcome, converse
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from tacit.errors import ProtocolError
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, SIGNATURE, PrivateKey
-from tacit.protocols.secagg import dealing, graph, pads, secagg_messages, shamir
+from tacit.protocols.secagg import graph, pads, secagg_messages, shares
 from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle
 from tacit.protocols.secagg.pads import (
     own_pad_key,
@@ -30,12 +30,12 @@ from tacit.protocols.secagg.pads import (
     reduce,
     unpack_vector,
 )
-from tacit.protocols.secagg.secagg_client_state import SecaggClientState
 from tacit.protocols.secagg.secagg_messages import (
     KEYS,
     Direction,
     Phase,
     Roster,
+    SecaggClientState,
     agreement_statement,
     announcement_statement,
     read_disputed,
@@ -98,7 +98,7 @@ def _share(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
     near = sorted(roster.entries.keys() - {state.client})
     shared = {j: crypto.agree(channel, roster.entries[j][KEY:KEYS]) for j in near}
     shared[state.client] = crypto.derive(state.root, "own share", binding)
-    deals = {j: dealing.holder_key(shared[j], binding, state.client, j) for j in shared}
+    deals = {j: shares.holder_key(shared[j], binding, state.client, j) for j in shared}
     signers = {*near, *circle.committee()} if state.active_server else set()
     after = replace(
         state,
@@ -109,7 +109,7 @@ def _share(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
         challenge=roster.challenge,
         pads={j: pair_secret(pad, roster.entries[j][:KEY], binding, state.client, j) for j in near},
         deals=deals,
-        holds={j: dealing.holder_key(shared[j], binding, j, state.client) for j in shared},
+        holds={j: shares.holder_key(shared[j], binding, j, state.client) for j in shared},
         directory={j: state.directory[j] for j in signers},
         noise_seed=b"",
     )
@@ -123,8 +123,8 @@ def _check(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
         raise ProtocolError("The challenge is not the one that the server has committed to.")
     _check_present(state, dealers, "has shared its secrets")
     p = state.session.parameters
-    rows = np.array([dealing.elements(state.holds[j], p) for j in sorted(dealers & state.holds.keys())])
-    body = shamir.to_bytes(dealing.answers(rows, challenge, state.binding))
+    rows = np.array([shares.elements(state.holds[j], p) for j in sorted(dealers & state.holds.keys())])
+    body = shares.to_bytes(shares.answers(rows, challenge, state.binding))
     return replace(state, phase=Phase.UPLOAD, challenge=b""), body
 
 
@@ -173,8 +173,8 @@ def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, 
     if not all(j in state.holds.keys() & survivors and lost in state.sharers - survivors for j, lost in spares):
         raise ProtocolError("Expected spare shares of survivors' secrets with dropouts, got a request for others.")
     body = b"".join(_revealed(state, j, survivors) for j in sorted(state.holds))
-    opened = [dealing.spare_elements(state.holds[j], state.binding, lost) for j, lost in spares]
-    body += b"".join(map(shamir.to_bytes, opened))
+    opened = [shares.spare_elements(state.holds[j], state.binding, lost) for j, lost in spares]
+    body += b"".join(map(shares.to_bytes, opened))
     closed = SecaggClientState(
         session=state.session,
         client=state.client,
@@ -214,17 +214,17 @@ def _escrowed(state: SecaggClientState, neighbour: int) -> bytes:
 
     Then this client may be gone, too.
     """
-    row = dealing.elements(state.holds[neighbour], state.session.parameters)
-    part = dealing.secret_part(row, dealing.PAD)
-    return dealing.escrow(state.pads[neighbour], part, state.binding, neighbour, state.client)
+    row = shares.elements(state.holds[neighbour], state.session.parameters)
+    part = shares.secret_part(row, shares.PAD)
+    return shares.escrow(state.pads[neighbour], part, state.binding, neighbour, state.client)
 
 
 def _spare(state: SecaggClientState, neighbour: int) -> bytes:
     """The same secret, shared among all holders: for a neighbour whose share at this client is disputed."""
     keys = [state.deals[j] for j in sorted(state.deals)]
-    held = [dealing.spare_elements(key, state.binding, neighbour) for key in keys]
+    held = [shares.spare_elements(key, state.binding, neighbour) for key in keys]
     none = np.zeros(0, np.uint64)
-    return dealing.corrections([state.pads[neighbour]], none, held, state.circle.parameters.threshold)
+    return shares.corrections([state.pads[neighbour]], none, held, state.circle.parameters.threshold)
 
 
 def _only(table: Table, clients: Iterable[int]) -> dict[int, bytes]:
@@ -242,11 +242,11 @@ def _private_keys(state: SecaggClientState) -> tuple[PrivateKey, PrivateKey]:
 
 
 def _pad_secret(state: SecaggClientState) -> bytes:
-    return crypto.derive(state.root, "pad secret", state.session.context, length=dealing.SECRET)
+    return crypto.derive(state.root, "pad secret", state.session.context, length=shares.SECRET)
 
 
 def _seed(state: SecaggClientState, binding: bytes) -> bytes:
-    return crypto.derive(state.root, "seed", binding, length=dealing.SECRET)
+    return crypto.derive(state.root, "seed", binding, length=shares.SECRET)
 
 
 def _public_keys(state: SecaggClientState) -> bytes:
@@ -261,9 +261,9 @@ def _deal(state: SecaggClientState, threshold: int, binding: bytes, deals: Table
     """What this client publishes about its secrets."""
     p = state.session.parameters
     generator = crypto.keystream(crypto.derive(state.root, "masks", binding))
-    masks = shamir.uniform(dealing.MASKS, lambda count: generator.update(bytes(count)))
-    secrets = [_seed(state, binding), _pad_secret(state), *dealing.noise_chain(state.noise_seed, p)]
-    return dealing.corrections(secrets, masks, [dealing.elements(deals[j], p) for j in sorted(deals)], threshold)
+    masks = shares.uniform(shares.MASKS, lambda count: generator.update(bytes(count)))
+    secrets = [_seed(state, binding), _pad_secret(state), *shares.noise_chain(state.noise_seed, p)]
+    return shares.corrections(secrets, masks, [shares.elements(deals[j], p) for j in sorted(deals)], threshold)
 
 
 # What a client requires before it answers
@@ -366,9 +366,9 @@ def _revealed(state: SecaggClientState, client: int, survivors: frozenset[int]) 
     With surplus noise, also a share of a survivor's noise seed, at the level that follows from the number of survivors.
     """
     p = state.session.parameters
-    row = dealing.elements(state.holds[client], p)
+    row = shares.elements(state.holds[client], p)
     if client not in survivors:
-        return shamir.to_bytes(dealing.secret_part(row, dealing.PAD))
-    level = dealing.level_of(p, len(survivors))
-    noise = shamir.to_bytes(dealing.secret_part(row, dealing.NOISE + level - 1)) if level else b""
-    return shamir.to_bytes(dealing.secret_part(row, dealing.SEED)) + noise
+        return shares.to_bytes(shares.secret_part(row, shares.PAD))
+    level = shares.level_of(p, len(survivors))
+    noise = shares.to_bytes(shares.secret_part(row, shares.NOISE + level - 1)) if level else b""
+    return shares.to_bytes(shares.secret_part(row, shares.SEED)) + noise

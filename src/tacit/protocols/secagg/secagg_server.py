@@ -30,8 +30,7 @@ from tacit.errors import ProtocolError, TooFewClientsError, expect
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, SIGNATURE, Entropy, PrivateKey
 from tacit.protocols.kit import Exchange, Outcome, ReplyStatus, ServerSide, Transcript
-from tacit.protocols.secagg import dealing, graph, pads, secagg_messages, shamir
-from tacit.protocols.secagg.dealing import SECRET, SHARE, Dealing
+from tacit.protocols.secagg import graph, pads, secagg_messages, shares
 from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle, ThreatModel
 from tacit.protocols.secagg.pads import RemovePads, Vector
 from tacit.protocols.secagg.parameters import Parameters, SecaggSession
@@ -46,7 +45,7 @@ from tacit.protocols.secagg.secagg_messages import (
     pack_signatures,
     sharers_statement,
 )
-from tacit.protocols.secagg.shamir import Field
+from tacit.protocols.secagg.shares import SECRET, SHARE, Dealing, Field
 from tacit.protocols.secagg.unmasking import (
     Announced,
     Lies,
@@ -190,7 +189,7 @@ class _Server:
 
         def read(client: int, reader: Reader) -> Dealing:
             holders = tuple(sorted(around.holders(client, around.members)))
-            return Dealing.read(bytes(reader.rest()), holders, around.parameters.threshold, dealing.columns(self._p))
+            return Dealing.read(bytes(reader.rest()), holders, around.parameters.threshold, shares.columns(self._p))
 
         bindings = (self.session.context, around.binding)
         shared = yield from self._request(Phase.SHARE, bindings, {j: body(j) for j in around.members}, read)
@@ -205,8 +204,8 @@ class _Server:
         near = {j: sorted(around.holders(j, dealers)) for j in dealers}
 
         def read(client: int, reader: Reader) -> dict[int, Field]:
-            words = shamir.from_bytes(bytes(reader.rest()), dealing.MASKS * len(near[client]))
-            return dict(zip(near[client], words.reshape(-1, dealing.MASKS), strict=True))
+            words = shares.from_bytes(bytes(reader.rest()), shares.MASKS * len(near[client]))
+            return dict(zip(near[client], words.reshape(-1, shares.MASKS), strict=True))
 
         body = self.challenge + pack_subset(dealers, around.members)
         bodies = dict.fromkeys(sorted(dealers), body)
@@ -254,7 +253,7 @@ class _Server:
     def _read_spare(self, around: RosterGraph, client: int, reader: Reader) -> Dealing:
         holders, threshold = tuple(sorted(around.holders(client, around.members))), around.parameters.threshold
         size = SHARE * (len(holders) - threshold + 1)
-        return Dealing.read(reader.take(size), holders, threshold, dealing.LIMBS)
+        return Dealing.read(reader.take(size), holders, threshold, shares.LIMBS)
 
     def _agree(
         self, around: RosterGraph, sharers: frozenset[int], survivors: frozenset[int]

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from tacit.errors import TooFewClientsError
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY
-from tacit.protocols.secagg import dealing, graph, pads, shamir
-from tacit.protocols.secagg.dealing import LIMBS, NOISE_LIMBS, NOISE_SHARE, SHARE, Dealing
+from tacit.protocols.secagg import graph, pads, shares
 from tacit.protocols.secagg.graph import Circle, GraphParameters
 from tacit.protocols.secagg.parameters import Parameters
 from tacit.protocols.secagg.secagg_client import roster_binding
-from tacit.protocols.secagg.shamir import Field
+from tacit.protocols.secagg.shares import LIMBS, NOISE_LIMBS, NOISE_SHARE, SHARE, Dealing, Field
 from tacit.wire.packing import Reader
 
 
@@ -120,16 +119,16 @@ def read_revealed(
 ) -> Revealed:
     """What a client revealed about these clients, and of these spares."""
     level, seeds, pad_secrets, noise = (
-        dealing.level_of(p, len(survivors)),
+        shares.level_of(p, len(survivors)),
         dict[int, Field](),
         dict[int, Field](),
         dict[int, Field](),
     )
     for j in about:
-        (seeds if j in survivors else pad_secrets)[j] = shamir.from_bytes(reader.take(SHARE), LIMBS)
+        (seeds if j in survivors else pad_secrets)[j] = shares.from_bytes(reader.take(SHARE), LIMBS)
         if j in survivors and level:
-            noise[j] = shamir.from_bytes(reader.take(NOISE_SHARE), NOISE_LIMBS)
-    opened = {pair: shamir.from_bytes(reader.take(SHARE), LIMBS) for pair in spares}
+            noise[j] = shares.from_bytes(reader.take(NOISE_SHARE), NOISE_LIMBS)
+    opened = {pair: shares.from_bytes(reader.take(SHARE), LIMBS) for pair in spares}
     return Revealed(seeds, pad_secrets, noise, opened)
 
 
@@ -140,7 +139,7 @@ def lies_in_answers(
     excluded, named, disputes, suspects = set[int](), set[int](), set[tuple[int, int]](), Counter[int]()
     for client, each in dealings.items():
         answered = {j: given[j][client] for j in each.holders if j in given}
-        corrections = dealing.answers(each.corrections, around.challenge, around.binding)
+        corrections = shares.answers(each.corrections, around.challenge, around.binding)
         wrong = each.liars(answered, corrections, around.parameters.liars, frozenset(suspects))
         if wrong is None:
             excluded.add(client)
@@ -175,8 +174,8 @@ class SecretRecovery:
     def pads(self, sharers: frozenset[int]) -> tuple[list[bytes], list[bytes]]:
         """The keys of the pads that remain in the sum: of those added, and of those subtracted."""
         binding = self._around.binding
-        seeds = self._recover({i: each.seeds for i, each in self._revealed.items()}, self._survivors, dealing.SEED)
-        added = [pads.own_pad_key(dealing.secret_of(seeds[j]), binding, j) for j in sorted(self._survivors)]
+        seeds = self._recover({i: each.seeds for i, each in self._revealed.items()}, self._survivors, shares.SEED)
+        added = [pads.own_pad_key(shares.secret_of(seeds[j]), binding, j) for j in sorted(self._survivors)]
         subtracted: list[bytes] = []
         lost = sharers - self._survivors
         given = {i: each.pads for i, each in self._revealed.items()}
@@ -189,9 +188,9 @@ class SecretRecovery:
     def _pairs(self, dropout: int, given: Mapping[int, Mapping[int, Field]]) -> dict[int, bytes]:
         """A dropout's secrets with survivors: by its own key, or if it shared a wrong one, by what they escrowed."""
         around, each = self._around, self._dealings[dropout]
-        corrections = dealing.secret_part(each.corrections, dealing.PAD)
-        right = self._right(given, dropout, dealing.PAD)
-        private = pads.pad_private_key(dealing.secret_of(each.recover(right, corrections)), around.context, dropout)
+        corrections = shares.secret_part(each.corrections, shares.PAD)
+        right = self._right(given, dropout, shares.PAD)
+        private = pads.pad_private_key(shares.secret_of(each.recover(right, corrections)), around.context, dropout)
         near = around.neighbours[dropout] & self._survivors
         if crypto.public_key(private) == around.announced[dropout].keys[:KEY]:
             keys = {j: around.announced[j].keys[:KEY] for j in near}
@@ -205,7 +204,7 @@ class SecretRecovery:
         upload = self._uploads[client]
         if dropout in upload.spares:
             return self._spare(dropout, client, upload.spares[dropout])
-        return dealing.escrow(upload.escrowed[dropout], held, self._around.binding, dropout, client)
+        return shares.escrow(upload.escrowed[dropout], held, self._around.binding, dropout, client)
 
     def _spare(self, dropout: int, client: int, spare: Dealing) -> bytes:
         given = {
@@ -216,22 +215,22 @@ class SecretRecovery:
         liars = self._around.parameters.liars
         wrong = spare.liars(given, spare.corrections, liars, self._suspects)
         if wrong is not None:
-            return dealing.secret_of(
+            return shares.secret_of(
                 spare.recover({j: share for j, share in given.items() if j not in wrong}, spare.corrections)
             )
         if len(given) < spare.threshold + 2 * liars:
             raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")
         self._name(dealer=client)
-        return bytes(dealing.SECRET)
+        return bytes(shares.SECRET)
 
     def noise_seeds(self) -> dict[int, bytes]:
         """The seed of every survivor at the level that is opened; empty if none is."""
-        level = dealing.level_of(self._p, len(self._survivors))
+        level = shares.level_of(self._p, len(self._survivors))
         if not level:
             return {}
         given = {i: each.noise for i, each in self._revealed.items()}
-        limbs = self._recover(given, self._survivors, dealing.NOISE + level - 1)
-        return {j: dealing.secret_of(limbs[j], KEY) for j in sorted(self._survivors)}
+        limbs = self._recover(given, self._survivors, shares.NOISE + level - 1)
+        return {j: shares.secret_of(limbs[j], KEY) for j in sorted(self._survivors)}
 
     def _recover(
         self, given: Mapping[int, Mapping[int, Field]], clients: frozenset[int], place: int
@@ -241,7 +240,7 @@ class SecretRecovery:
         for client in sorted(clients):
             each = self._dealings[client]
             right = self._right(given, client, place)
-            found[client] = each.recover(right, dealing.secret_part(each.corrections, place))
+            found[client] = each.recover(right, shares.secret_part(each.corrections, place))
         return found
 
     def _right(self, given: Mapping[int, Mapping[int, Field]], client: int, place: int) -> dict[int, Field]:
@@ -252,7 +251,7 @@ class SecretRecovery:
             for j in each.holders
             if j in given and client in given[j] and (client, j) not in self.lies.disputed
         }
-        corrections = dealing.secret_part(each.corrections, place)
+        corrections = shares.secret_part(each.corrections, place)
         wrong = each.liars(usable, corrections, self._around.parameters.degree, self._suspects)
         if wrong is None:
             raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")

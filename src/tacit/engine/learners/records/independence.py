@@ -14,17 +14,12 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared
-from tacit.core.losses import SequenceCrossEntropy
-from tacit.engine.learners.records.pooling import ChannelsLastPool
-
-PROVED_LOSSES = (CrossEntropy, SequenceCrossEntropy, MeanSquared, BinaryCrossEntropy)
 COPIES = 3  # of a record, on which the graph is executed to learn the shapes of its tensors
 SIZE = object()  # stands for the number of records among the arguments of an operation
 
@@ -57,13 +52,6 @@ def treats_records_alone(graph: fx.GraphModule, x: Tensor) -> bool:
     except Exception:  # also of the operations themselves: what fails is not proved
         return False
     return True
-
-
-def is_loss_proved(loss: Loss, outputs: Tensor, y: Tensor) -> bool:
-    """Whether a loss of Tacit's own compares every record with its own target: shapes that broadcast would mix them."""
-    if type(loss) in (CrossEntropy, SequenceCrossEntropy):
-        return outputs.dim() == y.dim() + 1
-    return type(loss) in PROVED_LOSSES and outputs.shape == y.shape
 
 
 def fresh_copy(model: nn.Module) -> nn.Module:
@@ -244,6 +232,27 @@ def _of(*kinds: type[nn.Module], rank: int | None = None) -> dict[type[nn.Module
     return dict.fromkeys(kinds, _module(lambda _, found: rank in (None, found)))
 
 
+class ChannelsLastPool(nn.Module):
+    """Max pooling in channels-last layout, for which PyTorch's kernel is many times faster."""
+
+    def __init__(self, pool: nn.MaxPool2d) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled: Tensor = self.pool(x.contiguous(memory_format=torch.channels_last))
+        return pooled.contiguous()
+
+
+def with_fast_pooling(model: fx.GraphModule) -> fx.GraphModule:
+    """The model with faster max pooling, in place."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.MaxPool2d and not child.return_indices:
+                setattr(parent, name, ChannelsLastPool(child))
+    return model
+
+
 MODULES: dict[type[nn.Module], Callable[[nn.Module], Rule]] = {
     **_of(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
     **_of(nn.Sigmoid, nn.LogSigmoid, nn.Tanh, nn.Tanhshrink, nn.Softplus, nn.Softsign, nn.Softshrink, nn.Hardshrink),
@@ -375,3 +384,6 @@ class _Proof(fx.Interpreter):
 def _check(condition: bool) -> None:
     if not condition:
         raise _NotProvedError
+
+
+Net = TypeVar("Net", bound=nn.Module)

@@ -1,30 +1,149 @@
 """Two ways to the gradients of single records: the rules of a model's layers, and `torch.func` for all other models.
 
-The rules need one forward and one backward pass. In the backward pass the gradients at the outputs of layers are
-computed, not those of parameters; norms follow from them, then the clipping factors, and from these the clipped sum (Bu
-et al. 2023, «book-keeping»). `torch.func` forms the gradient of every record.
+A rule is a function for one type of layer: how the gradients at its parameters follow from its inputs and the gradient
+at its outputs. The rules need one forward and one backward pass. In the backward pass the gradients at the outputs of
+layers are computed, not those of parameters; norms follow from them, then the clipping factors, and from these the
+clipped sum (Bu et al. 2023, «book-keeping»). `torch.func` forms the gradient of every record.
 
 With the rules, records are computed together, so that they are for models only of which it is proved that no record
 changes another's numbers (`is_proved`). `torch.func` shows the model one record at a time, whatever it is.
 """
 
 import copy
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from math import prod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.instancenorm import _InstanceNorm
 
-from tacit.core import Loss
+from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared
+from tacit.core.losses import SequenceCrossEntropy
 from tacit.engine.layout import Layout
-from tacit.engine.learners.records.gradients import FormedGradients, RecordGradients
-from tacit.engine.learners.records.independence import fresh_copy, is_loss_proved, traced, treats_records_alone
-from tacit.engine.learners.records.pooling import with_fast_pooling
-from tacit.engine.learners.records.rules import RULES
+from tacit.engine.learners.records.gradients import (
+    FormedGradients,
+    LookupGradients,
+    OuterGradients,
+    RecordGradients,
+    product_gradients,
+)
+from tacit.engine.learners.records.independence import (
+    fresh_copy,
+    traced,
+    treats_records_alone,
+    with_fast_pooling,
+)
+
+PROVED_LOSSES = (CrossEntropy, SequenceCrossEntropy, MeanSquared, BinaryCrossEntropy)
+ByName = Mapping[str, RecordGradients]  # of a layer's own parameters
+Rule = Callable[[Any, Tensor, Tensor], ByName]
+
+
+def linear(_: nn.Linear, x: Tensor, g: Tensor) -> ByName:
+    """Inputs are vectors, or sequences of vectors."""
+    if x.dim() == 2:
+        return {"weight": OuterGradients(g, x), "bias": FormedGradients(g)}
+    x, g = (side.reshape(len(side), -1, side.shape[-1]) for side in (x, g))
+    return {"weight": product_gradients(g, x), "bias": FormedGradients(g.sum(1))}
+
+
+def convolution(module: _ConvNd, x: Tensor, g: Tensor) -> ByName:
+    """A fully connected layer on patches; one of one dimension is one of two with a height of 1."""
+    patches = _patches(module, x)  # (records, positions of the output, positions of the filter, channels)
+    (records, places, size, channels), groups = patches.shape, module.groups
+    g = g.reshape(records, module.out_channels, places)
+    bias = {"bias": FormedGradients(g.sum(2))}
+    outputs, inputs = module.out_channels // groups, channels // groups
+    if groups == 1:
+        order = (outputs, size, inputs)
+        return {"weight": product_gradients(g.mT, patches.view(records, places, -1), order), **bias}
+    split = patches.view(records, places, size, groups, inputs).permute(0, 3, 1, 2, 4)
+    product = torch.matmul(g.view(records, groups, outputs, places), split.reshape(records, groups, places, -1))
+    return {"weight": FormedGradients(product.flatten(1), (module.out_channels, size, inputs)), **bias}
+
+
+def embedding(module: nn.Embedding, x: Tensor, g: Tensor) -> ByName:
+    """Only the lines that a record reads have a gradient; that of the padding has none."""
+    read, g = x.reshape(len(x), -1), g.reshape(len(x), -1, g.shape[-1])
+    if module.padding_idx is not None:
+        g = g.masked_fill((read == module.padding_idx)[..., None], 0.0)
+    return {"weight": LookupGradients.of(read, g, module.num_embeddings)}
+
+
+def group_norm(module: nn.GroupNorm, x: Tensor, g: Tensor) -> ByName:
+    """Scale and shift of normalised channels."""
+    return _per_channel(F.group_norm(x, module.num_groups, eps=module.eps), g)
+
+
+def instance_norm(module: _InstanceNorm, x: Tensor, g: Tensor) -> ByName:
+    """Group norm with a group for every channel."""
+    return _per_channel(F.instance_norm(x, eps=module.eps), g)
+
+
+def layer_norm(module: nn.LayerNorm, x: Tensor, g: Tensor) -> ByName:
+    """Scale and shift of every normalised number."""
+    normal = F.layer_norm(x, module.normalized_shape, eps=module.eps)
+    shape = (len(x), -1, *module.normalized_shape)
+    weight, bias = ((side.reshape(shape).sum(1)).flatten(1) for side in (g * normal, g))
+    return {"weight": FormedGradients(weight), "bias": FormedGradients(bias)}
+
+
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: linear,
+    nn.Conv1d: convolution,
+    nn.Conv2d: convolution,
+    nn.Embedding: embedding,
+    nn.GroupNorm: group_norm,
+    nn.InstanceNorm1d: instance_norm,
+    nn.InstanceNorm2d: instance_norm,
+    nn.LayerNorm: layer_norm,
+}
+
+
+def _per_channel(normal: Tensor, g: Tensor) -> ByName:
+    """Scale and shift of every channel; channels are the second dimension."""
+    g, normal = g.flatten(2), normal.flatten(2)
+    return {"weight": FormedGradients((g * normal).sum(2)), "bias": FormedGradients(g.sum(2))}
+
+
+def _patches(module: _ConvNd, x: Tensor) -> Tensor:
+    """The inputs of every output position, (records, outputs, filter, channels).
+
+    With the channels last, a row of a filter is contiguous in memory, so that patches are copied quickly.
+    """
+    sides = [*module._reversed_padding_repeated_twice]
+    if any(sides):
+        x = F.pad(x, sides, mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
+    if x.dim() == 3:
+        x = x[:, :, None]
+    kernel, stride, dilation = (
+        (1, value[0]) if len(value) == 1 else (value[0], value[1])
+        for value in (module.kernel_size, module.stride, module.dilation)
+    )
+    x = x.permute(0, 2, 3, 1).contiguous()
+    records, height, width, channels = x.shape
+    rows, columns = (
+        (side - d * (k - 1) - 1) // s + 1
+        for side, k, s, d in zip((height, width), kernel, stride, dilation, strict=True)
+    )
+    line = width * channels
+    view = x.as_strided(
+        (records, rows, columns, *kernel, channels),
+        (height * line, stride[0] * line, stride[1] * channels, dilation[0] * line, dilation[1] * channels, 1),
+    )
+    return view.reshape(records, rows * columns, kernel[0] * kernel[1], channels)
+
+
+def is_loss_proved(loss: Loss, outputs: Tensor, y: Tensor) -> bool:
+    """Whether a loss of Tacit's own compares every record with its own target: shapes that broadcast would mix them."""
+    if type(loss) in (CrossEntropy, SequenceCrossEntropy):
+        return outputs.dim() == y.dim() + 1
+    return type(loss) in PROVED_LOSSES and outputs.shape == y.shape
 
 
 class LayerRules:
@@ -99,7 +218,7 @@ class LayerRules:
         if not names:
             return None
         x = inputs[0].detach()
-        self._sizes += (2 * x.numel() + 4 * output.numel() + _patches(module, output)) * output.element_size()
+        self._sizes += (2 * x.numel() + 4 * output.numel() + _patch_numbers(module, output)) * output.element_size()
         output = output.clone() if output._is_view() else output
         observer = partial(self._record, module, names, x)
         observed: Tensor = _Observed.apply(output, self._start, observer)  # type: ignore[no-untyped-call]
@@ -110,7 +229,7 @@ class LayerRules:
         self._found |= {name: gradients[own] for own, name in names.items()}
 
 
-def _patches(module: nn.Module, output: Tensor) -> int:
+def _patch_numbers(module: nn.Module, output: Tensor) -> int:
     """How many numbers the patches of a convolution have."""
     if not isinstance(module, _ConvNd):
         return 0

@@ -1,0 +1,385 @@
+"""How a client shares its secrets: a holder's shares are derived, and the client publishes what corrects them.
+
+A client and a holder have a key in common, from which both derive the same pseudorandom elements of the field. The
+client's polynomials have its secrets at zero and the first threshold - 1 holders' elements at their points; for every
+further holder it publishes by how much its elements differ from its shares. Any `threshold` holders recover the
+secrets, fewer learn nothing, and what is published is the same for everyone: no share travels, none can be outside the
+field, and a client cannot tell one holder something else than another one, except by a correction that does not fit.
+
+Whether corrections fit is verified before a client's vector is accepted. Besides its secrets, it shares `MASKS` random
+elements. The server reveals a challenge, to which it has committed before; each holder answers with its masks plus
+random combinations of its other elements. For a consistent client these are `MASKS` words of the Reed-Solomon code. If
+a word is within e errors of the code, so are all the secrets' shares, at the same holders, except with probability n/p
+for each mask (Ben-Sasson et al., "Proximity gaps for Reed-Solomon codes", FOCS 2020, Theorem 1.6): 2^-42 for 1,000
+holders and two masks. The answers reveal nothing, as each is masked, and a holder answers one challenge only. If the
+server sent holders different challenges, the bindings under which they derive their elements would differ.
+
+The scheme is Shamir's ("How to share a secret", CACM 1979) over the field of p = 2^31 - 1, vectorised over holders and
+clients. A secret is cut into limbs of 30 bits, each the constant term of its own polynomial. Why this field: products
+of two elements fit uint64, and reduction modulo a Mersenne prime is a shift and an addition, so NumPy processes
+holders, limbs and clients at once without look-up tables (whose timing would leak secrets). The cost is 20 bytes for a
+secret of 16, and 36 for one of 32. Shares are a word of a Reed-Solomon code, so up to e of `threshold` + 2e shares may
+be wrong: the polynomial that agrees with all but e of them is unique (Reed & Solomon 1960), and `wrong_places` finds it
+by Gao's algorithm ("A new algorithm for decoding Reed-Solomon codes", 2003).
+
+Secrets are the seed of a client's own pad, the secret behind its pads with neighbours, and the seeds of its surplus
+noise, which are a chain (`tacit.core.rows`): each is shared for itself. Which seed a holder opens follows from the
+survivors that were agreed upon, never from the server's request. The first two have 128 bits, the strength of X25519,
+and keys derive from them by way of HKDF, bound to session and client: a guess serves against one client only.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.core.keys import Key
+from tacit.core.rows import seed_after
+from tacit.errors import ProtocolError
+from tacit.protocols import crypto
+from tacit.protocols.secagg.parameters import Parameters
+
+Field = NDArray[np.uint64]
+
+PRIME = (1 << 31) - 1
+ELEMENT = 4  # bytes
+_LIMB = 30  # bits
+_P = np.uint64(PRIME)
+
+
+def limbs_of(length: int) -> int:
+    """Elements that a secret of this many bytes takes."""
+    return -(-8 * length // _LIMB)
+
+
+def to_limbs(secret: bytes) -> list[int]:
+    """A secret as numbers below 2^30."""
+    value = int.from_bytes(secret, "little")
+    return [value >> _LIMB * place & (1 << _LIMB) - 1 for place in range(limbs_of(len(secret)))]
+
+
+def from_limbs(limbs: Sequence[int], length: int) -> bytes:
+    """The inverse of `to_limbs`; raises `ProtocolError` for other numbers, which a lying dealer has shared."""
+    value = sum(int(limb) << _LIMB * place for place, limb in enumerate(limbs))
+    if len(limbs) != limbs_of(length) or max(limbs) >> _LIMB or value >> 8 * length:
+        raise ProtocolError(f"Expected the limbs of a secret of {length} bytes.")
+    return value.to_bytes(length, "little")
+
+
+def to_bytes(elements: Field) -> bytes:
+    """Elements of the field as bytes."""
+    return elements.astype("<u4").tobytes()
+
+
+def from_bytes(data: bytes, count: int) -> Field:
+    """The inverse of `to_bytes`; numbers outside the field are rejected."""
+    elements = np.frombuffer(data, "<u4").astype(np.uint64) if len(data) == ELEMENT * count else np.zeros(0, np.uint64)
+    if elements.size != count or bool((elements >= _P).any()):
+        raise ProtocolError(f"Expected {count} elements of the field.")
+    return elements
+
+
+def uniform(count: int, draw: Callable[[int], bytes]) -> Field:
+    """Uniform elements of the field, by rejection: of the 2^31 values of 31 bits, one is outside the field."""
+    drawn = np.zeros(0, np.uint64)
+    while drawn.size < count:
+        words = np.frombuffer(draw(4 * (count + 8)), "<u4").astype(np.uint64) & _P
+        drawn = np.concatenate([drawn, words[words < _P]])
+    return drawn[:count]
+
+
+def combine(matrix: Field, values: Field) -> Field:
+    """The product of a matrix (places, points) and values (points, columns), modulo p."""
+    total = np.zeros((matrix.shape[0], values.shape[1]), np.uint64)
+    for row in range(matrix.shape[1]):
+        total = (total + matrix[:, row, None] * values[row]) % _P
+    return total
+
+
+def interpolate(points: Sequence[int], values: Field, places: Sequence[int]) -> Field:
+    """Values (places, columns) of the polynomials of least degree with these values (points, columns)."""
+    return combine(_lagrange(tuple(points), tuple(places)), values)
+
+
+@lru_cache(maxsize=256)
+def _lagrange(points: tuple[int, ...], places: tuple[int, ...]) -> Field:
+    """Lagrange weights (places, points): all clients of a graph have the same points."""
+    at, to = np.array(points, np.uint64), np.array(places, np.uint64)[:, None]
+    numerator, denominator = np.ones((len(places), len(points)), np.uint64), np.ones(len(points), np.uint64)
+    for place, point in enumerate(points):
+        factor = np.repeat((to + _P - np.uint64(point)) % _P, len(points), 1)
+        factor[:, place] = 1
+        numerator = numerator * factor % _P
+        difference = (at + _P - np.uint64(point)) % _P
+        difference[place] = 1
+        denominator = denominator * difference % _P
+    return numerator * _inverse(denominator) % _P
+
+
+def _inverse(values: Field) -> Field:
+    """By Fermat's little theorem: x^(p-2), where p - 2 is 2^31 - 3."""
+    result = np.ones_like(values)
+    for bit in range(30, -1, -1):
+        result = result * result % _P
+        if PRIME - 2 >> bit & 1:
+            result = result * values % _P
+    return result
+
+
+# Decoding
+
+
+def wrong_places(
+    points: Sequence[int], word: Field, threshold: int, errors: int, suspects: frozenset[int] = frozenset()
+) -> frozenset[int] | None:
+    """The points at which a word is wrong; None if more than `errors` are, so that it is no word of the code.
+
+    Args:
+        points: distinct numbers from 1.
+        word: (points, columns); a point is wrong if it is wrong in any column.
+        threshold: the polynomials' degree is below it.
+        errors: at most half of what `points` exceeds `threshold` by, so that the answer is unique.
+        suspects: points that are probably wrong; a guess, which saves time.
+    """
+    points = list(points)
+    trusted = [place for place, point in enumerate(points) if point not in suspects]
+    guess = _disagreeing(points, word, trusted[:threshold]) if len(trusted) >= threshold else None
+    if guess is not None and len(guess) <= errors:
+        return guess
+    found: frozenset[int] = frozenset()
+    for column in range(word.shape[1]):
+        wrong = _decode(points, word[:, column].tolist(), threshold)
+        if wrong is None:
+            return None
+        found |= wrong
+    return found if len(found) <= errors else None
+
+
+def _disagreeing(points: list[int], word: Field, basis: list[int]) -> frozenset[int]:
+    """The points at which a word differs from the polynomials through the values at some of its places."""
+    expected = interpolate([points[place] for place in basis], word[basis], points)
+    return frozenset(point for point, wrong in zip(points, (expected != word).any(1), strict=True) if wrong)
+
+
+def _decode(points: list[int], values: list[int], threshold: int) -> frozenset[int] | None:
+    """Gao's algorithm: the points at which the nearest codeword differs, or None if there is none near enough."""
+    product, fitted = [1], [0]
+    for point, value in zip(points, values, strict=True):  # Newton's interpolation
+        scale = (value - _at(fitted, point)) * pow(_at(product, point), -1, PRIME) % PRIME
+        fitted = _add(fitted, [scale * each % PRIME for each in product])
+        product = _add([0, *product], [-point * each for each in product])
+    before, now, cofactor_before, cofactor = product, fitted, [0], [1]
+    while 2 * (len(now) - 1) >= len(points) + threshold and any(now):
+        quotient, rest = _divide(before, now)
+        before, now = now, rest
+        cofactor_before, cofactor = cofactor, _add(cofactor_before, [-each for each in _times(quotient, cofactor)])
+    message, rest = _divide(now, cofactor)
+    if any(rest) or len(message) > threshold:
+        return None
+    return frozenset(point for point, value in zip(points, values, strict=True) if _at(message, point) != value)
+
+
+def _at(polynomial: list[int], point: int) -> int:
+    total = 0
+    for coefficient in reversed(polynomial):
+        total = (total * point + coefficient) % PRIME
+    return total
+
+
+def _add(one: list[int], other: list[int]) -> list[int]:
+    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    total = [(a + b) % PRIME for a, b in zip(longer, shorter, strict=False)] + [
+        a % PRIME for a in longer[len(shorter) :]
+    ]
+    while len(total) > 1 and not total[-1]:
+        total.pop()
+    return total
+
+
+def _times(one: list[int], other: list[int]) -> list[int]:
+    total = [0] * (len(one) + len(other) - 1)
+    for place, factor in enumerate(one):
+        for other_place, other_factor in enumerate(other):
+            total[place + other_place] += factor * other_factor
+    return _add(total, [0])
+
+
+def _divide(one: list[int], other: list[int]) -> tuple[list[int], list[int]]:
+    """Quotient and remainder."""
+    rest, quotient, lead = list(one), [0] * max(1, len(one) - len(other) + 1), pow(other[-1], -1, PRIME)
+    for place in range(len(one) - len(other), -1, -1):
+        factor = rest[place + len(other) - 1] * lead % PRIME
+        quotient[place] = factor
+        for step, coefficient in enumerate(other):
+            rest[place + step] = (rest[place + step] - factor * coefficient) % PRIME
+    return _add(quotient, [0]), _add(rest, [0])
+
+
+MASKS = 2
+ANSWER = ELEMENT * MASKS  # bytes of a holder's answer about one client
+SEED, PAD, NOISE = range(3)  # places of secrets; those of noise seeds of levels 1, 2, … follow
+SECRET = 16  # bytes of the first two; seeds of noise have 32
+LIMBS, NOISE_LIMBS = limbs_of(SECRET), limbs_of(crypto.KEY)
+SHARE, NOISE_SHARE = ELEMENT * LIMBS, ELEMENT * NOISE_LIMBS  # bytes
+
+
+def columns(p: Parameters) -> int:
+    """Elements that a client shares with each holder."""
+    return _start(NOISE + p.surplus) + MASKS
+
+
+def level_of(p: Parameters, survivors: int) -> int:
+    """The first component of noise that is removed if this many clients of the cohort survive; 0: none is."""
+    level = p.cohort - survivors + 1
+    return level if level <= p.surplus else 0
+
+
+def noise_chain(seed: bytes, p: Parameters) -> list[bytes]:
+    """The seeds of all levels, from that of component 1."""
+    seeds = [Key(seed)] if p.surplus else []
+    while len(seeds) < p.surplus:
+        seeds.append(seed_after(seeds[-1]))
+    return [each.value for each in seeds]
+
+
+def holder_key(shared: bytes, binding: bytes, client: int, holder: int) -> bytes:
+    """From which a holder's elements of a client derive; `shared` is known to these two alone."""
+    return crypto.derive(shared, "share", binding, client, holder)
+
+
+def elements(key: bytes, p: Parameters) -> Field:
+    """A holder's elements of a client."""
+    generator = crypto.keystream(key)
+    return uniform(columns(p), lambda count: generator.update(bytes(count)))
+
+
+def spare_elements(key: bytes, binding: bytes, lost: int) -> Field:
+    """A holder's elements of the secret that a client has with a third one, shared in case that one has lied."""
+    generator = crypto.keystream(crypto.derive(key, "spare", binding, lost))
+    return uniform(LIMBS, lambda count: generator.update(bytes(count)))
+
+
+def escrow(secret: bytes, part: Field, binding: bytes, client: int, holder: int) -> bytes:
+    """Encrypt, or decrypt, a secret that a client and a holder have in common with the holder's share of the client's.
+
+    Whoever recovers the client's secret can compute the shares of all its holders, also of those that are silent.
+    """
+    mask = crypto.derive(to_bytes(part), "escrow", binding, client, holder, length=SECRET)
+    return bytes(a ^ b for a, b in zip(secret, mask, strict=True))
+
+
+def secret_part(row: Field, place: int) -> Field:
+    """The part of a holder's elements, or corrections, that belongs to one secret."""
+    return row[..., _start(place) : _start(place + 1)]
+
+
+def _start(place: int) -> int:
+    """Where the elements of a secret begin."""
+    return LIMBS * min(place, NOISE) + NOISE_LIMBS * max(place - NOISE, 0)
+
+
+def corrections(secrets: Sequence[bytes], masks: Field, held: Sequence[Field], threshold: int) -> bytes:
+    """What a client publishes.
+
+    Args:
+        secrets: of the own pad, of the pads with neighbours, and noise seeds.
+        masks: random elements.
+        held: the holders' elements, in the order of their points 1, 2, ….
+        threshold: number of holders that recover a secret.
+    """
+    constants = [limb for secret in secrets for limb in to_limbs(secret)] + masks.tolist()
+    basis = np.array([constants, *held[: threshold - 1]], np.uint64)
+    shares = interpolate(range(threshold), basis, range(threshold, len(held) + 1))
+    return to_bytes((shares + np.uint64(PRIME) - np.array(held[threshold - 1 :])) % np.uint64(PRIME))
+
+
+@lru_cache(maxsize=8)
+def _coefficients(challenge: bytes, binding: bytes, count: int) -> Field:
+    """Of the random combinations: (elements of secrets, masks)."""
+    generator = crypto.keystream(crypto.derive(challenge, "challenge", binding))
+    return uniform(count * MASKS, lambda length: generator.update(bytes(length))).reshape(count, MASKS)
+
+
+def answers(rows: Field, challenge: bytes, binding: bytes) -> Field:
+    """Of (holders, elements), or corrections: the masks plus the challenge's combinations of all secrets' elements."""
+    secret, masks = rows[:, :-MASKS], rows[:, -MASKS:]
+    return (masks + combine(secret, _coefficients(challenge, binding, secret.shape[1]))) % np.uint64(PRIME)
+
+
+@dataclass(frozen=True, eq=False)
+class Dealing:
+    """What a client published, at the server.
+
+    Attributes:
+        holders: the client's neighbours and itself, in ascending order: their points are 1, 2, ….
+        threshold: number of shares that recover a secret.
+        corrections: (holders, elements); zero for the first ones.
+    """
+
+    holders: tuple[int, ...]
+    threshold: int
+    corrections: Field
+
+    @classmethod
+    def read(cls, data: bytes, holders: tuple[int, ...], threshold: int, width: int) -> "Dealing":
+        count = len(holders) - threshold + 1
+        published = from_bytes(data, count * width).reshape(count, width)
+        return cls(holders, threshold, np.concatenate([np.zeros((threshold - 1, width), np.uint64), published]))
+
+    def liars(
+        self,
+        given: Mapping[int, Field],
+        corrections: Field,
+        errors: int,
+        suspects: frozenset[int] = frozenset(),
+    ) -> frozenset[int] | None:
+        """Holders whose elements do not fit; None if they are more than `errors`, or too many to tell.
+
+        Args:
+            given: (elements,) by holder.
+            corrections: of these elements: (holders, elements).
+            errors: of so many holders or fewer it can be said who they are.
+            suspects: holders that did not fit elsewhere; a guess.
+        """
+        places = [place for place, holder in enumerate(self.holders) if holder in given]
+        if len(places) < self.threshold:
+            return None
+        word = self._shares(given, corrections, places)
+        wrong = wrong_places(
+            [place + 1 for place in places],
+            word,
+            self.threshold,
+            min(errors, (len(places) - self.threshold) // 2),
+            frozenset(place + 1 for place in places if self.holders[place] in suspects),
+        )
+        return None if wrong is None else frozenset(self.holders[point - 1] for point in wrong)
+
+    def recover(self, given: Mapping[int, Field], corrections: Field) -> list[int]:
+        """The limbs of a secret from right shares: (limbs,) by holder."""
+        limbs: list[int] = self._at([0], given, corrections)[0].tolist()
+        return limbs
+
+    def holdings(self, given: Mapping[int, Field], corrections: Field) -> dict[int, Field]:
+        """What every holder derives, from some holders' right shares."""
+        values = self._at(range(1, len(self.holders) + 1), given, corrections)
+        derived = (values + np.uint64(PRIME) - corrections) % np.uint64(PRIME)
+        return dict(zip(self.holders, derived, strict=True))
+
+    def _at(self, points: Sequence[int], given: Mapping[int, Field], corrections: Field) -> Field:
+        """The polynomials' values, from right shares."""
+        places = [place for place, holder in enumerate(self.holders) if holder in given][: self.threshold]
+        return interpolate([place + 1 for place in places], self._shares(given, corrections, places), points)
+
+    def _shares(self, given: Mapping[int, Field], corrections: Field, places: list[int]) -> Field:
+        rows = np.array([given[self.holders[place]] for place in places], np.uint64)
+        return (rows + corrections[places]) % np.uint64(PRIME)
+
+
+def secret_of(limbs: Sequence[int], length: int = SECRET) -> bytes:
+    """The secret that limbs stand for; a lying client may share limbs that stand for none: then one of its choice."""
+    try:
+        return from_limbs(limbs, length)
+    except ProtocolError:
+        return crypto.digest("limbs", to_bytes(np.array(limbs, np.uint64)))[:length]
