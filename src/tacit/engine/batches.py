@@ -71,14 +71,6 @@ class Batches:
         index = self.index[client, row][self.weight[client, row] > 0]
         return self.population.x[index], self.population.y[index]
 
-    def unique_inputs(self) -> tuple[Tensor, Tensor]:
-        """Every input that is used, once, and the position of each step's inputs among them, shaped as `index`."""
-        first = int(self.index.min())
-        offset = self.index - first
-        used = offset.new_zeros(int(offset.max()) + 1, dtype=torch.bool).index_fill_(0, offset.reshape(-1), True)
-        pool = self.population.x[first : first + len(used)]
-        return (pool, offset) if bool(used.all()) else (pool[used], (used.cumsum(0) - 1)[offset])
-
     def _take(self, pool: Tensor, begin: int, end: int) -> Tensor:
         index = self.index if self.constant else self.index[:, begin:end]
         flat = index.reshape(-1)

@@ -180,9 +180,8 @@ def test_the_masks_cover_every_form_of_a_masked_layer() -> None:
                     covered.add("gathered" if layer.gathers_gradient else "whole")
                 covered.update({"output order"} if layer.output_order is not None else ())
                 covered.update({"input order"} if layer.input_order is not None else ())
-            covered.update({"needed inputs"} if chain_mask.needed_inputs else ())
     forms = {"per client", "block", "scattered", "gathered", "whole"}
-    assert covered == forms | {"output order", "input order", "needed inputs"}
+    assert covered == forms | {"output order", "input order"}
 
 
 def chain_mask_of(model: nn.Module, mask: Tensor) -> ChainMask:

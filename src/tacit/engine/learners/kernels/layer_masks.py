@@ -194,14 +194,11 @@ class ChainMask:
         mask: the mask itself.
         layers: the masks of the layers with parameters, by their index in the chain.
         first_trained: the index of the first layer in which anything changes; the length of the chain if none.
-        needed_inputs: for the next layer with weights above that one, the inputs (or channels) at which the gradient
-            is needed; a layer that is not listed computes it at all inputs.
     """
 
     mask: Tensor
     layers: dict[int, LayerMask]
     first_trained: int
-    needed_inputs: dict[int, Tensor]
 
     @classmethod
     def of(cls, mask: Tensor, chain: Chain, layout: Layout) -> "ChainMask":
@@ -212,9 +209,7 @@ class ChainMask:
             if layer.parameters
         }
         first = next((i for i in layers if not layers[i].empty), len(chain))
-        above = next((i for i in layers if i > first), None)
-        needed = {above: layers[first].touched_outputs} if above and _feature_wise(chain, first, above) else {}
-        return cls(mask, _with_feature_orders(chain, layers), first, needed)
+        return cls(mask, _with_feature_orders(chain, layers), first)
 
 
 def _with_feature_orders(chain: Chain, layers: dict[int, LayerMask]) -> dict[int, LayerMask]:
@@ -228,11 +223,6 @@ def _with_feature_orders(chain: Chain, layers: dict[int, LayerMask]) -> dict[int
             ordered[low] = replace(ordered[low], output_order=order)
             ordered[high] = replace(ordered[high], input_order=order)
     return ordered
-
-
-def _feature_wise(chain: Chain, low: int, high: int) -> bool:
-    """Whether each output of one layer becomes one input of the other, without mixing features in between."""
-    return chain[low].kind is chain[high].kind and all(layer.kind is not Kind.FLATTEN for layer in chain[low:high])
 
 
 def _within(mask: Tensor, span: Span) -> Tensor:

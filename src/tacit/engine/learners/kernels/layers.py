@@ -193,7 +193,7 @@ class Elementwise(Parameterless):
         return self.out
 
     def backward(self, g: Tensor) -> Tensor:
-        return self.gradient(g, _matching(self.out, g))
+        return self.gradient(g, self.out)
 
 
 class Flatten(Parameterless):
@@ -249,11 +249,6 @@ PARAMETERLESS: dict[Kind, Callable[[Any], Layer]] = {  # the layer of a module o
     Kind.AVERAGE_POOL: AvgPool,
     Kind.FLATTEN: lambda _: Flatten(),
 }
-
-
-def _matching(out: Tensor, g: Tensor) -> Tensor:
-    """The outputs that have a gradient: under a mask, possibly only the first features."""
-    return out if out.shape[-1] == g.shape[-1] else out[..., : g.shape[-1]]
 
 
 def _channels_last(x: Tensor) -> Tensor:

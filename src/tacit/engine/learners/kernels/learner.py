@@ -11,7 +11,7 @@ from tacit.core import Descent, Loss, MaskedRows, Perturbation
 from tacit.data import Samples
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout
-from tacit.engine.learners.kernels.conv import ConvWeights, FrozenConv, LoopConv, MaskedConv, MaskedPatchConv, PatchConv
+from tacit.engine.learners.kernels.conv import ConvWeights, LoopConv, MaskedConv, MaskedPatchConv, PatchConv
 from tacit.engine.learners.kernels.layer_masks import ChainMask, LayerMask
 from tacit.engine.learners.kernels.layers import (
     LOSS_GRADIENTS,
@@ -25,13 +25,11 @@ from tacit.engine.learners.kernels.layers import (
 from tacit.engine.learners.kernels.linear import (
     WINDOW,
     BlockLinear,
-    CorrectedLinear,
     DenseLinear,
     FactoredLinear,
     GramLinear,
     LinearWeights,
     PerClientLinear,
-    PrecomputedLinear,
     ScatteredLinear,
     WindowLinear,
 )
@@ -71,15 +69,10 @@ class KernelLearner:
         """The update of every client, in blocks, or at the mask's coordinates."""
         builder = LayerBuilder(self, weights, batches, descent)
         layers = builder.layers()
-        match layers[0]:
-            case _ if batches.constant:
-                self._constant_batch(layers, batches, first_trained=builder.first_trained)
-            case BlockLinear() | ScatteredLinear() as first:
-                self._precomputed(layers, first, batches)
-            case WindowLinear() as first:
-                self._changing_batches(layers, batches, first)
-            case _:
-                self._changing_batches(layers, batches)
+        if batches.constant:
+            self._constant_batch(layers, batches, first_trained=builder.first_trained)
+        else:
+            self._changing_batches(layers, batches)
         blocks = sorted(((*span, block) for layer in layers for span, block in layer.blocks()), key=lambda b: b[0])
         if descent.mask is None:
             return BlockRows(tuple(blocks), len(clients), self.layout.dim, weights.dtype)
@@ -100,21 +93,13 @@ class KernelLearner:
         for step in range(batches.steps if first_trained < len(layers) else 0):
             self._step(layers[first_trained:], x, y, batches.weights(step))
 
-    def _precomputed(self, layers: list[Layer], first: CorrectedLinear, batches: Batches) -> None:
-        """The first layer's product with the broadcast weights is computed once for every sample that is used."""
-        x, positions = batches.unique_inputs()
-        precomputed = [PrecomputedLinear(first, x.flatten(1)), *layers[1:]]
-        y = batches.y(0, batches.steps)
-        for step in range(batches.steps):
-            batch = slice(step * batches.size, (step + 1) * batches.size)
-            self._step(precomputed, positions[:, step], y[:, batch], batches.weights(step))
-
     def _samples(self, batches: Batches, begin: int, end: int) -> tuple[Tensor, Tensor]:
         x, y = batches.x(begin, end), batches.y(begin, end)
         return x.flatten(2) if self.flattens else x, y
 
-    def _changing_batches(self, layers: list[Layer], batches: Batches, first: WindowLinear | None = None) -> None:
+    def _changing_batches(self, layers: list[Layer], batches: Batches) -> None:
         """Each step has its own samples; a first layer that uses windows receives those of several steps together."""
+        first = layers[0] if isinstance(layers[0], WindowLinear) else None
         window = 1 if first is None else WINDOW
         for begin in range(0, batches.steps, window):
             end = min(begin + window, batches.steps)
@@ -240,24 +225,19 @@ class LayerBuilder:
     def _masked(self, weights: LinearWeights, index: int, masks: ChainMask) -> Layer:
         """Broadcast weights with a correction of a block or of single weights, or weights per client if many change."""
         mask, lr, clients = masks.layers[index], self.descent.lr, self.batches.clients
-        needed = 0 if index <= masks.first_trained else mask.shape[1]
+        lowest = index <= masks.first_trained
         if mask.is_dense:
-            return PerClientLinear(_reordered(weights, mask), mask, lr, clients, lowest=not needed)
-        if not mask.is_blockwise:
-            return ScatteredLinear(weights, mask, lr, clients, needed)
-        if index in masks.needed_inputs and mask.input_order is not None:
-            needed = mask.input_order.lower_count
-        return BlockLinear(_reordered(weights, mask), mask, lr, clients, needed)
+            return PerClientLinear(_reordered(weights, mask), mask, lr, clients, lowest=lowest)
+        if mask.is_blockwise:
+            return BlockLinear(_reordered(weights, mask), mask, lr, clients, lowest=lowest)
+        return ScatteredLinear(weights, mask, lr, clients, lowest=lowest)
 
     def _masked_conv(self, weights: ConvWeights, index: int, masks: ChainMask) -> Layer:
-        """Broadcast filters if nothing changes, otherwise filters per client."""
+        """Filters per client; a first layer that changes is computed on patches."""
         mask, lowest = masks.layers[index], index <= masks.first_trained
-        if mask.empty:
-            return FrozenConv(weights, lowest=lowest)
-        if lowest and weights.has_small_patches:
+        if lowest and weights.has_small_patches and not mask.empty:
             return MaskedPatchConv(self._patch_conv(weights), mask)
-        needed = masks.needed_inputs.get(index)
-        return MaskedConv(weights, mask, self.descent.lr, self.batches.clients, needed=needed, lowest=lowest)
+        return MaskedConv(weights, mask, self.descent.lr, self.batches.clients, lowest=lowest)
 
 
 def _reordered(weights: LinearWeights, mask: LayerMask) -> LinearWeights:

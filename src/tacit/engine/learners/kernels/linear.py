@@ -23,7 +23,6 @@ With broadcast weights W₀ and a correction D over outputs J and inputs I, `x·
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -200,28 +199,6 @@ class DenseLinear:
         return _differences(self.weights, self.matrix, self.bias)
 
 
-class CorrectedLinear(Protocol):
-    """A layer that adds a correction per client to the product of its inputs with the broadcast weights."""
-
-    weights: LinearWeights
-
-    def correction_inputs(self, x: Tensor) -> Tensor:
-        """The part of the inputs that the correction needs."""
-        ...
-
-    def correct(self, out: Tensor, inputs: Tensor) -> Tensor:
-        """Add the correction to the shared product, in place."""
-        ...
-
-    def backward(self, g: Tensor) -> Tensor | None:
-        """Take the step and return the gradient at the inputs, or None."""
-        ...
-
-    def blocks(self) -> Blocks:
-        """The update at the mask's coordinates."""
-        ...
-
-
 class BlockLinear:
     """A correction in the block that the mask touches.
 
@@ -230,49 +207,36 @@ class BlockLinear:
         mask: the coordinates that may change.
         lr: learning rate.
         clients: number of clients.
-        needed: the number of inputs, the first ones, at which the gradient is needed.
+        lowest: whether no layer below needs a gradient.
     """
 
-    def __init__(self, weights: LinearWeights, mask: LayerMask, lr: float, clients: int, needed: int) -> None:
-        self.weights, self.mask, self.lr, self.needed = weights, mask, lr, needed
-        self.needed_matrix = weights.matrix[:, :needed]
+    def __init__(self, weights: LinearWeights, mask: LayerMask, lr: float, clients: int, *, lowest: bool) -> None:
+        self.weights, self.mask, self.lr, self.lowest = weights, mask, lr, lowest
         self.block = weights.matrix.new_zeros(clients, mask.block_outputs.count, mask.block_width)
         self.block_mask = mask.block_mask.to(weights.matrix.dtype)
         self.trains, self.trained = not mask.empty, False
-        order, width = mask.input_order, mask.block_inputs.count
-        overlap = width if order is None else min(width, needed - order.upper_start)
-        self.overlap = max(overlap, 0)  # the number of the block's columns among the needed inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.correct(self.weights.apply(x), self.correction_inputs(x))
-
-    def correction_inputs(self, x: Tensor) -> Tensor:
-        """The block's inputs, and a 1 if the mask has a bias."""
-        taken = self.mask.block_inputs.take(x)
-        return taken if self.mask.block_width == taken.shape[-1] else F.pad(taken, (0, 1), value=1.0)
-
-    def correct(self, out: Tensor, inputs: Tensor) -> Tensor:
-        self.x = inputs
+        """The shared product, corrected by the block's inputs, and a 1 if the mask has a bias."""
+        out, taken = self.weights.apply(x), self.mask.block_inputs.take(x)
+        self.x = taken if self.mask.block_width == taken.shape[-1] else F.pad(taken, (0, 1), value=1.0)
         if self.trained:
-            self.mask.block_outputs.add_product(out, inputs, self.block.transpose(1, 2))
+            self.mask.block_outputs.add_product(out, self.x, self.block.transpose(1, 2))
         return out
 
     def backward(self, g: Tensor) -> Tensor | None:
         block_g = self.mask.block_outputs.take(g) if self.trains else g
-        below = self._input_gradient(g, block_g) if self.needed else None
+        below = None if self.lowest else self._input_gradient(g, block_g)
         if self.trains:
             self.block.baddbmm_(block_g.transpose(1, 2), self.x, alpha=-self.lr).mul_(self.block_mask)
             self.trained = True
         return below
 
     def _input_gradient(self, g: Tensor, block_g: Tensor) -> Tensor:
-        below = (g.reshape(-1, g.shape[-1]) @ self.needed_matrix).view(*g.shape[:-1], -1)
-        if self.trained and self.overlap:
-            columns = self.block[:, :, : self.overlap]
-            if self.overlap == self.mask.block_inputs.count:
-                self.mask.block_inputs.add_product(below, block_g, columns)
-            else:
-                below[..., -self.overlap :].add_(torch.bmm(block_g, columns))
+        below = (g.reshape(-1, g.shape[-1]) @ self.weights.matrix).view(*g.shape[:-1], -1)
+        if self.trained:
+            columns = self.block[:, :, : self.mask.block_inputs.count]
+            self.mask.block_inputs.add_product(below, block_g, columns)
         return below
 
     def blocks(self) -> Blocks:
@@ -283,34 +247,29 @@ class BlockLinear:
 class ScatteredLinear:
     """A correction at single weights, as a sparse product per client; inputs and outputs keep their order."""
 
-    def __init__(self, weights: LinearWeights, mask: LayerMask, lr: float, clients: int, needed: int) -> None:
+    def __init__(self, weights: LinearWeights, mask: LayerMask, lr: float, clients: int, *, lowest: bool) -> None:
         outputs, inputs = mask.shape
-        self.weights, self.mask, self.lr, self.needed = weights, mask, lr, needed
+        self.weights, self.mask, self.lr, self.lowest = weights, mask, lr, lowest
         self.row, self.column = mask.weights // inputs, mask.weights % inputs
         self.values = weights.matrix.new_zeros(clients, len(mask.weights))
         self.product = SparseProduct(self.row, self.column, outputs, inputs, clients)
         self.bias = MaskedBias(mask, weights.matrix, clients)
         self.whole = weights.matrix.new_zeros(0 if mask.gathers_gradient else clients, outputs, inputs)
-        if needed:
+        if not lowest:
             self.by_column = torch.argsort(self.column, stable=True)
             rows, columns = self.row[self.by_column], self.column[self.by_column]
             self.transposed_product = SparseProduct(columns, rows, inputs, outputs, clients)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.correct(self.weights.apply(x), x)
-
-    def correction_inputs(self, x: Tensor) -> Tensor:
-        return x
-
-    def correct(self, out: Tensor, inputs: Tensor) -> Tensor:
-        self.x, self.x_transposed = inputs, inputs.transpose(1, 2).contiguous()
+        self.x, self.x_transposed = x, x.transpose(1, 2).contiguous()
+        out = self.weights.apply(x)
         out += self.product.apply(self.x_transposed, self.values).transpose(1, 2)
         self.bias.add(out)
         return out
 
     def backward(self, g: Tensor) -> Tensor | None:
         g_transposed = g.transpose(1, 2).contiguous()
-        below = self._input_gradient(g, g_transposed) if self.needed else None
+        below = None if self.lowest else self._input_gradient(g, g_transposed)
         if self.mask.gathers_gradient:
             x = self.x_transposed.index_select(1, self.column)
             self.values.sub_(g_transposed.index_select(1, self.row).mul_(x).sum(2), alpha=self.lr)
@@ -376,27 +335,6 @@ class SparseProduct:
         bags = torch.embedding_bag(rows.flatten(0, 1), self.index, self.offsets, False, 0, False, values.flatten())
         sums: Tensor = bags[0]
         return sums.view(len(rows), -1, rows.shape[2])
-
-
-class PrecomputedLinear:
-    """A first layer on changing batches: the product with the broadcast weights is computed once for every sample.
-
-    Its inputs are sample numbers instead of samples.
-    """
-
-    def __init__(self, inner: CorrectedLinear, x: Tensor) -> None:
-        self.inner, self.product, self.inputs = inner, inner.weights.apply(x), inner.correction_inputs(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The outputs of the samples with numbers `x`, (clients, batch)."""
-        product, inputs = (rows.index_select(0, x.reshape(-1)) for rows in (self.product, self.inputs))
-        return self.inner.correct(product.view(*x.shape, -1), inputs.view(*x.shape, -1))
-
-    def backward(self, g: Tensor) -> Tensor | None:
-        return self.inner.backward(g)
-
-    def blocks(self) -> Blocks:
-        return self.inner.blocks()
 
 
 class MaskedBias:
