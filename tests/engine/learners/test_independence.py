@@ -15,7 +15,7 @@ from tacit.core.losses import FunctionLoss
 from tacit.data.adapted import AdaptedModel, InputFields
 from tacit.engine.learners.records import AutoRecords, ReferenceRecords
 from tacit.engine.learners.records.independence import traced, treats_records_alone
-from tacit.engine.learners.records.learner import BatchedRecords
+from tacit.engine.learners.records.record_learners import BatchedRecords
 from tacit.engine.learners.records.ways import LayerRules, MappedGradient
 from tacit.errors import ModelError
 from tacit.tasks.models import MODELS

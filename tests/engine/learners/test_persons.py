@@ -17,8 +17,8 @@ from record_models import (
     weights_of,
 )
 from tacit.core import CrossEntropy
-from tacit.engine.learners.records import AutoRecords, ReferenceRecords, learner
-from tacit.engine.learners.records.learner import BatchedRecords, _few
+from tacit.engine.learners.records import AutoRecords, ReferenceRecords, record_learners
+from tacit.engine.learners.records.record_learners import BatchedRecords, _few
 from tacit.engine.learners.records.ways import LayerRules
 
 COUNTS = torch.tensor([1, 3, 2, 1])
@@ -74,7 +74,7 @@ def test_a_hostile_person_moves_the_sum_by_no_more_than_the_bound(
     make: Make, scale: float, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All records of the second person are scaled: the others count as before, and this one for the bound at most."""
-    monkeypatch.setattr(learner, "AT_ONCE", size)
+    monkeypatch.setattr(record_learners, "AT_ONCE", size)
     model, (x, y) = model_of(make), records(make)
     way, weights, clip = AutoRecords(model, CrossEntropy()), weights_of(model), 0.5
     rest, others = torch.tensor([0, 4, 5, 6]), torch.tensor([1, 2, 1])

@@ -25,7 +25,7 @@ from record_models import (
 from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
 from tacit.core.rows import DEPTH
 from tacit.engine.layout import has_dropout
-from tacit.engine.learners.records import AutoRecords, RecordLearner, ReferenceRecords, check_records, learner
+from tacit.engine.learners.records import AutoRecords, RecordLearner, ReferenceRecords, check_records
 from tacit.engine.learners.records.gradients import (
     FormedGradients,
     GramGradients,
@@ -34,7 +34,7 @@ from tacit.engine.learners.records.gradients import (
     RecordGradients,
     product_gradients,
 )
-from tacit.engine.learners.records.learner import BatchedRecords
+from tacit.engine.learners.records.record_learners import BatchedRecords
 from tacit.engine.learners.records.ways import LayerRules, MappedGradient
 from tacit.errors import ModelError
 
@@ -95,7 +95,7 @@ def test_other_losses(loss: Loss) -> None:
 def test_the_sum_does_not_depend_on_how_many_records_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x, y) = model_of(zoo.cnn), records(zoo.cnn, 50)
     together = AutoRecords(model, CrossEntropy()).clipped_sum(weights_of(model), x, y, 0.2, None)
-    monkeypatch.setattr(learner, "WORKING_MEMORY", 1)
+    monkeypatch.setattr(record_learners, "WORKING_MEMORY", 1)
     one_by_one = AutoRecords(model, CrossEntropy()).clipped_sum(weights_of(model), x, y, 0.2, None)
     torch.testing.assert_close(together.total, one_by_one.total, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(together.norms, one_by_one.norms, rtol=1e-6, atol=0)

@@ -15,7 +15,7 @@ from tacit.core.losses import scores
 from tacit.data import Samples
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout, StartingWeights
-from tacit.engine.learners.records.learner import ReferenceRecords
+from tacit.engine.learners.records.record_learners import ReferenceRecords
 from tacit.engine.scoring import HypothesisScorer
 
 

@@ -1,6 +1,6 @@
 """Clipping per record: the sum of the gradients of single records, each clipped to a bound."""
 
-from tacit.engine.learners.records.learner import (
+from tacit.engine.learners.records.record_learners import (
     CANNOT_MAP,
     AutoRecords,
     RecordLearner,
