@@ -25,7 +25,13 @@ from record_models import (
 from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
 from tacit.core.rows import DEPTH
 from tacit.engine.layout import has_dropout
-from tacit.engine.learners.records import AutoRecords, RecordLearner, ReferenceRecords, check_records
+from tacit.engine.learners.records import (
+    AutoRecords,
+    RecordLearner,
+    ReferenceRecords,
+    check_records,
+    record_learners,
+)
 from tacit.engine.learners.records.gradients import (
     FormedGradients,
     GramGradients,
