@@ -16,10 +16,10 @@ from torch import Tensor
 
 import tacit
 from tacit.core import DenseRows, Key, Round, State, View
-from tacit.core.prices import AggregateNoise
+from tacit.core.prices import AggregateNoise, ClientUnits
 from tacit.engine import initial_state, module_at
 from tacit.pieces.codecs.sensing import THRESHOLD, Sense
-from tacit.privacy.charging import calibrate
+from tacit.privacy.planned_charges import calibrate
 
 SEED, ROUNDS, COHORT = 0, 10, 100
 RATIOS = (0.005, 0.05)
@@ -38,7 +38,7 @@ class Experiment:
     @classmethod
     def at(cls, ratio: float, task: tacit.Task) -> "Experiment":
         """With this share of the coefficients, and the noise that ε = 1 takes for 200 rounds."""
-        method = calibrate(tacit.methods.fl_cs_dp(ratio=ratio), len(task.population))
+        method = calibrate(tacit.methods.fl_cs_dp(ratio=ratio), ClientUnits.whole(len(task.population)))
         state = initial_state(method, task, SEED)
         noise = method.mechanism.aggregate_noise(state, COHORT)
         assert isinstance(method.codec, Sense)

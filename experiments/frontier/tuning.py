@@ -22,8 +22,8 @@ import tacit
 from tacit.data import Population
 from tacit.papers.validation import divided
 from tacit.privacy.accountants import Accounting, RdpClassic, default_accountant
-from tacit.privacy.charging import release_of
 from tacit.privacy.guarantee import Guarantee
+from tacit.privacy.planned_charges import release_of
 from tacit.report.intervals import Interval
 from tacit.runs.records import size_noise
 

@@ -7,6 +7,7 @@ import pytest
 
 from federation.consortium import Consortium, server, transport
 from tacit.cli import main
+from tacit.core.prices import Unit
 from tacit.runs.training import follow
 
 DP = {"cohort": 5, "noise": 4.0, "epsilon": "none"}
@@ -143,10 +144,9 @@ def test_ledger_and_log_say_what_was_spent_and_what_happened(
     consortium.accept(plan)
     here = server(plan, transport(consortium.sites()))
     *_, run = follow(here.run_plan, source=here)
-    assert run.charges is not None
     assert main(["site", "ledger", site, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["epsilons"] == {"client": pytest.approx(run.charges.epsilon, rel=1e-3)}
+    assert found["epsilons"] == {"client": pytest.approx(run.charges[Unit.CLIENT].epsilon, rel=1e-3)}
     assert [(each["method"], each["rounds"], each["charges"]) for each in found["runs"]] == [("fl-std-dp", 2, 2)]
     assert main(["site", "log", site]) == 0
     out = capsys.readouterr().out
@@ -178,10 +178,9 @@ def test_records_are_charged_where_a_method_protects_them(tmp_path: Path, capsys
     consortium.accept(plan)
     here = server(plan, transport(consortium.sites()))
     *_, run = follow(here.run_plan, source=here)
-    assert run.record_charges is not None
     assert main(["site", "ledger", site, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["epsilons"] == {"record": pytest.approx(run.record_charges.epsilon, rel=1e-3)}
+    assert found["epsilons"] == {"record": pytest.approx(run.charges[Unit.RECORD].epsilon, rel=1e-3)}
     assert found["epsilons"] == {"record": pytest.approx(planned["epsilon"], rel=1e-3)}
 
 

@@ -84,7 +84,7 @@ def test_leakage_is_in_the_table_in_json_and_in_the_directory(capsys):
     assert all(any(re.fullmatch(sentence, line) for line in notes) for sentence in (declined, stopped))
     assert main([*groups, "--set", "rounds=2", "--json", "--out", "there"]) == 0
     (document,) = json.loads(capsys.readouterr().out)["runs"]
-    assert document["privacy"]["kind"] == "d-privacy"
+    assert document["privacy"]["guarantees"]["client"]["kind"] == "d-privacy"
     assert document["leakage"] == json.loads((Path("there") / LEAKAGE).read_text())
     assert sum(document["leakage"]["clients"].values()) == pytest.approx(14 * 0.4)
 
@@ -536,4 +536,4 @@ def test_runs_on_a_shared_ledger_print_what_all_of_them_have_used(capsys: pytest
     assert main(["run", "geyer", *options, "--seed", "1", "--json"]) == 0
     privacy = json.loads(capsys.readouterr().out)["runs"][0]["privacy"]
     assert (privacy["ledger"]["runs"], privacy["ledger"]["rounds"]) == (2, 4)
-    assert privacy["ledger"]["epsilons"]["client"] > privacy["epsilon"]
+    assert privacy["ledger"]["epsilons"]["client"] > privacy["guarantees"]["client"]["epsilon"]

@@ -11,13 +11,10 @@ from tacit.core.prices import (
     Gaussian,
     Leakage,
     Release,
+    Repeated,
     Sampling,
     Unproved,
     Zcdp,
-    accounted,
-    max_participations,
-    nominal_figures,
-    reason_unproved,
 )
 from tacit.errors import UserError
 
@@ -74,18 +71,20 @@ def test_every_adjacency_is_explained():
 def test_what_is_accounted_for():
     release, leakage = Release(Gaussian(1.0)), Leakage(5.0, 0.1)
     for price in (release, leakage):
-        assert accounted(price) == accounted(Unproved("why", price)) == price
-        assert (reason_unproved(price), nominal_figures(price)) == ("", {})
+        assert Unproved("why", price).accounted == price.accounted
+        assert Unproved("why", price).leakage == price.leakage
+        assert (price.reason, price.figures) == ("", {})
     unproved = Unproved("why", figures={"nominal epsilon": 1.0})
-    assert accounted(unproved) is None
-    assert (reason_unproved(unproved), nominal_figures(unproved)) == ("why", {"nominal epsilon": 1.0})
+    assert (release.accounted, release.leakage) == (Repeated(release), None)
+    assert (leakage.accounted, leakage.leakage) == (None, leakage)
+    assert (unproved.accounted, unproved.leakage) == (None, None)
+    assert (unproved.reason, unproved.figures) == ("why", {"nominal epsilon": 1.0})
 
 
 def test_only_a_leakage_limit_bounds_participations():
-    assert max_participations(Leakage(5.0, 0.1, limit=2.4), 2) == 6  # six times 0.4 is slightly above 2.4
-    assert max_participations(Unproved("why", Leakage(5.0, None, limit=2.4)), 2) == 6
-    for price in (Leakage(5.0, 0.1), Release(Gaussian(1.0)), Unproved("why")):
-        assert max_participations(price, 2) is None
+    limited = Leakage(5.0, 0.1, limit=2.4)
+    assert limited.max_participations(2) == 6  # six times 0.4 is slightly above 2.4
+    assert Leakage(5.0, 0.1).max_participations(2) is None
 
 
 @given(st.floats(0.01, 100), st.floats(0.01, 100), st.integers(1, 1000))

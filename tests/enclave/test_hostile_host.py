@@ -39,7 +39,7 @@ from tacit.pieces.channels import Enclave, enclave_service
 from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip, QuantileClip
 from tacit.pieces.samplers import Everyone, FixedSize, Poisson
 from tacit.privacy.accountants import Accounting
-from tacit.privacy.charging import accountant_for, release_of
+from tacit.privacy.planned_charges import accountant_for, release_of
 from tacit.protocols.kit import ReplyStatus
 from tacit.wire.chain import GENESIS
 from tacit.wire.packing import pack_number

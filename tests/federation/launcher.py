@@ -59,7 +59,7 @@ def _play(arguments: list[str]) -> int:
 if __name__ == "__main__":
     import federation.mortal  # noqa: F401
     import tacit.privacy.ledger
-    import tacit.privacy.record_accounting  # noqa: F401
+    import tacit.privacy.unit_accounting  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     for line in sys.stdin:

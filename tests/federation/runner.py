@@ -18,7 +18,7 @@ from tacit.runs.training import follow
 
 def main(path: Path, plan: Path, out: Path) -> int:
     read = read_plan(plan, trusted=True)
-    noise: Noise = "secret" if read.method.accounted else "seeded"
+    noise: Noise = "secret" if read.method.terms.accounted else "seeded"
     transport = RecordingTransport(RelayTransport(path), out.with_suffix(".exchanges"))
     server = FederationServer(read, transport, AuditLog(out.with_suffix(".log")), noise=noise)
     resume = (out / "manifest.json").exists()

@@ -12,6 +12,7 @@ import torch
 
 from federation.consortium import Consortium, server, transport
 from federation.faulty import DP, Faulty, Tamper, at, final, refusal, secure
+from tacit.core.prices import Unit
 from tacit.errors import TooFewClientsError
 from tacit.federation import messages as wire
 from tacit.federation.journal import AuditLog, read_journal
@@ -106,9 +107,8 @@ def test_too_many_losses_end_an_attempt_and_the_next_is_charged_in_both_ledgers(
     here = server(plan, way)
     *_, run = follow(here.run_plan, source=here)
     assert run.state.round == 2
-    assert run.charges is not None
-    assert run.charges.retries == 1
-    assert (run.charges.rounds, run.charges.accounting.rounds) == (2, 3)
+    assert run.charges[Unit.CLIENT].retries == 1
+    assert (run.charges[Unit.CLIENT].rounds, run.charges[Unit.CLIENT].accounting.rounds) == (2, 3)
     for name in consortium.names:
         with Ledger.open(consortium.home(name) / "state" / "ledger.db") as ledger:
             assert [(entry.round, entry.attempt) for entry in ledger.entries] == [(1, 1), (1, 2), (2, 1)]
@@ -358,9 +358,8 @@ def test_a_server_s_budget_stops_the_run_as_a_simulation_s_does(tmp_path: Path) 
     here = server(plan, transport(consortium.sites()))
     *_, run = follow(here.run_plan, source=here)
     assert 0 < run.state.round < 50
-    assert run.charges is not None
-    assert run.charges.epsilon <= 2.5
-    assert run.history[-1].epsilon == run.charges.epsilon
+    assert run.charges[Unit.CLIENT].epsilon <= 2.5
+    assert run.history[-1].epsilons[Unit.CLIENT] == run.charges[Unit.CLIENT].epsilon
 
 
 def test_a_resumed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_few_sites_survive_a_loss_and_a_colluding_site(sites: int) -> None:
 
 def test_what_sites_add_costs_nothing_more_than_what_a_simulation_adds() -> None:
     simulated = methods.make("fl-std-dp", {**DP, "cohort": 8})
-    assert federated(simulated, 8).price(0) == simulated.price(0)
+    assert federated(simulated, 8).terms.prices == simulated.terms.prices
 
 
 @pytest.mark.parametrize(

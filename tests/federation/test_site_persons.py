@@ -18,7 +18,7 @@ from tacit.federation.site.data import OwnSamples, hold_out, read_returned, read
 from tacit.federation.site.policy import charged, review
 from tacit.privacy.guarantee import AT_SEVERAL, PERSONS, Guarantee
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.record_accounting import RecordCharge
+from tacit.privacy.unit_accounting import Charge
 from tacit.runs.records import Run
 from tacit.runs.training import follow
 
@@ -50,10 +50,10 @@ def test_guarantee_ledgers_and_commands_name_the_person(tmp_path: Path, capsys: 
     consortium = consortium_at(tmp_path, TARGET, PATIENT)
     plan = consortium.plan("dp-fedsgd", args=ARGS, unit="person")
     run, site = trained(consortium, plan), consortium.home("site-0") / "site.toml"
-    (found,) = run.guarantees
+    (found,) = run.guarantees.values()
     assert isinstance(found, Guarantee)
     assert (found.unit, found.rounds) == (Unit.PERSON, 2)
-    assert AT_SEVERAL in found.not_covered
+    assert AT_SEVERAL.format(unit="person") in found.not_covered
     assert PERSONS not in found.not_covered
     with Ledger.open(site.parent / "state" / "ledger.db") as ledger:
         assert [entry.unit for entry in ledger.entries] == [Unit.PERSON] * 2
@@ -74,7 +74,7 @@ def test_rates_and_charges_of_a_site_are_over_its_persons(tmp_path: Path) -> Non
     plan = consortium.plan("dp-sgd", args=args, unit="person", records=3)
     site = consortium.site("site-3").files  # eight records of four persons
     charge = charged(plan, 0, site.load_data().units)
-    assert isinstance(charge, RecordCharge)
+    assert isinstance(charge, Charge)
     assert charge.clients[0].release.sampling.rate == 2 / 4
     found, of_four, of_eight = site.review(plan), review(plan, site.allow, (), 4), review(plan, site.allow, (), 8)
     assert (found.unit, found.epsilon) == (Unit.PERSON, of_four.epsilon)

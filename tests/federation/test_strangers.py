@@ -82,7 +82,7 @@ def charges(consortium: Consortium, name: str = "site-0") -> int:
     if not path.exists():
         return 0
     with Ledger.open(path) as ledger:
-        return ledger.accounting.rounds
+        return ledger.accounts.clients.rounds
 
 
 def refused(site: Site, request: SiteRequest, verb: str = TRAIN) -> Refusal:
@@ -161,8 +161,8 @@ def test_the_site_s_own_budget_ends_a_plan_whatever_the_server_says(tmp_path: Pa
     assert len(over) >= 2
     assert answers[-len(over) :] == over
     with Ledger.open(consortium.home("site-0") / "state" / "ledger.db") as ledger:
-        assert ledger.accounting.rounds == len(answers) - len(over) > 0
-        assert ledger.accounting.epsilon(1e-5) <= 2.0
+        assert ledger.accounts.clients.rounds == len(answers) - len(over) > 0
+        assert ledger.accounts.clients.epsilon(1e-5) <= 2.0
 
 
 def test_another_directory_is_refused(tmp_path: Path) -> None:

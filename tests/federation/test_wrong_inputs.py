@@ -7,6 +7,7 @@ import pytest
 from federation.consortium import MODEL, Consortium, server, transport
 from federation.faulty import DP, Faulty
 from tacit import cli
+from tacit.core.prices import Unit
 from tacit.errors import DataError, UserError
 from tacit.federation.messages import TRAIN
 from tacit.federation.plan import entry_points
@@ -114,8 +115,11 @@ def test_an_attempt_that_a_crash_has_ended_is_charged_without_a_budget_too(tmp_p
     second = server(plan, transport(sites))
     *_, run = follow(second.run_plan, source=second, out=tmp_path / "run", resume=True)
     assert run.state.round == 3
-    assert run.charges is not None
-    assert (run.charges.rounds, run.charges.retries, run.charges.accounting.rounds) == (3, 1, 4)
+    assert (
+        run.charges[Unit.CLIENT].rounds,
+        run.charges[Unit.CLIENT].retries,
+        run.charges[Unit.CLIENT].accounting.rounds,
+    ) == (3, 1, 4)
 
 
 def test_an_empty_file_is_not_a_ledger_yet(tmp_path: Path) -> None:

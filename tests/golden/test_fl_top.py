@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from played import played
 from tacit import methods
 from tacit.core import Budget, Turnout
-from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
+from tacit.core.prices import Adjacency, ClientUnits, Gaussian, Release, Sampling
 from tacit.pieces.mechanisms import DistributedGaussian
 from tacit.pieces.samplers import FixedSize, Poisson
 from tacit.privacy.accountants import Accounting, Pld, Rdp, RdpClassic
-from tacit.privacy.charging import Charges, release_of
+from tacit.privacy.charging import Charges
+from tacit.privacy.planned_charges import release_of
 from tacit.privacy.planning import CohortSampling
 from tacit.runs.records import size_noise
 
@@ -69,7 +71,7 @@ def test_the_noise_of_the_method_for_epsilon_1():
     noise = method.mechanism.noise_multiplier
     assert noise == pytest.approx(1.2244, abs=1e-3)
     assert noise is not None
-    charges = Charges.begin(method, 6000, [Turnout(100, 100)] * 200)
+    charges = Charges.begin(method, ClientUnits.whole(6000), played(*[Turnout(100, 100)] * 200))
     assert charges.rounds_allowed == 200
     epsilon = charges.guarantee().epsilon
     assert epsilon is not None

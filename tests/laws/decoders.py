@@ -49,6 +49,7 @@ from tacit.pieces.channels import SecureSum
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.release_json import canonical, from_json, to_json
+from tacit.privacy.unit_accounting import Charge
 from tacit.report.pictures import Strip
 from tacit.runs import checkpoint, guarantee_file
 from tacit.runs import experiment as experiments
@@ -297,7 +298,7 @@ def _run_files() -> Iterator[Decoder]:
     guarantees = []
     with in_file("g", b"") as path:
         for each in (proved, leaked):
-            guarantee_file.write(path, each)
+            guarantee_file.write(path, {each.unit: each})
             guarantees.append(path.read_bytes())
     yield Decoder("guarantee", functools.partial(guarantee_file.parse, file=Path("g")), guarantees, TEXT)
     state = State(3, torch.rand(20), {"server/momentum": torch.rand(20), "n": torch.tensor(3)})
@@ -327,8 +328,9 @@ def _open_ledger(path: Path) -> object:
 def _ledger() -> bytes:
     with in_file("new.db", b"") as path:
         with Ledger.open(path, Budget(8, 1e-3)) as ledger:
+            release = Release(Gaussian(2.0), sampling=Sampling("poisson", 0.1))
             for number in range(1, 4):
-                entry = ledger.reserve("run", number, Release(Gaussian(2.0), sampling=Sampling("poisson", 0.1)))
+                entry = ledger.reserve("run", number, Charge.of_clients(release))
             ledger.release(entry, "digest")
         return path.read_bytes()
 

@@ -13,6 +13,7 @@ from tacit.enclave.configuration import Journal, JournalEntry
 from tacit.errors import UserError
 from tacit.federation.journal import AuditLog, read_journal
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.unit_accounting import Charge
 
 COUNT = 4  # entries
 
@@ -29,7 +30,8 @@ class Chained:
 
 def _charge(path: Path, index: int) -> None:
     with Ledger.open(path, Budget(8, 1e-5)) as ledger:
-        ledger.reserve("run", index, Release(Gaussian(5.0), sampling=Sampling("poisson", 0.01)))
+        release = Release(Gaussian(5.0), sampling=Sampling("poisson", 0.01))
+        ledger.reserve("run", index, Charge.of_clients(release))
 
 
 def _charged(path: Path) -> list[int]:

@@ -14,6 +14,7 @@ from laws.compositions import all_methods
 from tacit.cli import main
 from tacit.core import ClientRound, DenseRows, Messages, Method, State, View, Wave
 from tacit.core.client_half import make_messages
+from tacit.core.prices import Unit
 from tacit.core.server_half import reject_unusable
 from tacit.engine import worker
 from tacit.errors import TrainingError, UserError
@@ -115,8 +116,7 @@ def test_the_round_that_is_not_released_is_charged():
     private = replace(FEDAVG, rounds=9, sampler=tacit.pieces.Poisson(10), mechanism=mechanism, server=Explodes())
     run = tacit.train(private, TASK, workers=1)
     assert run.diverged
-    assert run.charges is not None
-    assert run.charges.epsilon > (run.history[-1].epsilon or 0)
+    assert run.charges[Unit.CLIENT].epsilon > (run.history[-1].epsilons[Unit.CLIENT] or 0)
 
 
 def test_the_command_says_why_it_stopped(monkeypatch, capsys, tmp_path):

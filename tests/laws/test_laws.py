@@ -38,7 +38,7 @@ from tacit.core import (
     State,
 )
 from tacit.core.client_half import ClientHalf, make_messages, read_broadcast
-from tacit.core.prices import Release
+from tacit.core.prices import Unit
 from tacit.core.server_half import (
     broadcast,
     download_size,
@@ -78,8 +78,8 @@ from tacit.pieces.samplers import Everyone
 from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import AdmmPrune, BestOf, MagnitudePrune, Masked, Sgd
 from tacit.privacy.accountants import Accounting
-from tacit.privacy.charging import accountant_for, release_of
 from tacit.privacy.noise.sum_grid import SumGrid
+from tacit.privacy.planned_charges import accountant_for, release_of
 from tacit.protocols.secagg import SecaggSession, run_locally
 from tacit.wire import frames, indices
 
@@ -230,7 +230,7 @@ def distinct(attribute: str) -> dict[str, Method]:
     return dict(found.values())
 
 
-NOISY = {name: method for name, method in distinct("mechanism").items() if method.changes_rows}
+NOISY = {name: method for name, method in distinct("mechanism").items() if method.terms.changes_rows}
 SAMPLED = {name: m for name, m in distinct("sampler").items() if not isinstance(m.sampler, Everyone)}
 
 
@@ -634,7 +634,7 @@ def trained(method: Method) -> tuple[tuple[State, Report], ...]:
 def _is_proved(method: Method) -> bool:
     """Whether a budget can be given to it: its price is proved, also with the amplification of its sampler."""
     release = release_of(method, len(SIZES), 0)
-    return release is not None and isinstance(method.price(0), Release) and bool(release.adjacencies)
+    return release is not None and not method.terms.prices[Unit.CLIENT].reason and bool(release.adjacencies)
 
 
 PROVED = {name: method for name, method in METHODS.items() if _is_proved(method)}
@@ -652,9 +652,10 @@ def test_privacy_a_budget_stops_train_and_rounds_alike(method: Method) -> None:
     run = tacit.train(limited, _task(), seed=5, workers=1, noise="seeded")
     played = list(tacit.rounds(limited, _task(), seed=5, workers=1, noise="seeded"))
     assert run.state.round == len(played) == 2
-    assert [report.epsilon for _, report in played] == [report.epsilon for report in run.history]
-    assert run.charges is not None
-    assert played[-1][1].epsilon == run.charges.epsilon <= 1.0001 * enough
+    assert [report.epsilons[Unit.CLIENT] for _, report in played] == [
+        report.epsilons[Unit.CLIENT] for report in run.history
+    ]
+    assert played[-1][1].epsilons[Unit.CLIENT] == run.charges[Unit.CLIENT].epsilon <= 1.0001 * enough
     assert torch.equal(played[-1][0].weights, run.state.weights)
 
 

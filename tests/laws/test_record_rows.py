@@ -32,6 +32,7 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.interfaces import Channel, Codec, Mechanism
+from tacit.core.prices import Unit
 from tacit.core.rows import ClippedSum
 from tacit.core.server_half import prepare
 from tacit.core.wave import EmptyWave, Shapes
@@ -51,7 +52,7 @@ SIZES = [9, 7, 5, 6, 8]
 HOSTILE = (1e6, -1.0, 1e18)  # factors of a record, which has another label too
 VICTIM = 3  # of client 0
 METHODS = all_methods()
-RECORD_METHODS = {name: method for name, method in METHODS.items() if method.protects_records}
+RECORD_METHODS = {name: method for name, method in METHODS.items() if method.terms.protects_records}
 
 
 def different(slot: str) -> list[Any]:
@@ -107,13 +108,13 @@ def _fitting(method: Method, **pieces: Any) -> Iterator[Method]:
         prepared(made)
     except UserError:
         return
-    if made.accounts_records:
+    if made.terms.prices[Unit.RECORD].accounted:
         yield made
 
 
 def told_apart(method: Method) -> str:
     """By what is measured: after noise of the trainer's own, the channel makes no difference."""
-    if method.record_bound is not None:
+    if method.terms.record_bound is not None:
         return repr(method)
     return repr((method.trainer, method.codec, method.mechanism, method.aggregator))
 
@@ -221,14 +222,14 @@ def distances(method: Method, view: View, here: ClientRound) -> Iterator[float]:
     other, without = sent(method, view, here, None)
     for factor in HOSTILE:
         one, sums = sent(method, view, here, factor)
-        if method.record_bound is None:
+        if method.terms.record_bound is None:
             assert isinstance(method.trainer, DpSgd)
             yield float((sums[0].total - without[0].total).norm()) / method.trainer.clip
         else:
             assert method.channel.message_format.sizes(one) == method.channel.message_format.sizes(other)
             inflation = 0.0 if one.grid_step is None else one.grid_step.inflation
             difference = one.rows.dense().double() - other.rows.dense().double()
-            yield float(difference.norm()) / method.record_bound / (1 + inflation)
+            yield float(difference.norm()) / method.terms.record_bound / (1 + inflation)
 
 
 @pytest.mark.parametrize("name", RECORD_METHODS)
@@ -242,7 +243,7 @@ def test_one_record_moves_a_row_by_no_more_than_is_priced(name: str) -> None:
 
 
 def test_every_way_to_protect_records_is_tried() -> None:
-    assert {method.record_bound is None for method in RECORD_METHODS.values()} == {True, False}
+    assert {method.terms.record_bound is None for method in RECORD_METHODS.values()} == {True, False}
     assert set(RECORD_METHODS) >= {"dp-sgd", "dp-fedsgd", "fl-top-record-dp", "fl-top-dp-sgd"}
 
 

@@ -62,8 +62,8 @@ def test_cards_show_the_method_as_it_is(name, factory):
     made = tacit.Method(name=name, rounds=7, budget=factory().budget, report_delta=factory().report_delta, **rebuilt)
     assert made == factory(rounds=7) == eval(shown.repr, public)
     mechanism = factory().mechanism
-    price = (mechanism.sized(1.0) if factory().unsized else mechanism).price(0)
-    if factory().units == (Unit.RECORD,):
+    price = (mechanism.sized(1.0) if factory().terms.unsized else mechanism).price(0)
+    if factory().terms.units == (Unit.RECORD,):
         assert "for every record" in shown.guarantee
         return
     assert shown.guarantee.startswith("none: ") == isinstance(price, Unproved)

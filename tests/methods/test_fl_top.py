@@ -11,15 +11,15 @@ import tacit
 import zoo
 from tacit import methods
 from tacit.core import Method
-from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
+from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, Unit
 from tacit.data import Task
 from tacit.engine import initial_state
 from tacit.errors import CompositionError, UserError
 from tacit.pieces.codecs.sensing import THRESHOLD
 from tacit.pieces.mechanisms.arithmetic import DISTANCE
-from tacit.privacy.charging import release_of
 from tacit.privacy.cohorts import failure
 from tacit.privacy.guarantee import Guarantee
+from tacit.privacy.planned_charges import release_of
 from tacit.report.cards import card
 from tacit.runs.records import Plan
 from tacit.runs.training import follow
@@ -53,7 +53,7 @@ def test_the_private_form_has_the_same_arguments_and_pieces_otherwise(name: str)
     ideal = methods.make(f"{name}-dp", IDEAL)
     assert (ideal.channel, distributed(ideal).arithmetic) == (tacit.pieces.IdealSum(), tacit.pieces.Reals())
     assert b.budget == tacit.Budget(1.0, 1e-5)
-    assert b.unsized
+    assert b.terms.unsized
     defaults = {**{key: p.default for key, p in inspect.signature(private).parameters.items()}, "noise": 1.5}
     assert private(*defaults.values()) == private(noise=1.5)  # by position too
 
@@ -79,8 +79,7 @@ def test_repr_rebuilds_the_method_and_its_card_prints(name: str, form: str) -> N
 def test_a_card_and_a_run_name_the_same_adjacency(args: dict[str, str], adjacency: str) -> None:
     run = next(follow(Plan(method=methods.make("fl-top-dp", {"rounds": 1, "cohort": 20, **args}), task=task())))
     assert f"({adjacency})" in card("fl-top-dp", args).guarantee
-    assert run.charges is not None
-    assert run.charges.accounting.accountant.adjacency == adjacency
+    assert run.charges[Unit.CLIENT].accounting.adjacency == adjacency
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from tacit.engine import waves
 from tacit.errors import CompositionError, LedgerError
 from tacit.privacy.guarantee import AT_SEVERAL, PERSONS, Guarantee
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.record_accounting import RecordCharge
-from tacit.privacy.release_json import charge_from_json, to_json
+from tacit.privacy.release_json import charge_from_json, charge_to_json
+from tacit.privacy.unit_accounting import Charge
 from tacit.report.cards import card
 from tacit.runs.records import Plan
 
@@ -39,7 +39,7 @@ def hospitals(persons: tuple[int, ...] = (20, 10, 30), *, known: bool = True) ->
 
 
 def proved(run: Any) -> Guarantee:
-    (found,) = run.guarantees
+    (found,) = run.guarantees.values()
     assert isinstance(found, Guarantee)
     return found
 
@@ -62,14 +62,13 @@ def test_the_guarantee_is_for_persons_and_says_what_it_does_not_cover(name: str)
 def test_rates_are_over_persons() -> None:
     method = tacit.methods.dp_sgd(rounds=1, epsilon=None, noise=1.0, descent=replace(DESCENT, batch_size=5))
     run = tacit.train(method, hospitals(), workers=1)
-    assert run.record_charges is not None
     rates = {
         client: release.sampling.rate
-        for client, released in run.record_charges.accounting.released.items()
+        for client, released in run.charges[Unit.PERSON].accounting.released.items()
         for release in released
     }
     assert rates == {0: 5 / 20, 1: 5 / 10, 2: 5 / 30}
-    assert run.record_charges.units.sizes == (20, 10, 30)
+    assert run.charges[Unit.PERSON].units.sizes == (20, 10, 30)
 
 
 DESCENT = tacit.pieces.DpSgd(lr=0.1, epochs=1, batch_size=32, clip=1.0)
@@ -124,18 +123,18 @@ def test_a_ledger_has_charges_for_persons_or_for_records(tmp_path: Path) -> None
     with Ledger.open(ledger) as opened:
         assert {entry.unit for entry in opened.entries} == {Unit.PERSON}
         assert opened.use.epsilons.keys() == {Unit.PERSON}
-        used = opened.records.epsilon(1e-5)
+        used = opened.accounts[Unit.PERSON].epsilon(1e-5)
         assert used > 0
     with pytest.raises(LedgerError, match="has charges for persons, and this run would charge records"):
         tacit.train(method, hospitals(known=False), workers=1, ledger=ledger, seed=1)
     with Ledger.open(ledger) as opened:
-        assert opened.records.epsilon(1e-5) == used
+        assert opened.accounts[Unit.PERSON].epsilon(1e-5) == used
 
 
 def test_a_charge_for_persons_is_read_as_it_was_written() -> None:
     release = Release(Gaussian(1.0), sampling=Sampling("poisson", 0.1))
-    charge = RecordCharge({0: Repeated(release, 3), 2: Repeated(release, 3)}, Unit.PERSON)
-    assert charge_from_json(json.loads(json.dumps(to_json(charge)))) == charge
+    charge = Charge(Unit.PERSON, {0: Repeated(release, 3), 2: Repeated(release, 3)})
+    assert charge_from_json(json.loads(json.dumps(charge_to_json(charge))), Unit.PERSON) == charge
     assert charge != replace(charge, unit=Unit.RECORD)
 
 

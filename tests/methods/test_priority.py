@@ -114,7 +114,7 @@ def test_runs_show_them_too(capsys, tmp_path, monkeypatch):
     assert read_manifest(Path("runs/priority-digits-0")).method.nominal[f"{NOMINAL}, all others"] == 10.0
     assert main(["run", "nbafl", *SMALL, "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)["runs"]
-    assert run["privacy"]["guarantee"] is False
+    assert run["privacy"]["guarantees"]["client"]["guarantee"] is False
     assert run["privacy"]["nominal"][NOMINAL] == 1.0
     assert main(["card", "nbafl"]) == 0
     assert f"  {NOMINAL}: 1\n" in capsys.readouterr().out

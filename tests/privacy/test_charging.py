@@ -12,10 +12,11 @@ import torch
 
 import tacit
 import zoo
+from played import played
 from tacit import methods
 from tacit.core import Budget, DenseRows, Messages, Method, Turnout
 from tacit.core.interfaces import Channel
-from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, Unit
+from tacit.core.prices import Adjacency, ClientUnits, Gaussian, Release, Sampling, Unit
 from tacit.core.server_half import reject_unusable
 from tacit.core.state import WaveReport
 from tacit.data import Task
@@ -25,9 +26,10 @@ from tacit.pieces.mechanisms import CentralGaussian
 from tacit.pieces.samplers import Poisson
 from tacit.pieces.trainers import Sgd
 from tacit.privacy.accountants import FAST_PLD, Accounting
-from tacit.privacy.charging import Charges, accountant_for, calibrate, release_of
+from tacit.privacy.charging import Charges
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.planned_charges import accountant_for, calibrate, release_of
 from tacit.runs.directory import LEDGER, read_manifest
 from tacit.runs.records import Plan
 from tacit.runs.training import follow
@@ -52,26 +54,25 @@ def epsilon_of(run: tacit.Run) -> float:
 
 def test_a_run_stops_before_the_round_that_would_exceed_its_budget() -> None:
     run = tacit.train(geyer(), task(), workers=1, noise="seeded")
-    assert run.charges is not None
     assert 0 < run.state.round < 40
-    assert epsilon_of(run) == run.history[-1].epsilon == run.charges.epsilon
-    assert run.charges.epsilon <= 6.0
+    assert epsilon_of(run) == run.history[-1].epsilons[Unit.CLIENT] == run.charges[Unit.CLIENT].epsilon
+    assert run.charges[Unit.CLIENT].epsilon <= 6.0
     with pytest.raises(BudgetError, match=r"would exceed the budget of ε = 6 at δ = 0.001\. Nothing was released"):
-        run.charges.reserve()
-    assert run.charges.delta_at_budget is not None
-    assert run.charges.delta_at_budget <= 1e-3
+        run.charges[Unit.CLIENT].reserve()
+    delta = run.charges[Unit.CLIENT].delta_at_budget
+    assert delta is not None
+    assert delta <= 1e-3
     assert run.history[-1].metrics
 
 
 def test_the_privacy_law() -> None:
     """ε of the folded rounds is ε of the composed releases."""
     run = tacit.train(geyer(rounds=5), task(), workers=1, noise="seeded")
-    assert run.charges is not None
     release = release_of(run.plan.method, 20, 0)
     assert release is not None
     at_once = Accounting.of(FAST_PLD).compose(release, count=5)
-    assert run.charges.epsilon == pytest.approx(at_once.epsilon(1e-3), rel=1e-3)
-    epsilons = [report.epsilon for report in run.history if report.epsilon is not None]
+    assert run.charges[Unit.CLIENT].epsilon == pytest.approx(at_once.epsilon(1e-3), rel=1e-3)
+    epsilons = [report.epsilons[Unit.CLIENT] for report in run.history if report.epsilons[Unit.CLIENT] is not None]
     assert len(epsilons) == 5
     assert epsilons == sorted(epsilons)
 
@@ -82,14 +83,16 @@ def test_growing_cohorts_are_charged_at_their_own_rates() -> None:
         tacit.train(replace(geyer(rounds=4), sampler=sampler), task(), workers=1, noise="seeded")
         for sampler in (tacit.pieces.Poisson(5), growing)
     )
-    assert small.history[1].epsilon == pytest.approx(grown.history[1].epsilon)
+    assert small.history[1].epsilons[Unit.CLIENT] == pytest.approx(grown.history[1].epsilons[Unit.CLIENT])
     assert epsilon_of(grown) > 1.5 * epsilon_of(small)
 
 
 def test_noise_for_some_rounds_of_everyone_suffices_for_all_of_them() -> None:
     """Sums over everyone are one sum: ε of rounds that are charged one by one is that of the plan."""
-    method = calibrate(replace(methods.fl_std_dp(rounds=5, epsilon=1.0), sampler=tacit.pieces.Everyone()), 20)
-    charges = Charges.begin(method, 20, [])
+    method = calibrate(
+        replace(methods.fl_std_dp(rounds=5, epsilon=1.0), sampler=tacit.pieces.Everyone()), ClientUnits.whole(20)
+    )
+    charges = Charges.begin(method, ClientUnits.whole(20), [])
     for number in range(5):
         charges = charges.reserve(str(number)).settle(Turnout(20, 20))
     planned = Accounting.of(accountant_for(method, 20)).compose(_release_of(method), 5).epsilon(1e-5)
@@ -129,26 +132,26 @@ def test_a_failed_attempt_remains_charged_and_the_next_one_is_charged_again(shar
     assert release is not None
     with Ledger.open(tmp_path / "ledger.db", Budget(6.0, 1e-3)) as opened:
         ledger = opened if shared else None
-        charges = Charges.begin(method, 20, [], ledger, "run").reserve("a").settle(Turnout(5, 5))
+        charges = Charges.begin(method, ClientUnits.whole(20), [], ledger, "run").reserve("a").settle(Turnout(5, 5))
         charges = charges.reserve("b").fail().reserve("c").fail().reserve("d").settle(Turnout(5, 5))
         assert (charges.rounds, charges.retries) == (2, 2)
         assert charges.epsilon == pytest.approx(Accounting.of(FAST_PLD).compose(release, 4).epsilon(1e-3))
         assert "ε includes 2 further attempts" in str(charges.guarantee())
         if ledger is not None:
-            assert ledger.accounting.rounds == 4
-            assert Charges.begin(method, 20, [Turnout(5, 5)] * 2, ledger, "run").epsilon == pytest.approx(
-                charges.epsilon
-            )
+            assert ledger.accounts.clients.rounds == 4
+            assert Charges.begin(
+                method, ClientUnits.whole(20), played(*[Turnout(5, 5)] * 2), ledger, "run"
+            ).epsilon == pytest.approx(charges.epsilon)
 
 
 def test_attempts_before_a_crash_are_counted_unless_they_are_repeated_with_their_key(tmp_path: Path) -> None:
     method = geyer(rounds=10)
     with Ledger.open(tmp_path / "ledger.db", Budget(6.0, 1e-3)) as ledger:
-        Charges.begin(method, 20, [], ledger, "run").reserve("a")
-        resumed = Charges.begin(method, 20, [], ledger, "run")
-        assert (resumed.reserve("a").accounting.rounds, ledger.accounting.rounds) == (1, 1)
+        Charges.begin(method, ClientUnits.whole(20), [], ledger, "run").reserve("a")
+        resumed = Charges.begin(method, ClientUnits.whole(20), [], ledger, "run")
+        assert (resumed.reserve("a").accounting.rounds, ledger.accounts.clients.rounds) == (1, 1)
         fresh = resumed.reserve("b")
-        assert (fresh.rounds, fresh.retries, fresh.accounting.rounds, ledger.accounting.rounds) == (1, 1, 2, 2)
+        assert (fresh.rounds, fresh.retries, fresh.accounting.rounds, ledger.accounts.clients.rounds) == (1, 1, 2, 2)
 
 
 def test_a_guarantee_says_whether_floating_point_is_covered() -> None:
@@ -165,7 +168,7 @@ def test_a_guarantee_says_whether_floating_point_is_covered() -> None:
 
 def test_a_run_without_noise_has_no_guarantee() -> None:
     run = tacit.train(methods.fedavg(rounds=1, cohort=3), task(), workers=1, noise="seeded")
-    assert run.charges is None
+    assert not run.charges
     assert not run.privacy.proved
     assert "no noise is added" in run.privacy.reason
 
@@ -185,7 +188,7 @@ def test_every_round_is_in_the_ledger(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
         assert [entry.round for entry in ledger.entries] == [1, 2, 3, 4]
         assert all(entry.digest for entry in ledger.entries)
-        assert ledger.accounting.epsilon(1e-3) == pytest.approx(epsilon_of(run))
+        assert ledger.accounts.clients.epsilon(1e-3) == pytest.approx(epsilon_of(run))
 
 
 def test_a_shared_ledger_without_budget_left_refuses_the_second_run(tmp_path: Path) -> None:
@@ -291,7 +294,7 @@ def test_a_ledger_for_add_or_remove_takes_noise_in_shares_only_if_it_is_constant
         assert [bool(entry.digest) for entry in ledger.entries] == [True, True, False]  # the reservation remains
     with Ledger.open(both) as ledger:
         assert [bool(entry.digest) for entry in ledger.entries] == [True] * 3
-        assert ledger.accounting.accountant.adjacency is Adjacency.ZERO_OUT
+        assert ledger.accounts.clients.adjacency is Adjacency.ZERO_OUT
 
 
 @pytest.mark.parametrize(
@@ -312,7 +315,7 @@ def test_the_adjacency_of_a_run_covers_every_turnout_with_which_a_round_goes_on(
     method = distributed_noise(dropouts=dropouts, colluding=colluding, **fields)
     assert accountant_for(method, 200).adjacency is expected
     assert accountant_for(geyer(), 200).adjacency is Adjacency.ADD_OR_REMOVE
-    reserved = Charges.begin(replace(method, sampler=Poisson(100)), 200, []).reserve()
+    reserved = Charges.begin(replace(method, sampler=Poisson(100)), ClientUnits.whole(200), []).reserve()
     if expected is Adjacency.ZERO_OUT:
         assert reserved.settle(Turnout(100, 50)).epsilon > reserved.epsilon
     else:
@@ -345,7 +348,7 @@ def test_fewer_noise_shares_than_tolerated_cost_more_and_more_cost_the_same() ->
     Of nine clients, only one may be lost. So with two, its variance shows that ten took part: nothing is amplified.
     """
     method = distributed_noise(dropouts=0.2)
-    reserved = Charges.begin(method, 20, [Turnout(10, 9)]).reserve()
+    reserved = Charges.begin(method, ClientUnits.whole(20), played(Turnout(10, 9))).reserve()
     for delivered in (9, 10):
         assert reserved.settle(Turnout(10, delivered)).epsilon == reserved.epsilon
     amplified = Release(Gaussian(2.0), sampling=Sampling("poisson", 0.5))
@@ -369,24 +372,26 @@ def test_noise_for_dropouts_that_do_not_happen_is_removed_and_costs_the_same() -
 
 
 def test_a_round_without_any_honest_noise_is_never_released() -> None:
-    reserved = Charges.begin(distributed_noise(colluding=0.3), 20, []).reserve()
+    reserved = Charges.begin(distributed_noise(colluding=0.3), ClientUnits.whole(20), []).reserve()
     for delivered in (0, 3):
         with pytest.raises(BudgetError, match="has no noise at all: no honest client delivered"):
             reserved.settle(Turnout(10, delivered))
 
 
 def test_with_too_few_noise_shares_for_the_budget_nothing_is_released() -> None:
-    reserved = Charges.begin(distributed_noise(epsilon=2.5, rounds=1, dropouts=0.0), 20, []).reserve()
+    reserved = Charges.begin(
+        distributed_noise(epsilon=2.5, rounds=1, dropouts=0.0), ClientUnits.whole(20), []
+    ).reserve()
     with pytest.raises(BudgetError, match=r"because too few clients delivered their noise\. Nothing"):
         reserved.settle(Turnout(10, 1))
 
 
 def test_a_round_is_not_reserved_if_earlier_ones_cost_too_much() -> None:
     """Even if it costs no more than planned itself, and there is no ledger."""
-    method = calibrate(distributed_noise(noise=None, epsilon=4.0, rounds=3, dropouts=0.0), 20)
-    assert Charges.begin(method, 20, [Turnout(10, 10)] * 2).reserve().epsilon <= 4.0
+    method = calibrate(distributed_noise(noise=None, epsilon=4.0, rounds=3, dropouts=0.0), ClientUnits.whole(20))
+    assert Charges.begin(method, ClientUnits.whole(20), played(*[Turnout(10, 10)] * 2)).reserve().epsilon <= 4.0
     with pytest.raises(BudgetError, match="Round 3 would exceed the budget"):
-        Charges.begin(method, 20, [Turnout(10, 9), Turnout(10, 10)]).reserve()
+        Charges.begin(method, ClientUnits.whole(20), played(Turnout(10, 9), Turnout(10, 10))).reserve()
 
 
 @pytest.mark.parametrize("files", [False, True])
@@ -399,10 +404,10 @@ def test_missing_noise_ends_a_run_before_it_exceeds_its_budget(
     run = tacit.train(method, task(), workers=1, noise="seeded", out=tmp_path / "run" if files else None)
     assert any(report.rejected for report in run.history)
     assert 0 < run.state.round < 6
-    assert run.history[-1].epsilon == epsilon_of(run) <= 4.0
+    assert run.history[-1].epsilons[Unit.CLIENT] == epsilon_of(run) <= 4.0
     played = [state for state, _ in tacit.rounds(run.plan.method, task(), workers=1, noise="seeded")]
     assert torch.equal(run.state.weights, played[run.state.round - 1].weights)
-    again = Charges.begin(run.plan.method, 20, [report.turnout for report in run.history])
+    again = Charges.begin(run.plan.method, ClientUnits.whole(20), run.history)
     assert again.epsilon == pytest.approx(epsilon_of(run))
 
 
@@ -424,7 +429,7 @@ def test_the_cost_of_missing_noise_is_in_the_ledger(tmp_path: Path, monkeypatch:
         assert len(planned) == 1
         assert not planned & {entry.event for entry in ledger.entries if entry.round in fewer}
         assert all(entry.digest for entry in ledger.entries)
-        assert ledger.accounting.epsilon(1e-3) == pytest.approx(epsilon_of(run))
+        assert ledger.accounts.clients.epsilon(1e-3) == pytest.approx(epsilon_of(run))
 
 
 @pytest.mark.parametrize("moment", ["before the release", "after the release"])
@@ -456,7 +461,7 @@ def test_a_kill_around_the_release_of_a_costlier_round(
     assert torch.equal(resumed.state.weights, whole.state.weights)
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger, Ledger.open(tmp_path / "whole" / LEDGER) as other:
         assert ledger.entries == other.entries
-        assert ledger.accounting.epsilon(1e-3) == pytest.approx(epsilon_of(whole))
+        assert ledger.accounts.clients.epsilon(1e-3) == pytest.approx(epsilon_of(whole))
 
 
 def _private() -> tacit.Method:

@@ -21,11 +21,20 @@ from tacit.privacy.accountants import FAST_PLD, Accounting, Pld, Rdp
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.ledger_file import LedgerFile
 from tacit.privacy.release_json import canonical, from_json, to_json
+from tacit.privacy.unit_accounting import Charge
 from tacit.wire.chain import Chain
 
 BUDGET = Budget(2.0, 1e-5)
 RELEASE = Release(Gaussian(2.0), sampling=Sampling("poisson", 0.1))
 OTHER = Release(Gaussian(9.0), sampling=Sampling("fixed", 10 / 100))
+of = Charge.of_clients
+
+
+def alike(ledger: Ledger) -> Accounting:
+    """What was released about every client."""
+    composed = ledger.accounts.clients.composed
+    assert composed is not None
+    return composed
 
 
 def open_ledger(path: Path, budget: Budget | None = BUDGET) -> Ledger:
@@ -35,7 +44,7 @@ def open_ledger(path: Path, budget: Budget | None = BUDGET) -> Ledger:
 def fill(path: Path, rounds: int = 4) -> Path:
     with open_ledger(path) as ledger:
         for number in range(1, rounds + 1):
-            ledger.release(ledger.reserve("run", number, RELEASE), f"digest {number}")
+            ledger.release(ledger.reserve("run", number, of(RELEASE)), f"digest {number}")
     return path / "ledger.db"
 
 
@@ -49,42 +58,42 @@ def tamper(file: Path, *statements: str) -> None:
 
 def test_all_runs_share_one_budget(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        allowed = ledger.accounting.remaining_rounds(RELEASE, 2.0, 1e-5)
+        allowed = alike(ledger).remaining_rounds(RELEASE, 2.0, 1e-5)
         for number in range(1, allowed):
-            ledger.reserve("one", number, RELEASE)
+            ledger.reserve("one", number, of(RELEASE))
     with open_ledger(tmp_path) as ledger:
-        assert ledger.accounting.rounds == allowed - 1
-        ledger.reserve("other", 1, RELEASE, label="the last that fits")
+        assert ledger.accounts.clients.rounds == allowed - 1
+        ledger.reserve("other", 1, of(RELEASE), label="the last that fits")
         refusal = r"Round 2 of other would exceed the budget of ε = 2 at δ = 1e-05: ε = 1\.9"
         with pytest.raises(BudgetError, match=refusal):
-            ledger.reserve("other", 2, RELEASE)
-        assert ledger.accounting.rounds == allowed
-        assert ledger.accounting.epsilon(1e-5) <= 2 < ledger.accounting.compose(RELEASE).epsilon(1e-5)
-        assert ledger.accounting.remaining_rounds(RELEASE, 2.0, 1e-5) == 0
+            ledger.reserve("other", 2, of(RELEASE))
+        assert ledger.accounts.clients.rounds == allowed
+        assert ledger.accounts.clients.epsilon(1e-5) <= 2 < alike(ledger).compose(RELEASE).epsilon(1e-5)
+        assert alike(ledger).remaining_rounds(RELEASE, 2.0, 1e-5) == 0
 
 
 def test_the_accounting_is_that_of_all_events(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        ledger.reserve("a", 1, RELEASE)
-        ledger.reserve("b", 1, OTHER)
-        ledger.reserve("a", 2, RELEASE)
-        epsilon = ledger.accounting.epsilon(1e-5)
+        ledger.reserve("a", 1, of(RELEASE))
+        ledger.reserve("b", 1, of(OTHER))
+        ledger.reserve("a", 2, of(RELEASE))
+        epsilon = ledger.accounts.clients.epsilon(1e-5)
     with open_ledger(tmp_path, None) as ledger:
         assert ledger.budget == BUDGET
-        assert ledger.accounting.epsilon(1e-5) == pytest.approx(epsilon)
+        assert ledger.accounts.clients.epsilon(1e-5) == pytest.approx(epsilon)
         assert epsilon == pytest.approx(Accounting.of(Rdp(), [RELEASE, OTHER, RELEASE]).epsilon(1e-5))
         assert [(entry.run, entry.round) for entry in ledger.entries] == [("a", 1), ("b", 1), ("a", 2)]
 
 
 def test_repeating_a_round_costs_nothing_and_another_event_is_refused(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        first = ledger.reserve("run", 1, RELEASE)
+        first = ledger.reserve("run", 1, of(RELEASE))
     with open_ledger(tmp_path) as ledger:
-        assert ledger.reserve("run", 1, RELEASE) == first
-        assert ledger.accounting.rounds == 1
+        assert ledger.reserve("run", 1, of(RELEASE)) == first
+        assert ledger.accounts.clients.rounds == 1
         with pytest.raises(LedgerError, match="start a new run"):
-            ledger.reserve("run", 1, OTHER)
-        assert ledger.accounting.rounds == 1
+            ledger.reserve("run", 1, of(OTHER))
+        assert ledger.accounts.clients.rounds == 1
 
 
 COSTLIER, COSTLIEST = (Release(Gaussian(noise), sampling=Sampling("poisson", 0.1)) for noise in (1.5, 1.2))
@@ -92,54 +101,54 @@ COSTLIER, COSTLIEST = (Release(Gaussian(noise), sampling=Sampling("poisson", 0.1
 
 def test_a_second_attempt_with_another_key_is_another_charge(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        first, again = (ledger.reserve("run", 1, RELEASE, key="a") for _ in range(2))
-        assert (first, ledger.accounting.rounds) == (again, 1)
-        second = ledger.reserve("run", 1, RELEASE, key="b")
-        assert (first.attempt, second.attempt, ledger.accounting.rounds) == (1, 2, 2)
+        first, again = (ledger.reserve("run", 1, of(RELEASE), key="a") for _ in range(2))
+        assert (first, ledger.accounts.clients.rounds) == (again, 1)
+        second = ledger.reserve("run", 1, of(RELEASE), key="b")
+        assert (first.attempt, second.attempt, ledger.accounts.clients.rounds) == (1, 2, 2)
         ledger.release(second, "model")
     with open_ledger(tmp_path) as ledger:
         assert [entry.digest for entry in ledger.attempts("run", 1)] == [None, "model"]
-        twice = Accounting.of(ledger.accounting.accountant).compose(RELEASE, 2)
-        assert ledger.accounting.epsilon(1e-5) == pytest.approx(twice.epsilon(1e-5))
+        twice = Accounting.of(alike(ledger).accountant).compose(RELEASE, 2)
+        assert ledger.accounts.clients.epsilon(1e-5) == pytest.approx(twice.epsilon(1e-5))
         with pytest.raises(LedgerError, match="knows the key of round 2 of run: it is that of round 1 of run"):
-            ledger.reserve("run", 2, RELEASE, key="a")
+            ledger.reserve("run", 2, of(RELEASE), key="a")
 
 
 def test_the_charge_of_a_reserved_round_may_increase_but_never_decrease(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        ledger.reserve("run", 1, RELEASE)
-        planned = ledger.reserve("run", 2, RELEASE)
-        increased = ledger.increase(planned, COSTLIER)
-        epsilon = ledger.accounting.epsilon(1e-5)
+        ledger.reserve("run", 1, of(RELEASE))
+        planned = ledger.reserve("run", 2, of(RELEASE))
+        increased = ledger.increase(planned, of(COSTLIER))
+        epsilon = ledger.accounts.clients.epsilon(1e-5)
         assert epsilon == pytest.approx(Accounting.of(Rdp(), [RELEASE, COSTLIER]).epsilon(1e-5))
-        assert ledger.accounting.rounds == 2
-        assert ledger.increase(increased, RELEASE) == increased  # no refunds
-        assert ledger.increase(planned, COSTLIER) == increased
-        assert ledger.accounting.epsilon(1e-5) == epsilon
+        assert ledger.accounts.clients.rounds == 2
+        assert ledger.increase(increased, of(RELEASE)) == increased  # no refunds
+        assert ledger.increase(planned, of(COSTLIER)) == increased
+        assert ledger.accounts.clients.epsilon(1e-5) == epsilon
     with open_ledger(tmp_path) as ledger:
-        assert ledger.accounting.epsilon(1e-5) == pytest.approx(epsilon)
-        assert ledger.reserve("run", 2, RELEASE) == increased  # as planned: a resumed run reserves it so
-        assert ledger.reserve("run", 2, COSTLIER) == increased
+        assert ledger.accounts.clients.epsilon(1e-5) == pytest.approx(epsilon)
+        assert ledger.reserve("run", 2, of(RELEASE)) == increased  # as planned: a resumed run reserves it so
+        assert ledger.reserve("run", 2, of(COSTLIER)) == increased
         with pytest.raises(LedgerError, match="start a new run"):
-            ledger.reserve("run", 2, OTHER)
+            ledger.reserve("run", 2, of(OTHER))
         assert ledger.release(increased, "abc").digest == "abc"
         with pytest.raises(LedgerError, match="start a new run"):
-            ledger.increase(increased, COSTLIEST)  # too late: it is released
-        assert ledger.accounting.epsilon(1e-5) == pytest.approx(epsilon)
+            ledger.increase(increased, of(COSTLIEST))  # too late: it is released
+        assert ledger.accounts.clients.epsilon(1e-5) == pytest.approx(epsilon)
 
 
 def test_an_increase_beyond_the_budget_changes_nothing(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        first = ledger.reserve("run", 1, RELEASE)
+        first = ledger.reserve("run", 1, of(RELEASE))
         with pytest.raises(BudgetError, match="would exceed the budget"):
-            ledger.increase(first, Release(Gaussian(0.5)))
+            ledger.increase(first, of(Release(Gaussian(0.5))))
         assert ledger.entries == (first,)
-        assert ledger.accounting.epsilon(1e-5) == pytest.approx(Accounting.of(Rdp(), [RELEASE]).epsilon(1e-5))
+        assert ledger.accounts.clients.epsilon(1e-5) == pytest.approx(Accounting.of(Rdp(), [RELEASE]).epsilon(1e-5))
 
 
 def test_a_round_is_released_once_and_only_if_reserved(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        entry = ledger.reserve("run", 1, RELEASE)
+        entry = ledger.reserve("run", 1, of(RELEASE))
         released = ledger.release(entry, "abc")
     with open_ledger(tmp_path) as ledger:
         assert ledger.release(entry, "abc") == released == ledger.entries[0]
@@ -151,7 +160,7 @@ def test_a_round_is_released_once_and_only_if_reserved(tmp_path):
 
 def test_a_release_without_noise_exceeds_every_budget(tmp_path):
     with open_ledger(tmp_path) as ledger, pytest.raises(BudgetError):
-        ledger.reserve("run", 1, Release(Gaussian(0.0)))
+        ledger.reserve("run", 1, of(Release(Gaussian(0.0))))
 
 
 def test_the_ledger_of_other_runs_is_refused(tmp_path):
@@ -173,7 +182,7 @@ def test_a_ledger_keeps_its_budget_and_accountant(tmp_path):
     with pytest.raises(LedgerError, match="Give its budget"):
         Ledger.open(tmp_path / "new.db")
     with Ledger.open(tmp_path / "new.db", BUDGET) as ledger:
-        assert ledger.accounting.accountant == FAST_PLD
+        assert alike(ledger).accountant == FAST_PLD
 
 
 def test_a_ledger_that_is_held_is_refused_until_it_is_closed(tmp_path):
@@ -207,7 +216,7 @@ def test_a_killed_process_releases_the_lock(tmp_path):
 
 def _use_in_child(ledger: Ledger, answers: "multiprocessing.Queue[str]") -> None:
     try:
-        ledger.reserve("child", 1, RELEASE)
+        ledger.reserve("child", 1, of(RELEASE))
     except LedgerError as error:
         answers.put(str(error))
     ledger.close()
@@ -223,7 +232,7 @@ def test_a_forked_process_can_neither_write_nor_unlock(tmp_path):
         child.join()
         with pytest.raises(LedgerError, match="held"):
             open_ledger(tmp_path)
-        ledger.reserve("run", 1, RELEASE)
+        ledger.reserve("run", 1, of(RELEASE))
 
 
 @pytest.mark.parametrize(
@@ -271,14 +280,14 @@ def test_other_files_are_refused(tmp_path, content):
 def test_flipped_bits_never_lower_the_charges(tmp_path):
     file = fill(tmp_path, 20)
     with open_ledger(tmp_path) as ledger:
-        epsilon = ledger.accounting.epsilon(1e-5)
+        epsilon = ledger.accounts.clients.epsilon(1e-5)
     content, generator = file.read_bytes(), random.Random(0)
     for _ in range(60):
         at = generator.randrange(len(content))
         file.write_bytes(content[:at] + bytes([content[at] ^ (1 << generator.randrange(8))]) + content[at + 1 :])
         try:
             with open_ledger(tmp_path) as ledger:
-                assert ledger.accounting.epsilon(1e-5) == pytest.approx(epsilon)
+                assert ledger.accounts.clients.epsilon(1e-5) == pytest.approx(epsilon)
         except LedgerError:
             pass
 
@@ -296,8 +305,8 @@ def test_a_read_only_ledger_is_refused_before_anything_is_released(tmp_path):
     with ledger._file.errors():
         ledger._load(None, None)
     with ledger, pytest.raises(StorageError, match="readonly"):
-        ledger.reserve("run", 5, RELEASE)
-    assert ledger.accounting.rounds == 4
+        ledger.reserve("run", 5, of(RELEASE))
+    assert ledger.accounts.clients.rounds == 4
 
 
 def _fill_until_full(file: str, answers: "multiprocessing.Queue[object]") -> None:
@@ -307,10 +316,10 @@ def _fill_until_full(file: str, answers: "multiprocessing.Queue[object]") -> Non
     done = 0
     try:
         while True:
-            ledger.reserve("run", done + 1, Release(Gaussian(50.0), sampling=Sampling("poisson", 0.001)), "x" * 500)
+            ledger.reserve("run", done + 1, of(Release(Gaussian(50.0), sampling=Sampling("poisson", 0.001))), "x" * 500)
             done += 1
     except Exception as error:
-        answers.put((type(error).__name__, str(error), done, ledger.accounting.rounds))
+        answers.put((type(error).__name__, str(error), done, ledger.accounts.clients.rounds))
 
 
 def test_a_full_disk_stops_before_the_release(tmp_path):
@@ -324,7 +333,7 @@ def test_a_full_disk_stops_before_the_release(tmp_path):
     assert "Nothing was released" in message
     assert done > 3
     with open_ledger(tmp_path) as ledger:
-        assert ledger.accounting.rounds in (done, done + 1)  # never less than what was reserved
+        assert ledger.accounts.clients.rounds in (done, done + 1)  # never less than what was reserved
 
 
 def _train(folder: Path, run: str) -> None:
@@ -332,7 +341,7 @@ def _train(folder: Path, run: str) -> None:
     release = Release(Gaussian(20.0), sampling=Sampling("poisson", 0.01))
     with open_ledger(folder) as ledger, (folder / f"{run}.released").open("a") as released:
         for number in range(1, 100_000):
-            entry = ledger.reserve(run, number, release)
+            entry = ledger.reserve(run, number, of(release))
             if entry.digest is None:
                 released.write(f"{number}\n")
                 released.flush()
@@ -361,8 +370,8 @@ def test_kills_at_random_points(tmp_path):
         child.kill()
         child.join()
         with open_ledger(tmp_path) as ledger:
-            assert ledger.accounting.rounds >= charged
-            charged = ledger.accounting.rounds
+            assert ledger.accounts.clients.rounds >= charged
+            charged = ledger.accounts.clients.rounds
             reserved = {(entry.run, entry.round) for entry in ledger.entries}
         assert len(reserved) == charged
         for file in tmp_path.glob("*.released"):
@@ -386,7 +395,7 @@ def test_a_copy_in_the_middle_of_a_transaction_is_rolled_back(tmp_path):
             shutil.copy(file, crashed / file.name)
         ledger._file._connection.execute("ROLLBACK")
     with open_ledger(crashed) as ledger:
-        assert ledger.accounting.rounds == 4
+        assert ledger.accounts.clients.rounds == 4
 
 
 def test_rows_are_plain_json(tmp_path):
@@ -395,7 +404,9 @@ def test_rows_are_plain_json(tmp_path):
     bodies = [json.loads(body) for (body,) in connection.execute("SELECT line FROM rows ORDER BY number")]
     connection.close()
     assert [body["kind"] for body in bodies] == ["budget", "reserve", "release"]
-    assert json.loads(bodies[1]["event"])["loss"] == {"kind": "gaussian", "noise": 2.0}
+    (group,) = json.loads(bodies[1]["event"])["groups"]
+    assert group["event"]["loss"] == {"kind": "gaussian", "noise": 2.0}
+    assert [body["unit"] for body in bodies[1:]] == ["client", "client"]
     assert os.path.getsize(file) < 50_000
 
 
@@ -516,7 +527,7 @@ def test_an_older_copy_of_a_ledger_is_noticed(tmp_path):
         open_ledger(tmp_path)
     assert "Restore its newest copy" in str(error.value)
     with Ledger.open(tmp_path / "backup.db") as elsewhere:  # a ledger that was moved without its note still opens
-        assert elsewhere.accounting.rounds == 2
+        assert elsewhere.accounts.clients.rounds == 2
 
 
 def test_a_ledger_that_was_rolled_back_and_charged_again_is_noticed(tmp_path):
@@ -525,7 +536,7 @@ def test_a_ledger_that_was_rolled_back_and_charged_again_is_noticed(tmp_path):
     fill(tmp_path, rounds=4)
     with Ledger.open(tmp_path / "copy.db") as other:
         for number in range(1, 5):
-            other.reserve("another run", number, RELEASE)
+            other.reserve("another run", number, of(RELEASE))
     shutil.copy(tmp_path / "copy.db", file)
     with pytest.raises(LedgerError, match="it was rolled back, and charged again since"):
         open_ledger(tmp_path)
@@ -553,7 +564,7 @@ def test_a_ledger_that_is_ahead_of_its_note_opens(tmp_path):
     fill(tmp_path, rounds=4)
     note.write_bytes(earlier)
     with open_ledger(tmp_path) as ledger:
-        assert ledger.accounting.rounds == 4
+        assert ledger.accounts.clients.rounds == 4
     note.write_bytes(b"")
     with pytest.raises(LedgerError, match=r"Expected .*ledger\.db\.head to be JSON.*Restore the newest copy of both"):
         open_ledger(tmp_path)

@@ -24,21 +24,21 @@ from tacit.privacy.accountants import FAST_PLD, Accounting, Rdp
 from tacit.privacy.client_choices import undominated
 from tacit.privacy.guarantee import AT_SEVERAL, Guarantee
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.ledger_accounts import Charge, LedgerAccounts
+from tacit.privacy.ledger_accounts import LedgerAccounts
 from tacit.privacy.ledger_head import NO_CLIENTS
-from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
 from tacit.privacy.renyi import removed_and_added
+from tacit.privacy.unit_accounting import Charge, UnitAccounting
 
 DELTA = 1e-5
-CLIENTS = Release(Gaussian(3.495))  # ε = 3.9 for a client after ten rounds of everyone
+CLIENTS = Charge.of_clients(Release(Gaussian(3.495)))  # ε = 3.9 for a client after ten rounds of everyone
 
 
 def step(noise: float = 1.0, rate: float = 0.1) -> Release:
-    return Release(Gaussian(noise), sampling=Sampling("poisson", rate), unit=Unit.RECORD)
+    return Release(Gaussian(noise), sampling=Sampling("poisson", rate))
 
 
 def records(steps: int, client: int = 0, unit: Unit = Unit.RECORD, *, copies: int = 1, summed: bool = False) -> Charge:
-    return RecordCharge({client: Repeated(step(), steps)}, unit, copies, summed)
+    return Charge(unit, {client: Repeated(step(), steps)}, copies, summed)
 
 
 def accounts(*charges: tuple[str, Charge]) -> LedgerAccounts:
@@ -67,22 +67,24 @@ def test_what_is_released_about_a_client_costs_its_records_twice_the_distance() 
     found = accounts(*[("run", CLIENTS)] * 10)
     mu = math.sqrt(10) / 3.495
     assert found.epsilon(Unit.CLIENT, DELTA) == pytest.approx(3.9, abs=5e-3)
-    assert found.records.epsilon(DELTA) == pytest.approx(8.84, abs=1e-2)
-    epsilon = found.records.epsilon(DELTA)  # as for two Gaussians at distance 2μ
+    assert found[Unit.RECORD].epsilon(DELTA) == pytest.approx(8.84, abs=1e-2)
+    epsilon = found[Unit.RECORD].epsilon(DELTA)  # as for two Gaussians at distance 2μ
     assert norm.cdf(mu - epsilon / (2 * mu)) - math.exp(epsilon) * norm.cdf(-mu - epsilon / (2 * mu)) <= DELTA * 1.001
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.3])
 def test_sampling_of_clients_is_accounted_for_replaced_rows(rate: float) -> None:
-    release = Release(Gaussian(2.0), sampling=Sampling("poisson", rate))
-    found = accounts(*[("run", release)] * 30).records.epsilon(DELTA)
+    release = Charge.of_clients(Release(Gaussian(2.0), sampling=Sampling("poisson", rate)))
+    found = accounts(*[("run", release)] * 30)[Unit.RECORD].epsilon(DELTA)
     assert found == pytest.approx(composed((2.0, rate, 30, True)), rel=1e-3)
     assert found > 1.5 * accounts(*[("run", release)] * 30).epsilon(Unit.CLIENT, DELTA)
 
 
 def test_runs_for_clients_and_for_records_add_up_for_a_record() -> None:
     both = accounts(*[("clients", CLIENTS)] * 10, ("records", records(40)))
-    assert both.records.epsilon(DELTA) == pytest.approx(composed((3.495, 1.0, 10, True), (1.0, 0.1, 40, False)), 1e-3)
+    assert both[Unit.RECORD].epsilon(DELTA) == pytest.approx(
+        composed((3.495, 1.0, 10, True), (1.0, 0.1, 40, False)), 1e-3
+    )
     assert both.units == (Unit.CLIENT, Unit.RECORD)
     assert math.isinf(both.epsilon(Unit.CLIENT, DELTA))
 
@@ -95,7 +97,7 @@ def test_a_ledger_holds_a_record_to_one_budget_whatever_runs_protect(tmp_path: P
         assert composed((3.495, 1.0, allowed, True), (1.0, 0.1, 40, False)) <= 8.0 * 1.001
         assert composed((3.495, 1.0, allowed + 1, True), (1.0, 0.1, 40, False)) > 8.0
         assert ledger.use.epsilons[Unit.CLIENT] is None
-        assert ledger.use.epsilons[unit] == pytest.approx(ledger.records.epsilon(DELTA))
+        assert ledger.use.epsilons[unit] == pytest.approx(ledger.accounts[Unit.RECORD].epsilon(DELTA))
         assert NO_CLIENTS in str(ledger.use)
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         assert _rounds_until_refused(ledger, unit, allowed) == allowed  # the same after it was read
@@ -145,26 +147,26 @@ def test_training_stops_at_the_budget_that_runs_for_both_units_share(tmp_path: P
 
 def test_what_runs_cost_is_added_whichever_client_of_each_a_record_is_at() -> None:
     found = accounts(("one", records(20, client=0)), ("other", records(20, client=1)))
-    assert found.records.epsilon(DELTA) == pytest.approx(composed((1.0, 0.1, 40, False)), rel=1e-3)
+    assert found[Unit.RECORD].epsilon(DELTA) == pytest.approx(composed((1.0, 0.1, 40, False)), rel=1e-3)
     within = accounts(("one", records(20, client=0)), ("one", records(20, client=1)))  # of one run, they are others
-    assert within.records.epsilon(DELTA) == pytest.approx(composed((1.0, 0.1, 20, False)), rel=1e-3)
+    assert within[Unit.RECORD].epsilon(DELTA) == pytest.approx(composed((1.0, 0.1, 20, False)), rel=1e-3)
 
 
 def test_the_worst_choice_of_one_client_of_each_run_is_found() -> None:
     """Neither run's worst client alone decides: the releases of different kinds compose unevenly."""
     kinds = [Repeated(step(1.0, 0.1), 20), Repeated(step(0.8, 0.02), 60), Repeated(step(2.0, 0.5), 9)]
-    charge = RecordCharge(dict(enumerate(kinds)))
-    found = accounts(("one", charge), ("other", charge)).records.epsilon(DELTA)
+    charge = Charge(Unit.RECORD, dict(enumerate(kinds)))
+    found = accounts(("one", charge), ("other", charge))[Unit.RECORD].epsilon(DELTA)
     pairs = [(one, other) for one in kinds for other in kinds]
-    each = [RecordAccounting({0: _counter(pair)}).epsilon(DELTA) for pair in pairs]
+    each = [UnitAccounting(Unit.RECORD, {0: _counter(pair)}).epsilon(DELTA) for pair in pairs]
     assert found == pytest.approx(max(each), rel=1e-6)
 
 
 def test_many_choices_are_bounded_by_one_that_costs_at_least_as_much() -> None:
     kinds = [Repeated(step(1.0 + 0.01 * n, 0.1), 20 + n) for n in range(12)]
-    charge = RecordCharge(dict(enumerate(kinds)))
-    found = accounts(*((f"run {number}", charge) for number in range(3))).records.epsilon(DELTA)
-    largest = max(RecordAccounting({0: _counter([kind] * 3)}).epsilon(DELTA) for kind in kinds)
+    charge = Charge(Unit.RECORD, dict(enumerate(kinds)))
+    found = accounts(*((f"run {number}", charge) for number in range(3)))[Unit.RECORD].epsilon(DELTA)
+    largest = max(UnitAccounting(Unit.RECORD, {0: _counter([kind] * 3)}).epsilon(DELTA) for kind in kinds)
     assert largest <= found <= 1.2 * largest
 
 
@@ -175,7 +177,7 @@ def test_only_what_surely_costs_no_more_is_left_out() -> None:
         _counter([Repeated(step(noise=0.9, rate=0.01), 1)]),
     )
     assert list(undominated([less, more, other])) == [more, other]
-    assert RecordAccounting({0: less}).epsilon(DELTA) < RecordAccounting({0: more}).epsilon(DELTA)
+    assert UnitAccounting(Unit.RECORD, {0: less}).epsilon(DELTA) < UnitAccounting(Unit.RECORD, {0: more}).epsilon(DELTA)
 
 
 def _counter(each: Iterable[Repeated]) -> Counter[Release]:
@@ -188,30 +190,32 @@ def _counter(each: Iterable[Repeated]) -> Counter[Release]:
 def test_a_person_is_at_the_worst_of_many_clients_and_not_at_all_of_them() -> None:
     """Clients of many sizes: the releases of two of them are composed, whichever they are."""
     sizes = range(20, 120)
-    charge = RecordCharge({n: Repeated(step(rate=10 / n), n // 10) for n in sizes}, Unit.PERSON, copies=2)
-    found = RecordAccounting.of([charge] * 3).epsilon(DELTA)
-    worst = max(RecordAccounting({0: Counter({step(rate=10 / n): 6 * (n // 10)})}).epsilon(DELTA) for n in sizes)
+    charge = Charge(Unit.PERSON, {n: Repeated(step(rate=10 / n), n // 10) for n in sizes}, copies=2)
+    found = UnitAccounting.of(Unit.RECORD, [charge] * 3).epsilon(DELTA)
+    worst = max(
+        UnitAccounting(Unit.RECORD, {0: Counter({step(rate=10 / n): 6 * (n // 10)})}).epsilon(DELTA) for n in sizes
+    )
     assert worst <= found <= 1.25 * worst
 
 
 def test_a_person_at_several_clients_is_charged_for_all_of_them() -> None:
     for copies in (2, 3):
         local = accounts(("run", records(20, unit=Unit.PERSON, copies=copies)))
-        assert local.records.epsilon(DELTA) == pytest.approx(composed((1.0, 0.1, 20 * copies, False)), rel=1e-3)
+        assert local[Unit.RECORD].epsilon(DELTA) == pytest.approx(composed((1.0, 0.1, 20 * copies, False)), rel=1e-3)
         summed = accounts(("run", records(20, unit=Unit.PERSON, copies=copies, summed=True)))
         drawn = 1 - 0.9**copies
-        assert summed.records.epsilon(DELTA) == pytest.approx(composed((1 / copies, drawn, 20, False)), rel=1e-3)
+        assert summed[Unit.RECORD].epsilon(DELTA) == pytest.approx(composed((1 / copies, drawn, 20, False)), rel=1e-3)
 
 
 def test_a_ledger_that_names_a_vast_number_of_clients_is_answered() -> None:
     """Its choices are bounded, and not listed one by one."""
     found = accounts(("run", records(1, unit=Unit.PERSON, copies=10**9)))
-    assert found.records.epsilon(DELTA) > 1e6
+    assert found[Unit.RECORD].epsilon(DELTA) > 1e6
 
 
 def test_runs_for_clients_count_for_a_person_at_every_client_it_is_at() -> None:
     found = accounts(*[("clients", CLIENTS)] * 3, ("persons", records(20, unit=Unit.PERSON, copies=2)))
-    assert found.records.epsilon(DELTA) == pytest.approx(
+    assert found[Unit.RECORD].epsilon(DELTA) == pytest.approx(
         composed((3.495 / 2, 1.0, 3, True), (1.0, 0.1, 40, False)), rel=1e-3
     )
 
@@ -243,7 +247,7 @@ def test_noise_is_sized_for_persons_at_several_clients(name: str) -> None:
 
     apart = run([torch.arange(30) + 100 * client for client in range(3)])
     shared = run([torch.arange(30), torch.arange(30), torch.arange(30) + 100])
-    (of_shared,), (of_apart,) = shared.guarantees, apart.guarantees
+    (of_shared,), (of_apart,) = shared.guarantees.values(), apart.guarantees.values()
     assert isinstance(of_shared, Guarantee)
     assert isinstance(of_apart, Guarantee)
     assert (of_shared.copies, of_apart.copies) == (2, 1)

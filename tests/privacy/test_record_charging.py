@@ -34,8 +34,9 @@ from tacit.pieces.mechanisms import (
 from tacit.pieces.samplers import Everyone, FixedSize, Poisson
 from tacit.pieces.trainers import BestOf, Sgd
 from tacit.privacy.accountants import FAST_PLD, Accounting
+from tacit.privacy.charging import Charges
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.record_charging import RecordCharges, calibrate_records, planned_participations
+from tacit.privacy.planned_charges import calibrate, planned_participations
 from tacit.wire.sparse import Compact
 
 SIZES = (40, 25, 100, 25)
@@ -108,7 +109,7 @@ def report(number: int, clients: tuple[int, ...], rejected: tuple[int, ...] = ()
 
 
 def test_local_noise_is_charged_for_each_client_by_its_own_rate_and_rounds() -> None:
-    charges = RecordCharges.begin(LOCAL, UNITS, [report(1, (0, 1, 2, 3)), report(2, (0, 2))])
+    charges = Charges.begin(LOCAL, UNITS, [report(1, (0, 1, 2, 3)), report(2, (0, 2))])
     assert charges.accounting.of_client(0).epsilon(1e-5) == pytest.approx(epsilon_of(10 / 40, 1.0, 2 * 4), abs=1e-3)
     assert charges.accounting.of_client(3).epsilon(1e-5) == pytest.approx(epsilon_of(10 / 25, 1.0, 3), abs=1e-3)
     found = charges.guarantee()
@@ -127,27 +128,27 @@ def test_local_noise_is_charged_for_each_client_by_its_own_rate_and_rounds() -> 
 
 def test_sampling_of_clients_amplifies_nothing() -> None:
     for sampler in (Everyone(), FixedSize(2), Poisson(2)):
-        charges = RecordCharges.begin(replace(LOCAL, sampler=sampler), UNITS).reserve([0])
+        charges = Charges.begin(replace(LOCAL, sampler=sampler), UNITS).reserve(cohort=[0])
         assert charges.epsilon == pytest.approx(epsilon_of(0.25, 1.0, 4), abs=1e-3)
 
 
 def test_noise_is_sized_so_that_the_worst_client_fits() -> None:
     budget = Budget(2.0, 1e-5)
     unsized = replace(LOCAL, trainer=NoisySteps(noise_multiplier=None), budget=budget)
-    sized = calibrate_records(unsized, UNITS)
+    sized = calibrate(unsized, UNITS)
     noise = sized.trainer.noise_multiplier  # type: ignore[attr-defined]
     epsilons = {size: epsilon_of(10 / size, noise, 4 * -(-size // 10)) for size in SIZES}
     assert max(epsilons.values()) == pytest.approx(2.0, abs=2e-3)
     assert max(epsilons.values()) <= 2.0
     assert max(epsilons, key=epsilons.__getitem__) == 25
-    assert RecordCharges.begin(sized, UNITS).rounds_allowed == 4
-    assert not sized.unsized
+    assert Charges.begin(sized, UNITS).rounds_allowed == 4
+    assert not sized.terms.unsized
 
 
 def test_noise_for_a_sum_of_records_is_sized_by_their_rate_alone() -> None:
     mechanism = DistributedGaussian(clip=RecordClip(1.0, records=30), arithmetic=Grid())
     unsized = replace(ACROSS, mechanism=mechanism, budget=Budget(1.0, 1e-5))
-    sized = [calibrate_records(unsized, ClientUnits(sizes)) for sizes in (SIZES, (1000, 1000, 1000))]
+    sized = [calibrate(unsized, ClientUnits(sizes)) for sizes in (SIZES, (1000, 1000, 1000))]
     noise = sized[0].mechanism.noise_multiplier  # type: ignore[attr-defined]
     assert sized[1].mechanism.noise_multiplier == noise  # type: ignore[attr-defined]
     assert epsilon_of(0.1, noise, 4) == pytest.approx(1.0, abs=2e-3)
@@ -157,13 +158,13 @@ def test_a_run_stops_before_the_round_that_exceeds_the_budget_for_any_participan
     budget = Budget(epsilon_of(10 / 25, 1.0, 2 * 3) + 1e-3, 1e-5)
     run = tacit.train(replace(LOCAL, rounds=9, budget=budget), task(), workers=1)
     assert run.rounds == len(run.history) == 2
-    assert run.history[-1].epsilon is None
-    assert run.history[-1].record_epsilon == run.epsilons[Unit.RECORD] <= budget.epsilon
-    charges = RecordCharges.begin(replace(LOCAL, sampler=FixedSize(1), budget=budget), UNITS)
-    twice = charges.reserve([1]).reserve([1])
+    assert Unit.CLIENT not in run.history[-1].epsilons
+    assert run.history[-1].epsilons[Unit.RECORD] == run.epsilons[Unit.RECORD] <= budget.epsilon
+    charges = Charges.begin(replace(LOCAL, sampler=FixedSize(1), budget=budget), UNITS)
+    twice = charges.reserve(cohort=[1]).reserve(cohort=[1])
     with pytest.raises(BudgetError, match="for the records of client 1"):
-        twice.reserve([1])
-    assert twice.reserve([2]).reserve([3]).epsilon == twice.epsilon
+        twice.reserve(cohort=[1])
+    assert twice.reserve(cohort=[2]).reserve(cohort=[3]).epsilon == twice.epsilon
 
 
 def test_noise_for_random_cohorts_is_sized_for_those_who_take_part_most_often() -> None:
@@ -175,7 +176,7 @@ def test_noise_for_random_cohorts_is_sized_for_those_who_take_part_most_often() 
 def test_a_sum_of_records_is_amplified_by_their_batches_also_against_the_server() -> None:
     run = tacit.train(ACROSS, task(), workers=1)
     assert run.privacy.proved
-    assert [each.unit for each in run.guarantees] == [Unit.RECORD]
+    assert list(run.guarantees) == [Unit.RECORD]
     assert run.epsilons[Unit.RECORD] == pytest.approx(epsilon_of(0.1, 2.0, 4), abs=2e-3)
     text = str(run.privacy)
     assert "against anyone who receives the models or sees the sums, the server included" in text
@@ -190,7 +191,7 @@ def test_a_sum_of_records_is_amplified_by_their_batches_also_against_the_server(
 
 
 def test_losses_beyond_the_provision_cost_records_more_but_leave_amplification() -> None:
-    charges = RecordCharges.begin(replace(ACROSS, channel=IdealSum()), UNITS).reserve([0, 1, 2, 3])
+    charges = Charges.begin(replace(ACROSS, channel=IdealSum()), UNITS).reserve(cohort=[0, 1, 2, 3])
     settled = charges.settle(Turnout(4, 2))
     assert settled.epsilon == pytest.approx(epsilon_of(0.1, 2.0 / 2**0.5, 1), abs=2e-3)
     assert charges.settle(Turnout(4, 4)) is charges
@@ -198,12 +199,12 @@ def test_losses_beyond_the_provision_cost_records_more_but_leave_amplification()
         charges.settle(Turnout(4, 0))
     tight = replace(ACROSS, channel=IdealSum(), budget=Budget(charges.epsilon * 1.05, 1e-5))
     with pytest.raises(BudgetError, match="because too few clients delivered their noise"):
-        RecordCharges.begin(tight, UNITS).reserve([0, 1, 2, 3]).settle(Turnout(4, 2))
+        Charges.begin(tight, UNITS).reserve(cohort=[0, 1, 2, 3]).settle(Turnout(4, 2))
 
 
 def test_both_guarantees_stand_side_by_side_and_are_never_added(tmp_path: Path) -> None:
     run = tacit.train(replace(BOTH, budget=Budget(20.0, 1e-5)), task(), workers=1, out=tmp_path / "run")
-    client, record = run.guarantees
+    client, record = run.guarantees.values()
     assert (client.unit, record.unit) == (Unit.CLIENT, Unit.RECORD)
     assert run.privacy is client
     assert client.epsilon == pytest.approx(epsilon_of(1.0, 3.0, 4), abs=2e-3)  # type: ignore[union-attr]
@@ -212,7 +213,7 @@ def test_both_guarantees_stand_side_by_side_and_are_never_added(tmp_path: Path) 
     with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
         assert [entry.unit for entry in ledger.entries] == [Unit.RECORD, Unit.CLIENT] * 4
         assert all(entry.digest for entry in ledger.entries)
-        assert ledger.accounting.rounds == ledger.records.rounds == 4
+        assert ledger.accounts.clients.rounds == ledger.accounts[Unit.RECORD].rounds == 4
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["task"]["sizes"] == list(SIZES)
 
@@ -223,25 +224,23 @@ def test_an_interrupted_run_is_charged_once(tmp_path: Path) -> None:
     next(runs)
     runs.close()
     with Ledger.open(tmp_path / "ledger.db") as ledger:
-        assert (ledger.records.rounds, ledger.accounting.rounds) == (1, 0)
+        assert (ledger.accounts[Unit.RECORD].rounds, ledger.accounts.clients.rounds) == (1, 0)
     assert len(tacit.train(method, data, workers=1, ledger=tmp_path / "ledger.db").history) == 4
     with Ledger.open(tmp_path / "ledger.db") as ledger:
-        assert ledger.records.rounds == 5
-        steps = Release(Gaussian(1.0), sampling=Sampling("poisson", 0.25), unit=Unit.RECORD)
-        first, second = (each.records for each in ledger.accounts.runs.values())
-        assert first is not None
-        assert second is not None
+        assert ledger.accounts[Unit.RECORD].rounds == 5
+        steps = Release(Gaussian(1.0), sampling=Sampling("poisson", 0.25))
+        first, second = (each[Unit.RECORD] for each in ledger.accounts.runs.values())
         assert (first.released[0], second.released[0]) == (Counter({steps: 4}), Counter({steps: 4 * 4}))
-        assert ledger.records.epsilon(1e-5) >= epsilon_of(0.25, 1.0, 5 * 4)
+        assert ledger.accounts[Unit.RECORD].epsilon(1e-5) >= epsilon_of(0.25, 1.0, 5 * 4)
 
 
 def test_a_method_without_noise_for_records_says_nothing_about_them() -> None:
     plain = replace(LOCAL, trainer=Sgd(lr=0.1, steps=1))
     run = tacit.train(plain, task(), workers=1)
-    assert [each.unit for each in run.guarantees] == [Unit.CLIENT]
+    assert list(run.guarantees) == [Unit.CLIENT]
     assert run.epsilons == {}
-    assert plain.record_price(10) is None
-    assert ACROSS.price(0) == Unproved(
+    assert plain.terms.price(Unit.RECORD, samples=10) is None
+    assert ACROSS.terms.prices[Unit.CLIENT] == Unproved(
         "the noise is scaled to what one record adds to an update, and not to a whole update"
     )
 
@@ -250,10 +249,10 @@ def test_a_trainer_of_ones_own_proves_nothing() -> None:
     class Undeclared(NoisySteps):
         sensitivity = None  # type: ignore[assignment]
 
-    price = replace(LOCAL, trainer=Undeclared()).record_price(10)
+    price = replace(LOCAL, trainer=Undeclared()).terms.price(Unit.RECORD, samples=10)
     assert isinstance(price, Unproved)
     assert "Undeclared" in price.reason
-    assert isinstance(LOCAL.record_price(10), Repeated)
+    assert isinstance(LOCAL.terms.price(Unit.RECORD, samples=10), Repeated)
 
 
 @pytest.mark.parametrize(
@@ -322,11 +321,11 @@ def test_what_cannot_be_proved_with_noise_of_the_sum_is_refused(change: dict[str
 
 @pytest.mark.parametrize("selection", [RandomK(size=SIZE), FixedRandom(size=SIZE), TopK(size=SIZE, lr=0.1)])
 def test_public_coordinates_keep_the_bound_of_records(selection: Selection) -> None:
-    assert replace(ACROSS, codec=Select(selection)).accounts_records
+    assert replace(ACROSS, codec=Select(selection)).terms.prices[Unit.RECORD].accounted
 
 
 def test_a_ballot_after_noise_of_the_trainer_is_post_processing() -> None:
-    assert replace(LOCAL, codec=Select(Vote(size=SIZE))).accounts_records
+    assert replace(LOCAL, codec=Select(Vote(size=SIZE))).terms.prices[Unit.RECORD].accounted
 
 
 def test_a_piece_of_ones_own_declares_that_it_keeps_the_bound_of_records() -> None:
@@ -334,7 +333,7 @@ def test_a_piece_of_ones_own_declares_that_it_keeps_the_bound_of_records() -> No
     class Doubtless(Signs):
         bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
-    price = replace(ACROSS, codec=Doubtless()).record_price(10)
+    price = replace(ACROSS, codec=Doubtless()).terms.price(Unit.RECORD, samples=10)
     assert isinstance(price, Unproved)  # it is not refused, but nobody has proved anything about it
     assert "Doubtless" in price.reason
 
@@ -366,19 +365,19 @@ def test_record_clip_belongs_to_noise_in_shares() -> None:
 def test_a_second_attempt_at_a_round_is_another_charge_for_records_too(tmp_path: Path) -> None:
     once, twice = (epsilon_of(0.25, 1.0, 4 * count) for count in (1, 2))
     with Ledger.open(tmp_path / "ledger.db", Budget(20.0, 1e-5)) as ledger:
-        first = RecordCharges.begin(LOCAL, UNITS, ledger=ledger, run="run").reserve([0], "key 1")
+        first = Charges.begin(LOCAL, UNITS, ledger=ledger, run="run").reserve("key 1", [0])
         assert first.rounds == 1
         assert first.epsilon == pytest.approx(once, abs=1e-3)
-        again = first.fail().reserve([0], "key 2")
+        again = first.fail().reserve("key 2", [0])
         assert (again.rounds, again.retries) == (1, 1)
         assert again.epsilon == pytest.approx(twice, abs=1e-3)
-        crashed = RecordCharges.begin(LOCAL, UNITS, ledger=ledger, run="run").reserve([0], "key 2")
+        crashed = Charges.begin(LOCAL, UNITS, ledger=ledger, run="run").reserve("key 2", [0])
         assert (crashed.rounds, crashed.retries) == (1, 1)
         assert crashed.epsilon == pytest.approx(twice, abs=1e-3)
-        assert ledger.records.epsilon(1e-5) == pytest.approx(twice, abs=1e-3)
+        assert ledger.accounts[Unit.RECORD].epsilon(1e-5) == pytest.approx(twice, abs=1e-3)
         crashed.release(tacit.State(1, torch.zeros(3)))
         assert [entry.digest is not None for entry in ledger.entries] == [False, True]
-        resumed = RecordCharges.begin(LOCAL, UNITS, [report(1, (0,))], ledger, "run")
+        resumed = Charges.begin(LOCAL, UNITS, [report(1, (0,))], ledger, "run")
         assert (resumed.rounds, resumed.retries) == (1, 1)
         assert resumed.epsilon == pytest.approx(twice, abs=1e-3)
         assert "ε includes 1 further attempt at rounds that failed or were interrupted" in str(resumed.guarantee())

@@ -14,7 +14,8 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import binom, chi2, norm
 
-from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, Zcdp
+from played import played
+from tacit.core.prices import Adjacency, ClientUnits, Gaussian, Release, Sampling, Zcdp
 from tacit.core.state import Bound, Report, Turnout
 from tacit.errors import UserError
 from tacit.methods import fl_std_dp
@@ -23,8 +24,9 @@ from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, Grid, Reals
 from tacit.pieces.mechanisms.arithmetic import SharedNoise
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.privacy.accountants import FAST_PLD, Accounting, Pld, Rdp, default_accountant
-from tacit.privacy.charging import Charges, accountant_for, calibrate, release_of
+from tacit.privacy.charging import Charges
 from tacit.privacy.cohorts import check_cohorts, failure, smallest_cohort
+from tacit.privacy.planned_charges import accountant_for, calibrate, release_of
 from tacit.privacy.release_json import from_json, to_json
 
 Array = npt.NDArray[np.float64]
@@ -93,6 +95,13 @@ def settled_epsilon(z: float, rate: float, others: int, lost: int, *, drawn: boo
     """The ε that is claimed after a round with this turnout."""
     release = settled(z, rate, Turnout(others + drawn, others + drawn - lost), dropouts)
     return Accounting.of(default_accountant(release)).compose(release).epsilon(DELTA)
+
+
+def alike(charges: Charges) -> Accounting:
+    """What was released about every client."""
+    composed = charges.accounting.composed
+    assert composed is not None
+    return composed
 
 
 def test_the_published_counterexample_with_everyone() -> None:
@@ -246,7 +255,7 @@ def test_noise_is_sized_without_amplification_if_clients_may_collude() -> None:
     """And with amplification if they may drop out: surplus noise makes the variance the same."""
     for changes, rate in (({"colluding": 0.1}, 1.0), ({"dropouts": 0.1}, 1 / 60)):
         planned = replace(fl_std_dp(rounds=50, clip=1.0), mechanism=distributed(noise_multiplier=None, **changes))
-        method = calibrate(planned, 6000)
+        method = calibrate(planned, ClientUnits.whole(6000))
         sized = method.mechanism
         assert isinstance(sized, DistributedGaussian)
         assert sized.noise_multiplier is not None
@@ -261,7 +270,7 @@ def test_the_guarantee_names_the_adjacency_and_the_rounds_that_count_in_full() -
     without = replace(method, channel=IdealSum(), mechanism=distributed(noise_multiplier=5.0, arithmetic=Reals()))
     turnouts = [Turnout(100, 100), Turnout(100, 99)]
     history = [report(index, turnout) for index, turnout in enumerate(turnouts)]
-    tolerated, charges = (Charges.begin(each, 6000, turnouts) for each in (method, without))
+    tolerated, charges = (Charges.begin(each, ClientUnits.whole(6000), played(*turnouts)) for each in (method, without))
     kept, found = tolerated.guarantee(history), charges.guarantee(history)
     assert (kept.adjacency, kept.delta, kept.amplified, kept.full_rounds) == ("add-or-remove", 1e-4, True, 0)
     assert (found.adjacency, found.delta, found.amplified, found.full_rounds) == ("zero-out", 1e-4, True, 1)
@@ -273,7 +282,7 @@ def test_the_guarantee_names_the_adjacency_and_the_rounds_that_count_in_full() -
         assert "The number of clients, 6000, is public." in each.not_covered
         assert any("too many drop out is not covered" in sentence for sentence in each.not_covered)
     in_full = replace(release(without, 1), constant=False)
-    unamplified = Accounting.of(charges.accounting.accountant, [in_full] * 2)
+    unamplified = Accounting.of(alike(charges).accountant, [in_full] * 2)
     assert tolerated.epsilon < charges.epsilon < unamplified.epsilon(1e-4)
 
 
@@ -311,7 +320,7 @@ def test_cohorts_that_may_be_too_small_are_refused(population: int, cohort: int,
     with pytest.raises(
         UserError, match=r"fewer than the 3 clients.* Use Poisson cohorts of at least \d+ clients"
     ) as caught:
-        calibrate(method, population)
+        calibrate(method, ClientUnits.whole(population))
     smallest = smallest_cohort(population, 3, 1e-4 / 100)
     assert smallest is not None
     assert f"at least {smallest} clients" in str(caught.value)
@@ -324,16 +333,16 @@ def test_cohorts_that_may_be_too_small_are_refused(population: int, cohort: int,
 
 def test_small_cohorts_are_charged_to_delta() -> None:
     method = fl_std_dp(rounds=10, cohort=20, epsilon=None, delta=1e-3, noise=2.0, clip=1.0)
-    charges = Charges.begin(method, 100, [Turnout(20, 20)] * 10)
+    charges = Charges.begin(method, ClientUnits.whole(100), played(*[Turnout(20, 20)] * 10))
     per_round = failure(Sampling("poisson", 0.2), 100, 3)
-    assert charges.accounting.failure == pytest.approx(10 * per_round)
-    assert charges.guarantee().failure == charges.accounting.failure
+    assert alike(charges).failure == pytest.approx(10 * per_round)
+    assert charges.guarantee().failure == alike(charges).failure
     without = Accounting.of(
-        charges.accounting.accountant,
+        alike(charges).accountant,
         [replace(release(method, 0), failure=0.0, sampling=Sampling("poisson", 0.2))] * 10,
     )
     assert charges.epsilon == pytest.approx(without.epsilon(1e-3 - 10 * per_round), rel=1e-6)
-    stuffed = replace(charges.accounting, failure=6e-4)
+    stuffed = replace(alike(charges), failure=6e-4)
     assert math.isinf(stuffed.epsilon(1e-3))
 
 
@@ -346,6 +355,6 @@ def test_no_poisson_cohort_is_large_enough_for_a_tiny_population() -> None:
 def test_every_stage_of_a_growing_cohort_is_named() -> None:
     growing = Growing(((2, Poisson(100)), (1, Poisson(300))))
     method = replace(fl_std_dp(rounds=4, epsilon=None, noise=5.0, clip=1.0), sampler=growing)
-    found = Charges.begin(method, 6000, [Turnout(100, 100)] * 4).guarantee()
+    found = Charges.begin(method, ClientUnits.whole(6000), played(*[Turnout(100, 100)] * 4)).guarantee()
     stages = [f"in 2 rounds Poisson cohorts, each client with probability {rate}" for rate in ("0.01667", "0.05")]
     assert found.sampling == "; ".join(stages)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tacit import methods
 from tacit.core import Report
+from tacit.core.prices import Unit
 from tacit.core.serialization import write_json
 from tacit.core.state import Traffic
 from tacit.privacy.guarantee import Guarantee
@@ -34,7 +35,7 @@ def made_report(number: int, *, seed: int = 0, epsilon: float | None = None, coh
         scale=None,
         metrics={"accuracy": 1 - 0.9 / (1 + 0.05 * number) + 0.01 * seed, "loss": 2.0 / number},
         seconds=0.25,
-        epsilon=epsilon,
+        epsilons={} if epsilon is None else {Unit.CLIENT: epsilon},
         overhead={"share": Traffic(100, 50), "open": Traffic(10, 5)},
         timings={"train": 0.2, "aggregate": 0.04},
     )
@@ -76,7 +77,7 @@ def made_run(
     )
     (path / ROUNDS).write_bytes(b"".join(write_json(asdict(each)) for each in reports))
     if guarantee is not None:
-        guarantee_file.write(path / GUARANTEE, replace(guarantee, rounds=rounds))
+        guarantee_file.write(path / GUARANTEE, {guarantee.unit: replace(guarantee, rounds=rounds)})
     return path
 
 

@@ -12,6 +12,7 @@ import pytest
 from report.made import PROVED, TASK, made_run
 from tacit import methods
 from tacit.cli import main
+from tacit.core.prices import Unit
 from tacit.errors import RunError
 from tacit.report.page import comparison_page, run_page
 from tacit.report.run_data import RunData, detection_limit, find_runs, read_runs
@@ -136,7 +137,7 @@ def test_a_guarantee_of_fewer_rounds_is_not_used(tmp_path: Path) -> None:
     path = made_run(tmp_path / "mine", 3, guarantee=PROVED)
     run = RunData.read(path)
     assert run.guarantee.proved
-    shorter = replace(run, stored=(replace(PROVED, rounds=2),))
+    shorter = replace(run, stored={Unit.CLIENT: replace(PROVED, rounds=2)})
     assert not shorter.guarantee.proved
 
 

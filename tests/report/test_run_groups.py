@@ -9,6 +9,7 @@ from scipy import stats
 
 from report.made import PROVED, made_run
 from tacit.cli import main
+from tacit.core.prices import Unit
 from tacit.report.chart_data import run_charts
 from tacit.report.intervals import Interval
 from tacit.report.run_data import RunData
@@ -70,7 +71,7 @@ def test_a_bound_is_not_averaged_and_the_weakest_guarantee_counts(tmp_path: Path
     weak = RunData.read(made_run(tmp_path / "b", 4, guarantee=replace(PROVED, epsilon=3.0), seed=1))
     (group,), _ = grouped([strong, weak])
     assert "(ε = 3, δ" in guarantee_lines([group])[0]
-    (group,), _ = grouped([strong, replace(weak, stored=())])
+    (group,), _ = grouped([strong, replace(weak, stored={})])
     assert guarantee_lines([group])[0].startswith("No privacy guarantee: ")
 
 
@@ -96,11 +97,13 @@ def test_curves_have_the_interval_as_a_band(tmp_path: Path) -> None:
 
 def test_epsilon_of_records_is_shown_where_only_records_are_protected(tmp_path: Path) -> None:
     run = RunData.read(made_run(tmp_path / "mine", 3))
-    reports = tuple(replace(report, record_epsilon=0.5 * report.round) for report in run.reports)
+    reports = tuple(replace(report, epsilons={Unit.RECORD: 0.5 * report.round}) for report in run.reports)
     (group,), _ = grouped([replace(run, reports=reports)])
     assert group.epsilon == 1.5
     assert "1.5 (record)" in rows([group])[0]
-    both = run_charts([replace(report, epsilon=2.0) for report in reports], budget=None)
+    both = run_charts(
+        [replace(report, epsilons={Unit.CLIENT: 2.0, **report.epsilons}) for report in reports], budget=None
+    )
     (chart,) = [chart for chart in both if chart.title.startswith("Privacy loss")]
     assert [line.name for line in chart.lines] == ["ε", "ε of records"]
     assert chart.lines[1].values == [0.5, 1.0, 1.5]

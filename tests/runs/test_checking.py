@@ -265,8 +265,7 @@ class Minimal(Mechanism):
 def test_a_mechanism_needs_four_members_and_the_rest_is_the_worst_case() -> None:
     used = method(mechanism=Minimal())
     run = tacit.train(used, Task(model=zoo.mlp, clients=zoo.population([5, 3, 8, 4, 4, 4])), workers=1)
-    assert run.charges is not None
-    assert run.charges.rounds == run.state.round == 2
+    assert run.charges[Unit.CLIENT].rounds == run.state.round == 2
     assert str(run.privacy).startswith("none: rests on your mechanism `Minimal`, whose sensitivity nobody has proved.")
     assert check(Minimal()).passed
     assert Minimal().requires == "all messages"
@@ -294,9 +293,9 @@ def test_a_declared_sensitivity_is_tested_and_counts() -> None:
     """A hundred times the sensitivity is a hundredth of the noise multiplier; half of it is twice."""
     for aggregator, noise in ((DeclaredHundredfold(), 0.01), (Halved(), 2.0)):
         used = method(aggregator=aggregator)
-        price = used.price(0)
-        assert isinstance(price, Release)
-        assert price.loss == Gaussian(noise)
+        price = used.terms.prices[Unit.CLIENT].accounted
+        assert price is not None
+        assert price.release.loss == Gaussian(noise)
         named = f"your aggregator `{type(aggregator).__name__}`"
         assert f"The sensitivity of {named} was declared by you and tested, not proved." in guarantee(used)
     harmless = guarantee(method(trainer=Harmless(lr=0.1, steps=1)))
@@ -323,7 +322,7 @@ def test_an_aggregator_that_is_no_sum_is_refused_under_noise_on_the_sum() -> Non
     assert str(error.value) == (
         "mine: CentralGaussian adds noise to a sum of bounded messages, but Median is not a sum. Use Mean."
     )
-    assert method(aggregator=Median(), mechanism=tacit.pieces.NoNoise()).price(0) == Unproved(
+    assert method(aggregator=Median(), mechanism=tacit.pieces.NoNoise()).terms.prices[Unit.CLIENT] == Unproved(
         "no noise is added, so updates can reveal training data", noisy=False
     )
 

@@ -21,15 +21,15 @@ from tacit.runs.directory import GUARANTEE
     ],
 )
 def test_a_guarantee_is_read_as_it_was_written(guarantee: Guarantee | LeakageGuarantee, tmp_path: Path) -> None:
-    guarantee_file.write(tmp_path / "g.json", guarantee)
-    assert guarantee_file.read(tmp_path / "g.json") == (guarantee,)
+    guarantee_file.write(tmp_path / "g.json", {guarantee.unit: guarantee})
+    assert guarantee_file.read(tmp_path / "g.json") == {guarantee.unit: guarantee}
     assert (tmp_path / "g.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_no_file_is_no_guarantee_and_another_kind_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "g.json"
-    assert guarantee_file.read(file) == ()
-    file.write_text(json.dumps({"kind": "trust", "guarantee": {}, "format": 1}))
+    assert guarantee_file.read(file) == {}
+    file.write_text(json.dumps({"format": 2, "guarantees": {"client": {"kind": "trust", "guarantee": {}}}}))
     with pytest.raises(RunError, match="to be one of differential privacy, d-privacy, got 'trust'"):
         guarantee_file.read(file)
 
@@ -39,10 +39,11 @@ def test_a_finished_run_keeps_its_guarantee(tmp_path: Path) -> None:
     method = tacit.methods.geyer(rounds=2, cohort=3, noise=4.0, epsilon=3.0, delta=1e-3)
     run = tacit.train(method, task, workers=1, out=tmp_path / "run")
     assert run.privacy.proved
-    assert guarantee_file.read(tmp_path / "run" / GUARANTEE) == (run.privacy,)
+    assert guarantee_file.read(tmp_path / "run" / GUARANTEE) == {Unit.CLIENT: run.privacy}
 
 
 def test_a_run_keeps_the_guarantees_of_all_units(tmp_path: Path) -> None:
-    guarantees = (Guarantee(epsilon=1.5, delta=1e-5), Guarantee(epsilon=0.5, delta=1e-5, unit=Unit.RECORD))
-    guarantee_file.write(tmp_path / GUARANTEE, *guarantees)
+    found = (Guarantee(epsilon=1.5, delta=1e-5), Guarantee(epsilon=0.5, delta=1e-5, unit=Unit.RECORD))
+    guarantees = {each.unit: each for each in found}
+    guarantee_file.write(tmp_path / GUARANTEE, guarantees)
     assert guarantee_file.read(tmp_path / GUARANTEE) == guarantees

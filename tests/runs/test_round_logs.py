@@ -9,6 +9,7 @@ import torch
 
 import tacit
 from tacit.cli import main
+from tacit.core.prices import Unit
 from tacit.errors import UserError
 from tacit.runs.directory import ROUNDS, read_manifest, read_rounds
 from tacit.runs.round_logs import LogHeader, columns, rounds_csv, scalars
@@ -108,16 +109,16 @@ def test_two_runs_are_never_taken_for_one(tmp_path: Path) -> None:
 
 def test_logs_have_no_names_of_clients_and_no_norms() -> None:
     report = tacit.Report(
-        7, (3, 11), (11,), (10, 10), (20, 20), 0.123, 0.456, 0.789, {"loss": 2.0}, 0.5, epsilon=1.0,
-        record_epsilon=3.0, timings={"train": 0.4},
+        7, (3, 11), (11,), (10, 10), (20, 20), 0.123, 0.456, 0.789, {"loss": 2.0}, 0.5,
+        epsilons={Unit.CLIENT: 1.0, Unit.RECORD: 3.0}, timings={"train": 0.4},
     )  # fmt: skip
     assert scalars(report) == {
-        "clients/cohort": 2, "clients/delivered": 1, "bytes/up": 20, "bytes/down": 40, "privacy/epsilon": 1.0,
-        "privacy/record_epsilon": 3.0, "time/seconds": 0.5, "metrics/loss": 2.0, "time/train": 0.4,
+        "clients/cohort": 2, "clients/delivered": 1, "bytes/up": 20, "bytes/down": 40, "privacy/epsilon_client": 1.0,
+        "privacy/epsilon_record": 3.0, "time/seconds": 0.5, "metrics/loss": 2.0, "time/train": 0.4,
     }  # fmt: skip
     assert columns(report)["leakage"] is None
     (row,) = csv.DictReader(rounds_csv([report], "a warning").decode().splitlines())
-    assert (row["record_epsilon"], row["seconds_train"], row["caveat"]) == ("3.0", "0.4", "a warning")
+    assert (row["epsilon_record"], row["seconds_train"], row["caveat"]) == ("3.0", "0.4", "a warning")
     assert not {"clients", "rejected", "norm", "variance", "scale"} & set(row)
 
 

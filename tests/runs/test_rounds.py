@@ -8,6 +8,7 @@ import torch
 import tacit
 import zoo
 from tacit import methods
+from tacit.core.prices import Unit
 from tacit.errors import BudgetError, UserError
 from tacit.privacy.ledger import Ledger
 
@@ -24,7 +25,9 @@ def test_a_budget_of_a_few_rounds_does_not_let_all_of_them_be_played() -> None:
     run = tacit.train(geyer(), task(), workers=1, noise="seeded")
     played = list(tacit.rounds(geyer(), task(), workers=1, noise="seeded"))
     assert 0 < len(played) == run.state.round < 40
-    assert [report.epsilon for _, report in played] == [report.epsilon for report in run.history]
+    assert [report.epsilons[Unit.CLIENT] for _, report in played] == [
+        report.epsilons[Unit.CLIENT] for report in run.history
+    ]
     assert torch.equal(played[-1][0].weights, run.state.weights)
     assert played[-1][1].metrics == run.metrics  # the last round is evaluated, also if the budget decides which it is
 
@@ -33,9 +36,9 @@ def test_noise_is_sized_from_the_budget_and_the_population() -> None:
     unsized = methods.make("fl-std-dp", {"cohort": 16, "rounds": 4, "clip": 0.5, "epsilon": 6.0, "delta": 1e-3})
     *_, (state, report) = tacit.rounds(unsized, task(), workers=1, noise="seeded")
     run = tacit.train(unsized, task(), workers=1, noise="seeded")
-    assert report.epsilon == run.history[-1].epsilon
-    assert report.epsilon is not None
-    assert 5.9 < report.epsilon <= 6.0
+    assert report.epsilons[Unit.CLIENT] == run.history[-1].epsilons[Unit.CLIENT]
+    assert report.epsilons[Unit.CLIENT] is not None
+    assert 5.9 < report.epsilons[Unit.CLIENT] <= 6.0
     assert torch.equal(state.weights, run.state.weights)
 
 
@@ -55,7 +58,7 @@ def test_closing_early_leaves_what_was_played_in_the_ledger(tmp_path: Path) -> N
     loop.close()
     with Ledger.open(tmp_path / "shared.db") as ledger:  # it was closed, so that others can open it
         assert [(entry.round, bool(entry.digest)) for entry in ledger.entries] == [(1, True), (2, True)]
-        assert ledger.accounting.epsilon(1e-3) == pytest.approx(second.epsilon)
+        assert ledger.accounts.clients.epsilon(1e-3) == pytest.approx(second.epsilons[Unit.CLIENT])
 
 
 def test_a_round_that_fails_remains_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def everyone(lr: float) -> tacit.Method:
 
 def timeless(history: tuple[Report, ...]) -> list[Report]:
     """ε is left out: rounds that are composed one by one differ from those composed at once in the last digits."""
-    return [replace(report, seconds=0.0, epsilon=None) for report in history]
+    return [replace(report, seconds=0.0, epsilons={}) for report in history]
 
 
 def distance(one: tacit.Run, other: tacit.Run) -> float:
@@ -83,7 +83,7 @@ def test_seeded_noise_is_refused_by_a_ledger_that_knows_it(tmp_path: Path) -> No
     again = tacit.train(everyone(0.1), task(), workers=1, ledger=ledger, noise="seeded")
     tacit.train(everyone(0.2), task(), workers=1, ledger=ledger, noise="seeded", seed=1)
     with Ledger.open(ledger) as opened:
-        assert opened.accounting.rounds == 2  # the repetition is bitwise the same, and cost nothing
+        assert opened.accounts.clients.rounds == 2  # the repetition is bitwise the same, and cost nothing
         assert len({entry.key for entry in opened.entries}) == 2
     assert again.state.round == 1
 
@@ -94,7 +94,7 @@ def test_every_run_has_its_own_key_and_its_own_charge(tmp_path: Path) -> None:
     assert distance(*runs) > 0
     assert [report.clients for report in runs[0].history] != [report.clients for report in runs[1].history]
     with Ledger.open(ledger) as opened:
-        assert opened.accounting.rounds == 2 * ROUNDS
+        assert opened.accounts.clients.rounds == 2 * ROUNDS
         assert len({entry.key for entry in opened.entries}) == 2 * ROUNDS
     one, other = (read_manifest(tmp_path / name) for name in "ab")
     assert one.noise == other.noise == "secret"
@@ -118,7 +118,7 @@ def test_a_killed_run_resumes_with_the_same_noise(
     assert torch.equal(resumed.state.weights, whole.state.weights)
     assert timeless(resumed.history) == timeless(whole.history)
     with Ledger.open(tmp_path / "elsewhere" / "killed" / LEDGER) as ledger:
-        assert ledger.accounting.rounds == ROUNDS
+        assert ledger.accounts.clients.rounds == ROUNDS
     assert not (tmp_path / "elsewhere" / "killed" / KEY).exists()
 
 

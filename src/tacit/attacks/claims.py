@@ -24,7 +24,7 @@ from tacit.attacks.bounds import (
     epsilon_of_gaussian,
 )
 from tacit.core import Turnout
-from tacit.core.prices import Adjacency, Gaussian, Release, Repeated, Sampling, Unit, Unproved, reason_unproved
+from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
 
 COUNTS_ALPHA, GAP_ALPHA, SAMPLER_ALPHA = 0.03, 0.01, 0.005  # together less than 0.05: a union bound
 GRID = 40  # values of ε at which a claimed profile is evaluated
@@ -88,12 +88,12 @@ def claim_of(audit: Audit, canaries: int = 1, *, sampled: bool = False) -> Claim
     for clients that are `sampled` is asked for, or the noise is not Gaussian.
     """
     method = audit.method
-    if audit.unit is Unit.RECORD:
+    if audit.unit.within_client:
         return _record_claim(audit, canaries, sampled=sampled)
     price = method.mechanism.price(0)
-    if not isinstance(price, Release):
-        return Claim(None, method.delta, reason=reason_unproved(price) or "no noise is added")
-    from tacit.privacy.charging import release_of
+    if price.reason or price.accounted is None:
+        return Claim(None, method.delta, reason=price.reason or "no noise is added")
+    from tacit.privacy.planned_charges import release_of
 
     population = audit.clients + canaries
     planned = (release_of(method, population, index, _turnout(audit, canaries, index)) for index in range(audit.rounds))
@@ -119,25 +119,25 @@ def _record_claim(audit: Audit, canaries: int, *, sampled: bool) -> Claim:
     """The same for one record, the only one of its client: in every step, or in random batches."""
     method, population = audit.method, audit.clients + canaries
     turnout = Turnout(population, population - int(audit.dropouts * population)) if audit.dropouts else None
-    price = method.record_price(1, turnout)
-    if not isinstance(price, Repeated):
-        return Claim(None, method.delta, reason=price.reason if isinstance(price, Unproved) else "no noise is added")
-    rate, times = price.release.sampling.rate, price.times
+    price = method.terms.price(audit.unit, turnout=turnout)
+    if price is None or price.accounted is None:
+        return Claim(None, method.delta, reason=(price and price.reason) or "no noise is added")
+    one, times = price.accounted.release, price.accounted.times
 
     def claimed(release: Release) -> Claim:
         found = _claimed(audit, population, [release] * times * audit.rounds)
         effect = math.sqrt(times) * _effect(release, _accounted(audit))  # of all steps of a round together
         return replace(found, effects=(effect,) * audit.rounds, rates=(release.sampling.rate,) * audit.rounds)
 
-    claim = claimed(price.release)
-    if sampled or rate == 1 or not isinstance(price.release.loss, Gaussian):
+    claim = claimed(one)
+    if sampled or one.sampling.rate == 1 or not isinstance(one.loss, Gaussian):
         return claim
-    return replace(claimed(price.release.sampled(Sampling())), amplified=claim.epsilon)
+    return replace(claimed(one.sampled(Sampling())), amplified=claim.epsilon)
 
 
 def _claimed(audit: Audit, population: int, releases: list[Release]) -> Claim:
     from tacit.privacy.accountants import Accounting
-    from tacit.privacy.charging import accountant_for
+    from tacit.privacy.planned_charges import accountant_for
 
     adjacency, delta = _accounted(audit), audit.method.delta
     accountant = replace(accountant_for(audit.method, population), adjacency=adjacency)  # type: ignore[type-var]
@@ -160,10 +160,8 @@ def _accounted(audit: Audit) -> Adjacency:
 
 
 def _effect(release: Release, adjacency: Adjacency) -> float:
-    change = 2 if adjacency is Adjacency.REPLACE_ONE else 1
-    if isinstance(release.loss, Gaussian):
-        return change / release.loss.noise_multiplier if release.loss.noise_multiplier else MAX_MU
-    return change * math.sqrt(2 * release.loss.rho)
+    change, rho = 2 if adjacency is Adjacency.REPLACE_ONE else 1, release.loss.rho
+    return change * math.sqrt(2 * rho) if rho < math.inf else MAX_MU
 
 
 @dataclass(frozen=True)

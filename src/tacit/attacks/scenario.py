@@ -128,8 +128,8 @@ def prepare_audit(
     By default for the adjacency of the method's guarantee and its unit, the client if it has guarantees for both.
     """
     sized = size_noise(method, len(task.population), task.population.client_units)
-    audited, clients = unit or sized.units[0], len(task.population)
-    if audited is prices.Unit.RECORD and sized.record_bound is None and sized.channel.messages_seen_by == "server":
+    audited, clients = unit or sized.terms.units[0], len(task.population)
+    if audited.within_client and sized.terms.record_bound is None and sized.channel.messages_seen_by == "server":
         sized, clients = replace(sized, sampler=Everyone()), 0  # the adversary sees the message of the canary's client
     return Audit(
         method=sized,
@@ -145,9 +145,9 @@ def prepare_audit(
 
 def claimed_adjacency(method: Method, unit: prices.Unit | None = None) -> AuditAdjacency:
     """The adjacency of a method's guarantee, which is add-or-remove for records; add-or-remove if it has none."""
-    if (unit or method.units[0]) is prices.Unit.RECORD:
+    if (unit or method.terms.units[0]).within_client:
         return "add-or-remove"
-    return "zero-out" if method.adjacency is Adjacency.ZERO_OUT else "add-or-remove"
+    return "zero-out" if method.terms.adjacency is Adjacency.ZERO_OUT else "add-or-remove"
 
 
 def shadow_models(method: Method, task: Task, unit: Unit, models: int, seed: int = 0) -> Iterator[ShadowModel]:

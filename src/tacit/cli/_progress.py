@@ -63,11 +63,8 @@ def _warn(run: Run) -> None:
     if run.state.round == 0:
         note(*run.plan.task.notes)
     warn(run.plan.method.channel.caveat)
-    if run.charges is not None:
-        warn(delta_warning(run.charges.delta, run.charges.population))
-    if run.record_charges is not None:
-        charges = run.record_charges
-        warn(delta_warning(charges.delta, sum(charges.units.sizes), charges.unit))
+    for unit, charges in run.charges.items():
+        warn(delta_warning(charges.delta, sum(charges.units.sizes), unit))
 
 
 @dataclass(frozen=True)

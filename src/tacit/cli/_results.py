@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from tacit.cli._console import aligned, answer, figures
+from tacit.privacy.charging import Charges
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.report.labels import size, size_against
 from tacit.runs.records import Run
@@ -45,18 +46,22 @@ def _summary(run: Run) -> dict[str, object]:
 
 
 def _privacy_summary(run: Run) -> dict[str, object]:
-    """The guarantee and, for a run with a budget, how much of it is used."""
+    """The guarantee of each unit and, for a run with a budget, how much of it is used."""
     nominal = run.plan.manifest.method.nominal
-    guarantee = run.privacy.to_json() | ({"nominal": dict(nominal)} if nominal else {})
-    if len(run.guarantees) > 1:
-        guarantee["guarantees"] = [each.to_json() for each in run.guarantees]  # by unit, never added
-    charges = run.charges
-    left = {"rounds_left": run.plan.method.rounds - run.state.round}
-    ledger = {} if run.ledger is None else {"ledger": run.ledger.to_json()}
-    if charges is None:
-        return guarantee if run.record_charges is None else {**guarantee, **left, **ledger}
-    accounted = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
-    return {**guarantee, **accounted, "delta_at_budget": charges.delta_at_budget, **left, **ledger}
+    accounted = {unit: _accounted(charges) for unit, charges in run.charges.items()}
+    guarantees = {unit: {**each.to_json(), **accounted.get(unit, {})} for unit, each in run.guarantees.items()}
+    return {
+        "guarantees": guarantees,  # each for itself, never added
+        **({"nominal": dict(nominal)} if nominal else {}),
+        **({"rounds_left": run.plan.method.rounds - run.state.round} if accounted else {}),
+        **({} if run.ledger is None else {"ledger": run.ledger.to_json()}),
+    }
+
+
+def _accounted(charges: Charges) -> dict[str, object]:
+    """What was charged to a unit, whether it is proved or not."""
+    found: dict[str, object] = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
+    return found if charges.unit.within_client else {**found, "delta_at_budget": charges.delta_at_budget}
 
 
 def _phases(run: Run) -> dict[str, dict[str, int]]:
@@ -82,9 +87,9 @@ def _sparsity(run: Run, *, alone: bool) -> list[str]:
 def _privacy(run: Run, *, alone: bool) -> list[str]:
     """The guarantee, nominal figures, and how much of the budget is used."""
     method = run.plan.method
-    lines = [_guarantee(each, run, alone=alone) for each in run.guarantees]
+    lines = [_guarantee(each, run, alone=alone) for each in run.guarantees.values()]
     if len(run.guarantees) > 1:
-        named = " and ".join(f"for {guarantee.unit}s" for guarantee in run.guarantees)
+        named = " and ".join(f"for {unit}s" for unit in run.guarantees)
         lines.append(f"The guarantees {named} hold side by side. Their ε are never added.")
     if run.plan.manifest.method.nominal:
         lines.append("Nominal figures (not a guarantee):")

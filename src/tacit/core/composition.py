@@ -4,7 +4,7 @@ from abc import ABCMeta
 from typing import TYPE_CHECKING
 
 from tacit.core.interfaces import Aggregator, Channel, Codec, Mechanism, Sampler, ServerUpdate, Trainer
-from tacit.core.prices import Unit, Unproved, Unsized
+from tacit.core.prices import Unit
 from tacit.core.provenance import is_bounded_for
 from tacit.errors import CompositionError
 
@@ -88,7 +88,7 @@ def _mechanism_and_codec(m: "Method") -> str:
             f"{_name(m.mechanism)} needs the layers of the model, which rows encoded by {_name(m.codec)} do not have. "
             "Use Identity, or one bound for whole rows."
         )
-    if m.metric:
+    if m.terms.leakage is not None:
         return (
             f"{_name(m.mechanism)} protects by distances between whole models, which {_name(m.codec)} does not send. "
             "Use Identity."
@@ -139,7 +139,7 @@ def _mechanism_and_aggregator(m: "Method") -> str:
             f"{_name(m.mechanism)} adds noise to a sum of bounded messages, but {_name(m.aggregator)} is not a sum. "
             "Use Mean."
         )
-    if not m.weighted or not m.changes_rows:
+    if not m.weighted or not m.terms.changes_rows:
         return ""
     return (
         f"{_name(m.mechanism)} bounds the contribution of every client equally, but {_name(m.aggregator)} gives some "
@@ -166,7 +166,7 @@ def _hypotheses(m: "Method") -> str:
 
 
 def _mechanism_and_hypotheses(m: "Method") -> str:
-    if m.aggregator.models == 1 or not m.changes_rows or m.metric:
+    if m.aggregator.models == 1 or not m.terms.changes_rows or m.terms.leakage is not None:
         return ""
     return (
         f"{_name(m.mechanism)} protects a single sum of all messages, but {_name(m.aggregator)} produces several. "
@@ -175,16 +175,16 @@ def _mechanism_and_hypotheses(m: "Method") -> str:
 
 
 def _budget(m: "Method") -> str:
-    if m.unsized:
-        unsized = m.mechanism if isinstance(m.mechanism.price(0), Unsized) else m.trainer
+    if m.terms.unsized:
+        unsized = getattr(m, m.terms.noisy_slot(m.terms.unsized[0]))
         missing = (
             f"{_name(unsized)} has no noise multiplier, and there is no budget to compute it from. "
             "Set the budget or the noise."
         )
         return missing if m.budget is None else ""
-    if m.budget is None or m.accounted or m.accounts_records:
+    if m.budget is None or m.terms.accounted:
         return ""
-    if m.metric:
+    if m.terms.leakage is not None:
         return (
             f"a budget of {m.budget} does not apply to {_name(m.mechanism)}, which is accounted as d-privacy. "
             "Set its limit instead."
@@ -200,9 +200,9 @@ def _records_by_trainer(m: "Method") -> str:
     price = m.trainer.record_price(1)
     if price is None:
         return ""
-    if isinstance(price, Unproved):
+    if price.reason:
         return f"{_name(m.trainer)} does not protect records: {price.reason}. Use the trainer without it."
-    if m.record_bound is not None:
+    if m.terms.record_bound is not None:
         return (
             f"{_name(m.trainer)} adds noise for records itself, but {_name(m.mechanism)} adds it to the sum of all "
             "clients' records (RecordClip). Use RecordGradient as the trainer, or FixedClip, or NoNoise."
@@ -222,17 +222,17 @@ def _records_by_trainer(m: "Method") -> str:
 
 def _records_by_mechanism(m: "Method") -> str:
     """Noise for records needs rows that are sums over records, each within the bound, and nothing that enlarges it."""
-    if m.record_bound is None:
+    bound, rows = m.terms.record_bound, m.terms.record_sum
+    if bound is None:
         return ""
-    rows = m.record_sum
     if rows is None:
         return (
             f"{_name(m.mechanism)} scales its noise to what one record adds to a row (RecordClip), which "
             f"{_name(m.trainer)} does not bound. Use RecordGradient as the trainer, or FixedClip."
         )
-    if rows.bound > m.record_bound:
+    if rows.bound > bound:
         return (
-            f"{_name(m.trainer)} clips every record to {rows.bound:g}, but RecordClip declares {m.record_bound:g}. "
+            f"{_name(m.trainer)} clips every record to {rows.bound:g}, but RecordClip declares {bound:g}. "
             "Give both the same bound."
         )
     return _enlarges_records(m)

@@ -30,6 +30,11 @@ class Unit(StrEnum):
     RECORD = "record"
     PERSON = "person"  # all records of one person at one client
 
+    @property
+    def within_client(self) -> bool:
+        """Whether it is a part of a client's data, of which a client has many."""
+        return self is not Unit.CLIENT
+
 
 class Adjacency(StrEnum):
     """Which pairs of populations count as neighbours."""
@@ -45,7 +50,7 @@ class Adjacency(StrEnum):
 
     def meaning_for(self, unit: Unit) -> str:
         """What a guarantee for it says about one of these units, in a sentence."""
-        if unit is Unit.CLIENT or self is not Adjacency.ADD_OR_REMOVE:
+        if not unit.within_client or self is not Adjacency.ADD_OR_REMOVE:
             return self.meaning
         return f"What is released would be about as likely if the {unit} were not among the data of its client."
 
@@ -141,14 +146,24 @@ class Gaussian:
     """
 
     noise_multiplier: float
+    xi: ClassVar[float] = 0.0  # as of `Zcdp`
     adjacencies: ClassVar[tuple[Adjacency, ...]] = tuple(Adjacency)
 
     def __post_init__(self) -> None:
         noise = self.noise_multiplier
         expect(0 <= noise <= MAX_NOISE, f"noise multiplier {noise} in [0, {MAX_NOISE:g}]")
 
+    @property
+    def rho(self) -> float:
+        """ρ of zero-concentrated differential privacy: D_α = ρ·α; infinite without noise."""
+        return 1 / (2 * self.noise_multiplier**2) if self.noise_multiplier else math.inf
+
     def at_distance(self, times: int) -> "Gaussian":
         """The loss of a unit that can move the sum `times` as far."""
+        return self.scaled(times)
+
+    def scaled(self, times: float) -> "Gaussian":
+        """The loss if a unit changes the sum by so many times its bound."""
         return Gaussian(self.noise_multiplier / times)
 
 
@@ -179,6 +194,10 @@ class Zcdp:
         doublings = (times - 1).bit_length()
         return Zcdp(4**doublings * self.rho, (7 / 3) ** doublings * self.xi)
 
+    def scaled(self, times: float) -> "Zcdp":
+        """The loss if a unit changes the sum by so many times its bound."""
+        return Zcdp(self.rho * times**2, self.xi)
+
 
 @dataclass(frozen=True)
 class Release:
@@ -190,16 +209,15 @@ class Release:
     both sides, and without amplification.
 
     Attributes:
-        loss: the privacy loss of the sum for a client that is in the cohort.
+        loss: the privacy loss of the sum for a unit that is in the cohort, or in the batch of its client.
         distance: total variation distance between what is really released and a sum with this loss; it costs
             `distance * (1 + e^ε)` of δ.
-        sampling: how the cohort is drawn.
+        sampling: how the cohort is drawn; of a unit within a client, how its batches are.
         adversary: against whom participants are protected, in words.
         caveat: what of the noise is not covered, a sentence; empty: all is.
         constant: whether the noise is the same, whatever number of clients take part and are lost, and the adversary
             knows nobody's share of it.
         failure: the probability that the round is not what is priced here, whatever the data; it is added to δ.
-        unit: whose data the loss is about; of a record, `sampling` is that of the records of a client.
         replaces_row: whether the sum is over clients and the unit is within one of them, so that its removal replaces
             its client's row: whatever the accountant's adjacency is, this release is composed for replace-one.
     """
@@ -211,12 +229,19 @@ class Release:
     caveat: str = field(default="", compare=False)
     constant: bool = True
     failure: float = 0.0
-    unit: Unit = Unit.CLIENT
     replaces_row: bool = False
+    reason: ClassVar[str] = ""
+    figures: ClassVar[Mapping[str, float]] = {}
+    leakage: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         expect(0 <= self.distance <= 1, f"distance={self.distance} in [0, 1]")
         expect(0 <= self.failure <= 1, f"failure={self.failure} in [0, 1]")
+
+    @property
+    def accounted(self) -> "Repeated":
+        """What an accountant composes for a round of it."""
+        return Repeated(self)
 
     @property
     def amplification(self) -> Sampling:
@@ -256,7 +281,7 @@ class Release:
         Without it, the client still takes part, and sends another row within the same bound: the two sums are twice as
         far apart as with and without a client.
         """
-        return replace(self, unit=Unit.RECORD, replaces_row=True)
+        return replace(self, replaces_row=True)
 
     def at_clients(self, clients: int) -> Self:
         """What it releases about a unit that is at this many clients of the sum, or within them.
@@ -306,6 +331,14 @@ class Leakage:
     radius: float | None
     limit: float | None = None
     adversary: str = "the server and anyone else who sees a message"
+    reason: ClassVar[str] = ""
+    figures: ClassVar[Mapping[str, float]] = {}
+    accounted: ClassVar[None] = None
+
+    @property
+    def leakage(self) -> Self:
+        """Itself: what is accounted for as d-privacy."""
+        return self
 
     def per_message(self, dim: int) -> float:
         """The leakage of one message of `dim` numbers, for points at the distance of the radius."""
@@ -317,6 +350,30 @@ class Leakage:
             return None
         rounds = math.ceil(self.limit * TOLERANCE / self.per_message(dim))
         return rounds if rounds * self.per_message(dim) <= self.limit * TOLERANCE else rounds - 1
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """What a round releases about a unit: the same release, several times over.
+
+    Attributes:
+        release: of one step of local training, whose sampling is that of a client's batches, or of a whole round.
+        times: how many such steps a client takes in a round.
+    """
+
+    release: Release
+    times: int = 1
+    reason: ClassVar[str] = ""
+    figures: ClassVar[Mapping[str, float]] = {}
+    leakage: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        expect(self.times >= 1, f"times={self.times} >= 1")
+
+    @property
+    def accounted(self) -> Self:
+        """Itself: what an accountant composes for a round."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -335,43 +392,39 @@ class Unproved:
     figures: Mapping[str, float] = field(default_factory=dict)
     noisy: bool = True
 
+    @property
+    def accounted(self) -> Repeated | None:
+        """What an accountant composes, as if the reason did not apply."""
+        return None if self.nominal is None else self.nominal.accounted
+
+    @property
+    def leakage(self) -> Leakage | None:
+        """Likewise, what is accounted for as d-privacy."""
+        return None if self.nominal is None else self.nominal.leakage
+
 
 @dataclass(frozen=True)
 class Unsized:
     """The noise multiplier follows from the budget and the population, and is not known yet."""
 
-
-Price = Release | Leakage | Unproved | Unsized
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """What one round of local training releases about one record of a client.
-
-    Attributes:
-        release: of one step, whose sampling is that of the records: Poisson, at the rate of a batch.
-        times: how many such steps a client takes in a round.
-    """
-
-    release: Release
-    times: int
-
-    def __post_init__(self) -> None:
-        expect(self.times >= 1, f"times={self.times} >= 1")
-        expect(self.release.sampling.kind != "fixed", "batches that are drawn by Poisson sampling, or full ones")
-        object.__setattr__(self, "release", replace(self.release, unit=Unit.RECORD))
+    reason: ClassVar[str] = ""
+    figures: ClassVar[Mapping[str, float]] = {}
+    accounted: ClassVar[None] = None
+    leakage: ClassVar[None] = None
 
 
-RecordPrice = Repeated | Unproved | Unsized
+Price = Release | Leakage | Unproved | Unsized  # of a mechanism
+RecordPrice = Repeated | Unproved | Unsized  # of a trainer
+UnitPrice = Repeated | Leakage | Unproved | Unsized  # of a method, for a unit: `Terms`
 
 
 @dataclass(frozen=True)
 class ClientUnits:
-    """What is protected within clients, as far as it is public.
+    """The units of every client, as far as they are public.
 
     Attributes:
-        sizes: how many records, or persons, every client has.
-        unit: which of the two.
+        sizes: how many of them every client has.
+        unit: which: records, persons, or the client itself, of which every client has one.
         clients: at how many clients one of them is, at most; 0: that is not known, so that each is taken by itself.
     """
 
@@ -380,8 +433,12 @@ class ClientUnits:
     clients: int = 0
 
     def __post_init__(self) -> None:
-        expect(self.unit is not Unit.CLIENT, "records or persons within clients")
         expect(0 <= self.clients <= len(self.sizes), f"clients={self.clients} of {len(self.sizes)}")
+
+    @classmethod
+    def whole(cls, clients: int) -> Self:
+        """The clients themselves, so many of them."""
+        return cls((1,) * clients, Unit.CLIENT)
 
     @property
     def copies(self) -> int:
@@ -404,30 +461,3 @@ class RecordSum:
     def __post_init__(self) -> None:
         expect(0 < self.bound < math.inf, f"bound={self.bound:g} > 0 and finite")
         expect(0 < self.rate <= 1, f"rate={self.rate:g} in (0, 1]")
-
-
-def accounted(price: Price) -> Release | Leakage | None:
-    """What is accounted for: the price itself, or its nominal part if nothing is proved; None before it is known."""
-    match price:
-        case Unproved(nominal=nominal):
-            return nominal
-        case Unsized():
-            return None
-        case _:
-            return price
-
-
-def reason_unproved(price: Price) -> str:
-    """Why nothing is proved; empty if something is."""
-    return price.reason if isinstance(price, Unproved) else ""
-
-
-def nominal_figures(price: Price) -> Mapping[str, float]:
-    """Privacy figures of a paper that are not a guarantee; empty for most mechanisms."""
-    return price.figures if isinstance(price, Unproved) else {}
-
-
-def max_participations(price: Price, dim: int) -> int | None:
-    """In how many rounds a client takes part, with messages of `dim` numbers, before it declines; None: unlimited."""
-    found = accounted(price)
-    return found.max_participations(dim) if isinstance(found, Leakage) else None

@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from tacit.core.interfaces import Bounded, Codec, Mechanism
-from tacit.core.prices import Gaussian, Leakage, Price, Release, Unit, Unproved, Zcdp
+from tacit.core.prices import Leakage, Price, Release, Unit, Unproved
 from tacit.core.schema import SLOTS
 from tacit.wire.frames import Part
 
@@ -83,7 +83,7 @@ def rests_on(price: Price, parts: tuple[OwnPart, ...]) -> Price:
         return Unproved(f"rests on {_listed(undeclared)}, whose sensitivity nobody has proved", nominal)
     for part in parts:
         if isinstance(price, Release) and part.sensitivity is not None:
-            price = _with_sensitivity(price, part.sensitivity)
+            price = replace(price, loss=price.loss.scaled(part.sensitivity))
     return price
 
 
@@ -127,15 +127,6 @@ def _declared(part: object) -> float | None:
             return float(value)
         case _:
             return None
-
-
-def _with_sensitivity(release: Release, times: float) -> Release:
-    """The release of a sum that one client can change by so many times its bound."""
-    match release.loss:
-        case Gaussian(noise_multiplier=noise):
-            return replace(release, loss=Gaussian(noise / times))
-        case Zcdp(rho=rho, xi=xi):
-            return replace(release, loss=Zcdp(rho * times**2, xi))
 
 
 def _listed(parts: list[OwnPart]) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.keys import ClientKeys, Key
+from tacit.core.prices import Unit
 from tacit.core.rows import DenseRows, Rows, Surplus, added
 from tacit.errors import WireError
 from tacit.wire import frames, indices
@@ -466,8 +467,8 @@ class Report:
             private.
         metrics: metrics on held-out data; empty if this round was not evaluated.
         seconds: wall-clock time of the round.
-        epsilon: ε of clients over all rounds so far, at the method's δ; None if they are not accounted for.
-        record_epsilon: ε of the records of the worst client over all rounds so far, likewise. The two are never added.
+        epsilons: ε of each unit over all rounds so far, at the method's δ, within clients that of the worst client;
+            empty if none is accounted for. They are never added.
         overhead: the bytes above that belong to the channel's own protocol, not to messages and broadcasts, by phase.
         grid_step: the step of the grid to which rows were rounded; None: they were not.
         declined: sampled clients that would have exceeded their leakage limit (d-privacy) and sent nothing.
@@ -485,13 +486,12 @@ class Report:
     scale: float | None
     metrics: Mapping[str, float]
     seconds: float
-    epsilon: float | None = None
+    epsilons: Mapping[Unit, float] = field(default_factory=dict)
     overhead: Mapping[str, Traffic] = field(default_factory=dict)
     grid_step: GridStep | None = None
     declined: tuple[int, ...] = ()
     leakage: float | None = None
     timings: Mapping[str, float] = field(default_factory=dict)
-    record_epsilon: float | None = None
 
     @property
     def turnout(self) -> Turnout:

@@ -16,7 +16,6 @@ The host chooses nothing that enters a price:
 | number of rounds, budget | the configuration; charged before anything is released |
 """
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tacit.core import DenseRows, Key, Messages, Method, RunKeys, ServerRound, State, Sum, Turnout
-from tacit.core.prices import Gaussian, Price, Release, accounted
+from tacit.core.prices import Unit
 from tacit.core.server_half import aggregate_messages, join_messages, released_sum
 from tacit.enclave import enclave_messages
 from tacit.enclave.attestation.evidence import NO_CHANNEL, Binding, Evidence, ReleaseLog
@@ -292,7 +291,7 @@ class EnclaveService:
         if self._charge_budget is not None:
             self._charge_budget(index, turnout)
             return
-        if _costs_more(self.method.price(index, turnout), self.method.price(index)):
+        if self._costs_more(index, turnout):
             raise ProtocolError(
                 f"{turnout.delivered} of {turnout.cohort} clients delivered their share of the noise, fewer than the "
                 "mechanism declares: nothing is released."
@@ -308,6 +307,17 @@ class EnclaveService:
         self._last_released, self._memory = index, memory
         self.release_log.append(log_entry)
         return log_entry
+
+    def _costs_more(self, index: int, turnout: Turnout) -> bool:
+        """Whether a round costs more than was declared before it, by ρ of zero-concentrated differential privacy."""
+        prices = (self.method.terms.price(Unit.CLIENT, index=index, turnout=each) for each in (turnout, None))
+        found, planned = (None if price is None else price.accounted for price in prices)
+        if planned is None:
+            return False
+        if found is None:
+            return True
+        actual, declared = found.release.loss, planned.release.loss
+        return actual.rho + actual.xi > (declared.rho + declared.xi) * (1 + 1e-9)
 
     def _now(self, current: _OpenRound) -> ServerRound:
         index, population = current.request.round, self.configuration.population
@@ -328,20 +338,3 @@ def _random_keys(configuration: Configuration, journal: Journal | None) -> tuple
         return keys.shared, keys.server, keys.server
     coins = Key.from_entropy() if journal is None else Key(journal.coins)
     return Key(configuration.digest), Key.from_entropy(), coins
-
-
-def _costs_more(actual: Price, declared: Price) -> bool:
-    """Whether a round costs more than was declared before it, by the loss of its release."""
-    found, planned = accounted(actual), accounted(declared)
-    if not isinstance(planned, Release):
-        return False
-    if not isinstance(found, Release):
-        return True
-    return _loss(found) > _loss(planned) * (1 + 1e-9)
-
-
-def _loss(release: Release) -> float:
-    """ρ of zero-concentrated differential privacy."""
-    if not isinstance(release.loss, Gaussian):
-        return release.loss.rho + release.loss.xi
-    return 0.5 / release.loss.noise_multiplier**2 if release.loss.noise_multiplier else math.inf

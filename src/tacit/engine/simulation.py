@@ -35,7 +35,7 @@ from tacit.core import (
 from tacit.core.interfaces import Conversation
 from tacit.core.keys import key_source
 from tacit.core.losses import best_outputs
-from tacit.core.prices import Unproved, max_participations
+from tacit.core.prices import Unproved
 from tacit.core.rows import added
 from tacit.core.server_half import aggregate_messages, download_size, finish_round, no_messages, prepare
 from tacit.core.state import SERVER, out_of_patience, track_best
@@ -148,7 +148,7 @@ class Simulation:
         self.model = copy.deepcopy(self._untrained).to(device)
         self.layout = Layout.of(self.model)
         let_go(self.task.population)  # which was checked as a whole
-        if method.record_sum is not None or method.protects_records:
+        if method.terms.record_sum is not None or method.terms.protects_records:
             check_records(self.model, task.loss)
 
     @cached_property
@@ -325,7 +325,7 @@ class RoundRunner:
 
     def _willing(self, sampled: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Of the sampled clients, those that take part and those that decline."""
-        most = max_participations(self.method.mechanism.price(state.round), state.dim)
+        most = self.method.terms.max_participations(state.dim)
         if most is None:
             return sampled, sampled[:0]
         willing = counts_of(state.memory.get(PARTICIPATIONS, empty_tally()), sampled) < most
@@ -333,7 +333,7 @@ class RoundRunner:
 
     def _participations(self, state: State, cohort: Tensor) -> Tensor | None:
         """In how many rounds clients have taken part by now, if there is a limit to it."""
-        if max_participations(self.method.mechanism.price(state.round), state.dim) is None:
+        if self.method.terms.max_participations(state.dim) is None:
             return None
         return with_one_more(state.memory.get(PARTICIPATIONS, empty_tally()), cohort)
 

@@ -25,17 +25,15 @@ from tacit.papers.quantities import AT_BEST, FinishedRun, derived
 from tacit.papers.study import Study
 from tacit.pieces.mechanisms import InputFeatures
 from tacit.pieces.mechanisms.importance import MEASURES, Importance
-from tacit.privacy.charging import Charges
-from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
+from tacit.privacy.charging import Charges, begin_charges
 from tacit.privacy.leakage import LeakageAccounting
-from tacit.privacy.record_charging import RecordCharges
 from tacit.report.cards import card
 from tacit.report.pictures import Gallery
 from tacit.report.run_data import thinned
 from tacit.runs import checkpoint
 from tacit.runs.directory import CHECKPOINT, read_manifest, read_rounds
 from tacit.runs.manifest import versions
-from tacit.runs.records import guarantee_of, record_guarantee_of, size_noise
+from tacit.runs.records import guarantees_of, size_noise
 
 MOST_POINTS = 100
 SHOWN = 0.999  # share of the weights within the axis of a histogram; a few outliers would leave it empty
@@ -79,15 +77,12 @@ def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
     job = jobs[0]
     runs = [_finished_run(each) for each in jobs]
     longest = max(runs, key=lambda run: len(run.reports))
-    charges = _charges(longest)
+    charged = _charges(longest)
     leakage = LeakageAccounting.of(longest.method, longest.parameters, longest.clients, longest.reports)
-    guarantees: list[Guarantee | LeakageGuarantee] = []
-    if Unit.CLIENT in longest.method.units:
-        guarantees.append(guarantee_of(longest.method, longest.reports, charges, leakage, longest.not_covered))
-    if Unit.RECORD in longest.method.units:
-        records = _record_charges(longest)
-        told = longest.not_covered
-        guarantees.append(record_guarantee_of(longest.method, longest.reports, records, told, longest.unit))
+    guarantees = guarantees_of(
+        longest.method, longest.unit, longest.reports, charged, leakage, not_covered=longest.not_covered
+    ).values()
+    charges = charged.get(Unit.CLIENT)
     delta = charges.delta_at_budget if charges else None
     trials = [_trial(each.seed, run, delta, study) for each, run in zip(jobs, runs, strict=True)]
     return replace(
@@ -158,7 +153,7 @@ def _values(run: FinishedRun, delta: float | None) -> dict[str, float | None]:
         **({f"best_{main}": _short(best.metrics[main])} if best else {}),
         "rounds": len(reports),
         "cost": sum(len(report.clients) for report in reports),
-        "epsilon": reports[-1].epsilon if reports else None,
+        "epsilon": reports[-1].epsilons.get(Unit.CLIENT) if reports else None,
         "delta": delta,
         "up": sum(sum(report.up) for report in reports),
         "down": sum(sum(report.down) for report in reports),
@@ -176,7 +171,8 @@ def _curves(reports: Sequence[Report], quantities: Sequence[str]) -> Curves:
 
 
 def _quantity(report: Report, name: str) -> float | None:
-    known = {"variance": report.variance, "scale": report.scale, "norm": report.norm, "epsilon": report.epsilon}
+    epsilon = report.epsilons.get(Unit.CLIENT)
+    known = {"variance": report.variance, "scale": report.scale, "norm": report.norm, "epsilon": epsilon}
     return known[name] if name in known else report.metrics.get(name)
 
 
@@ -190,18 +186,9 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _charges(run: FinishedRun) -> Charges | None:
-    """The privacy charges of a run's rounds; None if its method adds no noise."""
-    if not run.method.accounted:
-        return None
-    return Charges.begin(run.method, run.clients, [report.turnout for report in run.reports])
-
-
-def _record_charges(run: FinishedRun) -> RecordCharges | None:
-    """Likewise for records."""
-    if not run.method.accounts_records or run.units is None:
-        return None
-    return RecordCharges.begin(run.method, run.units, run.reports)
+def _charges(run: FinishedRun) -> dict[Unit, Charges]:
+    """The privacy charges of a run's rounds, by unit; none if its method adds no noise."""
+    return begin_charges(run.method, run.clients, run.units, run.reports)
 
 
 def _exhausted(charges: Charges) -> bool:

@@ -34,7 +34,7 @@ from tacit.papers.comparison import LOWER_IS_BETTER
 from tacit.pieces.mechanisms.clipping import BOUND
 from tacit.pieces.samplers import Poisson
 from tacit.privacy.accountants import Accounting, RdpClassic
-from tacit.privacy.charging import release_of
+from tacit.privacy.planned_charges import release_of
 from tacit.runs import checkpoint
 from tacit.runs.bandwidth import Bandwidth, cost
 from tacit.runs.directory import CHECKPOINT, read_manifest
@@ -171,7 +171,7 @@ def _pruning(run: FinishedRun) -> Sequence[Report] | None:
 
 def _epsilon_classic(run: FinishedRun) -> float | None:
     method, rounds = run.method, len(run.until_best())
-    if not rounds or not method.accounted:
+    if not rounds or Unit.CLIENT not in method.terms.accounted:
         return None
     sizes = [method.sampler.sampling(run.clients, index).mean_cohort(run.clients) for index in range(rounds)]
     as_poisson = {size: replace(method, sampler=Poisson(size)) for size in set(sizes)}

@@ -1,64 +1,115 @@
-"""Charging a run's rounds: each is charged before it is executed and settled after it.
+"""Charging a run's rounds, for any unit: each is reserved before it is played, then fails, or is settled and released.
 
-What a round releases depends only on the method and the population, so the number of rounds that the budget allows is
-known beforehand; a ledger that other runs charge too may end the run earlier. Importing this module imports
-`dp_accounting`, which takes a second: runs without noise avoid it.
+What a round releases about clients depends only on the method and the population, so the number of rounds that the
+budget allows is known beforehand; a ledger that other runs charge too may end the run earlier. Within clients, batches
+are drawn by the clients, with secret coins, so that sampling amplifies against everybody, the server included. Who
+takes part is no secret there: sampling of clients amplifies nothing, and each client is charged for the rounds in which
+it takes part. Importing this module imports `dp_accounting`, which takes a second: runs without noise avoid it.
 """
 
+import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import islice
+from functools import cached_property
 from typing import Self
 
-from tacit.core import Method, Report, Turnout
-from tacit.core.prices import Gaussian, Release, Sampling, Unit, Unproved, Zcdp, accounted
+from tacit.core import Method, Report, State, Turnout
+from tacit.core.prices import ClientUnits, Release, Sampling, Unit
 from tacit.core.provenance import declaration
-from tacit.errors import BudgetError, expect
-from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
-from tacit.privacy.cohorts import check_cohorts, failure
-from tacit.privacy.guarantee import Guarantee, delta_warning, public_population, trusted_sum
-from tacit.privacy.ledger import Ledger
-from tacit.privacy.planning import CohortSampling, enough_noise
-from tacit.privacy.round_charges import RoundCharges
-
-DROPOUTS = (
-    "Whether a client drops out is assumed to depend neither on its data nor on who else takes part; that a round ends "
-    "without a sum because too many drop out is not covered."
+from tacit.errors import BudgetError
+from tacit.privacy.accountants import Accounting, describe_stages
+from tacit.privacy.cohorts import check_cohorts
+from tacit.privacy.guarantee import (
+    AT_SEVERAL,
+    COPIES,
+    DROPOUTS,
+    IN_COMMON,
+    PERSONS,
+    SHARES,
+    SIZES,
+    TUNED,
+    Guarantee,
+    delta_warning,
+    public_population,
+    trusted_sum,
+    within_adversary,
 )
+from tacit.privacy.ledger import Ledger, LedgerEntry
+from tacit.privacy.planned_charges import accountant_of, charge_of, rounds_allowed
+from tacit.privacy.unit_accounting import ANYONE, Charge, UnitAccounting
+
+
+@dataclass(frozen=True, eq=False)
+class Reservation:
+    """A round that is charged, and neither released nor failed yet.
+
+    Attributes:
+        earlier: the accounting of everything before it.
+        planned: what it releases if everybody delivers.
+        failed: how many attempts at the same round it includes.
+        entry: the round in the ledger, if there is one.
+    """
+
+    earlier: UnitAccounting
+    planned: Charge
+    failed: int
+    entry: LedgerEntry | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Charges(RoundCharges[Accounting, Release]):
-    """What a run was charged so far for its clients.
+class Charges:
+    """What a run was charged so far, for one unit of privacy.
 
     Attributes:
-        population: the number of clients.
+        method: the method that is run.
+        units: the units of every client, as far as they are public.
+        accounting: the accounting of the run's rounds, and of all attempts at them.
+        rounds_allowed: the number of rounds that the method and its budget allow.
+        ledger: the ledger to which they are charged, if any.
+        run: the run's name in the ledger, from which its noise is derived.
+        retries: how many charged attempts beside one for each round the accounting includes.
+        failed: how many of these were attempts at the next round.
+        reserved: the round that was reserved last, until it failed or another one is reserved.
     """
 
-    population: int
+    method: Method
+    units: ClientUnits
+    accounting: UnitAccounting
+    rounds_allowed: int
+    ledger: Ledger | None = None
+    run: str = ""
+    retries: int = 0
+    failed: int = 0
+    reserved: Reservation | None = None
 
     @classmethod
     def begin(
         cls,
         method: Method,
-        population: int,
-        turnouts: Sequence[Turnout],
+        units: ClientUnits,
+        history: Sequence[Report] = (),
         ledger: Ledger | None = None,
         run: str = "",
     ) -> Self:
-        """The charges of a method with noise after rounds with these turnouts."""
-        check_cohorts(method, population)
-        failed = cls.repeated(ledger, run, len(turnouts), Unit.CLIENT)
-        releases = [_release(method, population, index, turnout) for index, turnout in enumerate(turnouts)]
-        accounting = Accounting.of(accountant_for(method, population), releases)
+        """The charges of a method that adds noise for these units, after these rounds.
+
+        Raises:
+            LedgerError: one of these rounds was never charged to the ledger.
+        """
+        if not units.unit.within_client:
+            check_cohorts(method, len(units.sizes))
+        failed = _repeated(ledger, run, len(history), units.unit)
+        charges = [
+            charge_of(method, units, index, report.clients, report.turnout) for index, report in enumerate(history)
+        ]
+        accounting = UnitAccounting.of(units.unit, charges, accountant_of(method, units))
         return cls(
             method=method,
-            population=population,
-            accounting=cls.compose_entries(accounting, failed),
-            rounds_allowed=rounds_allowed(method, population),
+            units=units,
+            accounting=_compose_entries(accounting, failed),
+            rounds_allowed=rounds_allowed(method, units),
             ledger=ledger,
             run=run,
             retries=len(failed),
@@ -66,85 +117,254 @@ class Charges(RoundCharges[Accounting, Release]):
 
     @property
     def unit(self) -> Unit:
-        return Unit.CLIENT
+        """Whose privacy is charged."""
+        return self.units.unit
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that were charged, each counted once, however many attempts it took."""
+        return self.accounting.rounds - self.retries
+
+    @property
+    def delta(self) -> float:
+        """The δ at which ε is reported."""
+        return self.method.delta
+
+    @cached_property
+    def epsilon(self) -> float:
+        """The ε of all rounds so far, at that δ."""
+        return self.accounting.epsilon(self.delta)
 
     @property
     def delta_at_budget(self) -> float | None:
-        """The δ of all rounds so far, at the budget's ε; None without a budget."""
-        return None if self.method.budget is None else self.accounting.delta(self.method.budget.epsilon)
+        """The δ of all rounds so far, at the budget's ε; None without a budget, and within clients."""
+        budget, composed = self.method.budget, self.accounting.composed
+        return None if budget is None or composed is None else composed.delta(budget.epsilon)
 
-    def reserve(self, key: str = "") -> Self:
-        """The charges with one more round, before any of its noise is drawn from the key with this digest.
+    def reserve(self, key: str = "", cohort: Sequence[int] = ()) -> Self:
+        """The charges with one more round of these clients, before any of its noise is drawn.
 
         Attempts at the round with other keys, which the ledger knows from before a crash, remain charged.
 
+        Args:
+            key: the digest of the key from which the noise is drawn.
+            cohort: the clients that take part; of no matter where clients themselves are charged, who are all alike.
+
         Raises:
-            BudgetError: the round would exceed the run's budget or the ledger's. Nothing was charged.
+            BudgetError: the round would exceed the run's budget, or the ledger's, for a unit of one of them. Nothing
+                was charged.
         """
-        return self._reserve(_release(self.method, self.population, self.rounds), key)
+        charge = charge_of(self.method, self.units, self.rounds, cohort)
+        unknown = self._other_attempts(key)[self.failed :]
+        reserved = Reservation(_compose_entries(self.accounting, unknown), charge, self.failed + len(unknown))
+        charged = replace(
+            self,
+            accounting=reserved.earlier.compose(charge),
+            retries=self.retries + len(unknown),
+            failed=0,
+            reserved=reserved,
+        )
+        charged._check_budget()  # earlier rounds may have cost more than planned
+        if self.ledger is None:
+            return charged
+        entry = self.ledger.reserve(self.run, charged.rounds, charge, self.method.name, key)
+        return replace(charged, reserved=replace(reserved, entry=entry))
 
     def settle(self, turnout: Turnout) -> Self:
         """The charges with the reserved round at its real turnout, before anything is released.
 
-        A round that costs less than reserved counts less here, but not in the ledger; one that costs more is charged to
-        the ledger, too.
+        With noise in shares, too few make a round cost more. One that costs less than reserved counts less here, but
+        not in the ledger; one that costs more is charged to the ledger, too.
 
         Raises:
             BudgetError: the round would exceed a budget. Nothing may be released; the reservation remains charged.
         """
-        actual = _release(self.method, self.population, self.rounds - 1, turnout)
-        if self.reserved is not None and actual != self.reserved.planned:
-            self._check_proved(actual)
-        return self._settle(actual)
+        assert self.reserved is not None  # only a reserved round is settled
+        actual = charge_of(self.method, self.units, self.rounds - 1, tuple(self.reserved.planned.clients), turnout)
+        if actual == self.reserved.planned:
+            return self
+        self._check_proved(actual)
+        settled = replace(self, accounting=self.reserved.earlier.compose(actual))
+        if settled.accounting.costs_more(self.accounting, self.delta):
+            settled._check_budget(", because too few clients delivered their noise")
+            if self.ledger is not None and self.reserved.entry is not None:
+                self.ledger.increase(self.reserved.entry, actual)
+        return settled
 
-    def _check_proved(self, release: Release) -> None:
-        """Raise `BudgetError` if nothing is proved of this release for the adjacency of the run, or of its ledger."""
-        shared = () if self.ledger is None else (self.ledger.accounting,)
-        for adjacency in (each.accountant.adjacency for each in (self.accounting, *shared)):
-            if adjacency not in release.adjacencies:
+    def fail(self) -> Self:
+        """The charges after an attempt at the reserved round that released nothing, so that the round can be repeated.
+
+        The attempt remains charged: what clients sent is not taken back. The next one needs a new key.
+        """
+        assert self.reserved is not None  # only a reserved round can fail
+        return replace(self, retries=self.retries + 1, failed=self.reserved.failed + 1, reserved=None)
+
+    def release(self, state: State) -> None:
+        """Mark the round as released, with a digest of the resulting model."""
+        if self.ledger is None or self.reserved is None or self.reserved.entry is None:
+            return
+        weights = state.weights.detach().cpu().contiguous().numpy()
+        self.ledger.release(self.reserved.entry, hashlib.sha256(weights.data).hexdigest())
+
+    def guarantee(self, history: Sequence[Report] = ()) -> Guarantee:
+        """What is proved about every unit so far, and what is not; `history` shows how often each client took part."""
+        price = self.method.terms.prices[Unit.RECORD if self.unit.within_client else Unit.CLIENT]
+        if price.reason:
+            nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if that were proved."
+            return self._none(price.reason).excluding(nominal, *self._not_covered)
+        worst = self.accounting.worst(self.delta, fine=True)
+        if worst is None or math.isinf(worst.epsilon):
+            infinite = f"no finite ε holds at δ = {self.delta:g}"
+            return self._none("nothing was released yet" if worst is None else infinite).excluding(*self._not_covered)
+        of_worst, releases = self.accounting.of_worst(worst, self.delta), self._releases(worst.client, history)
+        found = replace(
+            of_worst.guarantee(self.delta, releases, self._adversary(releases[0])),
+            epsilon=worst.epsilon,
+            rounds=self.rounds,
+            retries=self.retries,
+            unit=self.unit,
+            worst_client=worst.client,
+            steps=0 if worst.client is None else worst.steps,
+            copies=self.units.copies,
+            sampling=self._sampling(releases),
+        ).excluding(*self._not_covered, releases[0].caveat)
+        if self.unit.within_client or self.method.mechanism.requires != "only the sum":
+            return found
+        return self._against_server(found, releases, history)
+
+    def _none(self, reason: str) -> Guarantee:
+        return replace(Guarantee.none(reason, rounds=self.rounds), unit=self.unit)
+
+    def _releases(self, client: int | None, history: Sequence[Report]) -> list[Release]:
+        """What was released about a unit of this client; about clients, in each round, as they took place."""
+        if client is not None:
+            return list(self.accounting.released[client])
+        turnouts: list[Turnout | None] = [report.turnout for report in history[: self.rounds]]
+        turnouts += [None] * (max(self.rounds, 1) - len(turnouts))
+        charges = (charge_of(self.method, self.units, index, (), each) for index, each in enumerate(turnouts))
+        return [charge.clients[ANYONE].release for charge in charges]
+
+    def _sampling(self, releases: Sequence[Release]) -> str:
+        """How cohorts were drawn or, within clients, batches."""
+        if not self.unit.within_client:
+            return describe_stages(release.sampling for release in releases)
+        clients = {self.units.sizes[client]: client for client in self.accounting.released}.values()
+        charge = charge_of(self.method, self.units, 0, tuple(clients))
+        rates = {release.sampling.rate for release in charge.releases}
+        low, high = min(rates), max(rates)
+        if low == 1:
+            return f"every batch contains every {self.unit}"
+        probability = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, by the size of the client"
+        return f"Poisson batches, each {self.unit} with probability {probability}"
+
+    def _adversary(self, release: Release) -> str:
+        if not self.unit.within_client:
+            return release.adversary
+        return within_adversary(sums=release.adversary if self._in_sum else "")
+
+    @property
+    def _in_sum(self) -> bool:
+        """Whether the noise for what is within clients is that of the sum over them."""
+        return self.unit.within_client and self.method.terms.record_bound is not None
+
+    @property
+    def _trusted_sum(self) -> str:
+        """Who is trusted to add up shares of noise that are real numbers; empty: nobody has to be."""
+        channel = self.method.channel
+        return trusted_sum(channel.messages_seen_by) if channel.message_format.bits is None else ""
+
+    @property
+    def _not_covered(self) -> tuple[str, ...]:
+        """What the guarantee does not cover, a sentence each, empty where it does not apply."""
+        within, in_sum, several = self.unit.within_client, self._in_sum, self.units.clients > 0
+        alone = PERSONS if self.unit is Unit.RECORD else "" if several else AT_SEVERAL.format(unit=self.unit)
+        return (
+            TUNED,
+            public_population(len(self.units.sizes)),
+            SIZES.format(unit=self.unit) if within and not in_sum else "",
+            COPIES.format(unit=self.unit) if several else "",
+            *((alone, IN_COMMON) if within else ()),
+            *((SHARES, DROPOUTS, self._trusted_sum) if in_sum else ()),
+            delta_warning(self.delta, sum(self.units.sizes), self.unit) or "",
+            declaration(self.method.terms.own_parts),
+        )
+
+    def _against_server(self, proved: Guarantee, releases: Sequence[Release], history: Sequence[Report]) -> Guarantee:
+        """The guarantee of noise that clients add, with the ε against a server, which knows who took part."""
+        found = proved.excluding(SHARES, DROPOUTS, self._trusted_sum)
+        worst = _most_exposed(releases, history)
+        if self.retries:  # nobody recorded who took part in them
+            worst[releases[0].sampled(Sampling())] += self.retries
+        if not worst or proved.epsilon is None or self.accounting.composed is None:
+            return found
+        rounds = worst.total()
+        epsilon = Accounting.of(self.accounting.composed.accountant).compose_all(worst, rounds).epsilon(self.delta)
+        if epsilon <= proved.epsilon * (1 + 1e-6):  # sampling amplifies nothing, and ε holds against the server too
+            return found
+        return replace(found, server_epsilon=epsilon, server_rounds=rounds)
+
+    def _other_attempts(self, key: str) -> list[LedgerEntry]:
+        """The attempts at the next round with other keys, of which the ledger knows."""
+        attempts = () if self.ledger is None else self.ledger.attempts(self.run, self.rounds + 1, self.unit)
+        return [each for each in attempts if each.key != key]
+
+    def _check_proved(self, charge: Charge) -> None:
+        """Raise `BudgetError` if nothing is proved of this charge for the adjacency of the run, or of its ledger."""
+        shared = () if self.ledger is None else (self.ledger.accounts[self.unit],)
+        for adjacency in (each.adjacency for each in (self.accounting, *shared)):
+            if any(adjacency not in release.adjacencies for release in charge.releases):
                 raise BudgetError(
                     f"Round {self.rounds} cannot be charged for {adjacency} adjacency, because more clients "
                     "were lost than the noise provides for. Nothing was released."
                 )
 
-    def guarantee(self, history: Sequence[Report] = ()) -> Guarantee:
-        """What is proved so far, and what is not; `history` shows how often each client took part."""
-        mechanism, rounds = self.method.mechanism, self.rounds
-        price = self.method.price(0)
-        exclusions = (
-            "Hyperparameters that were tuned on the same data are not accounted for.",
-            public_population(self.population),
-            delta_warning(self.delta, self.population) or "",
-            declaration(self.method.own_parts),
-        )
-        if isinstance(price, Unproved):
-            nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if that were proved."
-            return Guarantee.none(price.reason, rounds=rounds).excluding(nominal, *exclusions)
-        turnouts: list[Turnout | None] = [report.turnout for report in history[:rounds]]
-        turnouts += [None] * (max(rounds, 1) - len(turnouts))
-        releases = [_release(self.method, self.population, index, turnout) for index, turnout in enumerate(turnouts)]
-        proved = self.accounting.guarantee(self.delta, releases, releases[0].adversary).excluding(*exclusions)
-        proved = replace(proved.excluding(releases[0].caveat), rounds=rounds, retries=self.retries)
-        return self._against_server(proved, releases, history) if mechanism.requires == "only the sum" else proved
+    def _check_budget(self, why: str = "") -> None:
+        budget = self.method.budget
+        if budget is not None and self.epsilon > budget.epsilon:
+            worst = self.accounting.worst(self.delta)
+            client = None if worst is None else worst.client
+            whose = "" if client is None else f" for the {self.unit}s of client {client}"
+            raise BudgetError(
+                f"Round {self.rounds} would exceed the budget of {budget}{whose}{why}. Nothing was released."
+            )
 
-    def _against_server(self, proved: Guarantee, releases: Sequence[Release], history: Sequence[Report]) -> Guarantee:
-        """The guarantee of noise that clients add, with the ε against a server, which knows who took part."""
-        sums = trusted_sum(self.method.channel.messages_seen_by) if self._trusts_sum else ""
-        found = proved.excluding("Clients are assumed to add their shares of the noise.", DROPOUTS, sums)
-        worst = _most_exposed(releases, history)
-        if self.retries:  # nobody recorded who took part in them
-            worst[releases[0].sampled(Sampling())] += self.retries
-        if not worst or proved.epsilon is None:
-            return found
-        rounds = worst.total()
-        epsilon = Accounting.of(self.accounting.accountant).compose_all(worst, rounds).epsilon(self.delta)
-        if epsilon <= proved.epsilon * (1 + 1e-6):  # sampling amplifies nothing, and ε holds against the server too
-            return found
-        return replace(found, server_epsilon=epsilon, server_rounds=rounds)
 
-    @property
-    def _trusts_sum(self) -> bool:
-        return self.method.channel.message_format.bits is None
+def begin_charges(
+    method: Method,
+    clients: int,
+    within: ClientUnits | None,
+    history: Sequence[Report] = (),
+    ledger: Ledger | None = None,
+    run: str = "",
+) -> dict[Unit, Charges]:
+    """The charges after these rounds, for every unit that is accounted for.
+
+    Args:
+        method: what is run.
+        clients: how many there are.
+        within: the units within each of them; None: they are not known, and not charged.
+        history: the rounds so far.
+        ledger: where they are charged, too.
+        run: the run's name there.
+    """
+    whole = ClientUnits.whole(clients)
+    charged = (within if unit.within_client else whole for unit in method.terms.accounted)
+    return {units.unit: Charges.begin(method, units, history, ledger, run) for units in charged if units is not None}
+
+
+def _repeated(ledger: Ledger | None, run: str, rounds: int, unit: Unit) -> list[LedgerEntry]:
+    """The attempts at the first rounds of a run that were charged beside those that succeeded."""
+    if ledger is None:
+        return []
+    ledger.check_charged(run, rounds, unit)
+    return [each for number in range(1, rounds + 1) for each in ledger.attempts(run, number, unit)[:-1]]
+
+
+def _compose_entries(accounting: UnitAccounting, entries: Sequence[LedgerEntry]) -> UnitAccounting:
+    """The accounting with these entries of the ledger, each as a round."""
+    for entry in entries:
+        accounting = accounting.compose(entry.charge)
+    return accounting
 
 
 def _most_exposed(releases: Sequence[Release], history: Sequence[Report]) -> Counter[Release]:
@@ -159,102 +379,4 @@ def _most_exposed(releases: Sequence[Release], history: Sequence[Report]) -> Cou
 
 def _concentrated_loss(counts: Counter[Release]) -> float:
     """The ρ of zero-concentrated differential privacy of these releases, by which participants are compared."""
-    return sum(count * _rho(release.loss) for release, count in counts.items())
-
-
-def _rho(loss: Gaussian | Zcdp) -> float:
-    if isinstance(loss, Zcdp):
-        return loss.rho + loss.xi
-    return 1 / (2 * loss.noise_multiplier**2) if loss.noise_multiplier else math.inf
-
-
-@cache
-def calibrate(method: Method, population: int) -> Method:
-    """The method with the noise that its budget needs for all of its rounds."""
-    budget = method.budget
-    assert budget is not None  # or the method could not have been composed
-    check_cohorts(method, population)
-    unit = _sized(method, 1.0)
-    accountant = accountant_for(unit, population)
-    release = replace(_release(unit, population, 0), distance=0.0, failure=0.0)  # they are counted below
-    start = CohortSampling(method.sampler, population, release).noise_for(budget, method.rounds, accountant)
-
-    def epsilon(noise: float) -> float:
-        return Accounting.of(accountant, _releases(_sized(method, noise), population)).epsilon(budget.delta)
-
-    return _sized(method, enough_noise(start, epsilon, budget))
-
-
-def accountant_for(method: Method, population: int) -> Accountant:
-    """The accountant of a run of this method, for everything that its rounds may release: see `Method.adjacency`."""
-    rounds = range(method.rounds)
-    releases = (release_of(method, population, index, each) for index in rounds for each in method.turnouts)
-    return default_accountant(*{release for release in releases if release is not None})
-
-
-def _sized(method: Method, noise: float) -> Method:
-    return replace(method, mechanism=method.mechanism.sized(noise))
-
-
-def rounds_allowed(method: Method, population: int) -> int:
-    """The number of rounds of the method, or as many of them as its budget allows."""
-    if method.budget is None:
-        return method.rounds
-    guess = 1
-    tight = accountant_for(method, population)
-    for accountant in (Rdp(tight.adjacency), tight):  # the fast one gives the first guess
-        guess = _rounds_within_budget(method, population, accountant, max(guess, 1))
-    advice = "Not even the first round fits: use more noise or smaller cohorts."
-    expect(guess >= 1, f"a budget of {method.budget} that allows a round", advice)
-    return guess
-
-
-def _rounds_within_budget(method: Method, population: int, accountant: Accountant, guess: int) -> int:
-    budget = method.budget
-    assert budget is not None
-
-    def fits(rounds: int) -> bool:
-        if rounds > method.rounds:
-            return False
-        accounting = Accounting.of(accountant, islice(_releases(method, population), rounds))
-        return accounting.epsilon(budget.delta) <= budget.epsilon
-
-    return max_rounds(fits, guess)
-
-
-def release_of(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Release | None:
-    """The release of round `index`, proved or nominal: as planned, or for the turnout that the round had.
-
-    None: there is nothing to account for in (ε, δ).
-    """
-    found = accounted(method.price(index, turnout))
-    if not isinstance(found, Release):
-        return None
-    if turnout is not None and not _same_without_one(method, index, turnout):
-        found = replace(found, constant=False)
-    sampling = method.sampler.sampling(population, index)
-    return replace(found, sampling=sampling, failure=failure(sampling, population, method.channel.min_cohort))
-
-
-def _same_without_one(method: Method, index: int, turnout: Turnout) -> bool:
-    """Whether the noise would be the same if one client less took part, and as many were lost.
-
-    ⌊dropouts · n⌋ losses are tolerated among n clients, which may be one more than among n − 1: then the variance shows
-    that n took part. A channel with a smallest cohort ends the round instead, which `DROPOUTS` excludes.
-    """
-    if method.channel.min_cohort or turnout.delivered in (0, turnout.cohort):
-        return True
-    fewer = accounted(method.price(index, Turnout(turnout.cohort - 1, turnout.delivered - 1)))
-    return isinstance(fewer, Release) and fewer.constant
-
-
-def _releases(method: Method, population: int) -> Iterator[Release]:
-    """The release of each round."""
-    return (_release(method, population, index) for index in range(method.rounds))
-
-
-def _release(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Release:
-    release = release_of(method, population, index, turnout)
-    if release is None:  # methods without noise are not charged, so no honest client delivered any
-        raise BudgetError(f"Round {index + 1} has no noise at all: no honest client delivered. Nothing was released.")
-    return release
+    return sum(count * (release.loss.rho + release.loss.xi) for release, count in counts.items())

@@ -6,14 +6,22 @@ private data without being accounted for is listed as not covered.
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from tacit.core.prices import RECIPIENTS, Adjacency, Unit
 from tacit.errors import expect
 
 PERSONS = "A person with several records is protected as so many records, at one client or at several, and not as one."
-AT_SEVERAL = "A person with records at several clients is protected at each of them by itself, and not as one."
+AT_SEVERAL = "A {unit} with records at several clients is protected at each of them by itself, and not as one."
 IN_COMMON = "That a client takes part, and what its records have in common, is not protected."
+SIZES = "The number of {unit}s of every client is public: it decides at which rate its batches are drawn."
+COPIES = "At how many clients a {unit} is, at most, is public: it decides how much noise is added."
+TUNED = "Hyperparameters that were tuned on the same data are not accounted for."
+SHARES = "Clients are assumed to add their shares of the noise."
+DROPOUTS = (
+    "Whether a client drops out is assumed to depend neither on its data nor on who else takes part; that a round ends "
+    "without a sum because too many drop out is not covered."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +75,7 @@ class Guarantee:
     honest_clients: int | None = None
     not_covered: tuple[str, ...] = ()
     reason: str = ""
+    kind: ClassVar[str] = "differential privacy"
 
     def __post_init__(self) -> None:
         expect((self.epsilon is None) == bool(self.reason), "either an epsilon or the reason why there is none")
@@ -91,7 +100,7 @@ class Guarantee:
 
     def to_json(self) -> dict[str, object]:
         """Plain values; `guarantee` is true only if something is proved."""
-        return {"guarantee": self.proved, **asdict(self), "not_covered": list(self.not_covered)}
+        return {"guarantee": self.proved, "kind": self.kind, **asdict(self), "not_covered": list(self.not_covered)}
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -125,7 +134,7 @@ class Guarantee:
                 f"Against the server, which knows who took part: ε = {self.server_epsilon:.4g} "
                 f"(worst client, {_plural(self.server_rounds, 'round')})."
             )
-        secret = "who took part" if self.unit is Unit.CLIENT else f"which {self.unit}s a batch contains"
+        secret = "who took part" if not self.unit.within_client else f"which {self.unit}s a batch contains"
         secrecy = f"; ε assumes that {secret} is secret" * self.amplified
         yield f"Sampling: {self.sampling}{secrecy}. Accountant: {self.accountant}."
         if self.full_rounds:
@@ -169,6 +178,7 @@ class LeakageGuarantee:
     adversary: str = ""
     not_covered: tuple[str, ...] = ()
     reason: str = ""
+    kind: ClassVar[str] = "d-privacy"
 
     def __post_init__(self) -> None:
         expect((self.radius is None) == bool(self.reason), "either a public radius or the reason why nothing is proved")
@@ -194,7 +204,7 @@ class LeakageGuarantee:
 
     def to_json(self) -> dict[str, object]:
         """Plain values; `guarantee` is true only if something is proved."""
-        return {"guarantee": self.proved, "kind": "d-privacy", **asdict(self), "not_covered": list(self.not_covered)}
+        return {"guarantee": self.proved, "kind": self.kind, **asdict(self), "not_covered": list(self.not_covered)}
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -239,8 +249,8 @@ def trusted_sum(reader: str) -> str:
     return "Secure aggregation is assumed: a trusted party adds up real numbers."
 
 
-def record_adversary(*, sums: str = "") -> str:
-    """Against whom a record is protected: with noise of its client's own, or with noise of all clients in a sum.
+def within_adversary(*, sums: str = "") -> str:
+    """Against whom a unit within a client is protected: with noise of its client's own, or of all clients in a sum.
 
     `sums`: against whom the sum's noise protects.
     """

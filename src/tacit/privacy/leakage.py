@@ -12,7 +12,7 @@ from functools import cached_property, reduce
 from typing import Self
 
 from tacit.core import Method, Report
-from tacit.core.prices import TOLERANCE, Leakage, accounted, reason_unproved
+from tacit.core.prices import TOLERANCE, Unit
 from tacit.privacy.guarantee import LeakageGuarantee, public_population
 
 
@@ -45,9 +45,8 @@ class LeakageAccounting:
     @classmethod
     def of(cls, method: Method, dim: int, population: int, reports: Iterable[Report]) -> Self | None:
         """The accounting of these rounds; None for a method without d-privacy."""
-        price = method.price(0)
-        leakage = accounted(price)
-        if not isinstance(leakage, Leakage):
+        leakage = method.terms.leakage
+        if leakage is None:
             return None
         start = cls(
             per_round=leakage.per_message(dim),
@@ -57,7 +56,7 @@ class LeakageAccounting:
             radius=leakage.radius,
             limit=leakage.limit,
             adversary=leakage.adversary,
-            unproved=reason_unproved(price),
+            unproved=method.terms.prices[Unit.CLIENT].reason,
         )
         return reduce(cls.after, reports, start)
 

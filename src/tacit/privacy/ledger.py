@@ -39,16 +39,16 @@ from types import TracebackType
 from typing import Self
 
 from tacit.core import Budget
-from tacit.core.prices import Release, Unit
-from tacit.errors import BudgetError, LedgerError, TacitError, UserError
-from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, accountant_by_name
+from tacit.core.prices import Unit
+from tacit.errors import BudgetError, LedgerError, TacitError
+from tacit.privacy.accountants import FAST_PLD, Accountant, Pld, accountant_by_name
 from tacit.privacy.ledger_accounts import LedgerAccounts
 from tacit.privacy.ledger_file import LedgerFile
 from tacit.privacy.ledger_head import LedgerHead, LedgerUse, head_file, read_head
-from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
-from tacit.privacy.release_json import canonical, charge_from_json, from_json, to_json
+from tacit.privacy.release_json import canonical, charge_from_json, charge_to_json
+from tacit.privacy.unit_accounting import Charge
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,9 @@ class LedgerEntry:
         return self.run, self.round, self.attempt, self.unit
 
     @property
-    def charge(self) -> Release | RecordCharge:
+    def charge(self) -> Charge:
         """What it releases about its unit."""
-        return (from_json if self.unit is Unit.CLIENT else charge_from_json)(json.loads(self.event))
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values; the unit is left out if it is the client, as earlier versions wrote entries."""
-        return {name: value for name, value in asdict(self).items() if name != "unit" or value != Unit.CLIENT}
+        return charge_from_json(json.loads(self.event), self.unit)
 
 
 Number = tuple[str, int, int, Unit]  # run, round, attempt and whose privacy is charged
@@ -103,18 +99,18 @@ class Ledger:
     Attributes:
         path: the file.
         budget: the budget of all runs together, for each unit.
-        accounts: what all reserved rounds of all runs release about each unit. Records have the tightest accountant,
-            whatever that of the ledger is.
+        accounts: what all reserved rounds of all runs release about each unit. What is within clients has the tightest
+            accountant, whatever that of the ledger is.
 
     Example:
         >>> import tempfile
-        >>> from tacit.core.prices import Gaussian, Sampling
+        >>> from tacit.core.prices import Gaussian, Release, Sampling
         >>> release = Release(Gaussian(1.54), sampling=Sampling("poisson", 1 / 60))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with Ledger.open(Path(folder) / "ledger.db", Budget(1, 1e-5)) as ledger:
-        ...         entry = ledger.reserve("first run", 1, release)
+        ...         entry = ledger.reserve("first run", 1, Charge.of_clients(release))
         ...         released = ledger.release(entry, "digest of the model")
-        ...         ledger.accounting.rounds
+        ...         ledger.accounts[Unit.CLIENT].rounds
         1
     """
 
@@ -171,16 +167,6 @@ class Ledger:
         return self._file.head
 
     @property
-    def accounting(self) -> Accounting:
-        """The accounting of clients, over all reserved rounds of all runs that charge them."""
-        return self.accounts.clients
-
-    @property
-    def records(self) -> RecordAccounting:
-        """The accounting of records or persons, over all reserved rounds of all runs."""
-        return self.accounts.records
-
-    @property
     def use(self) -> LedgerUse:
         """What all runs together have used of the budget."""
         delta, rounds = self.budget.delta, {(entry.run, entry.round) for entry in self.entries}
@@ -211,30 +197,29 @@ class Ledger:
         self,
         run: str,
         round: int,  # noqa: A002
-        release: Release | RecordCharge,
+        charge: Charge,
         label: str = "",
         key: str = "",
     ) -> LedgerEntry:
         """Charge a round before any noise is drawn; the charge is on the disk when this returns.
 
-        A release charges clients, a `RecordCharge` the records of those that take part. Repeating a reserved round of
-        the same run with the same release and key costs nothing. With another key, the noise is new and so is the
-        release: it is a further attempt, with a charge of its own.
+        Repeating a reserved round of the same run with the same charge and key costs nothing. With another key, the
+        noise is new and so is the release: it is a further attempt, with a charge of its own.
 
         Raises:
             BudgetError: the round would exceed the budget. Nothing was charged.
             LedgerError: the round was reserved with another release, or the key belongs to another round.
             StorageError: the charge could not be written. Nothing may be released.
         """
-        unit = _unit(release)
+        unit = charge.unit
         self._check_within(unit)
         earlier = self.attempts(run, round, unit)
         known = next((each for each in earlier if each.key == key), None)
         attempt = known.attempt if known else len(earlier) + 1
-        entry = LedgerEntry(run, round, canonical(to_json(release)), label, key=key, attempt=attempt, unit=unit)
+        entry = LedgerEntry(run, round, canonical(charge_to_json(charge)), label, key=key, attempt=attempt, unit=unit)
         self._check_key(entry)
         if known is None:
-            return self._charge(entry, self.accounts.compose(run, release))
+            return self._charge(entry, self.accounts.compose(run, charge))
         self._check_same(known, entry)
         return known
 
@@ -243,7 +228,7 @@ class Ledger:
         numbers = takewhile(self._entries.__contains__, ((run, round, attempt, unit) for attempt in count(1)))
         return tuple(self._entries[number] for number in numbers)
 
-    def increase(self, entry: LedgerEntry, release: Release | RecordCharge) -> LedgerEntry:
+    def increase(self, entry: LedgerEntry, charge: Charge) -> LedgerEntry:
         """Replace the release of a reserved round by a costlier one, before anything is released.
 
         A release that costs less changes nothing: there are no refunds.
@@ -254,7 +239,7 @@ class Ledger:
             StorageError: the charge could not be written. Nothing may be released.
         """
         known = self._entries[entry.number]
-        increased = replace(known, event=canonical(to_json(release)))
+        increased = replace(known, event=canonical(charge_to_json(charge)))
         if known.digest is not None:
             self._check_same(known, increased)
         after = self._account({**self._entries, entry.number: increased}.values())
@@ -267,7 +252,7 @@ class Ledger:
         exceeded = self._exceeded(after)
         if exceeded is not None:
             raise BudgetError(self._refusal(entry, exceeded))
-        self._file.append({"kind": "reserve", **entry.to_json()})
+        self._file.append({"kind": "reserve", **asdict(entry)})
         self._add(entry)
         self.accounts = after
         return entry
@@ -275,7 +260,7 @@ class Ledger:
     def _exceeded(self, accounts: LedgerAccounts) -> Unit | None:
         """The unit for which these accounts exceed the budget; None: for none."""
         limit, delta = self.budget.epsilon, self.budget.delta
-        return next((unit for unit in accounts.units if not accounts.composed(unit).epsilon(delta) <= limit), None)
+        return next((unit for unit in accounts.units if not accounts[unit].epsilon(delta) <= limit), None)
 
     def _account(self, entries: Iterable[LedgerEntry]) -> LedgerAccounts:
         return LedgerAccounts.of(self._accountant, ((entry.run, entry.charge) for entry in entries))
@@ -292,9 +277,8 @@ class Ledger:
             )
         marked = replace(known, digest=digest)
         if known.digest is None:
-            row = {"run": entry.run, "round": entry.round, "attempt": entry.attempt, "digest": digest}
-            unit = {} if entry.unit is Unit.CLIENT else {"unit": entry.unit.value}
-            self._file.append({"kind": "release", **row, **unit})
+            number = {"run": entry.run, "round": entry.round, "attempt": entry.attempt, "unit": entry.unit.value}
+            self._file.append({"kind": "release", **number, "digest": digest})
             self._entries[entry.number] = marked
         return marked
 
@@ -343,11 +327,11 @@ class Ledger:
 
     def _replay(self, row: dict[str, object]) -> None:
         content = {key: value for key, value in row.items() if key != "kind"}
-        unit = Unit(str(content.pop("unit", Unit.CLIENT)))
+        unit = Unit(str(content.pop("unit")))
         if row["kind"] == "reserve":
             self._add(LedgerEntry(**content, unit=unit))  # type: ignore[arg-type]
         else:
-            number = str(row["run"]), int(str(row["round"])), int(str(row.get("attempt", 1))), unit
+            number = str(row["run"]), int(str(row["round"])), int(str(row["attempt"])), unit
             self._entries[number] = replace(self._entries[number], digest=str(row["digest"]))
 
     def _check_same(self, known: LedgerEntry, requested: LedgerEntry) -> None:
@@ -370,8 +354,8 @@ class Ledger:
 
     def _check_within(self, unit: Unit) -> None:
         """Raise `LedgerError` if records are to be charged where persons were, or persons where records were."""
-        known = {entry.unit for entry in self.entries} - {Unit.CLIENT, unit}
-        if unit is not Unit.CLIENT and known:
+        known = {entry.unit for entry in self.entries if entry.unit.within_client} - {unit}
+        if unit.within_client and known:
             (other,) = known
             raise LedgerError(
                 f"{self.path} has charges for {other}s, and this run would charge {unit}s: each account would miss "
@@ -392,8 +376,8 @@ class Ledger:
             )
 
     def _refusal(self, entry: LedgerEntry, unit: Unit) -> str:
-        used = self.accounts.composed(unit).epsilon(self.budget.delta)
-        rounds = len({each.number[:3] for each in self.entries if unit is not Unit.CLIENT or each.unit is unit})
+        used = self.accounts[unit].epsilon(self.budget.delta)
+        rounds = len({each.number[:3] for each in self.entries if unit.within_client or each.unit is unit})
         whose = "" if self.accounts.units == (Unit.CLIENT,) == (entry.unit,) else f" for a {unit}"
         return (
             f"Round {entry.round} of {entry.run} would exceed the budget of {self.budget}{whose}: ε = {used:.4g} is "
@@ -402,18 +386,10 @@ class Ledger:
 
     def _counted(self, entry: LedgerEntry, unit: Unit) -> str:
         """That the account of records counts what is charged to clients, if it does."""
-        of_clients = entry.unit is Unit.CLIENT or any(each.records is None for each in self.accounts.runs.values())
-        if unit is Unit.CLIENT or not of_clients:
+        of_clients = not entry.unit.within_client or self.accounts.counts_clients_within
+        if not (unit.within_client and of_clients):
             return ""
         return f"; what runs that protect clients release counts for a {unit}, too, at twice its distance"
-
-
-def _unit(release: Release | RecordCharge) -> Unit:
-    if isinstance(release, RecordCharge):
-        return release.unit
-    if release.unit is not Unit.CLIENT:
-        raise UserError("Expected a RecordCharge: what is released about a record is never added to that of clients.")
-    return Unit.CLIENT
 
 
 def _parse_terms(row: dict[str, object]) -> tuple[Budget, Accountant]:

@@ -20,109 +20,93 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
-from tacit.core.prices import Release, Unit
-from tacit.privacy.accountants import Accountant, Accounting
-from tacit.privacy.record_accounting import RecordAccounting, RecordCharge
+from tacit.core.prices import Unit
+from tacit.privacy.accountants import Accountant
+from tacit.privacy.unit_accounting import ANYONE, Charge, UnitAccounting
 
-Charge = Release | RecordCharge  # of a round: what it releases about clients, or about records or persons
-
-
-@dataclass(frozen=True, eq=False)
-class RunAccount:
-    """What one run released.
-
-    Attributes:
-        clients: about clients, and how often.
-        records: about the records or persons of each of its clients; None: it charges clients only.
-    """
-
-    clients: Counter[Release] = field(default_factory=Counter)
-    records: RecordAccounting | None = None
-
-    def compose(self, charge: Charge) -> Self:
-        """The account with one more round."""
-        if isinstance(charge, RecordCharge):
-            return replace(self, records=(self.records or RecordAccounting()).compose(charge))
-        return replace(self, clients=self.clients + Counter([charge]))
-
-    def within(self, copies: int) -> RecordAccounting:
-        """About a record or person at each of its clients; at `copies` of them, where it charges clients only."""
-        if self.records is not None:
-            return self.records
-        releases = {each.at_clients(copies).within_client(): times for each, times in self.clients.items()}
-        return RecordAccounting({0: Counter(releases)}, self.clients.total())
+RunAccount = Mapping[Unit, UnitAccounting]  # what one run released about each unit that it charges
 
 
 @dataclass(frozen=True, eq=False)
 class LedgerAccounts:
-    """What all runs of a ledger released. Immutable.
+    """What all runs of a ledger released. Immutable; `accounts[unit]` is what was charged to a unit.
 
     Attributes:
         clients: the accounting of clients, over all rounds of all runs that charge them.
         runs: the account of every run, by its name.
-        unit: what runs charge within clients: records or persons; None: no run did.
+        within: what runs charge within clients; `record` until one does.
         copies: at how many clients one of them is, at most, as far as runs know it.
     """
 
-    clients: Accounting
+    clients: UnitAccounting
     runs: Mapping[str, RunAccount] = field(default_factory=dict)
-    unit: Unit | None = None
+    within: Unit = Unit.RECORD
     copies: int = 1
 
     @classmethod
     def of(cls, accountant: Accountant, charges: Iterable[tuple[str, Charge]]) -> Self:
         """The accounts of these rounds, each with the name of its run."""
-        found, releases = cls(Accounting.of(accountant)), list[Release]()
+        found, of_clients = cls(UnitAccounting(Unit.CLIENT)), list[Charge]()
         for run, charge in charges:
             found = found._with(run, charge)
-            if isinstance(charge, Release):
-                releases.append(charge)
-        return replace(found, clients=Accounting.of(accountant, releases))  # equal ones are composed at once
+            of_clients += [] if charge.unit.within_client else [charge]
+        return replace(found, clients=UnitAccounting.of(Unit.CLIENT, of_clients, accountant))
 
     def compose(self, run: str, charge: Charge) -> Self:
         """The accounts with one more round of this run."""
         found = self._with(run, charge)
-        return replace(found, clients=self.clients.compose(charge)) if isinstance(charge, Release) else found
+        return found if charge.unit.within_client else replace(found, clients=self.clients.compose(charge))
 
     def _with(self, run: str, charge: Charge) -> Self:
         """With one more round in the account of its run."""
-        runs = {**self.runs, run: self.runs.get(run, RunAccount()).compose(charge)}
-        if isinstance(charge, Release):
-            return replace(self, runs=runs)
-        return replace(self, runs=runs, unit=charge.unit, copies=max(self.copies, charge.copies))
+        account = self.runs.get(run, {})
+        composed = account.get(charge.unit, UnitAccounting(charge.unit)).compose(charge)
+        found = replace(self, runs={**self.runs, run: {**account, charge.unit: composed}})
+        if not charge.unit.within_client:
+            return found
+        return replace(found, within=charge.unit, copies=max(self.copies, charge.copies))
+
+    def __getitem__(self, unit: Unit) -> UnitAccounting:
+        """What was charged to this unit; of clients, only by the runs that charge them."""
+        return self._within if unit.within_client else self.clients
 
     @cached_property
-    def records(self) -> RecordAccounting:
+    def _within(self) -> UnitAccounting:
         """What was released about a record or person, whichever clients of each run it is at."""
         if not self.runs:
-            return RecordAccounting()
-        first, *others = (each.within(self.copies) for each in self.runs.values())
+            return UnitAccounting(self.within)
+        first, *others = map(self._of_run, self.runs)
         return replace(first, others=tuple(others), rounds=sum(each.rounds for each in (first, *others)))
 
-    @cached_property
-    def bounds_clients(self) -> bool:
-        """Whether every run charges clients, so that their account is complete."""
-        return all(each.clients for each in self.runs.values())
+    def _of_run(self, run: str) -> UnitAccounting:
+        """What a run released about a record or person of each of its clients; at `copies`, if it charges clients."""
+        account = self.runs[run]
+        found = next((each for unit, each in account.items() if unit.within_client), None)
+        if found is not None:
+            return found
+        of_clients = account[Unit.CLIENT]
+        counts = of_clients.released[ANYONE].items()
+        releases = Counter({each.at_clients(self.copies).within_client(): times for each, times in counts})
+        return UnitAccounting(self.within, {0: releases}, of_clients.rounds)
+
+    @property
+    def counts_clients_within(self) -> bool:
+        """Whether what some run releases about clients counts for what is within them."""
+        return any(set(account) == {Unit.CLIENT} for account in self.runs.values())
 
     @property
     def units(self) -> tuple[Unit, ...]:
         """Whom runs charge: each has an account that a budget applies to."""
-        charged = any(each.clients for each in self.runs.values())
-        return (*((Unit.CLIENT,) if charged else ()), *(() if self.unit is None else (self.unit,)))
-
-    def composed(self, unit: Unit) -> Accounting | RecordAccounting:
-        """What was charged to this unit; of clients, only by the runs that charge them."""
-        return self.clients if unit is Unit.CLIENT else self.records
+        charged = {unit for account in self.runs.values() for unit in account}
+        return tuple(unit for unit in Unit if unit in charged)
 
     def epsilon(self, unit: Unit, delta: float) -> float:
         """The ε of this unit for all runs together, at this δ; infinite if nothing bounds it."""
-        if unit is Unit.CLIENT and not self.bounds_clients:
+        if not unit.within_client and any(unit not in account for account in self.runs.values()):
             return math.inf
-        return self.composed(unit).epsilon(delta)
+        return self[unit].epsilon(delta)
 
     def costs_more(self, other: Self, run: str, unit: Unit, delta: float) -> bool:
         """Whether anybody's ε of this unit is larger than in other accounts, of which only this run differs."""
-        if unit is Unit.CLIENT:
-            return self.clients.costs_more(other.clients, delta)
-        mine, its = (each.runs[run].within(each.copies) for each in (self, other))
+        mine, its = ((each._of_run(run) if unit.within_client else each.clients) for each in (self, other))
         return mine.costs_more(its, delta)

@@ -6,17 +6,11 @@ from typing import Any
 
 from tacit.core.prices import Gaussian, Release, Repeated, Sampling, Unit, Zcdp
 from tacit.errors import UserError
-from tacit.privacy.record_accounting import RecordCharge
+from tacit.privacy.unit_accounting import ANYONE, Charge
 
 
-def to_json(release: Release | RecordCharge) -> dict[str, object]:
-    """A release as plain values; `from_json` is the inverse. Values that most releases have are left out.
-
-    A charge for records lists its clients by what is released about each of their records; `charge_from_json` is the
-    inverse.
-    """
-    if isinstance(release, RecordCharge):
-        return _charge_to_json(release)
+def to_json(release: Release) -> dict[str, object]:
+    """A release as plain values; `from_json` is the inverse. Values that most releases have are left out."""
     unusual = {name: getattr(release, name) for name, usual in _USUAL.items() if getattr(release, name) != usual}
     return {
         **unusual,
@@ -29,10 +23,10 @@ def to_json(release: Release | RecordCharge) -> dict[str, object]:
 
 ADVICE = "Use the version of Tacit that wrote it."
 _USUAL = {"constant": True, "failure": 0.0}
-_WITHIN = {f"{unit}s": unit for unit in Unit if unit is not Unit.CLIENT}
 
 
-def _charge_to_json(charge: RecordCharge) -> dict[str, object]:
+def charge_to_json(charge: Charge) -> dict[str, object]:
+    """A charge as plain values: its clients by what is released about each; `charge_from_json` is the inverse."""
     groups: dict[Repeated, list[int]] = {}
     for client, repeated in sorted(charge.clients.items()):
         groups.setdefault(repeated, []).append(client)
@@ -46,21 +40,22 @@ def _charge_to_json(charge: RecordCharge) -> dict[str, object]:
     }
 
 
-def charge_from_json(data: Any) -> RecordCharge:
-    """The charge for records or persons that `to_json` described; raises `UserError` for anything else."""
+def charge_from_json(data: Any, unit: Unit) -> Charge:
+    """The charge for this unit that `charge_to_json` described; raises `UserError` for anything else."""
     try:
-        unit = _WITHIN[data["kind"]]
+        if data["kind"] != f"{unit}s":
+            raise ValueError(data)
         charged = {client: repeated for group in data["groups"] for client, repeated in _read_group(group).items()}
         copies, summed = _positive_int(data.get("copies", 1)), _flag(data, "summed", usual=False)
-        return RecordCharge(charged, unit, copies, summed)
+        return Charge(unit, charged, copies, summed)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"Expected the description of a charge for records, got {str(data)[:200]}. {ADVICE}") from error
+        raise UserError(f"Expected the description of a charge for {unit}s, got {str(data)[:200]}. {ADVICE}") from error
 
 
 def _read_group(group: Any) -> dict[int, Repeated]:
     repeated = Repeated(_read(group["event"]), _positive_int(group["count"]))
     clients = group["clients"]
-    if any(type(client) is not int or client < 0 for client in clients):
+    if any(type(client) is not int or client < ANYONE for client in clients):
         raise ValueError(clients)
     return dict.fromkeys(clients, repeated)
 

@@ -1,8 +1,8 @@
 """Cards: a method's pieces, who sees what, what is guaranteed and what is not, how to run it and how to cite it.
 
 Who sees what follows from what the pieces declare (`channel.messages_seen_by`, `method.weighted`,
-`method.changes_rows`), the same declarations by which wrong compositions are refused. Details come from the sections
-*Sees* and *Formal guarantees* of the pieces' docstrings.
+`method.terms`), the same declarations by which wrong compositions are refused. Details come from the sections *Sees*
+and *Formal guarantees* of the pieces' docstrings.
 """
 
 import inspect
@@ -12,23 +12,10 @@ from types import MappingProxyType
 
 from tacit import methods
 from tacit.core import Method
-from tacit.core.prices import (
-    Adjacency,
-    Gaussian,
-    Leakage,
-    Price,
-    Release,
-    Repeated,
-    Unit,
-    Unproved,
-    Unsized,
-    Zcdp,
-    accounted,
-    nominal_figures,
-)
+from tacit.core.prices import Adjacency, Gaussian, Leakage, Release, Unit, UnitPrice, Zcdp
 from tacit.core.schema import SLOTS
 from tacit.errors import expect
-from tacit.privacy.guarantee import IN_COMMON, PERSONS, record_adversary
+from tacit.privacy.guarantee import IN_COMMON, PERSONS, within_adversary
 
 LARGE = 10**9  # a population larger than any cohort
 
@@ -98,7 +85,7 @@ def _card(method: Method, factory: Callable[..., object], text: str, line: str) 
         sees=who_sees(method),
         event=_event(method),
         guarantee=_guarantee(method),
-        nominal=dict(nominal_figures(_price(method))),
+        nominal=dict(_price(method).figures),
         uncovered=_uncovered(method),
         reference=section(factory, "Reference") or "none given",
         run=line,
@@ -124,8 +111,8 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 def who_sees(method: Method) -> dict[str, str]:
     """What each party sees, and what the pieces' docstrings add to it."""
-    noise = "with noise" if method.changes_rows or method.protects_records else "without noise"
-    slots = (*(method.trainer,) * method.protects_records, method.mechanism, method.channel)
+    noise = "with noise" if method.terms.adds_noise else "without noise"
+    slots = (*(method.trainer,) * method.terms.protects_records, method.mechanism, method.channel)
     pieces = {type(piece).__name__: section(type(piece), "Sees") for piece in slots}
     details = {f"with {name}": text for name, text in pieces.items() if text}
     tolerated = {"tolerated": f"{method.channel.tolerates}."} if method.channel.tolerates else {}
@@ -147,21 +134,21 @@ def _server_sees(method: Method) -> str:
 
 def _event(method: Method) -> str:
     found = {Unit.CLIENT: _client_event, Unit.RECORD: _record_event}
-    return "; ".join(found[unit](method) for unit in method.units)
+    return "; ".join(found[unit](method) for unit in method.terms.units)
 
 
 def _record_event(method: Method) -> str:
     """What a round releases about one record of a client that takes part."""
-    unsized = isinstance(method.record_price(1), Unsized)
+    unsized = Unit.RECORD in method.terms.unsized
     what = ", sized for the budget" if unsized else f", {_noise_of_records(method)}"
-    if method.record_bound is not None:
+    if method.terms.record_bound is not None:
         return f"a sum of all clients' clipped gradients over Poisson batches of records, with Gaussian noise{what}"
     return f"in every local step, a sum of clipped gradients over a Poisson batch of records, with Gaussian noise{what}"
 
 
 def _noise_of_records(method: Method) -> str:
-    price = method.record_price(1)
-    match price.release.loss if isinstance(price, Repeated) else None:
+    found = method.terms.prices[Unit.RECORD].accounted
+    match found and found.release.loss:
         case Zcdp(rho=rho, xi=xi):
             return f"zCDP of ρ = {rho:.4g} and ξ = {xi:.2g}"
         case Gaussian(noise_multiplier=noise):
@@ -171,14 +158,12 @@ def _noise_of_records(method: Method) -> str:
 
 def _client_event(method: Method) -> str:
     cohorts = f"; cohorts: {method.sampler}"
-    if isinstance(method.mechanism.price(0), Unsized):
+    if Unit.CLIENT in method.terms.unsized:
         return f"a sum with Gaussian noise, sized for the budget{cohorts}"
-    match accounted(_price(method)):
-        case Leakage():
-            return f"every message, with noise added by its client ({method.mechanism}); no amplification by sampling"
-        case Release() as release:
-            return f"{_describe(release)}{cohorts}"
-    return "none"
+    price = _price(method)
+    if price.leakage is not None:
+        return f"every message, with noise added by its client ({method.mechanism}); no amplification by sampling"
+    return "none" if price.accounted is None else f"{_describe(price.accounted.release)}{cohorts}"
 
 
 def _describe(release: Release) -> str:
@@ -190,15 +175,15 @@ def _describe(release: Release) -> str:
             return f"a sum with Gaussian noise, noise multiplier {noise:g}{within}"
 
 
-def _price(method: Method) -> Price:
+def _price(method: Method, unit: Unit = Unit.CLIENT) -> UnitPrice:
     """The price of a round; for noise that the budget decides, that of noise multiplier 1."""
-    return method.sized(1.0).price(0)
+    return method.sized(1.0).terms.prices[unit]
 
 
 def _guarantee(method: Method) -> str:
     found = {Unit.CLIENT: _client_guarantee, Unit.RECORD: _record_guarantee}
     together = " The guarantees for clients and for records hold side by side; their ε are never added."
-    return " ".join(found[unit](method) for unit in method.units) + together * (len(method.units) > 1)
+    return " ".join(found[unit](method) for unit in method.terms.units) + together * (len(method.terms.units) > 1)
 
 
 OF_PERSONS = (
@@ -208,13 +193,14 @@ OF_PERSONS = (
 
 
 def _record_guarantee(method: Method) -> str:
-    price = method.sized(1.0).record_price(1)
-    if not isinstance(price, Repeated):
-        return f"none for records: {price.reason if isinstance(price, Unproved) else 'no noise is added for them'}."
-    adjacency, across = Adjacency.ADD_OR_REMOVE, method.record_bound is not None
-    adversary = record_adversary(sums=price.release.adversary if across else "")
+    price = _price(method, Unit.RECORD)
+    if price.accounted is None:
+        return f"none for records: {price.reason or 'no noise is added for them'}."
+    release = price.accounted.release
+    adjacency, across = Adjacency.ADD_OR_REMOVE, method.terms.record_bound is not None
+    adversary = within_adversary(sums=release.adversary if across else "")
     rate = (
-        f"every record with probability {price.release.sampling.rate:.4g}"
+        f"every record with probability {release.sampling.rate:.4g}"
         if across
         else "at a rate that depends on the number of a client's records, which is public"
     )
@@ -236,18 +222,18 @@ def _record_guarantee(method: Method) -> str:
 
 
 def _client_guarantee(method: Method) -> str:
-    match _price(method):
-        case Unproved(reason=reason):
-            return f"none: {reason}."
-        case Leakage() as price:
-            return _metric_guarantee(price)
-        case Release() as release:
-            return _proved(method, release) + _secrecy(method, release)
-    raise AssertionError("A price of noise multiplier 1 is sized.")
+    price = _price(method)
+    if price.reason:
+        return f"none: {price.reason}."
+    if price.leakage is not None:
+        return _metric_guarantee(price.leakage)
+    assert price.accounted is not None  # a price of noise multiplier 1 is sized
+    release = price.accounted.release
+    return _proved(method, release) + _secrecy(method, release)
 
 
 def _proved(method: Method, release: Release) -> str:
-    adjacency = method.sized(1.0).adjacency
+    adjacency = method.sized(1.0).terms.adjacency
     meaning = f"{adjacency.capitalize()}: {adjacency.meaning} The number of clients is public."
     if method.budget is None:
         return (
@@ -286,14 +272,14 @@ def _metric_guarantee(price: Leakage) -> str:
 
 
 def _uncovered(method: Method) -> tuple[str, ...]:
-    slots = (*("trainer",) * method.protects_records, "mechanism", "channel")
+    slots = (*("trainer",) * method.terms.protects_records, "mechanism", "channel")
     formal = {name: section(type(getattr(method, name)), "Formal guarantees") for name in slots}
     sentences = tuple(f"{name.capitalize()}: {text}" for name, text in formal.items() if text)
-    if not (method.changes_rows or method.protects_records):
+    if not method.terms.adds_noise:
         return sentences
     return (
         *sentences,
-        *((PERSONS, IN_COMMON) if method.protects_records else ()),
+        *((PERSONS, IN_COMMON) if method.terms.protects_records else ()),
         "Hyperparameters, clipping bounds among them, that were chosen by results on the same data are not covered.",
         "What was computed from the clients' rows before a run, such as ranges, is not covered; a run lists it.",
         "With `--noise seeded`, noise protects only against those who do not know the seed.",

@@ -6,6 +6,7 @@ from itertools import accumulate
 from math import isfinite
 
 from tacit.core import Report
+from tacit.core.prices import Unit
 from tacit.report.labels import number, size
 from tacit.report.markup import Html, data, details, element, table
 from tacit.report.run_data import charged_epsilon, thinned
@@ -142,13 +143,11 @@ def _is_variant(name: str, names: Sequence[str]) -> bool:
 def _privacy_charts(reports: Sequence[Report], budget: float | None) -> list[Chart]:
     rounds, charts = [report.round for report in reports], []
     if any(charged_epsilon(report) is not None for report in reports):
-        epsilons = {
-            "ε": over(reports, lambda report: report.epsilon),
-            "ε of records": over(reports, lambda report: report.record_epsilon),
-        }
-        known = {name: values for name, values in epsilons.items() if any(value is not None for value in values)}
-        colours = ("--c3", "--c4")
-        lines = [ChartLine(name, known[name], colour) for name, colour in zip(known, colours, strict=False)]
+        units = dict.fromkeys(unit for report in reports for unit in report.epsilons)
+        lines = [
+            ChartLine(_label(unit), over(reports, _epsilon_of(unit)), f"--c{colour}")
+            for colour, unit in enumerate(units, start=3)
+        ]
         if budget is not None:
             lines.append(ChartLine("budget", [budget] * len(rounds), "--limit", dash=True))
         charts.append(Chart("Privacy loss ε of all rounds so far", rounds, lines, zero=True))
@@ -156,6 +155,14 @@ def _privacy_charts(reports: Sequence[Report], budget: float | None) -> list[Cha
         line = ChartLine("largest leakage", over(reports, lambda report: report.leakage), "--c3")
         charts.append(Chart("Leakage of the client that leaked most (d-privacy)", rounds, [line], zero=True))
     return charts
+
+
+def _label(unit: Unit) -> str:
+    return f"ε of {unit}s" if unit.within_client else "ε"
+
+
+def _epsilon_of(unit: Unit) -> Callable[[Report], float | None]:
+    return lambda report: report.epsilons.get(unit)
 
 
 def bytes_chart(reports: Sequence[Report], rounds: Sequence[int]) -> Chart:

@@ -22,7 +22,7 @@ def write_log(run: RunData, log: RoundLog) -> None:
         try:
             writer.write(run.reports)
             if run.manifest.status == "finished":
-                writer.finish("\n\n".join(map(str, run.guarantees)))
+                writer.finish("\n\n".join(map(str, run.guarantees.values())))
         finally:
             writer.close()
     except Exception as error:  # of any library, on any disk or network

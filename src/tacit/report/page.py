@@ -149,7 +149,7 @@ def _seconds(value: float) -> str:
 
 
 def _run_sections(run: RunData) -> Iterator[Html]:
-    first, *others = run.guarantees
+    first, *others = run.guarantees.values()
     shown = [show_guarantee(first, run.manifest.method.nominal), *map(show_guarantee, others)]
     if others:
         shown.append(element("p", "These guarantees hold side by side. Their ε are never added."))

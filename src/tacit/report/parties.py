@@ -80,7 +80,7 @@ def described(parties: Sequence[Party]) -> str:
 
 
 def _noise_of_model(method: Method) -> str:
-    return "with noise" if method.changes_rows else "without noise"
+    return "with noise" if method.terms.changes_rows else "without noise"
 
 
 def _draw(parties: Sequence[Party], *, wide: bool) -> Html:

@@ -6,7 +6,7 @@ limits; the method is parsed, never executed.
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp
 from pathlib import Path
@@ -21,7 +21,7 @@ from tacit.runs import guarantee_file
 from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.directory import GUARANTEE, MANIFEST, read_manifest, read_rounds
 from tacit.runs.manifest import Manifest
-from tacit.runs.records import final_metrics, guarantee_of
+from tacit.runs.records import final_metrics, guarantees_of
 
 ERRORS = ("loss", "rmse")  # metrics of which less is better
 MOST_FOLDERS = 10_000  # that are searched for runs
@@ -37,14 +37,14 @@ class RunData:
         manifest: what was run.
         reports: its rounds.
         method: the method, with its noise; None if it has pieces that are not Tacit's own, or of another version.
-        stored: the guarantees that the run wrote when it finished, one for each unit; none: it did not.
+        stored: the guarantees that the run wrote when it finished, by unit; empty: it did not.
     """
 
     path: Path
     manifest: Manifest
     reports: tuple[Report, ...]
     method: Method | None
-    stored: tuple[Guarantee | LeakageGuarantee, ...] = ()
+    stored: Mapping[Unit, Guarantee | LeakageGuarantee] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -82,13 +82,13 @@ class RunData:
 
     @property
     def epsilon(self) -> float | None:
-        """ε of all rounds, as it was charged; None if the run has no (ε, δ) accounting."""
+        """ε of all rounds, of its first unit, as it was charged; None if the run has no (ε, δ) accounting."""
         return charged_epsilon(self.reports[-1]) if self.reports else None
 
     @property
-    def of_records(self) -> bool:
-        """Whether its ε is that of records, and none is accounted for clients."""
-        return bool(self.reports) and is_of_records(self.reports[-1])
+    def unit(self) -> Unit:
+        """Whose ε it is."""
+        return charged_unit(self.reports[-1]) if self.reports else Unit.CLIENT
 
     @property
     def budget(self) -> float | None:
@@ -101,42 +101,43 @@ class RunData:
     @property
     def guarantee(self) -> Guarantee | LeakageGuarantee:
         """The first of its guarantees: of clients, if the method protects them."""
-        return self.guarantees[0]
+        return next(iter(self.guarantees.values()))
 
     @cached_property
-    def guarantees(self) -> tuple[Guarantee | LeakageGuarantee, ...]:
+    def guarantees(self) -> Mapping[Unit, Guarantee | LeakageGuarantee]:
         """What the run proved when it finished; of a run that has not finished, what its rounds prove so far."""
-        if self.stored and self.stored[0].rounds >= len(self.reports):
+        if self.stored and next(iter(self.stored.values())).rounds >= len(self.reports):
             return self.stored
-        return (self._computed(),)
-
-    def _computed(self) -> Guarantee | LeakageGuarantee:
         if self.method is None:
-            return Guarantee.none("the method has pieces that are not known here; see the run's own output")
-        if Unit.CLIENT not in self.method.units:
-            charged = self.reports[-1].record_epsilon if self.reports else None
-            so_far = "" if charged is None else f"; ε of records so far is {charged:.4g}, as it was charged"
-            return Guarantee.none(f"the run has not finished{so_far}", rounds=len(self.reports))
+            unknown = "the method has pieces that are not known here; see the run's own output"
+            return {Unit.CLIENT: Guarantee.none(unknown)}
         try:
-            return self._of_rounds(self.method)
+            return {unit: self._so_far(unit, each) for unit, each in self._of_rounds(self.method).items()}
         except TacitError as error:
-            return Guarantee.none(f"it could not be computed from the files of the run. {error}")
+            return {Unit.CLIENT: Guarantee.none(f"it could not be computed from the files of the run. {error}")}
 
-    def _of_rounds(self, method: Method) -> Guarantee | LeakageGuarantee:
-        """The guarantee that the recorded rounds give, at least the ε that was charged for them."""
-        task, charges = self.manifest.task, None
-        if method.accounted:
-            from tacit.privacy.charging import Charges
+    def _of_rounds(self, method: Method) -> Mapping[Unit, Guarantee | LeakageGuarantee]:
+        """The guarantees that the recorded rounds give."""
+        task, charges = self.manifest.task, {}
+        if method.terms.accounted:
+            from tacit.privacy.charging import begin_charges
 
-            charges = Charges.begin(method, task.clients, [report.turnout for report in self.reports])
-        leakage = LeakageAccounting.of(method, task.parameters, task.clients, self.reports)
-        found = guarantee_of(method, self.reports, charges, leakage, task.not_covered)
-        if self.manifest.noise == "seeded" and method.changes_rows:
-            from tacit.runs.records import SEEDED
+            charges = begin_charges(method, task.clients, task.units, self.reports)
+        return guarantees_of(
+            method,
+            task.unit,
+            self.reports,
+            charges,
+            LeakageAccounting.of(method, task.parameters, task.clients, self.reports),
+            not_covered=task.not_covered,
+            seeded=self.manifest.noise == "seeded",
+        )
 
-            found = found.excluding(SEEDED)
-        if isinstance(found, Guarantee) and found.epsilon is not None and (self.epsilon or 0.0) > found.epsilon:
-            found = replace(found, epsilon=self.epsilon)  # attempts that were repeated after a crash
+    def _so_far(self, unit: Unit, found: Guarantee | LeakageGuarantee) -> Guarantee | LeakageGuarantee:
+        """A guarantee with at least the ε that was charged, which includes attempts repeated after a crash."""
+        charged = self.reports[-1].epsilons.get(unit, 0.0) if self.reports else 0.0
+        if isinstance(found, Guarantee) and found.epsilon is not None and charged > found.epsilon:
+            found = replace(found, epsilon=charged)
         if self.manifest.status == "finished":
             return found
         return found.excluding(f"The run is {self.manifest.status}: rounds after {len(self.reports)} are not included.")
@@ -215,13 +216,13 @@ def metric_names(runs: Iterable[Mapping[str, float]]) -> list[str]:
 
 
 def charged_epsilon(report: Report) -> float | None:
-    """ε of clients after a round or, where only records are protected, that of records."""
-    return report.record_epsilon if report.epsilon is None else report.epsilon
+    """ε after a round of the first unit that is accounted for: of clients, if they are; None: none is."""
+    return next(iter(report.epsilons.values()), None)
 
 
-def is_of_records(report: Report) -> bool:
-    """Whether `charged_epsilon` is that of records."""
-    return report.epsilon is None and report.record_epsilon is not None
+def charged_unit(report: Report) -> Unit:
+    """Whose `charged_epsilon` is."""
+    return next(iter(report.epsilons), Unit.CLIENT)
 
 
 def detection_limit(epsilon: float, delta: float, false_alarms: float) -> float:

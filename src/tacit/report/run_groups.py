@@ -109,7 +109,8 @@ def rows(groups: Sequence[RunGroup]) -> list[list[str]]:
     for group in groups:
         amounts, metrics = group.amounts(), group.metrics
         runs = f"{len(group.runs)}{f' ({group.unfinished} unfinished)' * bool(group.unfinished)}"
-        unit = " (record)" * all(run.of_records for run in group.runs)
+        units = {run.unit for run in group.runs if run.unit.within_client}
+        unit = f" ({', '.join(sorted(units))})" if units else ""
         epsilon = "-" if group.epsilon is None else f"{group.epsilon:.4g}{unit}"
         found.append(
             [

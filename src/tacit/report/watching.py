@@ -8,7 +8,7 @@ from pathlib import Path
 from tacit.core import Method, Report
 from tacit.errors import TacitError
 from tacit.report.chart_data import run_charts
-from tacit.report.run_data import charged_epsilon, find_runs, is_of_records, known_method
+from tacit.report.run_data import charged_epsilon, charged_unit, find_runs, known_method
 from tacit.runs.directory import MANIFEST, RoundsReader, read_manifest
 from tacit.runs.manifest import Manifest
 
@@ -180,7 +180,7 @@ def _summary(name: str, manifest: Manifest, method: Method | None, reports: tupl
         "planned": None if method is None else method.rounds,
         "metrics": {key: float(f"{value:.6g}") for key, value in metrics.items() if abs(value) < float("inf")},
         "epsilon": charged_epsilon(last) if last else None,
-        "of_records": last is not None and is_of_records(last),
+        "unit": charged_unit(last) if last else None,
         "up": sum(sum(report.up) for report in reports),
         "down": sum(sum(report.down) for report in reports),
         "seconds": sum(report.seconds for report in reports),

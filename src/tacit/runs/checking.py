@@ -37,7 +37,7 @@ from tacit.core import (
 )
 from tacit.core.composition import PIECES, lacking
 from tacit.core.interfaces import Aggregator, Codec, Mechanism, Sampler, ServerUpdate, Trainer
-from tacit.core.prices import Gaussian, Release, Unit, Zcdp, accounted
+from tacit.core.prices import Release, Unit
 from tacit.core.provenance import DECLARED, is_bounded_for
 from tacit.data import Population, Task
 from tacit.engine import rounds as simulate
@@ -116,8 +116,8 @@ def check_method(method: Method) -> tuple[Check, ...]:
         >>> [found.passed for found in check_method(tacit.methods.fedavg(cohort=4))]
         [True]
     """
-    sized = method if not method.unsized else replace(method, mechanism=method.mechanism.sized(1.0))
-    own = {part.slot for part in method.own_parts}
+    sized = method.sized(1.0)
+    own = {part.slot for part in method.terms.own_parts}
     pieces = tuple(check(getattr(sized, slot)) for slot in _TRIALS if slot in own)
     trials = list(_guarded(_try_method(sized)))
     return *pieces, Check(method.name, "method", len(trials), tuple(dict.fromkeys(filter(None, trials))))
@@ -143,12 +143,12 @@ def _trial_model() -> nn.Module:
 
 def check_declared(method: Method) -> None:
     """Raise `UserError` if a part that declares its sensitivity does not keep the laws on which guarantees rest."""
-    declared = {part.slot: part for part in method.own_parts if part.sensitivity is not None}
+    declared = {part.slot: part for part in method.terms.own_parts if part.sensitivity is not None}
     for slot, part in declared.items():
         if slot == "channel":
             continue
         piece = getattr(method, slot)
-        found = check(piece.sized(1.0) if slot == "mechanism" and method.unsized else piece)
+        found = check(piece.sized(1.0) if slot == "mechanism" and method.terms.unsized else piece)
         if not found.passed:
             raise UserError(
                 f"{method.name}: {part} declares sensitivity={part.sensitivity:g}, but a trial failed: "
@@ -253,7 +253,7 @@ def _record_violation(codec: Codec, rows: Tensor, view: View) -> str:
 
 
 def _try_mechanism(mechanism: Mechanism) -> Iterator[str]:
-    price = accounted(mechanism.price(0))
+    price = mechanism.price(0).accounted
     layout = Layout.of(_layered())
     state = State(0, torch.zeros(layout.dim), layers=layout.sizes, shapes=layout.shapes)
     state = mechanism.prepare(state, lambda _: DenseRows(torch.full((1, layout.dim), 0.1)))
@@ -263,8 +263,8 @@ def _try_mechanism(mechanism: Mechanism) -> Iterator[str]:
         yield from _bounded(mechanism, state, rows)
     if is_bounded_for(mechanism, Unit.RECORD):
         yield _reading_violation(mechanism, state)
-    if isinstance(price, Release):
-        yield _noise_violation(mechanism, state, price)
+    if price is not None:
+        yield _noise_violation(mechanism, state, price.release)
 
 
 def _reading_violation(mechanism: Mechanism, state: State) -> str:
@@ -323,11 +323,7 @@ def _noise_violation(mechanism: Mechanism, state: State, price: Release) -> str:
 
 
 def _multiplier(price: Release) -> float:
-    match price.loss:
-        case Gaussian(noise_multiplier=noise):
-            return noise
-        case Zcdp(rho=rho):
-            return 1 / sqrt(2 * rho)
+    return 1 / sqrt(2 * price.loss.rho)
 
 
 def _size(rows: Tensor, bound: Bound) -> Tensor:

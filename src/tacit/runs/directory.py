@@ -39,6 +39,7 @@ from torch import Tensor
 
 from tacit.core import Method, Report, State, files
 from tacit.core.keys import Ratchet
+from tacit.core.prices import Unit
 from tacit.core.serialization import Source, read_json, write_json
 from tacit.data import Encoding
 from tacit.errors import LedgerError, RunError
@@ -153,13 +154,13 @@ class RunDirectory:
         state: State,
         model: Mapping[str, Tensor],
         leakage: LeakageAccounting | None = None,
-        guarantees: Sequence[Guarantee | LeakageGuarantee] = (),
+        guarantees: Mapping[Unit, Guarantee | LeakageGuarantee] | None = None,
     ) -> None:
         """The run is finished: write its last state, model, leakage, guarantees and status."""
         self.checkpoint(state)
         self._write_leakage(leakage)
         if guarantees:
-            guarantee_file.write(self.path / GUARANTEE, *guarantees)
+            guarantee_file.write(self.path / GUARANTEE, guarantees)
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
         metadata = {"caveat": self.manifest.caveat} if self.manifest.caveat else None
         files.write(self.path / MODEL, safetensors.torch.save(tensors, metadata), private=True)
@@ -172,7 +173,7 @@ class RunDirectory:
         It needs one for its budget and, if a repeated round is another release (`repeats`), to remember attempts that
         a crash has ended.
         """
-        charged = method.accounted or method.accounts_records
+        charged = bool(method.terms.accounted)
         return self.path / LEDGER if method.budget is not None or (repeats and charged) else None
 
     def note(self, ledger: "Ledger | None") -> None:

@@ -27,7 +27,7 @@ def _fit_cohort(method: Method, population: int) -> Method:
     size = getattr(method.sampler, "size", 0)
     if size <= population or method.sampler != methods.make(method.name).sampler:
         return method
-    private = " Sampling does not lower ε then: it is that of full participation." if method.changes_rows else ""
+    private = " Sampling does not lower ε then: it is that of full participation." if method.terms.changes_rows else ""
     _warn(
         f"{method.name} samples {size:g} clients a round by default, but there are {population}: every client takes "
         f"part in every round.{private}"

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core import files
+from tacit.core.prices import Unit
 from tacit.core.serialization import Source, convert, read_json, write_json
 from tacit.errors import RunError
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.runs.manifest import NEW_RUN
 
-FORMAT = 1
+FORMAT = 2
 _KINDS = {"differential privacy": Guarantee, "d-privacy": LeakageGuarantee}
-
-
 AnyGuarantee = Guarantee | LeakageGuarantee
 
 
@@ -25,33 +24,27 @@ class _Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Document(_Entry):
+class _Document:
     format: int
-    others: tuple[_Entry, ...] = ()
+    guarantees: Mapping[Unit, _Entry]
 
 
-def write(file: Path, *guarantees: AnyGuarantee) -> None:
+def write(file: Path, guarantees: Mapping[Unit, AnyGuarantee]) -> None:
     """Write the guarantees of a run, one for each unit, for the file's owner only."""
-    first, *others = map(_entry, guarantees)
-    content = {**asdict(first), "format": FORMAT, **({"others": [asdict(each) for each in others]} if others else {})}
-    files.write(file, write_json(content, indent=2), private=True)
+    entries = {unit: {"kind": each.kind, "guarantee": asdict(each)} for unit, each in guarantees.items()}
+    files.write(file, write_json({"format": FORMAT, "guarantees": entries}, indent=2), private=True)
 
 
-def read(file: Path) -> tuple[AnyGuarantee, ...]:
-    """The guarantees in a file; none if there is no file. Raises `RunError` for anything else."""
-    return parse(files.read(file, error=RunError), file) if file.exists() else ()
+def read(file: Path) -> dict[Unit, AnyGuarantee]:
+    """The guarantees in a file, by unit; none if there is no file. Raises `RunError` for anything else."""
+    return parse(files.read(file, error=RunError), file) if file.exists() else {}
 
 
-def parse(content: bytes, file: Path) -> tuple[AnyGuarantee, ...]:
-    """The guarantees in a JSON document."""
+def parse(content: bytes, file: Path) -> dict[Unit, AnyGuarantee]:
+    """The guarantees in a JSON document, by unit."""
     source = Source(label=f"the guarantee {file}", error=RunError, advice=NEW_RUN)
     document = read_json(content, _Document, source, version=FORMAT, strict=False)
-    return tuple(_guarantee(entry, source) for entry in (document, *document.others))
-
-
-def _entry(guarantee: AnyGuarantee) -> _Entry:
-    kind = next(name for name, record in _KINDS.items() if type(guarantee) is record)
-    return _Entry(kind=kind, guarantee=asdict(guarantee))
+    return {unit: _guarantee(entry, source) for unit, entry in document.guarantees.items()}
 
 
 def _guarantee(entry: _Entry, source: Source) -> AnyGuarantee:

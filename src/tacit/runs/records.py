@@ -1,7 +1,7 @@
 """A run as records: the plan, with everything that determines its result, and the run so far."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import nn
 
 from tacit.core import Method, Noise, Report, State, files
 from tacit.core.keys import NOISES
-from tacit.core.prices import ClientUnits, Unit, Unproved, Unsized, nominal_figures, reason_unproved
+from tacit.core.prices import ClientUnits, Unit
 from tacit.core.state import final_weights, out_of_patience
 from tacit.core.worker_choice import Waves
 from tacit.data import Samples, Task
@@ -31,7 +31,6 @@ from tacit.runs.predict import predict_rows
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
-    from tacit.privacy.record_charging import RecordCharges
 
 
 SEEDED = (
@@ -84,9 +83,8 @@ class Plan:
         check_records(self.method, self.task)
         _check_budget(self.method)
         method, population = fit_defaults(self.method, self.task), self.task.population
-        by_records = method.unsized and isinstance(method.record_price(1), Unsized)
-        units = population.client_units if by_records else None
-        object.__setattr__(self, "method", size_noise(method, len(population), units))
+        within = population.client_units if any(unit.within_client for unit in method.terms.unsized) else None
+        object.__setattr__(self, "method", size_noise(method, len(population), within))
 
     @cached_property
     def simulation(self) -> Simulation:
@@ -101,10 +99,10 @@ class Plan:
                 name=self.method.name,
                 args=self.args,
                 form=self.method.to_plain(),
-                nominal=dict(nominal_figures(self.method.price(0))),
+                nominal=dict(self.method.terms.prices[Unit.CLIENT].figures),
             ),
             task=TaskEntry.of(
-                self.task, self.task_args, self.simulation.layout.dim, sizes=self.method.protects_records
+                self.task, self.task_args, self.simulation.layout.dim, sizes=self.method.terms.protects_records
             ),
             seed=self.seed,
             device=self.device,
@@ -118,11 +116,11 @@ class Plan:
 
 def _check_budget(method: Method) -> None:
     """Raise `CompositionError` for a budget that cannot be kept, because nothing is proved."""
-    prices = {Unit.CLIENT: method.price(0), Unit.RECORD: method.record_price(1)}
-    reason = next((price.reason for unit in method.units if isinstance(price := prices[unit], Unproved)), "")
+    terms = method.terms
+    reason = next(filter(None, (terms.prices[unit].reason for unit in terms.units)), "")
     if method.budget is None or not reason:
         return
-    noise = ", and set its noise multiplier" * method.unsized
+    noise = ", and set its noise multiplier" * bool(terms.unsized)
     raise CompositionError(
         f"{method.name}: a budget of {method.budget} cannot be kept, because nothing is proved: {reason}. Use pieces "
         f"whose sensitivity is proved or declared, or leave the budget out{noise} (budget=none): then the run has no "
@@ -148,8 +146,7 @@ class Run:
         state: the server's state.
         history: one report per round.
         directory: where the run's files are; None: it writes none.
-        charges: what clients were charged so far; None: the method has no (ε, δ) accounting for them.
-        record_charges: what records were charged so far; None likewise. The two are never added.
+        charges: what each unit was charged so far, if the method has an (ε, δ) accounting for it; never added up.
         leakage: what each client has leaked (d-privacy); None: the method has no such accounting.
         diverged: whether the next round led to a model that is not finite, so that the run ended with this one.
     """
@@ -158,8 +155,7 @@ class Run:
     state: State
     history: tuple[Report, ...] = ()
     directory: Path | None = None
-    charges: "Charges | None" = None
-    record_charges: "RecordCharges | None" = None
+    charges: "Mapping[Unit, Charges]" = field(default_factory=dict)
     leakage: LeakageAccounting | None = None
     diverged: bool = False
 
@@ -254,32 +250,31 @@ class Run:
         It is that of clients, if the method adds noise for them or for nobody, and otherwise that of records. A method
         may give both: see `guarantees`.
         """
-        return self.guarantees[0]
+        return next(iter(self.guarantees.values()))
 
     @cached_property
-    def guarantees(self) -> tuple[Guarantee | LeakageGuarantee, ...]:
+    def guarantees(self) -> dict[Unit, Guarantee | LeakageGuarantee]:
         """What is proved about each unit that the method adds noise for, clients first; never added up."""
-        method, not_covered = self.plan.method, self.plan.task.not_covered
-        found = []
-        if Unit.CLIENT in method.units:
-            found.append(guarantee_of(method, self.history, self.charges, self.leakage, not_covered))
-        if Unit.RECORD in method.units:
-            unit = self.plan.task.population.unit
-            found.append(record_guarantee_of(method, self.history, self.record_charges, not_covered, unit))
-        seeded = self.plan.noise == "seeded" and (method.changes_rows or method.protects_records)
-        return tuple(each.excluding(SEEDED) for each in found) if seeded else tuple(found)
+        plan = self.plan
+        return guarantees_of(
+            plan.method,
+            plan.task.population.unit,
+            self.history,
+            self.charges,
+            self.leakage,
+            not_covered=plan.task.not_covered,
+            seeded=plan.noise == "seeded",
+        )
 
     @property
     def epsilons(self) -> dict[Unit, float]:
         """The ε of each unit so far, at the method's δ; empty if none is accounted for."""
-        charged = {Unit.CLIENT: self.charges, self.plan.task.population.unit: self.record_charges}
-        return {unit: charges.epsilon for unit, charges in charged.items() if charges is not None}
+        return {unit: charges.epsilon for unit, charges in self.charges.items()}
 
     @property
     def ledger(self) -> LedgerUse | None:
         """What all runs together have used of a shared ledger; None if the run has a ledger of its own, or none."""
-        charges = self.charges or self.record_charges
-        found = None if charges is None else charges.ledger
+        found = next((charges.ledger for charges in self.charges.values()), None)
         if found is None or (self.directory is not None and found.path.parent == self.directory):
             return None
         return found.use
@@ -287,8 +282,7 @@ class Run:
     @property
     def rounds(self) -> int:
         """How many rounds there will be, by the method and its budget."""
-        allowed = [each.rounds_allowed for each in (self.charges, self.record_charges) if each is not None]
-        return min(allowed, default=self.plan.method.rounds)
+        return min((each.rounds_allowed for each in self.charges.values()), default=self.plan.method.rounds)
 
     @cached_property
     def sparsity(self) -> Mapping[str, "Sparsity"]:
@@ -326,29 +320,24 @@ class Run:
         return {name: sum(report.timings.get(name, 0.0) for report in self.history) for name in names}
 
 
-def size_noise(method: Method, population: int, units: ClientUnits | None = None) -> Method:
-    """The method for a population: noise that depends on the budget gets its noise multiplier.
+def size_noise(method: Method, clients: int, within: ClientUnits | None = None) -> Method:
+    """The method for so many clients: noise that depends on the budget gets its noise multiplier.
 
-    `units` are the clients' records, or persons, on which noise for these depends.
+    `within` are the clients' records, or persons, on which noise for these depends.
     """
-    if not method.unsized:
-        return method
-    if isinstance(method.record_price(1), Unsized):
-        from tacit.privacy.record_charging import calibrate_records
+    for unit in reversed(method.terms.unsized):
+        from tacit.privacy.planned_charges import calibrate  # which imports dp_accounting
 
+        units = within if unit.within_client else ClientUnits.whole(clients)
         if units is None:
             raise UserError(f"Expected the number of every client's records: the noise of {method.name} depends on it.")
-        method = calibrate_records(method, units)
-    if not method.unsized:
-        return method
-    from tacit.privacy.charging import calibrate
-
-    return calibrate(method, population)
+        method = calibrate(method, units)
+    return method
 
 
 def check_records(method: Method, task: Task) -> None:
     """Raise `CompositionError` if the gradient of a record's loss depends on the other records of its batch."""
-    if not method.protects_records and method.record_sum is None:
+    if not method.terms.protects_records and method.terms.record_sum is None:
         return
     if task.population.unit is Unit.PERSON:
         check_draws_persons(method)
@@ -371,38 +360,40 @@ def check_draws_persons(method: Method) -> None:
         )
 
 
-def record_guarantee_of(
+def guarantees_of(
     method: Method,
+    within: Unit,
     history: Sequence[Report],
-    charges: "RecordCharges | None",
-    not_covered: Sequence[str] = (),
-    unit: Unit = Unit.RECORD,
-) -> Guarantee:
-    """What is proved about every record, or person, after these rounds; `not_covered`: what the task adds to it."""
-    caveat = method.channel.caveat
-    if charges is None:
-        price = method.record_price(1)
-        reason = price.reason if isinstance(price, Unproved) else "nothing was charged"
-        none = Guarantee.none(reason, rounds=len(history))
-        return replace(none, unit=unit).excluding(caveat)
-    return charges.guarantee().excluding(*not_covered, caveat)
-
-
-def guarantee_of(
-    method: Method,
-    history: Sequence[Report],
-    charges: "Charges | None",
+    charges: "Mapping[Unit, Charges]",
     leakage: LeakageAccounting | None,
+    *,
     not_covered: Sequence[str] = (),
-) -> Guarantee | LeakageGuarantee:
-    """What is proved about privacy after these rounds; `not_covered` is what the task adds to what is not."""
-    caveat = method.channel.caveat
-    if leakage is not None:
-        return leakage.guarantee(early_stopping=method.patience is not None).excluding(*not_covered, caveat)
-    if charges is None:
-        return Guarantee.none(reason_unproved(method.price(0)), rounds=len(history)).excluding(caveat)
-    host = _host_of_enclave(method, charges.population)
-    return charges.guarantee(history).excluding(*not_covered, host, caveat)
+    seeded: bool = False,
+) -> dict[Unit, Guarantee | LeakageGuarantee]:
+    """What is proved about each unit that the method adds noise for, after these rounds.
+
+    Args:
+        method: what was run.
+        within: the unit that clients' data consist of.
+        history: the rounds.
+        charges: what each unit was charged for them.
+        leakage: what clients leaked in them (d-privacy); None: the method has no such accounting.
+        not_covered: what the task adds to what is not covered.
+        seeded: whether cohorts and noise derive from the seed.
+    """
+    caveats = (SEEDED if seeded and method.terms.adds_noise else "", method.channel.caveat)
+
+    def guarantee(unit: Unit) -> Guarantee | LeakageGuarantee:
+        if leakage is not None and not unit.within_client:
+            found = leakage.guarantee(early_stopping=method.patience is not None)
+            return found.excluding(*not_covered)
+        if unit in charges:
+            host = "" if unit.within_client else _host_of_enclave(method, len(charges[unit].units.sizes))
+            return charges[unit].guarantee(history).excluding(*not_covered, host)
+        reason = method.terms.prices[Unit.RECORD if unit.within_client else unit].reason
+        return replace(Guarantee.none(reason or "nothing was charged", rounds=len(history)), unit=unit)
+
+    return {unit: guarantee(unit).excluding(*reversed(caveats)) for unit in method.terms.units_with(within)}
 
 
 def _host_of_enclave(method: Method, population: int) -> str:

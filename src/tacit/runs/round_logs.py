@@ -108,8 +108,7 @@ def columns(report: Report) -> dict[str, float | None]:
         "delivered": turnout.delivered,
         "up": sum(report.up),
         "down": sum(report.down),
-        "epsilon": report.epsilon,
-        "record_epsilon": report.record_epsilon,
+        **{f"epsilon_{unit}": epsilon for unit, epsilon in report.epsilons.items()},
         "leakage": report.leakage,
         "seconds": report.seconds,
     }
@@ -125,16 +124,15 @@ def rounds_csv(reports: Sequence[Report], caveat: str = "") -> bytes:
     table.writerow(["round", *names, *metrics, *(f"seconds_{name}" for name in parts), *["caveat"] * bool(caveat)])
     for report in reports:
         known = columns(report)
-        figures = [*(known[name] for name in names), *map(report.metrics.get, metrics), *map(report.timings.get, parts)]
+        figures = [*map(known.get, names), *map(report.metrics.get, metrics), *map(report.timings.get, parts)]
         table.writerow([report.round, *("" if each is None else each for each in figures), *filter(None, [caveat])])
     return text.getvalue().encode()
 
 
 def _columns_of(reports: Sequence[Report]) -> list[str]:
-    """The columns, without the ε of records where no round has one."""
-    records = any(report.record_epsilon is not None for report in reports)
-    names = ("cohort", "delivered", "up", "down", "epsilon", "record_epsilon", "leakage", "seconds")
-    return [name for name in names if records or name != "record_epsilon"]
+    """The columns, with the ε of every unit that some round has."""
+    epsilons = dict.fromkeys(f"epsilon_{unit}" for report in reports for unit in report.epsilons)
+    return ["cohort", "delivered", "up", "down", *epsilons, "leakage", "seconds"]
 
 
 _GROUPS = {"cohort": "clients", "delivered": "clients", "up": "bytes", "down": "bytes", "seconds": "time"}
@@ -208,7 +206,7 @@ class _Follower:
         if run is None or self._failed or self._writer is None:
             return
         try:
-            self._writer.finish("\n\n".join(map(str, run.guarantees)))
+            self._writer.finish("\n\n".join(map(str, run.guarantees.values())))
         except Exception as error:
             self._give_up(error, run)
 

@@ -6,9 +6,9 @@ the server of a federation. Neither knows anything about charges; nothing but th
 has a budget.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -16,6 +16,7 @@ import torch
 
 from tacit.core import Budget, KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Turnout
 from tacit.core.keys import Ratchet, RunKeys
+from tacit.core.prices import Unit
 from tacit.core.worker_choice import Waves, Workers
 from tacit.data import Task
 from tacit.engine.simulation import draw
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
     from tacit.privacy.ledger import Ledger
     from tacit.privacy.ledger_head import LedgerHead
-    from tacit.privacy.record_charging import RecordCharges
 
 
 NO_LIMIT = 1e9  # the ε of a ledger that only remembers
@@ -125,7 +125,7 @@ def rounds(
         >>> parts = [(torch.randn(n, 3), torch.arange(n) % 2) for n in (8, 5, 9)]
         >>> task = tacit.Task(model=lambda: torch.nn.Linear(3, 2), clients=parts)
         >>> method = tacit.methods.geyer(rounds=200, cohort=3, noise=4.0, epsilon=3.0, delta=1e-3)
-        >>> epsilons = [report.epsilon for _, report in tacit.rounds(method, task, workers=1)]
+        >>> epsilons = [report.epsilons["client"] for _, report in tacit.rounds(method, task, workers=1)]
         >>> len(epsilons), round(epsilons[-1], 2)
         (14, 2.89)
     """
@@ -196,7 +196,7 @@ def _charged(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
 
 def _step(run: Run, steps: Generator[tuple[State, Report]], keys: KeySource) -> Run:
     """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
-    reserved = Charged(run.charges, run.record_charges).reserve(run, keys)
+    reserved = Charged(run.charges).reserve(run, keys)
     state, report = _played(run, steps, reserved)
     charged = reserved.settle(report.turnout)
     _check_finite(state, charged)
@@ -206,46 +206,43 @@ def _step(run: Run, steps: Generator[tuple[State, Report]], keys: KeySource) -> 
 
 @dataclass(frozen=True, eq=False)
 class Charged:
-    """What a run was charged, for clients and for records: each for itself, and None where there is no accounting."""
+    """What a run was charged for each unit that is accounted for: each for itself."""
 
-    clients: "Charges | None" = None
-    records: "RecordCharges | None" = None
+    units: "Mapping[Unit, Charges]" = field(default_factory=dict)
 
     def of(self, run: Run) -> Run:
         """The run with these charges."""
-        return replace(run, charges=self.clients, record_charges=self.records)
+        return replace(run, charges=self.units)
 
     @property
     def ledger(self) -> "Ledger | None":
-        """The ledger of both."""
-        charges = self.clients or self.records
-        return None if charges is None else charges.ledger
+        """The ledger of all."""
+        return next((charges.ledger for charges in self.units.values()), None)
+
+    def _each(self, step: "Callable[[Charges], Charges]") -> "Charged":
+        return Charged({unit: step(charges) for unit, charges in self.units.items()})
 
     def reserve(self, run: Run, keys: KeySource) -> "Charged":
-        """The charges with the run's next round; those of records for its cohort, which the server's key decides."""
-        if self.clients is None and self.records is None:
+        """The charges with the run's next round; within clients, for its cohort, which the server's key decides."""
+        if not self.units:
             return self
-        drawn, clients, records = keys.keys(run.state.round), self.clients, self.records
-        if records is not None:
-            records = records.reserve(_charged_cohort(run.plan, drawn, run.state.round), drawn.server.digest)
-        if clients is not None:
-            clients = clients.reserve(drawn.server.digest)
-        return Charged(clients, records)
+        drawn = keys.keys(run.state.round)
+        within = any(unit.within_client for unit in self.units)
+        cohort = _charged_cohort(run.plan, drawn, run.state.round) if within else ()
+        return self._each(lambda charges: charges.reserve(drawn.server.digest, cohort))
 
     def fail(self) -> "Charged":
         """The charges after an attempt at the reserved round that released nothing; it remains charged."""
-        return Charged(self.clients and self.clients.fail(), self.records and self.records.fail())
+        return self._each(lambda charges: charges.fail())
 
     def settle(self, turnout: Turnout) -> "Charged":
         """The charges at the round's real turnout."""
-        clients, records = self.clients, self.records
-        return Charged(clients and clients.settle(turnout), records and records.settle(turnout))
+        return self._each(lambda charges: charges.settle(turnout))
 
     def release(self, state: State) -> None:
         """Mark the round as released."""
-        for charges in (self.clients, self.records):
-            if charges is not None:
-                charges.release(state)
+        for charges in self.units.values():
+            charges.release(state)
 
 
 def _charged_cohort(plan: Plan, keys: RunKeys, index: int) -> tuple[int, ...]:
@@ -293,10 +290,7 @@ def _check_finite(state: State, charged: Charged) -> None:
 
 def _after(run: Run, state: State, report: Report, charged: Charged) -> Run:
     """The run one round later."""
-    if charged.clients is not None:
-        report = replace(report, epsilon=charged.clients.epsilon)
-    if charged.records is not None:
-        report = replace(report, record_epsilon=charged.records.epsilon)
+    report = replace(report, epsilons={unit: charges.epsilon for unit, charges in charged.units.items()})
     leakage = None if run.leakage is None else run.leakage.after(report)
     if leakage is not None:
         report = replace(report, leakage=leakage.maximum)
@@ -323,7 +317,7 @@ def open_charges(
         limit: the ε of a new ledger where the method has no budget; None: it must have one.
     """
     method = plan.method
-    if not (method.accounted or method.accounts_records):
+    if not method.terms.accounted:
         if ledger is not None:
             raise UserError(f"Expected no ledger for {method.name}: {_why_no_ledger(method)}.")
         yield Charged()
@@ -342,25 +336,21 @@ def open_charges(
 
 def _begin(plan: Plan, done: Sequence[Report], ledger: "Ledger | None" = None, name: str = "") -> Charged:
     """The charges after these rounds, for every unit that is accounted for."""
-    from tacit.privacy.charging import Charges
-    from tacit.privacy.record_charging import RecordCharges
+    from tacit.privacy.charging import begin_charges
 
     method, population = plan.method, plan.task.population
-    clients, records = None, None
-    if method.accounted:
-        clients = Charges.begin(method, len(population), [report.turnout for report in done], ledger, name)
-    if method.accounts_records:
-        records = RecordCharges.begin(method, population.client_units, done, ledger, name)
-    return Charged(clients, records)
+    within = population.client_units if Unit.RECORD in method.terms.accounted else None
+    return Charged(begin_charges(method, len(population), within, done, ledger, name))
 
 
 def _terms(plan: Plan, limit: float | None) -> "tuple[Budget | None, Accountant | None]":
     """Budget and accountant of a new ledger."""
-    from tacit.privacy.charging import accountant_for
+    from tacit.privacy.planned_charges import accountant_for
 
     method = plan.method
     budget = method.budget if method.budget is not None or limit is None else Budget(limit, method.delta)
-    return budget, accountant_for(method, len(plan.task.population)) if method.accounted else None
+    of_clients = Unit.CLIENT in method.terms.accounted
+    return budget, accountant_for(method, len(plan.task.population)) if of_clients else None
 
 
 def new_ratchet(plan: Plan) -> Ratchet | None:
@@ -374,6 +364,6 @@ def keyed_manifest(plan: Plan, ratchet: Ratchet | None) -> Manifest:
 
 
 def _why_no_ledger(method: Method) -> str:
-    if method.metric:
+    if method.terms.leakage is not None:
         return "d-privacy is accounted for each client separately"
     return "it adds no noise, so there is nothing to charge"

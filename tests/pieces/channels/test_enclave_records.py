@@ -40,7 +40,7 @@ def summed(channel: Any = CHANNEL, arithmetic: Any = None, **options: Any) -> ta
 def test_records_are_protected_through_the_enclave(conversation: bool) -> None:
     channel = replace(CHANNEL, conversation=conversation)
     run = tacit.train(summed(channel, Reals() if conversation else None, epsilon=2.0), hospitals(), workers=1)
-    (found,) = run.guarantees
+    (found,) = run.guarantees.values()
     assert isinstance(found, Guarantee)
     assert (found.unit, found.adjacency, len(run.history)) == (Unit.RECORD, "add-or-remove", 2)
     assert 1.9 < (found.epsilon or 0.0) <= 2.0

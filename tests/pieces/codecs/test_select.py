@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import zoo
 from tacit.core import ClientMemory, CrossEntropy, DenseRows, Key, Method, SimulatedRound, State, View
 from tacit.core.client_half import read_broadcast
+from tacit.core.prices import Unit
 from tacit.core.server_half import broadcast
 from tacit.core.state import MASK
 from tacit.data import Population, Task
@@ -294,7 +295,9 @@ def test_a_vote_is_accounted_as_one_of_the_rounds() -> None:
     assert isinstance(with_vote.privacy, Guarantee)
     assert isinstance(without.privacy, Guarantee)
     assert with_vote.privacy.epsilon == without.privacy.epsilon is not None
-    assert [report.epsilon for report in with_vote.history] == [report.epsilon for report in without.history]
+    assert [report.epsilons[Unit.CLIENT] for report in with_vote.history] == [
+        report.epsilons[Unit.CLIENT] for report in without.history
+    ]
 
 
 def test_a_public_bound_needs_coordinates_that_are_known_before_the_first_round() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 import zoo
 from tacit.core import DenseRows, Key, Messages, Method, SimulatedRound, State, Sum
 from tacit.core.interfaces import DirectConversation, Mechanism
-from tacit.core.prices import Gaussian, Release, Unproved, nominal_figures, reason_unproved
+from tacit.core.prices import Gaussian, Release, Unproved
 from tacit.core.server_half import finish_round, reject_unusable, server_side
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, NbaflGaussian
@@ -136,7 +136,7 @@ def test_no_row_exceeds_the_bound() -> None:
 def test_without_clipping_weights_do_not_change() -> None:
     unclipped = replace(SMALL, epsilon=1e12, clips=False)
     torch.testing.assert_close(sent(unclipped, torch.full((4, DIM), 7.0)), torch.full((4, DIM), 7.0))
-    assert "not clipped" in reason_unproved(unclipped.price(0))
+    assert "not clipped" in unclipped.price(0).reason
 
 
 def test_there_is_no_guarantee_and_the_reasons_are_given() -> None:
@@ -147,10 +147,10 @@ def test_there_is_no_guarantee_and_the_reasons_are_given() -> None:
     assert "2C/m" in price.reason
     assert "proved for ε < 1, but ε = 1" in price.reason
     assert "counts only 1 of a client's 25 uploads" in price.reason
-    covered = reason_unproved(replace(PAPER, epsilon=0.5, exposures=25).price(0))
+    covered = replace(PAPER, epsilon=0.5, exposures=25).price(0).reason
     assert "proved for" not in covered
     assert "counts" not in covered
-    assert nominal_figures(CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0).price(0)) == {}
+    assert CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0).price(0).figures == {}
 
 
 def test_a_client_with_fewer_samples_is_named() -> None:

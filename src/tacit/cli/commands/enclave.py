@@ -14,6 +14,7 @@ from tacit import methods
 from tacit.cli._console import answer
 from tacit.core import Method, files
 from tacit.core.code_digest import code_measurement
+from tacit.core.prices import ClientUnits
 from tacit.enclave.attestation.evidence import NO_CHANNEL, QuoteKind
 from tacit.enclave.attestation.gramine import GramineAttestor, render_manifest
 from tacit.enclave.attestation.simulated_quotes import SIMULATED, SimulatedAttestor
@@ -34,7 +35,7 @@ from tacit.errors import ProtocolError, UserError, expect
 from tacit.federation.channels.enclave import enclave_of, new_configuration
 from tacit.federation.plan.plan import read_plan
 from tacit.pieces.channels import Enclave, enclave_service
-from tacit.privacy.charging import calibrate
+from tacit.privacy.planned_charges import calibrate
 from tacit.wire.packing import Reader, pack_chunk
 
 
@@ -137,8 +138,8 @@ def manifest(args: argparse.Namespace) -> int:
 def _configuration(args: argparse.Namespace, method: Method) -> Configuration:
 
     method = method if isinstance(method.channel, Enclave) else replace(method, channel=Enclave())
-    if method.unsized:
-        method = calibrate(method, args.population)
+    if method.terms.unsized:
+        method = calibrate(method, ClientUnits.whole(args.population))
     parameters = PARAMETERS if args.parameters is None else args.parameters
     expect((args.seed is None) != (args.directory is None), "either --directory or --seed")
     if args.seed is not None:

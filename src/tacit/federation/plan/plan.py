@@ -231,7 +231,7 @@ class FederationPlan:
         )
         if self.unit is Unit.PERSON:
             _check_person_unit(made)
-        if made.protects_records and made.record_bound is None and not self.records:
+        if made.terms.protects_records and made.terms.record_bound is None and not self.records:
             raise UserError(
                 f"{made.name} draws batches at a rate that depends on the number of a site's {self.unit}s. "
                 "Give the plan the fewest that any site has, records = …"
@@ -389,7 +389,7 @@ def _arguments(table: _Canonical) -> dict[str, Any]:
 
 def _check_person_unit(method: Method) -> None:
     """Raise `UserError` unless the method protects the persons of a site."""
-    if not method.protects_records:
+    if not method.terms.protects_records:
         raise UserError(
             f'Expected a method that protects records for unit = "person", got {method.name}, which protects whole '
             "sites or nothing. Use dp-sgd, dp-fedsgd or fl-top-record-dp, or leave unit out."

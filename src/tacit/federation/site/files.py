@@ -38,7 +38,7 @@ from tacit.protocols import crypto
 
 if TYPE_CHECKING:
     from tacit.privacy.ledger import LedgerEntry
-    from tacit.privacy.ledger_accounts import Charge
+    from tacit.privacy.unit_accounting import Charge
 
 TEMPLATE = """\
 # A site of a federation: what it has, and what it allows. Read docs/guides/federation.md.
@@ -192,7 +192,7 @@ class SiteFiles:
         Code that the plan names and the policy does not allow is not imported.
         """
         plan = plan.allowing(self.allow.code)
-        data = self.load_data() if plan.has_readable_method and plan.method.protects_records else None
+        data = self.load_data() if plan.has_readable_method and plan.method.terms.protects_records else None
         found = review(plan, self.allow, self.charges(), 0 if data is None else data.units)
         if data is not None:
             found = replace(found, objections=(*self.unit_objections(plan, data.unit), *found.objections))
@@ -207,8 +207,9 @@ class SiteFiles:
     def unit_objections(self, plan: FederationPlan, unit: Unit) -> Iterator[str]:
         """That the plan protects another unit within the site than its data have, or than its ledger has charged."""
         yield from unit_objections(plan, unit)
-        other = Unit.RECORD if plan.unit is Unit.PERSON else Unit.PERSON
-        if plan.method.protects_records and other in self.charged_units():
+        charged = (each for each in self.charged_units() if each.within_client and each is not plan.unit)
+        other = next(charged, None)
+        if plan.method.terms.protects_records and other is not None:
             yield (
                 f"This site's ledger has charges for {other}s, and the plan would charge {plan.unit}s: each account "
                 f"would miss what the other released. Use plans for {other}s, or another state folder for data that "

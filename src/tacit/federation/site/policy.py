@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from msgspec import field as member
 
 from tacit.core import Budget, Method
-from tacit.core.prices import Leakage, Release, Repeated, Sampling, Unit, Unproved, reason_unproved
+from tacit.core.prices import Sampling, Unit
 from tacit.errors import UserError
 from tacit.federation.channels.interface import FederatedChannel, all_words, channel_named
 from tacit.federation.plan import entry_points
@@ -21,7 +21,7 @@ from tacit.federation.plan.entry_points import AllowedCode
 from tacit.federation.plan.plan import FederationPlan
 
 if TYPE_CHECKING:
-    from tacit.privacy.ledger_accounts import Charge
+    from tacit.privacy.unit_accounting import Charge
 
 FEW_CLIENTS = 100  # below it, noise that hides a whole client hides most of what clients have in common
 
@@ -177,15 +177,15 @@ def cost_of(plan: FederationPlan, earlier: "Sequence[tuple[str, Charge]]", delta
     from tacit.privacy.ledger_accounts import LedgerAccounts
 
     reason, own = reason_unbounded(plan.method), [("", charge) for charge in planned(plan, samples)]
-    of_clients = {charge for _, charge in (*earlier, *own) if isinstance(charge, Release)}
-    accountant = default_accountant(*of_clients)
+    of_clients = [charge for _, charge in (*earlier, *own) if not charge.unit.within_client]
+    accountant = default_accountant(*(release for charge in of_clients for release in charge.releases))
     alone, before, both = (LedgerAccounts.of(accountant, each) for each in (own, earlier, (*earlier, *own)))
-    unit = both.unit or unit_of(plan)
-    epsilon, used, total = (each.composed(unit).epsilon(delta) for each in (alone, before, both))
+    unit = both.within if any(each.within_client for each in both.units) else unit_of(plan)
+    epsilon, used, total = (each[unit].epsilon(delta) for each in (alone, before, both))
     if reason:
         return Cost(math.inf, used, math.inf, 0.0, unit, reason)
-    within = both.records.epsilon(delta) if unit is Unit.CLIENT else 0.0
-    return Cost(epsilon, used, total, within, unit, "", mixed=unit is not Unit.CLIENT and bool(of_clients))
+    within = 0.0 if unit.within_client else both[Unit.RECORD].epsilon(delta)
+    return Cost(epsilon, used, total, within, unit, "", mixed=unit.within_client and bool(of_clients))
 
 
 def planned(plan: FederationPlan, samples: int) -> "Iterator[Charge]":
@@ -202,30 +202,28 @@ def charged(plan: FederationPlan, index: int, samples: int) -> "Charge | None":
     Of its records, where the method protects them: the site draws its batches with secret coins, which amplifies
     against the server too.
     """
-    from tacit.privacy.record_accounting import RecordCharge
+    from tacit.privacy.unit_accounting import Charge
 
-    method = plan.method
-    if method.protects_records:
-        repeated = method.record_price(max(samples, 1))
-        return RecordCharge({0: repeated}, plan.unit) if isinstance(repeated, Repeated) else None
-    price = method.price(index)
-    return price.sampled(Sampling()) if isinstance(price, Release) else None
+    unit = unit_of(plan)
+    price = plan.method.terms.price(unit, index=index, samples=max(samples, 1))
+    if price is None or price.reason or price.accounted is None:
+        return None
+    if unit.within_client:
+        return Charge(unit, {0: price.accounted})
+    return Charge.of_clients(price.accounted.release.sampled(Sampling()))
 
 
 def unit_of(plan: FederationPlan) -> Unit:
     """Whose presence is charged: that of a record or a person where records are protected, or else of the client."""
-    return plan.unit if plan.method.protects_records else Unit.CLIENT
+    return plan.unit if plan.method.terms.protects_records else Unit.CLIENT
 
 
 def reason_unbounded(method: Method) -> str:
     """Why a participant's ε is not bounded, in words; empty if it is."""
-    if method.protects_records:
-        found = method.record_price(1)
-        return found.reason if isinstance(found, Unproved) else ""
-    price = method.price(0)
-    if isinstance(price, Leakage):
+    price = method.terms.prices[Unit.RECORD if method.terms.protects_records else Unit.CLIENT]
+    if price.leakage is not None and not price.reason:
         return "it is accounted as d-privacy, which is not an ε of (ε, δ)"
-    return reason_unproved(price) if isinstance(price, Unproved) else ""
+    return price.reason
 
 
 def over_budget(plan: FederationPlan, allow: Allow, cost: Cost) -> Iterator[str]:
@@ -282,7 +280,7 @@ def unit_objections(plan: FederationPlan, known: Unit) -> Iterator[str]:
     than the site expects. Nor does it protect persons where the plan says records: if a record is removed, the clipped
     mean of its person's gradients moves by up to twice the bound, so that the plan's ε for records would be wrong.
     """
-    if not plan.method.protects_records or plan.unit is known:
+    if not plan.method.terms.protects_records or plan.unit is known:
         return
     if known is Unit.PERSON:
         yield (
@@ -311,7 +309,7 @@ def reveals(plan: FederationPlan, allow: Allow | None = None) -> Iterator[str]:
 def worth(plan: FederationPlan) -> str:
     """What the unit of privacy is worth at this number of sites, in a sentence."""
     sites, unit = plan.population, unit_of(plan)
-    if reason_unbounded(plan.method) or unit is not Unit.CLIENT or sites >= FEW_CLIENTS:
+    if reason_unbounded(plan.method) or unit.within_client or sites >= FEW_CLIENTS:
         return ""
     return (
         f"The unit is the client, here a whole site: noise that hides one of {sites} sites hides most of what they "

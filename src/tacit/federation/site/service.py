@@ -22,7 +22,6 @@ from typing import Any
 
 from tacit.core import ClientMemory, ClientRound, Messages, View
 from tacit.core.client_half import empty_messages, read_broadcast
-from tacit.core.prices import Release, max_participations
 from tacit.core.server_half import reject_unusable
 from tacit.engine.waves import single_thread
 from tacit.errors import BudgetError, LedgerError, ProtocolError, StorageError, TacitError, UserError, WireError
@@ -220,7 +219,7 @@ class Site:
         """Note the attempt, durably, so that it is never answered again, and leave the conversation before it."""
         limit = plan.plan.max_evaluations
         if verb == TRAIN:
-            most = max_participations(plan.method.mechanism.price(asked.round), plan.layout.dim)
+            most = plan.method.terms.max_participations(plan.layout.dim)
             limit = plan.plan.max_answers if most is None else min(most, plan.plan.max_answers)
         begun = plan.progress.begin(verb, asked, limit)
         plan.leave()
@@ -238,13 +237,12 @@ class Site:
         from tacit.privacy.accountants import default_accountant
         from tacit.privacy.ledger import Ledger
 
-        terms = (
-            () if self.files.has_ledger else (default_accountant(*([charge] if isinstance(charge, Release) else [])),)
-        )
+        of_clients = () if charge.unit.within_client else charge.releases
+        terms = () if self.files.has_ledger else (default_accountant(*of_clients),)
         run, label = f"{asked.plan.hex()} {asked.run.hex()}", plan.plan.method_name
         with Ledger.open(self.files.ledger, budget, *terms) as ledger:
             ledger.reserve(run, asked.round + 1, charge, label, now.clients.of(0).digest)
-            used = max(ledger.accounts.composed(each).epsilon(budget.delta) for each in ledger.accounts.units)
+            used = max(ledger.accounts[each].epsilon(budget.delta) for each in ledger.accounts.units)
         self.journal.append("charged", **_round_of(asked), unit=unit_of(plan.plan).value, epsilon=round(used, 6))
 
     def _keep(self, plan: AcceptedPlan, progress: SiteProgress, asked: SiteRequest, memory: ClientMemory) -> None:

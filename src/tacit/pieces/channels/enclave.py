@@ -11,7 +11,7 @@ import torch
 
 from tacit.core import DenseRows, Messages, Method, Round, State, Sum, Traffic, Turnout
 from tacit.core.interfaces import AddNoise, Channel, Conversation, Reader, SumMessages
-from tacit.core.prices import Unit
+from tacit.core.prices import ClientUnits, Unit
 from tacit.enclave.attestation.evidence import NO_CHANNEL
 from tacit.enclave.attestation.simulated_quotes import SIMULATED
 from tacit.enclave.attestation.verification import Attestor
@@ -195,36 +195,28 @@ def enclave_service(
     """
     if not isinstance(method.channel, Enclave):
         raise UserError(f"Expected a method with the channel Enclave, got {method.channel}.")
-    charged = method.budget is not None and (method.accounted or method.record_bound is not None)
+    terms = method.terms
+    charged = method.budget is not None and (Unit.CLIENT in terms.accounted or terms.record_bound is not None)
     charge = _charging(method, configuration.population, journal) if charged else None
     return EnclaveService(configuration, method, method.channel.message_format, attestor, journal, charge, channel)
 
 
 def _charging(method: Method, population: int, journal: Journal | None) -> Charge:
     """Charges rounds to the method's budget, after those of the journal, and refuses those that exceed it."""
-    from tacit.privacy.accountants import (
-        Accounting,
-        default_accountant,
-    )  # it imports dp_accounting, which takes a second
-    from tacit.privacy.charging import accountant_for, release_of
-    from tacit.privacy.record_charging import record_release
+    from tacit.privacy.planned_charges import accountant_of, charge_of  # which imports dp_accounting
+    from tacit.privacy.unit_accounting import UnitAccounting
 
     budget = method.budget
     assert budget is not None
-    if method.unsized:
+    if method.terms.unsized:
         raise UserError(f"Expected a mechanism with a noise multiplier, got {method.mechanism}. Configure it anew.")
+    in_sum = method.terms.record_bound is not None  # the noise is for records, as if every client took part
+    units = ClientUnits((1,) * population, Unit.RECORD) if in_sum else ClientUnits.whole(population)
+    spent = UnitAccounting.of(units.unit, (), accountant_of(method, units))
 
-    def composed(before: Accounting, index: int, turnout: Turnout) -> Accounting:
-        if method.record_bound is None:
-            release = release_of(method, population, index, turnout)
-        else:  # as if every client took part in every round
-            release = record_release(method, turnout)
-        if release is None:
-            raise BudgetError(f"Round {index} has no noise that could be accounted for: nothing is released.")
-        return before.compose(release)
+    def composed(before: UnitAccounting, index: int, turnout: Turnout) -> UnitAccounting:
+        return before.compose(charge_of(method, units, index, (0,), turnout))
 
-    planned = record_release(method) if method.record_bound is not None else None
-    spent = Accounting.of(accountant_for(method, population) if planned is None else default_accountant(planned))
     for entry in journal.entries if journal else ():
         spent = composed(spent, entry.round, entry.turnout)
 

@@ -32,7 +32,7 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.interfaces import DryRun, Mechanism, Payload, Visibility
-from tacit.core.prices import Price, Unproved, Unsized, nominal_figures, reason_unproved
+from tacit.core.prices import Price, Unproved, Unsized
 from tacit.core.provenance import read_parts
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.groups import Grouping, Groups, InputFeatures, SingleWeights
@@ -237,11 +237,11 @@ class ByImportance(Mechanism):
             "the coordinate with the least noise limits any guarantee, and more noise elsewhere adds none"
         )
         base = self.base.price(index, turnout)
-        return Unproved("; ".join(filter(None, (reason_unproved(base), own))), figures=self._figures(base))
+        return Unproved("; ".join(filter(None, (base.reason, own))), figures=self._figures(base))
 
     def _figures(self, base: Price) -> Mapping[str, float]:
         """The base's figures: nominal ε and noise at both ends of the allocation, exact ε for the least noise."""
-        figures, label, factor = dict(nominal_figures(base)), self.allocation.label, self.allocation.max_factor
+        figures, label, factor = dict(base.figures), self.allocation.label, self.allocation.max_factor
         if NOMINAL not in figures:
             return figures
         epsilon, noise = figures.pop(NOMINAL), figures.pop(NOISE)

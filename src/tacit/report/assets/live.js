@@ -6,7 +6,7 @@
     { key: "run", name: "run" }, { key: "method", name: "method" }, { key: "task", name: "task" },
     { key: "seed", name: "seed", number: true }, { key: "status", name: "status" },
     { key: "rounds", name: "rounds", number: true, text: (row) => (row.planned ? `${row.rounds} of ${row.planned}` : row.rounds) },
-    { key: "epsilon", name: "ε", number: true, text: (row) => tacit.number(row.epsilon) + (row.of_records ? " (record)" : "") },
+    { key: "epsilon", name: "ε", number: true, text: (row) => tacit.number(row.epsilon) + (row.epsilon === null || row.unit === "client" ? "" : ` (${row.unit})`) },
     { key: "up", name: "up", number: true, text: (row) => tacit.bytes(row.up) },
     { key: "down", name: "down", number: true, text: (row) => tacit.bytes(row.down) },
     { key: "seconds", name: "seconds", number: true, text: (row) => row.seconds.toFixed(1) },

@@ -1,0 +1,214 @@
+"""The terms of a method: for whom it adds noise, at which price, for which adjacency, and whose work that rests on.
+
+They follow from the pieces and are computed once for each method. They live in `core`, because the rules of composition
+ask for them while a method is being built, before any accountant is imported.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, Self
+
+from tacit.core.interfaces import Mechanism, Trainer
+from tacit.core.prices import (
+    Adjacency,
+    Leakage,
+    Price,
+    RecordSum,
+    Release,
+    Repeated,
+    Sampling,
+    Unit,
+    UnitPrice,
+    Unproved,
+    Unsized,
+)
+from tacit.core.provenance import OwnPart, own_parts, rests_on
+from tacit.core.state import Turnout
+from tacit.errors import expect
+
+if TYPE_CHECKING:
+    from tacit.core.method import Method
+
+Question = tuple[bool, int, int, Turnout | None]  # within clients, round, number of units, who took part
+MOST_KNOWN = 4096
+MANY_LOST = Turnout(1000, 1)  # more than any noise provides for, but not all
+FOR_RECORDS = Unproved("the noise is scaled to what one record adds to an update, and not to a whole update")
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """What a method promises about privacy, whatever the population.
+
+    What is said of records holds for persons, where the data say which records are one person's.
+
+    Attributes:
+        mechanism: the piece that adds noise to messages, or to their sum.
+        trainer: the piece that may add noise for records.
+        own_parts: the parts of the method's pieces that its user wrote.
+        turnouts: those that decide about the adjacency: as planned and, where the channel goes on, a great loss.
+        known: prices that were asked for, up to `MOST_KNOWN` of them: pieces are frozen, and give the same answer again.
+    """
+
+    mechanism: Mechanism
+    trainer: Trainer
+    own_parts: tuple[OwnPart, ...]
+    turnouts: tuple[Turnout | None, ...]
+    known: dict[Question, UnitPrice | None] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, method: "Method") -> Self:
+        """The terms of a method."""
+        turnouts = (None,) if method.channel.min_cohort else (None, MANY_LOST)
+        return cls(method.mechanism, method.trainer, own_parts(method), turnouts)
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """The units about which a guarantee is stated, or that there is none; the record only if it gets noise."""
+        if Unit.RECORD not in self.prices:
+            return (Unit.CLIENT,)
+        return (Unit.CLIENT, Unit.RECORD) if self.record_bound is None and self.changes_rows else (Unit.RECORD,)
+
+    def units_with(self, within: Unit) -> tuple[Unit, ...]:
+        """The same units on data whose clients have such units."""
+        return tuple(within if unit.within_client else unit for unit in self.units)
+
+    @cached_property
+    def prices(self) -> dict[Unit, UnitPrice]:
+        """What the first round costs each unit, before it took place; without records, if no noise is for them."""
+        found = {unit: self.price(unit) for unit in (Unit.CLIENT, Unit.RECORD)}
+        return {unit: price for unit, price in found.items() if price is not None}
+
+    @cached_property
+    def accounted(self) -> tuple[Unit, ...]:
+        """The units whose ε an accountant can compute; not before the noise multiplier is known."""
+        return tuple(unit for unit, price in self.prices.items() if price.accounted is not None)
+
+    @cached_property
+    def unsized(self) -> tuple[Unit, ...]:
+        """The units whose noise multiplier still has to be computed from the budget and the population."""
+        of_clients = self.record_bound is None and isinstance(self._of_mechanism, Unsized)
+        of_records = isinstance(self.prices.get(Unit.RECORD), Unsized)
+        return (*(Unit.CLIENT,) * of_clients, *(Unit.RECORD,) * of_records)
+
+    @property
+    def leakage(self) -> Leakage | None:
+        """How its rounds are accounted as d-privacy; None: they are not."""
+        return self.prices[Unit.CLIENT].leakage
+
+    def max_participations(self, dim: int) -> int | None:
+        """In how many rounds a client takes part, with messages of `dim` numbers, before it declines; None: any."""
+        return None if self.leakage is None else self.leakage.max_participations(dim)
+
+    @cached_property
+    def adjacency(self) -> Adjacency:
+        """The adjacency of its guarantee, which is fixed before the first round; add-or-remove if nothing is proved.
+
+        Where the channel goes on, however many clients are lost, noise in shares may depend on that number, so the
+        guarantee is for zero-out even if nobody is lost in the end.
+        """
+        prices = (self.price(Unit.CLIENT, turnout=turnout) for turnout in self.turnouts)
+        proved = [price.accounted.release.adjacencies for price in prices if price is not None and price.accounted]
+        common = (each for each in Adjacency if all(each in adjacencies for adjacencies in proved))
+        return next(common, Adjacency.ADD_OR_REMOVE)
+
+    @cached_property
+    def changes_rows(self) -> bool:
+        """Whether its mechanism clips rows or adds noise at all."""
+        price = self._of_mechanism
+        return self.mechanism.requires != "anything" or not isinstance(price, Unproved) or price.noisy
+
+    @property
+    def protects_records(self) -> bool:
+        """Whether noise is added for records, proved or not, sized or not."""
+        return Unit.RECORD in self.prices
+
+    @property
+    def adds_noise(self) -> bool:
+        """Whether noise is added, or rows are clipped, for any unit."""
+        return self.changes_rows or self.protects_records
+
+    @cached_property
+    def record_bound(self) -> float | None:
+        """The bound on what one record adds to a row, where the mechanism's noise is for records; None: it is not."""
+        return self.mechanism.record_bound
+
+    @cached_property
+    def record_sum(self) -> RecordSum | None:
+        """How far one record can change a client's row, where rows are sums over records; None: they are not."""
+        return self.trainer.record_sum
+
+    def noisy_slot(self, unit: Unit) -> Literal["mechanism", "trainer"]:
+        """The piece whose noise protects this unit."""
+        return "trainer" if unit.within_client and self.record_bound is None else "mechanism"
+
+    def price(
+        self, unit: Unit, *, index: int = 0, samples: int = 1, turnout: Turnout | None = None
+    ) -> UnitPrice | None:
+        """What a round costs a unit of a client that takes part, as far as all pieces are Tacit's own or declared.
+
+        Noise for records is the trainer's own, and everything after it post-processing; or it is that of a sum over the
+        clients (`RecordClip`), where Poisson batches amplify it. Which clients take part may then be known, so that
+        noise of another variance reveals nothing about a record.
+
+        Args:
+            unit: which; a person is priced as a record of the data that were drawn with it.
+            index: the round, of which the noise for clients may depend.
+            samples: how many such units its client has.
+            turnout: who took part in it; None: as planned.
+
+        Returns:
+            The price; None: the method adds no noise for this unit.
+        """
+        question = (unit.within_client, index, samples, turnout)
+        if question not in self.known:
+            if len(self.known) >= MOST_KNOWN:
+                self.known.clear()
+            self.known[question] = self._within(samples, turnout) if unit.within_client else self._whole(index, turnout)
+        return self.known[question]
+
+    def _whole(self, index: int, turnout: Turnout | None) -> UnitPrice:
+        """Of a client."""
+        if self.record_bound is not None:
+            return FOR_RECORDS
+        planned = index == 0 and turnout is None
+        found = self._of_mechanism if planned else self.mechanism.price(index, turnout)
+        return _repeated(rests_on(found, self.own_parts))
+
+    def _within(self, samples: int, turnout: Turnout | None) -> UnitPrice | None:
+        """Of a record, or person, of a client with so many."""
+        return self._in_sums(turnout) if self.record_bound is not None else self._in_training(samples)
+
+    @cached_property
+    def _of_mechanism(self) -> Price:
+        """The planned price of the first round, by the mechanism alone."""
+        return self.mechanism.price(0)
+
+    def _in_training(self, samples: int) -> UnitPrice | None:
+        """Of records, by noise of the trainer's own."""
+        found = self.trainer.record_price(samples)
+        if not isinstance(found, Repeated):
+            return found
+        expect(found.release.sampling.kind != "fixed", "batches that are drawn by Poisson sampling, or full ones")
+        before = tuple(part for part in self.own_parts if part.slot in ("trainer", "codec", "mechanism"))
+        return _record_price(found, before)
+
+    def _in_sums(self, turnout: Turnout | None) -> UnitPrice | None:
+        """Of records, by noise in the sum over all clients."""
+        found, rows = self._of_mechanism if turnout is None else self.mechanism.price(0, turnout), self.record_sum
+        if isinstance(found, Unproved):
+            return replace(found, nominal=None)  # of records, nothing nominal is accounted for
+        if not isinstance(found, Release) or rows is None:
+            return found if isinstance(found, Unsized) else None
+        sampling = Sampling.at(rows.rate, "poisson")
+        return _record_price(Repeated(replace(found, sampling=sampling, constant=True)), self.own_parts)
+
+
+def _repeated(price: Price) -> UnitPrice:
+    """The price of a round in which a client releases its sum once."""
+    return price.accounted if isinstance(price, Release) else price
+
+
+def _record_price(price: Repeated, parts: tuple[OwnPart, ...]) -> UnitPrice:
+    """The price for records, if all of these parts are Tacit's own or declare their sensitivity."""
+    found = rests_on(price.release, parts)
+    return replace(price, release=found) if isinstance(found, Release) else Unproved(found.reason)

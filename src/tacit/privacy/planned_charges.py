@@ -1,0 +1,207 @@
+"""What a method's rounds release about each unit, before they are played: charges, allowed rounds, and noise to add."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from typing import TypeVar
+
+from scipy.optimize import brentq
+from scipy.stats import binom
+
+from tacit.core import Budget, Method, Turnout
+from tacit.core.prices import ClientUnits, Release, Repeated, Unit
+from tacit.errors import BudgetError, expect
+from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
+from tacit.privacy.cohorts import check_cohorts, failure
+from tacit.privacy.planning import CohortSampling, bracket, enough_noise
+from tacit.privacy.unit_accounting import Charge, UnitAccounting
+
+T = TypeVar("T")
+UNLIKELY = 0.01  # with which some client takes part more often than its noise is sized for
+
+
+def charge_of(
+    method: Method, units: ClientUnits, index: int, cohort: Sequence[int], turnout: Turnout | None = None
+) -> Charge:
+    """What round `index` of these clients releases about their units: as planned, or for the turnout that it had.
+
+    Raises:
+        BudgetError: it has no noise at all. Methods without noise are not charged, so no honest client delivered any.
+    """
+    if not units.unit.within_client:
+        release = release_of(method, len(units.sizes), index, turnout)
+        return Charge.of_clients(_noisy(release, index))
+    sizes = {units.sizes[client] for client in cohort}
+    prices = {size: _noisy(_within(method, units.unit, size, turnout), index) for size in sizes}
+    clients = {client: prices[units.sizes[client]] for client in cohort}
+    return Charge(units.unit, clients, units.copies, summed=method.terms.record_bound is not None)
+
+
+def _noisy(found: T | None, index: int) -> T:
+    if found is None:
+        raise BudgetError(f"Round {index + 1} has no noise at all: no honest client delivered. Nothing was released.")
+    return found
+
+
+def _within(method: Method, unit: Unit, size: int, turnout: Turnout | None) -> Repeated | None:
+    """What a round releases about a unit of a client that has so many."""
+    price = method.terms.price(unit, samples=size, turnout=turnout)
+    return None if price is None else price.accounted
+
+
+def release_of(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Release | None:
+    """What round `index` releases about a client, proved or nominal: as planned, or for the turnout that it had.
+
+    None: there is nothing to account for in (ε, δ).
+    """
+    found = _release(method, index, turnout)
+    if found is None:
+        return None
+    if turnout is not None and not _same_without_one(method, index, turnout):
+        found = replace(found, constant=False)
+    sampling = method.sampler.sampling(population, index)
+    return replace(found, sampling=sampling, failure=failure(sampling, population, method.channel.min_cohort))
+
+
+def _release(method: Method, index: int, turnout: Turnout | None) -> Release | None:
+    """The release of a client in the cohort, whatever the population."""
+    price = method.terms.price(Unit.CLIENT, index=index, turnout=turnout)
+    return None if price is None or price.accounted is None else price.accounted.release
+
+
+def _same_without_one(method: Method, index: int, turnout: Turnout) -> bool:
+    """Whether the noise would be the same if one client less took part, and as many were lost.
+
+    ⌊dropouts · n⌋ losses are tolerated among n clients, which may be one more than among n − 1: then the variance shows
+    that n took part. A channel with a smallest cohort ends the round instead, which `DROPOUTS` excludes.
+    """
+    if method.channel.min_cohort or turnout.delivered in (0, turnout.cohort):
+        return True
+    fewer = _release(method, index, Turnout(turnout.cohort - 1, turnout.delivered - 1))
+    return fewer is not None and fewer.constant
+
+
+def accountant_of(method: Method, units: ClientUnits) -> Accountant | None:
+    """The accountant of a run for these units; None: the tightest for what is released about each client."""
+    return None if units.unit.within_client else accountant_for(method, len(units.sizes))
+
+
+def accountant_for(method: Method, population: int) -> Accountant:
+    """The accountant of clients, for everything that the rounds may release about them: see `Terms.adjacency`."""
+    rounds = range(method.rounds)
+    releases = (release_of(method, population, index, each) for index in rounds for each in method.terms.turnouts)
+    return default_accountant(*{release for release in releases if release is not None})
+
+
+def rounds_allowed(method: Method, units: ClientUnits) -> int:
+    """The number of rounds of the method, or as many of them as its budget allows.
+
+    Within clients, how often a client takes part in random cohorts is not known before: such a run stops before the
+    round that would exceed the budget for one of its clients.
+    """
+    budget, clients = method.budget, len(units.sizes)
+    random = any(method.sampler.sampling(clients, index).rate < 1 for index in range(method.rounds))
+    if budget is None or (units.unit.within_client and random):
+        return method.rounds
+    found, advice = method.rounds, "use more noise, smaller batches or fewer local steps"
+    tight = accountant_of(method, units)
+    if tight is not None:
+        found, advice = 1, "use more noise or smaller cohorts"
+    for accountant in (tight,) if tight is None else (Rdp(tight.adjacency), tight):  # the fast one gives a first guess
+        found = max_rounds(_fits(method, units, budget, accountant), max(found, 1))
+    expect(found >= 1, f"a budget of {budget} that allows a round", f"Not even the first round fits: {advice}.")
+    return found
+
+
+def _fits(method: Method, units: ClientUnits, budget: Budget, accountant: Accountant | None) -> Callable[[int], bool]:
+    """Whether so many rounds are within the method's and within the budget."""
+
+    def fits(rounds: int) -> bool:
+        if rounds > method.rounds:
+            return False
+        if accountant is None:
+            return _after(method, units, rounds).epsilon(budget.delta) <= budget.epsilon
+        releases = islice(_releases(method, len(units.sizes)), rounds)
+        return Accounting.of(accountant, releases).epsilon(budget.delta) <= budget.epsilon
+
+    return fits
+
+
+def _releases(method: Method, population: int) -> Iterator[Release]:
+    """What each round releases about a client."""
+    return (_noisy(release_of(method, population, index), index) for index in range(method.rounds))
+
+
+def _after(method: Method, units: ClientUnits, rounds: int) -> UnitAccounting:
+    """Of units within clients: the accounting after so many rounds in which every client takes part."""
+    once = UnitAccounting(units.unit).compose(charge_of(method, units, 0, range(len(units.sizes))))
+    released = {
+        client: Counter({release: times * rounds for release, times in each.items()})
+        for client, each in once.released.items()
+    }
+    return replace(once, released=released, rounds=rounds)
+
+
+@cache
+def calibrate(method: Method, units: ClientUnits) -> Method:
+    """The method with the noise that its budget needs for these units, of the worst client, in all of its rounds."""
+    budget, unit = method.budget, units.unit
+    assert budget is not None  # or the method could not have been composed
+    if unit.within_client:
+        often = planned_participations(method, len(units.sizes))
+        start = _noise_within(budget, method, units, often)
+
+        def epsilon(noise: float) -> float:
+            return _after(method.sized(noise, unit), units, often).epsilon(budget.delta)
+
+    else:
+        population = len(units.sizes)
+        check_cohorts(method, population)
+        one = method.sized(1.0, unit)
+        accountant = accountant_for(one, population)
+        release = replace(next(_releases(one, population)), distance=0.0, failure=0.0)  # they are counted below
+        start = CohortSampling(method.sampler, population, release).noise_for(budget, method.rounds, accountant)
+
+        def epsilon(noise: float) -> float:
+            return Accounting.of(accountant, _releases(method.sized(noise, unit), population)).epsilon(budget.delta)
+
+    return method.sized(enough_noise(start, epsilon, budget), unit)
+
+
+def planned_participations(method: Method, population: int) -> int:
+    """In how many rounds a client takes part, except with probability 0.01, in which some client does more often."""
+    rates = [method.sampler.sampling(population, index).rate for index in range(method.rounds)]
+    fixed, random = sum(rate == 1 for rate in rates), [rate for rate in rates if rate < 1]
+    if not random:
+        return fixed
+    return max(1, fixed + int(binom.isf(UNLIKELY / population, len(random), max(random))))
+
+
+def _noise_within(budget: Budget, method: Method, units: ClientUnits, often: int) -> float:
+    """About the smallest noise, for the client that is worst at the noise which the fast accountant suggests."""
+
+    @cache
+    def fast(noise: float) -> float:
+        found = _after(method.sized(noise, units.unit), _some(units, min(units.sizes), max(units.sizes)), often)
+        composed = (Accounting.of(Rdp()).compose_all(each, 1) for each in found.released.values())
+        return max(each.epsilon(budget.delta) for each in composed) - budget.epsilon
+
+    start = float(brentq(fast, *bracket(fast, 1.0, 2.0), rtol=1e-3))
+    worst = _after(method.sized(start, units.unit), units, often).worst(budget.delta)
+    assert worst is not None
+    assert worst.client is not None
+    size = units.sizes[worst.client]
+
+    @cache
+    def tight(noise: float) -> float:
+        found = _after(method.sized(noise, units.unit), _some(units, size), often)
+        return found.epsilon(budget.delta) - budget.epsilon
+
+    return float(brentq(tight, *bracket(tight, start, 1.1), rtol=1e-5))
+
+
+def _some(units: ClientUnits, *sizes: int) -> ClientUnits:
+    """As if there were only clients of these sizes, as many of each as one unit may be at."""
+    return replace(units, sizes=tuple(sorted(set(sizes))) * units.copies)

@@ -1,0 +1,211 @@
+"""The privacy accounting of a unit: for every client, what was released about any one of its units.
+
+About clients themselves, a round releases the same, whoever they are: there is one entry for anyone, composed round by
+round by one accountant. Within clients, each differs in the number of its units, and so in the rate at which a batch
+samples them, and in how often it took part: its releases are composed by themselves, and ε of all is that of the worst
+client, which is named. Of a person with records at several clients, and over several runs, the releases of all of these
+clients are composed, whichever they are (`worst_choice`).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Literal, Self
+
+from tacit.core.prices import Adjacency, Release, Repeated, Unit
+from tacit.errors import expect
+from tacit.privacy.accountants import Accountant, Accounting, Rdp
+from tacit.privacy.client_choices import Key, accounting_of, key_of, tightest, worst_choice
+
+ANYONE = -1  # in place of a client's number: what is released about clients is the same for all
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a round releases about a unit of each client that takes part in it, by the client's number.
+
+    Attributes:
+        unit: about what: clients, or what batches draw within them.
+        clients: what is released, and how often; for clients themselves, about `ANYONE`.
+        copies: at how many of the clients one unit is, at most.
+        summed: whether clients have one noise, that of their sum, and not each its own.
+    """
+
+    unit: Unit
+    clients: Mapping[int, Repeated]
+    copies: int = 1
+    summed: bool = False
+
+    def __post_init__(self) -> None:
+        expect(self.copies >= 1, f"copies={self.copies} >= 1")
+        if self.unit.within_client:
+            fixed = any(each.release.sampling.kind == "fixed" for each in self.clients.values())
+            expect(not fixed, "batches that are drawn by Poisson sampling, or full ones")
+            expect(min(self.clients, default=0) >= 0, "clients by their numbers")
+        else:
+            expect(set(self.clients) == {ANYONE}, "one release about all clients alike")
+
+    @classmethod
+    def of_clients(cls, release: Release) -> Self:
+        """What a round releases about every client."""
+        return cls(Unit.CLIENT, {ANYONE: release.accounted})
+
+    @property
+    def releases(self) -> frozenset[Release]:
+        """The different releases."""
+        return frozenset(each.release for each in self.clients.values())
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """The client whose units are least protected.
+
+    Attributes:
+        client: its number; the first one of several; None: all clients alike.
+        epsilon: the ε of each of its units.
+        steps: how many releases its ε composes.
+    """
+
+    client: int | None
+    epsilon: float
+    steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class UnitAccounting:
+    """What was released about the units of each client, over all rounds. Immutable.
+
+    Formal guarantees: (ε, δ) holds for every unit of every client, for all releases together, as long as the rates at
+    which cohorts and batches are drawn do not depend on private data: add-or-remove within clients, and for clients
+    the adjacency of the accountant.
+
+    Attributes:
+        unit: about what.
+        released: what was released about a unit of each client, and how often.
+        rounds: the number of rounds.
+        copies: at how many clients one unit may be.
+        others: the accountings of other runs, whose clients need not be these.
+        composed: what was released about anyone, composed by one accountant; None: by the tightest, for each client.
+
+    Example:
+        >>> from tacit.core.prices import Gaussian, Sampling
+        >>> step = Release(Gaussian(1.0), sampling=Sampling("poisson", 0.02))
+        >>> small = Release(Gaussian(1.0), sampling=Sampling("poisson", 0.1))
+        >>> charge = Charge(Unit.RECORD, {0: Repeated(step, 50), 1: Repeated(small, 10)})
+        >>> worst = UnitAccounting(Unit.RECORD).compose(charge).worst(1e-5)
+        >>> worst.client, round(worst.epsilon, 2), worst.steps
+        (1, 2.85, 10)
+    """
+
+    unit: Unit
+    released: Mapping[int, Counter[Release]] = field(default_factory=dict)
+    rounds: int = 0
+    copies: int = 1
+    others: "tuple[UnitAccounting, ...]" = ()
+    composed: Accounting | None = None
+
+    @classmethod
+    def of(cls, unit: Unit, charges: Iterable[Charge] = (), accountant: Accountant | None = None) -> Self:
+        """The accounting of rounds with these charges; with an accountant for all, equal ones are composed at once."""
+        found = cls(unit)
+        for charge in charges:
+            found = found._with(charge)
+        if accountant is None:
+            return found
+        releases = found.released.get(ANYONE, Counter[Release]())
+        return replace(found, composed=Accounting.of(accountant).compose_all(releases, found.rounds))
+
+    def compose(self, charge: Charge) -> Self:
+        """The accounting with one more round."""
+        found = self._with(charge)
+        if self.composed is None:
+            return found
+        repeated = charge.clients[ANYONE]
+        return replace(found, composed=self.composed.compose_all({repeated.release: repeated.times}, 1))
+
+    def _with(self, charge: Charge) -> Self:
+        expect(charge.unit is self.unit, f"a charge for {self.unit}s, got one for {charge.unit}s")
+        released, moved = dict(self.released), charge.copies if charge.summed else 1
+        for client, repeated in charge.clients.items():
+            release = repeated.release.at_clients(moved)
+            released[client] = released.get(client, Counter()) + Counter({release: repeated.times})
+        copies = max(self.copies, 1 if charge.summed else charge.copies)
+        return replace(self, released=released, rounds=self.rounds + 1, copies=copies)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The adjacency for which it is composed."""
+        return Adjacency.ADD_OR_REMOVE if self.composed is None else self.composed.accountant.adjacency
+
+    def worst(self, delta: float, *, fine: bool = False) -> Exposure | None:
+        """The client with the largest ε at this δ; None if nothing was released about any.
+
+        Clients whose ε by the fast Rényi accountant is below another's by the tight one need not be computed tightly.
+        """
+        if self.composed is not None:
+            return Exposure(None, self.composed.epsilon(delta), self.rounds)
+        if not self._at_one_client:
+            return self._worst_of_several(delta, fine=fine)
+        groups = {key_of(releases): client for client, releases in sorted(self.released.items(), reverse=True)}
+        bounds = {key: _epsilon(key, "bound", delta) for key in groups}
+        found: tuple[float, Key] | None = None
+        for key in sorted(groups, key=lambda each: -bounds[each]):
+            if found is not None and bounds[key] <= found[0]:
+                break
+            tight = min(bounds[key], _epsilon(key, "fine" if fine else "fast", delta))
+            found = max(found or (-1.0, key), (tight, key), key=lambda each: each[0])
+        if found is None:
+            return None
+        return Exposure(groups[found[1]], found[0], sum(count for _, count in found[1]))
+
+    def epsilon(self, delta: float) -> float:
+        """The ε at this δ of every unit of every client; infinite if nothing is proved."""
+        worst = self.worst(delta)
+        return 0.0 if worst is None else worst.epsilon
+
+    def costs_more(self, other: Self, delta: float) -> bool:
+        """Whether the ε at this δ of some client's units is larger than in another accounting.
+
+        The largest ε may be the same: it can be that of a client about which both know the same.
+        """
+        if self.composed is not None:
+            return self.epsilon(delta) > other.epsilon(delta)
+        theirs = {client: key_of(other.released.get(client, Counter())) for client in self.released}
+        pairs = {(key_of(releases), theirs[client]) for client, releases in self.released.items()}
+        return any(_epsilon(mine, "fast", delta) > _epsilon(its, "fast", delta) for mine, its in pairs if mine != its)
+
+    def of_client(self, client: int) -> Accounting:
+        """The accounting of one client's units, for those that are at no other one."""
+        key = key_of(self.released.get(client, Counter()))
+        return accounting_of(key, tightest(key, fine=True))
+
+    def of_worst(self, worst: Exposure, delta: float) -> Accounting:
+        """The accounting by which this client, or a choice of several, has the largest ε at this δ."""
+        if self.composed is not None:
+            return self.composed
+        if worst.client is not None and self._at_one_client:
+            return self.of_client(worst.client)
+        return self._choice(delta, fine=True)
+
+    @property
+    def _at_one_client(self) -> bool:
+        return self.copies == 1 and not self.others
+
+    def _worst_of_several(self, delta: float, *, fine: bool) -> Exposure | None:
+        """What is worst for one that is at several clients; it names the client whose are least protected alone."""
+        alone = replace(self, copies=1, others=()).worst(delta)
+        found = self._choice(delta, fine=fine)
+        if found.rounds == 0:
+            return None
+        return Exposure(0 if alone is None else alone.client, found.epsilon(delta), found.rounds)
+
+    def _choice(self, delta: float, *, fine: bool) -> Accounting:
+        groups = tuple((frozenset(map(key_of, each.released.values())), each.copies) for each in (self, *self.others))
+        return worst_choice(groups, delta, fine=fine)
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(key: Key, how: Literal["bound", "fast", "fine"], delta: float) -> float:
+    accountant = tightest(key, fine=how == "fine")
+    return accounting_of(key, Rdp(accountant.adjacency) if how == "bound" else accountant).epsilon(delta)
