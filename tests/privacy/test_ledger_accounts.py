@@ -191,7 +191,7 @@ def test_a_person_is_at_the_worst_of_many_clients_and_not_at_all_of_them() -> No
     """Clients of many sizes: the releases of two of them are composed, whichever they are."""
     sizes = range(20, 120)
     charge = Charge(Unit.PERSON, {n: Repeated(step(rate=10 / n), n // 10) for n in sizes}, copies=2)
-    found = UnitAccounting.of(Unit.RECORD, [charge] * 3).epsilon(DELTA)
+    found = UnitAccounting.of(Unit.PERSON, [charge] * 3).epsilon(DELTA)
     worst = max(
         UnitAccounting(Unit.RECORD, {0: Counter({step(rate=10 / n): 6 * (n // 10)})}).epsilon(DELTA) for n in sizes
     )

@@ -46,7 +46,7 @@ class Terms:
         trainer: the piece that may add noise for records.
         own_parts: the parts of the method's pieces that its user wrote.
         turnouts: those that decide about the adjacency: as planned and, where the channel goes on, a great loss.
-        known: prices that were asked for, up to `MOST_KNOWN` of them: pieces are frozen, and give the same answer again.
+        known: prices that were asked for, at most `MOST_KNOWN`: pieces are frozen, and give the same answer again.
     """
 
     mechanism: Mechanism

@@ -220,7 +220,9 @@ class Charged:
         return next((charges.ledger for charges in self.units.values()), None)
 
     def _each(self, step: "Callable[[Charges], Charges]") -> "Charged":
-        return Charged({unit: step(charges) for unit, charges in self.units.items()})
+        """A step of each unit, of those within clients first: what is released about clients is computed from it."""
+        done = {unit: step(self.units[unit]) for unit in reversed(list(self.units))}
+        return Charged({unit: done[unit] for unit in self.units})
 
     def reserve(self, run: Run, keys: KeySource) -> "Charged":
         """The charges with the run's next round; within clients, for its cohort, which the server's key decides."""
