@@ -54,7 +54,7 @@ def test_the_guarantee_is_for_persons_and_says_what_it_does_not_cover(name: str)
     assert "if the person were not among the data of its client" in str(found)
     assert "each person with probability" in found.sampling or "contains every person" in found.sampling
     assert found.copies == 1  # by their ids
-    assert AT_SEVERAL not in found.not_covered
+    assert AT_SEVERAL.format(unit="person") not in found.not_covered
     assert PERSONS not in found.not_covered
     assert {*run.epsilons} == {Unit.PERSON}
 
