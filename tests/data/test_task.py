@@ -9,7 +9,7 @@ import torch
 import tacit
 import zoo
 from tacit.data import Population, Preprocessing, Task
-from tacit.data.overlap import Overlap, find_overlap
+from tacit.data.checks import Overlap, find_overlap
 from tacit.errors import DataError, UserError
 from tacit.runs.manifest import TaskEntry
 

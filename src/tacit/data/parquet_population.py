@@ -1,6 +1,6 @@
 """A population on disk from Parquet files that need not fit into memory: two passes, some rows at a time.
 
-The first pass finds where the rows of every client go (`row_places`) and what the encoding depends on (`table_sketch`);
+The first pass finds where the rows of every client go (`row_places`) and what the encoding depends on (`TableSketch`);
 the second encodes the rows and writes them to their places in the files that `population_files` describes. Memory
 depends neither on the number of rows nor on that of clients. Beside the population are `encoding.json`, how rows were
 encoded, and `names.jsonl`, the clients' names in their order.
@@ -9,7 +9,7 @@ encoded, and `names.jsonl`, the clients' names in their order.
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -26,25 +26,36 @@ from tacit.core.serialization import write_json
 from tacit.data.data_frames import Columns
 from tacit.data.encoding import Encoding
 from tacit.data.parquet_files import count_rows, record_batches
-from tacit.data.partitions import is_partitioned, partition_columns, partitioned_files
 from tacit.data.population import Population
 from tacit.data.population_files import DESCRIPTION, PERSONS, PopulationForm, form_of, open_population
 from tacit.data.row_places import RowPlaces, digests
-from tacit.data.table_sketch import TableSketch
-from tacit.data.table_split import client_column
-from tacit.data.table_task import TableSettings, input_columns, make_encoding, public_samples, sized_model
+from tacit.data.table_task import (
+    MOST_CATEGORIES,
+    TableSettings,
+    client_column,
+    input_columns,
+    make_encoding,
+    public_samples,
+    sized_model,
+)
 from tacit.data.tables import (
     CLIENT,
     Table,
     check_not_in_files,
     check_same_columns,
     client_of_file,
+    is_partitioned,
+    missing,
+    partition_columns,
+    partitioned_files,
     read_table,
+    stack_columns,
     table_files,
 )
 from tacit.errors import DataError, expect
 
 ENDINGS = (".parquet", ".pq")
+KEPT = 2 * MOST_CATEGORIES  # different values of a column: more than any limit on their number
 BATCH = 1 << 16  # rows that are in memory at a time
 ENCODING, NAMES = "encoding.json", "names.jsonl"
 OPTIONS = ("public", "drop", "categories", "encoding", "kind", "classes", "patient")  # those of `Task.from_table`
@@ -254,3 +265,31 @@ def _check_fixed(folder: Path, settings: TableSettings, target: str) -> None:
                 f"Expected no {field.name} for {folder}, got {getattr(settings, field.name)!r}: its rows are encoded "
                 "already. Leave it out, or convert the table again."
             )
+
+
+class TableSketch:
+    """Collects tables with the same columns."""
+
+    def __init__(self) -> None:
+        self._columns: Columns = {}
+
+    def add(self, table: Table, names: Iterable[str]) -> None:
+        """More rows, of which these columns matter."""
+        for name in names:
+            table.check_finite(name)
+            before = [self._columns[name]] if name in self._columns else []
+            self._columns[name] = _sketched(stack_columns([*before, table.columns[name]]))
+
+    def table(self, name: str) -> Table:
+        """The sketch; shorter columns repeat their values."""
+        rows = max(map(len, self._columns.values()))
+        return Table(name, {key: np.resize(column, rows) for key, column in self._columns.items()})
+
+
+def _sketched(column: NDArray[Any]) -> NDArray[Any]:
+    gone = missing(column)
+    values = np.unique(column[~gone])
+    if len(values) > KEPT:
+        fractions = values[values != np.round(values)][:1] if values.dtype.kind == "f" else values[:0]
+        values = np.unique(np.concatenate([values[:KEPT], values[-1:], fractions]))
+    return np.concatenate([values, column[gone][:1]])

@@ -1,7 +1,8 @@
 """Tables as people have them: CSV and Parquet files, frames of pandas, Polars or pyarrow, folders with one per client.
 
 CSV files are read without any other library: with commas, semicolons (and then decimal commas), tabs or bars, with a
-byte-order mark or without, compressed by gzip or not. Parquet files need pyarrow, which is in the extra `data`.
+byte-order mark or without, compressed by gzip or not. Parquet files need pyarrow, which is in the extra `data`. Folders
+may say what their rows have in common, as Hive and Spark write them: `hospital=3/part.parquet`.
 """
 
 import csv
@@ -13,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +22,12 @@ from numpy.typing import NDArray
 from tacit.core.schema import listed
 from tacit.data.data_frames import Columns, columns_of, find_column, is_columns, is_frame, is_number, missing_as_none
 from tacit.data.parquet_files import read_parquet
-from tacit.data.partitions import is_partitioned, partition_columns, partitioned_files
-from tacit.data.written_numbers import EXACT, plain_number, read_numbers
+from tacit.data.written_numbers import EXACT, plain_column, plain_number, read_numbers
 from tacit.errors import DataError
 
 MISSING = ("", "?", "na", "n/a", "nan", "null", "none", "-", ".")
 MAX_BYTES = 1 << 32  # of a CSV file, decompressed
+HIVE_MISSING = "__HIVE_DEFAULT_PARTITION__"
 SEPARATORS = ",;\t|"
 PARQUET = (".parquet", ".pq")
 KINDS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", *PARQUET)
@@ -435,3 +437,47 @@ def _plain(column: NDArray[Any]) -> NDArray[Any]:
     if known and all(hasattr(value, "isoformat") and hasattr(value, "year") for value in known):
         return np.array(["NaT" if value is None else value.isoformat()[:10] for value in column], "M8[D]")
     return np.array([None if value is None else text_of(value) for value in column], dtype=object)
+
+
+def is_partitioned(folder: Path) -> bool:
+    """Whether a folder has folders named COLUMN=VALUE."""
+    return any("=" in path.name and path.is_dir() for path in folder.iterdir())
+
+
+def partitioned_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
+    """The tables in a folder and in its folders named COLUMN=VALUE, at any depth, in the order of their paths."""
+    found: list[Path] = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith((".", "_")):  # such as _SUCCESS, which Spark writes
+            continue
+        if path.is_dir() and "=" in path.name:
+            found += partitioned_files(path, endings)
+        elif path.is_file() and path.name.endswith(endings):
+            found.append(path)
+    return found
+
+
+def partition_columns(folder: Path, files: Sequence[Path]) -> Columns:
+    """What the folders say, as columns with one value for every file: numbers, if all of them are."""
+    values = [_values_in(path.relative_to(folder)) for path in files]
+    for path, each in zip(files, values, strict=True):
+        if each.keys() != values[0].keys():
+            raise DataError(
+                f"Expected folders of the same names in {folder}, but {files[0].relative_to(folder)} has "
+                f"{listed(values[0]) or 'none'} and {path.relative_to(folder)} has {listed(each) or 'none'}."
+            )
+    texts = {key: [each[key] for each in values] for key in values[0]} if values else {}
+    columns: Columns = {}
+    for key, column in texts.items():
+        numbers = plain_column([text for text in column if text is not None])
+        known = iter(numbers or ())
+        if numbers is None:
+            columns[key] = np.array(column, dtype=object)
+        else:
+            columns[key] = np.array([np.nan if text is None else next(known) for text in column])
+    return columns
+
+
+def _values_in(path: Path) -> dict[str, str | None]:
+    parts = (part.partition("=") for part in path.parts[:-1])
+    return {unquote(key): None if value == HIVE_MISSING else unquote(value) for key, _, value in parts}

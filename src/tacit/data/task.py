@@ -34,12 +34,12 @@ from tacit.data.adapted import (
     full_precision,
     made,
 )
+from tacit.data.checks import check_overlap, check_owners, check_population, check_samples
 from tacit.data.encoding import Encoding, Preprocessing
 from tacit.data.parquet_population import converted_arguments, is_converted
 from tacit.data.persons import take_person_column, without_person_column
 from tacit.data.population import Population, Samples, read_clients, read_held
 from tacit.data.table_task import TableSettings, task_arguments
-from tacit.data.task_checks import check_overlap, check_owners, check_population, check_samples
 from tacit.data.tensors import is_mapped
 from tacit.errors import ModelError, expect
 
