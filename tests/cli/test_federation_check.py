@@ -61,7 +61,7 @@ def test_the_bytes_of_a_check_are_those_of_a_round(tmp_path: Path) -> None:
     [
         ({"method": "fl-stt"}, "Expected method"),
         ({"args": {"round": 3}}, "round"),
-        ({"model": "net"}, "Expected the model as package.module:function"),
+        ({"model": "net"}, "Expected the model as one of logistic, mlp, or as package.module:function"),
         ({"least_cohort": 9}, "least_cohort=9 of at most 5 sites"),
         ({"patience": {"train": -1}}, "patience.train"),
         ({"patients": 3}, "patients"),
@@ -91,25 +91,20 @@ def test_init_writes_a_file_and_a_private_key_once(tmp_path: Path, capsys: pytes
     assert (tmp_path / "identity.key").stat().st_mode & 0o777 == 0o600
     text = path.read_text()
     assert "never taken from the server" in text
-    path.write_text(text.replace("hospital_a.data:load", "acme:load_7"))
+    path.write_text(text.replace('data = "patients.csv"', 'data = "acme:load_7"'))
     assert main(["site", "init", str(path)]) == 0
     out = capsys.readouterr().out
     assert first["public_key"] in out
-    assert "11 samples to train on, 1 held out; inputs of shape (12,)" in out
+    assert "12 samples; inputs of shape (12,)" in out
 
 
 def test_a_table_is_data_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["site", "init", str(tmp_path / "site.toml")])
     rows = "".join(f"{n},{n % 3}.5,a,{n % 2}\n" for n in range(20))
     (tmp_path / "patients.csv").write_text("age,dose,hospital,outcome\n" + rows)
-    text = (tmp_path / "site.toml").read_text()
-    text = text.replace(
-        'data = "hospital_a.data:load"', 'data = "patients.csv"\ntarget = "outcome"\nclient = "hospital"'
-    )
-    (tmp_path / "site.toml").write_text(text)
     capsys.readouterr()
     assert main(["site", "init", str(tmp_path / "site.toml")]) == 0
-    assert "18 samples to train on, 2 held out; inputs of shape (2,)" in capsys.readouterr().out
+    assert "20 rows with the columns age, dose, hospital, outcome" in capsys.readouterr().out
 
 
 def test_a_site_reviews_accepts_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

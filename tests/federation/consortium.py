@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import acme
+from tacit.data.encoding import Encoding, TargetColumn
 from tacit.federation.plan import entry_points
 from tacit.federation.plan.directory import Directory, new_identity, read_identity, write_directory
 from tacit.federation.plan.plan import FederationPlan, read_plan
@@ -88,6 +89,8 @@ class Consortium:
             (self.home(name) / "visits.csv").write_text("\n".join([header, *rows]))
             self.change(name, f'data = "acme:load_{number}"', "\n".join(['data = "visits.csv"', *lines]))
 
+        (self.folder / "encoding.json").write_bytes(visits_encoding().to_bytes())
+
     def change(self, name: str, old: str, new: str) -> None:
         """Change a site's file."""
         path = self.home(name) / "site.toml"
@@ -119,6 +122,12 @@ class Consortium:
 
     def identity(self, name: str) -> bytes:
         return read_identity(self.home(name) / "identity.key")
+
+
+def visits_encoding() -> Encoding:
+    """How the tables of `give_tables` become the inputs and classes of the consortium's model."""
+    target = TargetColumn("outcome", ("0", "1", "2"))
+    return Encoding(numbers={f"x{column}": (-4.0, 4.0) for column in range(12)}, indicators=(), target=target)
 
 
 def transport(sites: Mapping[str, Site]) -> InProcess:

@@ -28,7 +28,7 @@ def test_metrics_are_those_of_all_held_out_samples_together(tmp_path: Path, chan
     consortium = Consortium.at(tmp_path, 5, held_out=0.4)
     plan = consortium.plan(args={"cohort": 5, "channel": channel}, evaluate_every=1)
     model, report = trained(consortium, plan)
-    parts = [consortium.site(name).data.held_out for name in consortium.names]
+    parts = [consortium.site(name).files.load_data(plan).held_out for name in consortium.names]
     x, y = (torch.cat([part[i] for part in parts if part is not None]) for i in range(2))
     with torch.no_grad():
         outputs = model(x)

@@ -220,7 +220,7 @@ def test_a_pin_is_computed_without_running_the_code(folder: Folder, capsys: pyte
     ):
         assert main(["site", "pin", wrong]) == 2
         assert words in capsys.readouterr().err
-    assert main(["site", "pin", "tacit.federation.demonstration:net"]) == 0
+    assert main(["site", "pin", "tacit.tasks.images:load_digits"]) == 0
     assert not folder.marker.exists()
 
 

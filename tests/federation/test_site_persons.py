@@ -14,7 +14,7 @@ from tacit.errors import CompositionError, DataError, UserError
 from tacit.federation.journal import read_journal
 from tacit.federation.plan.check import check_plan
 from tacit.federation.plan.plan import FederationPlan
-from tacit.federation.site.data import OwnSamples, hold_out, read_returned, read_table
+from tacit.federation.site.data import OwnSamples, hold_out, read_returned
 from tacit.federation.site.policy import charged, review
 from tacit.privacy.guarantee import AT_SEVERAL, PERSONS, Guarantee
 from tacit.privacy.ledger import Ledger
@@ -24,8 +24,8 @@ from tacit.runs.training import follow
 
 ARGS = {"rounds": 2, "noise": 2.0, "epsilon": "none", "size": 4}
 SECURE = ["secure-sum/active_server"]
-TARGET, PATIENT = 'target = "outcome"', 'patient = "person_id"'
-UNKNOWN = 'target = "outcome"\nclient = "person_id"'  # the column is left out, and nobody says what it means
+PATIENT = 'patient = "person_id"'
+TABLE = {"encoding": "encoding.json"}
 
 
 def consortium_at(folder: Path, *lines: str) -> Consortium:
@@ -47,8 +47,8 @@ def text_of(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 
 
 
 def test_guarantee_ledgers_and_commands_name_the_person(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    consortium = consortium_at(tmp_path, TARGET, PATIENT)
-    plan = consortium.plan("dp-fedsgd", args=ARGS, unit="person")
+    consortium = consortium_at(tmp_path, PATIENT)
+    plan = consortium.plan("dp-fedsgd", args=ARGS, **TABLE, unit="person")
     run, site = trained(consortium, plan), consortium.home("site-0") / "site.toml"
     (found,) = run.guarantees.values()
     assert isinstance(found, Guarantee)
@@ -64,16 +64,16 @@ def test_guarantee_ledgers_and_commands_name_the_person(tmp_path: Path, capsys: 
     assert "for every person, against the server" in text_of(capsys, "site", "review", site, file)
     assert "for every person, of ε = 9" in text_of(capsys, "site", "ledger", site)
     assert json.loads(text_of(capsys, "site", "ledger", site, "--json"))["epsilons"].keys() == {"person"}
-    assert "5 samples of 3 persons to train on" in text_of(capsys, "site", "init", site)
+    assert "5 rows of 3 persons with the columns x0, x1" in text_of(capsys, "site", "init", site)
 
 
 def test_rates_and_charges_of_a_site_are_over_its_persons(tmp_path: Path) -> None:
     consortium = Consortium.at(tmp_path, 5, methods=["dp-sgd"], epsilon=float("inf"))
-    consortium.give_tables(TARGET, PATIENT)
+    consortium.give_tables(PATIENT)
     args = {"rounds": 1, "noise": 1.0, "epsilon": "none", "batch_size": 2}
-    plan = consortium.plan("dp-sgd", args=args, unit="person", records=3)
+    plan = consortium.plan("dp-sgd", args=args, **TABLE, unit="person", records=3)
     site = consortium.site("site-3").files  # eight records of four persons
-    charge = charged(plan, 0, site.load_data().units)
+    charge = charged(plan, 0, site.load_data(plan).units)
     assert isinstance(charge, Charge)
     assert charge.clients[0].release.sampling.rate == 2 / 4
     found, of_four, of_eight = site.review(plan), review(plan, site.allow, (), 4), review(plan, site.allow, (), 8)
@@ -85,15 +85,15 @@ def test_rates_and_charges_of_a_site_are_over_its_persons(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("lines", "unit", "words"),
     [
-        ((TARGET, PATIENT), "record", "would be protected as so many records. Ask for a plan with unit"),
-        ((UNKNOWN,), "person", "do not say which records are one person's. Name the column with their ids"),
+        ((PATIENT,), "record", "would be protected as so many records. Ask for a plan with unit"),
+        ((), "person", "do not say which records are one person's. Name the column with their ids"),
     ],
 )
 def test_a_plan_for_another_unit_than_the_site_knows_is_refused(
     tmp_path: Path, lines: tuple[str, ...], unit: str, words: str
 ) -> None:
     consortium = consortium_at(tmp_path, *lines)
-    plan = consortium.plan("dp-fedsgd", args=ARGS, unit=unit)
+    plan = consortium.plan("dp-fedsgd", args=ARGS, **TABLE, unit=unit)
     found = consortium.site("site-0").files.review(plan)
     assert words in found.objections[0]
     with pytest.raises(UserError, match="This site's policy refuses the plan"):
@@ -101,18 +101,18 @@ def test_a_plan_for_another_unit_than_the_site_knows_is_refused(
 
 
 def test_a_plan_that_protects_sites_may_run_where_persons_are_known(tmp_path: Path) -> None:
-    consortium = consortium_at(tmp_path, TARGET, PATIENT)
+    consortium = consortium_at(tmp_path, PATIENT)
     for name in consortium.names:
         consortium.change(name, "epsilon = 9.0", "epsilon = inf")
-    plan = consortium.plan("fl-std", args={"cohort": 5, "channel": "SecureSum()"})
+    plan = consortium.plan("fl-std", args={"cohort": 5, "channel": "SecureSum()"}, **TABLE)
     assert consortium.site("site-0").files.review(plan).accepted
 
 
 def test_a_site_whose_file_has_changed_since_it_accepted_refuses_to_train(tmp_path: Path) -> None:
-    consortium = consortium_at(tmp_path, TARGET, PATIENT)
-    plan = consortium.plan("dp-fedsgd", args=ARGS, unit="person")
+    consortium = consortium_at(tmp_path, PATIENT)
+    plan = consortium.plan("dp-fedsgd", args=ARGS, **TABLE, unit="person")
     consortium.accept(plan)
-    consortium.change("site-2", PATIENT, 'client = "person_id"')
+    consortium.change("site-2", PATIENT, "")
     here = server(plan, transport(consortium.sites()))
     *_, run = follow(here.run_plan, source=here)
     assert [len(report.clients) for report in run.history] == [4, 4]
@@ -124,26 +124,26 @@ def test_a_site_whose_file_has_changed_since_it_accepted_refuses_to_train(tmp_pa
 
 
 def test_a_ledger_for_records_is_not_continued_for_persons(tmp_path: Path) -> None:
-    consortium = consortium_at(tmp_path, UNKNOWN)
-    trained(consortium, consortium.plan("dp-fedsgd", args=ARGS))
-    consortium.change("site-0", UNKNOWN, f"{TARGET}\n{PATIENT}")
-    found = consortium.site("site-0").files.review(consortium.plan("dp-fedsgd", args=ARGS, unit="person"))
+    consortium = consortium_at(tmp_path)
+    trained(consortium, consortium.plan("dp-fedsgd", args=ARGS, **TABLE))
+    consortium.change("site-0", 'data = "visits.csv"', f'data = "visits.csv"\n{PATIENT}')
+    found = consortium.site("site-0").files.review(consortium.plan("dp-fedsgd", args=ARGS, **TABLE, unit="person"))
     assert found.objections[0].startswith(
         "This site's ledger has charges for records, and the plan would charge persons"
     )
 
 
 def test_a_plan_for_persons_needs_a_method_that_protects_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    consortium = consortium_at(tmp_path, TARGET, PATIENT)
+    consortium = consortium_at(tmp_path, PATIENT)
     with pytest.raises(UserError, match='protects records for unit = "person", got fl-std'):
         _ = consortium.plan("fl-std", args={"cohort": 5}, unit="person").method
     with pytest.raises(UserError, match="unit"):
-        consortium.plan("dp-fedsgd", args=ARGS, unit="patient")
+        consortium.plan("dp-fedsgd", args=ARGS, **TABLE, unit="patient")
     with pytest.raises(UserError, match="depends on the number of a site's persons"):
         _ = consortium.plan("dp-sgd", unit="person").method
     monkeypatch.setattr("tacit.pieces.trainers.RecordGradient.draws_persons", False)
     with pytest.raises(CompositionError, match="draws and clips single records"):
-        _ = consortium.plan("dp-fedsgd", args=ARGS, unit="person").method
+        _ = consortium.plan("dp-fedsgd", args=ARGS, **TABLE, unit="person").method
 
 
 def test_persons_are_held_out_as_a_whole() -> None:
@@ -163,10 +163,9 @@ def test_persons_are_held_out_as_a_whole() -> None:
 def test_a_function_can_return_the_persons_of_its_samples(ids: Any) -> None:
     x, y = torch.zeros(2, 3), torch.tensor([0, 1])
     found = read_returned((x, y, ids), "acme:visits")
-    assert isinstance(found, OwnSamples)
-    assert hold_out(found, 0.0, bytes(32), "acme:visits").unit is Unit.PERSON
+    assert hold_out(found.own, 0.0, bytes(32), "acme:visits").unit is Unit.PERSON
     both = read_returned(((x, y, ids), (x, y)), "acme:visits")
-    assert isinstance(both, tuple)
+    assert both.held_out is not None
     with pytest.raises(DataError, match=r"return \(x, y\) or \(x, y, persons\), got 4 values"):
         read_returned((x, y, ids, ids), "acme:visits")
     with pytest.raises(DataError, match="Expected 2 person ids for acme:visits"):
@@ -174,15 +173,20 @@ def test_a_function_can_return_the_persons_of_its_samples(ids: Any) -> None:
 
 
 def test_tables_without_the_column_or_without_an_id(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("age,who,outcome\n1,a,0\n2,,1\n")
-    with pytest.raises(DataError, match="Expected a column 'person'"):
-        read_table(tmp_path / "t.csv", "outcome", patient="person")
-    with pytest.raises(DataError, match=r"person id for every record of t\.csv, but record 1 has none"):
-        hold_out(read_table(tmp_path / "t.csv", "outcome", patient="who"), 0.0, bytes(32), "t.csv")
+    consortium = consortium_at(tmp_path, PATIENT)
+    plan = consortium.plan("dp-fedsgd", args=ARGS, **TABLE, unit="person")
+    table = consortium.home("site-0") / "visits.csv"
+    whole = table.read_text()
+    for text, words in (
+        (whole.replace("person_id", "who"), "to have the column 'person_id', given as patient"),
+        (whole.replace("P1", ""), "Expected the patient 'person_id' in every row of"),
+    ):
+        table.write_text(text)
+        assert words in consortium.site("site-0").files.review(plan).problems[0]
 
 
 def test_a_column_of_persons_is_not_ignored_where_a_function_has_the_data(tmp_path: Path) -> None:
     consortium = Consortium.at(tmp_path, 3)
     consortium.change("site-0", 'data = "acme:load_0"', f'data = "acme:load_0"\n{PATIENT}')
-    with pytest.raises(UserError, match=r"Let the function return \(x, y, persons\)"):
-        consortium.site("site-0").files.load_data()
+    with pytest.raises(DataError, match=r"Let it return \(x, y, persons\)"):
+        _ = consortium.site("site-0").files.source

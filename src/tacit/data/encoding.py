@@ -453,11 +453,11 @@ def _numbers_or_dates(table: Table, name: str, *, dates: bool) -> NDArray[np.flo
 def _places(column: NDArray[Any], values: Sequence[str]) -> NDArray[np.int64]:
     """For each row the place of its text among these values; -1: it is none of them.
 
-    A column that is read as numbers is compared by number: `01` is a text where other rows of its file have texts.
+    Texts that differ are compared by number: `01` is a text where other rows of its file have texts, and 1 elsewhere.
     """
     distinct, codes = coded(column)
     places = {value: place for place, value in enumerate(values)}
-    by_number = {plain_number(value): place for place, value in enumerate(values)} if column.dtype.kind == "f" else {}
+    by_number = {plain_number(value): place for place, value in enumerate(values)}
     by_number.pop(None, None)
     found = [places.get(text, by_number.get(plain_number(text), -1)) for text in distinct]
     return np.array(found, dtype=np.int64)[codes]

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tacit.core import files
+from tacit.data.encoding import Encoding, TargetColumn
 from tacit.errors import TacitError
-from tacit.federation.plan import entry_points
 from tacit.federation.plan.directory import Directory, new_identity, write_directory
 from tacit.federation.plan.plan import FederationPlan, read_plan
 from tacit.federation.site.files import read_site
@@ -29,15 +29,14 @@ from tacit.federation.transport.relay import SOCKET, RelayTransport, free_port
 from tacit.runs.records import Run
 from tacit.tasks.images import load_digits
 
-MODEL = "tacit.federation.demonstration:net"
+ENCODING = "encoding.json"
 SECONDS_TO_START = 300.0
 _SITE = """\
 data = "digits.csv"
-target = "digit"
 
 [allow]
 methods = ["dp-fedsgd"]
-models = {{ "{model}" = "{pin}" }}
+models = {}
 channels = ["secure-sum/active_server"]
 epsilon = 8.0
 delta = 1e-4
@@ -47,17 +46,13 @@ metrics = "secure-sum"
 _PLAN = """\
 method = "dp-fedsgd"
 args = {{ rounds = {rounds}, size = {size}, noise = 1.5, epsilon = "none", delta = 1e-4 }}
-model = "{model}"
+model = "mlp"
+encoding = "encoding.json"
 sites = "directory.toml"
 least_cohort = 4
 evaluate_every = 10
 patience = {{ train = 120, talk = 60 }}
 """
-
-
-def net() -> nn.Module:
-    """64-32-10 with ReLU (2,410 parameters)."""
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
 def _digits() -> tuple[Tensor, Tensor]:
@@ -94,6 +89,7 @@ class LocalFederation:
         for number, name in enumerate(names):
             files.write(folder / "homes" / name / "site.toml", site.encode())
             _write_digits(folder / "homes" / name / "digits.csv", number, sites)
+        files.write(folder / ENCODING, _encoding().to_bytes())
         files.write(folder / "plan.toml", plan.encode())
         made = cls(folder, names, read_plan(folder / "plan.toml", trusted=True))
         made._review()
@@ -147,9 +143,15 @@ class LocalFederation:
 
 def demonstration(folder: Path, sites: int, rounds: int) -> LocalFederation:
     """The federation of `tacit federation demo`."""
-    site = _SITE.format(model=MODEL, pin=entry_points.pin(MODEL, "the model"))
     records = round(0.9 * len(_digits()[1]) / sites)  # of a site, without those held out
-    return LocalFederation.at(folder, sites, site, _PLAN.format(rounds=rounds, size=records, model=MODEL))
+    return LocalFederation.at(folder, sites, _SITE, _PLAN.format(rounds=rounds, size=records))
+
+
+def _encoding() -> Encoding:
+    """Pixels are between 0 and 1, and there are ten digits, as everybody knows."""
+    pixels = range(_digits()[0].shape[1])
+    target = TargetColumn("digit", tuple(map(str, range(10))))
+    return Encoding(numbers={f"p{pixel}": (0.0, 1.0) for pixel in pixels}, indicators=(), target=target)
 
 
 def _write_digits(path: Path, number: int, sites: int) -> None:

@@ -25,7 +25,9 @@ from tacit.protocols.kit import RUN
 from tacit.wire.packing import pack_number
 
 HELLO, TRAIN, TALK, EVALUATE, PREPARE = "hello", "train", "talk", "evaluate", "prepare"
-RefusalCode = Literal["malformed", "plan", "policy", "budget", "replay", "protocol", "training", "storage", "error"]
+RefusalCode = Literal[
+    "malformed", "plan", "policy", "data", "budget", "replay", "protocol", "training", "storage", "error"
+]
 
 Digest = Annotated[bytes, Meta(min_length=crypto.KEY, max_length=crypto.KEY)]
 Run = Annotated[bytes, Meta(min_length=RUN, max_length=RUN)]

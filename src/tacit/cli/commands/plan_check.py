@@ -1,4 +1,4 @@
-"""`tacit federation check`: what a plan means."""
+"""`tacit federation check` and `plan`: what a plan means, and a plan from a run."""
 
 import argparse
 from collections.abc import Iterator
@@ -6,6 +6,8 @@ from dataclasses import asdict
 
 from tacit.cli._console import answer
 from tacit.federation.plan.check import PlanCheck, check_plan
+from tacit.federation.plan.directory import read_directory
+from tacit.federation.plan.from_run import plan_from_run
 from tacit.federation.plan.plan import read_plan
 from tacit.report.labels import size
 
@@ -22,12 +24,26 @@ def run(args: argparse.Namespace) -> int:
     return answer(args, asdict(found), _lines(found))
 
 
+def make_plan(args: argparse.Namespace) -> int:
+    """Write a plan from a run, and its encoding beside it."""
+    made = plan_from_run(args.simulation, read_directory(args.sites))
+    encoding, digest = made.write(args.out, args.simulation, args.sites), made.plan.digest.hex()
+    lines = [f"plan      {args.out}", f"encoding  {encoding}", f"digest    {digest}"]
+    for title, sentences in (("Changed for these sites", made.changes), ("Consider", made.warnings)):
+        lines += [title, *(f"  {sentence}" for sentence in sentences)] if sentences else []
+    lines.append(f"Next: tacit federation check {args.out}, and send both files to all sites.")
+    document = {"plan": digest, "file": str(args.out), "encoding": str(encoding)}
+    return answer(args, {**document, "changes": made.changes, "warnings": made.warnings}, lines)
+
+
 def _lines(found: PlanCheck) -> Iterator[str]:
     yield f"plan {found.plan}"
     yield f"  {found.method}, {found.rounds} rounds, {len(found.sites)} sites: {', '.join(found.sites)}"
     known = "not run" if found.parameters is None else f"{found.parameters} parameters"
     yield f"  {found.model}, {known}"
     yield from ("", "Privacy", f"  {_privacy(found)}")
+    if found.reads:
+        yield from ("", "Columns that it reads", *(f"  {line}" for line in found.reads))
     yield from ("", "Who learns what", *(f"  {sentence}" for sentence in found.reveals))
     yield from ("", "Each round", f"  {_traffic(found)}", f"  {_losses(found)}")
     if found.notes:

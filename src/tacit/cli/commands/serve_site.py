@@ -1,6 +1,7 @@
 """`tacit site serve`: keep a site connected to its federation's server."""
 
 import argparse
+import sys
 
 from tacit.errors import UserError
 from tacit.federation.site.files import read_site
@@ -19,4 +20,6 @@ def run(args: argparse.Namespace) -> int:
             f"Expected the start-up kit of {site.name}, which has this site's key in the directory, got that of "
             f"{found} in {kit}. Ask the server's operator for the right one."
         )
+    for problem in site.problems():
+        print(problem, file=sys.stderr)
     return keep_running(site_command(kit, args.config, OPENER))

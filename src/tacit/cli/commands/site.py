@@ -32,14 +32,8 @@ def init(args: argparse.Namespace) -> int:
     if new:
         lines.append(f"Next: edit {args.config}, and give the public key to who keeps the directory, in person.")
     else:
-        data = read_site(args.config).load_data()
-        x, y = data.train
-        counts = len(y), 0 if data.held_out is None else len(data.held_out[1])
-        persons = {"persons": data.units} if data.unit == "person" else {}
-        found |= {"samples": counts[0], "held_out": counts[1], **persons}
-        whose = f" of {data.units} persons" if persons else ""
-        trained, held = f"{counts[0]} samples{whose} to train on", f"{counts[1]} held out"
-        lines.append(f"data        {trained}, {held}; inputs of shape {tuple(x.shape[1:])}")
+        found["data"] = read_site(args.config).source.summary
+        lines.append(f"data        {found['data']}")
     return answer(args, found, lines)
 
 
@@ -63,10 +57,16 @@ def _review_lines(site: SiteFiles, plan: FederationPlan, found: Review, recorded
     yield from ("", "What it would cost here", f"  {_cost(site, found)}", "")
     if found.reveals:
         yield from ("Who would learn what", *(f"  {sentence}" for sentence in found.reveals), "")
+    if found.reads:
+        yield from ("Columns that it would read", *(f"  {line}" for line in found.reads), "")
+    if found.remarks:
+        yield from ("In this site's data", *(f"  {sentence}" for sentence in found.remarks), "")
     if found.objections:
         yield from ("This site's policy refuses the plan:", *(f"  {sentence}" for sentence in found.objections))
     else:
         yield "The plan is within this site's policy."
+    if found.problems:
+        yield from ("This site's data do not fit the plan:", *(f"  {sentence}" for sentence in found.problems))
     if recorded:
         yield f"Recorded as {recorded}, and signed with this site's key."
     elif found.accepted:

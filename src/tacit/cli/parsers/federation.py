@@ -3,6 +3,7 @@
 Examples:
   tacit federation demo                         a server and eight sites as real processes on this machine
   tacit federation init study/ --host fl.example.org --sites hospital-a hospital-b hospital-c
+  tacit federation plan runs/private --sites study/directory.toml --out study/plan.toml    from a simulation on a table
   tacit federation check study/plan.toml        what a plan trains, who learns what and ε, in plain words
   tacit federation check study/plan.toml --trust    the same with bytes: runs the functions that the plan names
   tacit federation serve study/                 keep the server running
@@ -26,6 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         {
             "check": ("explain a plan: what is trained, who learns what, ε and bytes", _configure_check),
+            "plan": ("write a plan from a finished simulation on a table", _configure_plan),
             "init": ("make certificates and start-up kits", _configure_init),
             "serve": ("keep the server running", _configure_serve),
             "run": ("train with the sites that have accepted a plan", _configure_run),
@@ -40,6 +42,14 @@ def _configure_check(parser: argparse.ArgumentParser) -> None:
     add_trust(parser, f"{TRUST_PLAN}; without it, bytes and parameters are not counted")
     add_json(parser)
     does(parser, "plan_check:run")
+
+
+def _configure_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("simulation", type=Path, metavar="RUN", help="the directory of a finished run on a table")
+    parser.add_argument("--sites", type=Path, required=True, metavar="DIRECTORY.toml", help="everybody's public keys")
+    parser.add_argument("--out", type=Path, required=True, metavar="PLAN.toml", help="the plan's file, a new one")
+    add_json(parser)
+    does(parser, "plan_check:make_plan")
 
 
 def _configure_init(parser: argparse.ArgumentParser) -> None:

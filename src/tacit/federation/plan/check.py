@@ -10,6 +10,7 @@ from tacit.core.prices import Unit
 from tacit.core.server_half import broadcast, download_size, no_messages
 from tacit.core.state import Traffic
 from tacit.engine.simulation import draw
+from tacit.federation.plan.encoded_columns import columns_read, known_to_all
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.site.policy import cost_of, reveals, worth
 
@@ -23,7 +24,7 @@ class PlanCheck:
         method: its name.
         rounds: how many.
         sites: the enrolled sites.
-        model: the function that makes the model.
+        model: the built-in model, or the function that makes one.
         parameters: how many trainable parameters it has; None: its code was not run.
         channel: the name of the channel.
         losses: how many of the sites may be lost in a round, if all take part.
@@ -37,6 +38,7 @@ class PlanCheck:
         reason: why nothing is proved; empty if something is.
         trusts_server: whether the server must be trusted.
         reveals: who learns what.
+        reads: how the columns of the sites' tables are read; empty: sites have samples, not tables.
         notes: what to consider.
     """
 
@@ -58,6 +60,7 @@ class PlanCheck:
     reason: str
     trusts_server: bool
     reveals: tuple[str, ...]
+    reads: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -91,6 +94,7 @@ def check_plan(plan: FederationPlan) -> PlanCheck:
         reason=cost.reason,
         trusts_server=bool(channel.exposed(method)),
         reveals=tuple(reveals(plan)),
+        reads=tuple(columns_read(plan.encoding)),
         notes=tuple(_notes(plan, survival.messages)),
     )
 
@@ -124,6 +128,8 @@ def _notes(plan: FederationPlan, messages: int) -> Iterator[str]:
             f"Nothing of {' and '.join(plan.functions.values())} was run, because only the plan names it. To count "
             "parameters and bytes and to try the public data, read that code, and if you trust it, add --trust."
         )
+    if plan.encoding is not None:
+        yield from filter(None, (known_to_all(plan.encoding),))
     yield from filter(None, (worth(plan),))
     sampling = plan.method.sampler.sampling(plan.population, 0)
     if sampling.kind == "poisson":

@@ -26,9 +26,14 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 PIN = re.compile(r"sha256:[0-9a-f]{64}")
 
 
+def is_name(text: str) -> bool:
+    """Whether this is the name of a function, `package.module:function`."""
+    return _NAME.fullmatch(text) is not None
+
+
 def check_name(name: str, what: str) -> None:
     """Raise `UserError` unless this is the name of a function, `package.module:function`."""
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise UserError(f"Expected {what} as package.module:function of an installed package, got {name!r}.")
 
 
@@ -70,18 +75,14 @@ class AllowedCode:
 
     def load(self, name: str, what: str) -> Callable[..., Any]:
         """The function with this name, if it is allowed; only then is its module imported."""
-        self._check_function(name, what)
+        problem = self.function_problem(name, what)
+        if problem:
+            raise UserError(problem)
         return load(name, what)
 
     def call(self, name: str, what: str) -> Any:
         """What the function with this name returns, if it is allowed."""
-        self._check_function(name, what)
-        return call(name, what)
-
-    def _check_function(self, name: str, what: str) -> None:
-        problem = self.function_problem(name, what)
-        if problem:
-            raise UserError(problem)
+        return called(self.load(name, what), name)
 
 
 NO_CODE = AllowedCode()
@@ -105,7 +106,11 @@ def load(name: str, what: str) -> Callable[..., Any]:
 
 def call(name: str, what: str) -> Any:
     """What the function with this name returns; an error of its own is a `UserError` that says so."""
-    function = load(name, what)
+    return called(load(name, what), name)
+
+
+def called(function: Callable[[], Any], name: str) -> Any:
+    """What a function returns; an error of its own is a `UserError` that names it."""
     try:
         return function()
     except TacitError:

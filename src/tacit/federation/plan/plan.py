@@ -4,20 +4,22 @@
 
     method = "fl-top-record-dp"
     args = { rounds = 100, ratio = 0.02, epsilon = 3, delta = 1e-5 }
-    model = "acme.models:net"               # a function of an installed package that returns a module
+    model = "mlp"                           # a built-in one, or package.module:function of an installed package
+    model_args = { hidden = 32 }            # of a built-in model
+    encoding = "encoding.json"              # how rows of the sites' tables become numbers; none: sites have tensors
     sites = "directory.toml"                # the enrolled sites and their public keys
     unit = "person"                         # where sites know which records are one person's; otherwise "record"
     patience = { train = 3600, talk = 120 } # seconds
 
-A plan is known by the digest of its canonical form, which includes the public keys of all sites: whoever changes
-anything of it has another plan, which no site has accepted.
+A plan is known by the digest of its canonical form, which includes the public keys of all sites and the encoding:
+whoever changes anything of it has another plan, which no site has accepted.
 
 A plan comes from somebody else. It names registered methods and installed functions, and none of those that are not
 Tacit's own is imported before the plan's reader has allowed it (`code`).
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,21 +31,27 @@ from msgspec import field as member
 from torch import nn
 
 from tacit import core, methods
-from tacit.core import Loss, Method, Noise
+from tacit.core import Key, Loss, Method, Noise
+from tacit.core.losses import CrossEntropy
 from tacit.core.prices import ClientUnits, Unit
 from tacit.core.record_text import parse, records_of
-from tacit.core.serialization import Source, convert, load_toml
+from tacit.core.schema import listed
+from tacit.core.serialization import Source, convert, load_toml, read_json, write_json
 from tacit.data import Population, Samples, Task
+from tacit.data.encoding import Encoding, Preprocessing
+from tacit.data.table_task import public_samples, sized_model
 from tacit.data.task import TestOverlap
 from tacit.errors import DataError, PublicDataError, TacitError, UserError, expect
 from tacit.federation.channels.interface import Arrangement, FederatedChannel, arrangements, channel_of
 from tacit.federation.plan import entry_points
 from tacit.federation.plan.directory import Directory, read_directory
+from tacit.federation.plan.encoded_columns import TABLE_MODELS, check_encoding, table_model
 from tacit.federation.plan.entry_points import NO_CODE, AllowedCode
 from tacit.protocols import crypto
 from tacit.runs.experiment import flat_args
 from tacit.runs.records import Plan, check_draws_persons, size_noise
 
+FORMAT = 2
 Seconds = Annotated[float, Meta(gt=0)]
 
 
@@ -60,7 +68,8 @@ class _Canonical(Struct, frozen=True, kw_only=True):
     method: str
     model: str
     args: Mapping[str, object] = member(default_factory=dict)
-    loss: str = "CrossEntropy()"
+    model_args: Mapping[str, int] = member(default_factory=dict)
+    loss: str = ""
     public: str = ""
     seed: int = 0
     evaluate_every: Annotated[int, Meta(ge=0)] = 10
@@ -75,6 +84,7 @@ class _Table(_Canonical, frozen=True, kw_only=True):
     """A plan as it is written in TOML."""
 
     sites: Path
+    encoding: Path | None = None
 
 
 _STORED = Source(label="a stored plan", advice="Review the plan again.")
@@ -86,11 +96,13 @@ class FederationPlan:
 
     Attributes:
         method_name: the name of a registered method.
-        model: the function that makes the model, `package.module:function`.
+        model: the name of a built-in model of tables, or the function that makes one, `package.module:function`.
         directory: the enrolled sites.
         args: the arguments of the method.
-        loss: what clients minimise, as Python writes it.
-        public: a function that returns public samples `(x, y)`, for methods that need them at the server; empty: none.
+        model_args: those of a built-in model.
+        loss: what clients minimise, as Python writes it; empty: what fits the encoding's target, or cross-entropy.
+        public: a function that returns public samples `(x, y)`, for methods that need them at the server; empty: random
+            rows within the constants of the encoding, as in a simulation, or none.
         seed: decides what may be public, such as the first weights.
         evaluate_every: sites evaluate the model on their held-out data every `n` rounds and after the last; 0: never.
         least_cohort: the fewest sites with which a round ends and metrics are shown.
@@ -99,6 +111,7 @@ class FederationPlan:
             sized; 0: not said, which suffices where all draw batches at the same rate.
         unit: what a method that protects records protects within a site: records, or persons with all of theirs.
         patience: how long the server waits.
+        encoding: how rows of the sites' tables become inputs and targets; None: sites have samples, not tables.
         arrangement: what the plan's table for its channel says, such as of an enclave; None: it has none.
         code: which code of others this party runs for the plan; not a part of what parties agree on.
     """
@@ -107,6 +120,7 @@ class FederationPlan:
     model: str
     directory: Directory
     args: Mapping[str, object]
+    model_args: Mapping[str, int]
     loss: str
     public: str
     seed: int
@@ -116,13 +130,20 @@ class FederationPlan:
     records: int
     unit: Unit
     patience: Patience
+    encoding: Encoding | None = None
     arrangement: Arrangement | None = None
     code: AllowedCode = field(default=NO_CODE, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         methods.check_registered(self.method_name)
         methods.check(self.method_name, self.args)
-        entry_points.check_name(self.model, "the model")
+        if self.encoding is not None:
+            check_encoding(self.encoding)
+        if self.has_own_model:
+            entry_points.check_name(self.model, f"the model as one of {', '.join(TABLE_MODELS)}, or")
+            expect(not self.model_args, f"model_args only of a built-in model, got {listed(self.model_args)}")
+        else:
+            table_model(self.model, self.model_args, self.encoding)
         if self.public:
             entry_points.check_name(self.public, "the public data")
         expect(
@@ -141,7 +162,13 @@ class FederationPlan:
     @property
     def functions(self) -> dict[str, str]:
         """The functions of installed packages that the plan names, by what they are."""
-        return {"the model": self.model, **({"the public data": self.public} if self.public else {})}
+        named = {"the model": self.model if self.has_own_model else "", "the public data": self.public}
+        return {what: name for what, name in named.items() if name}
+
+    @property
+    def has_own_model(self) -> bool:
+        """Whether the model is a function of an installed package, and not one of Tacit's own."""
+        return self.model not in TABLE_MODELS
 
     @property
     def refused_code(self) -> tuple[str, ...]:
@@ -173,13 +200,15 @@ class FederationPlan:
     def canonical(self) -> bytes:
         """The plan as canonical JSON: equal plans have equal bytes, on every machine.
 
-        The unit is left out if it is the record, as in plans of earlier versions, which have the same digest.
+        The encoding is a text in it, because the order of its columns counts.
         """
         content = {
-            "format": 1,
+            "format": FORMAT,
             "method": self.method_name,
             "args": dict(self.args),
             "model": self.model,
+            "model_args": dict(self.model_args),
+            "encoding": "" if self.encoding is None else write_json(self.encoding.to_plain()).decode(),
             "sites": {name: key.hex() for name, key in self.directory.identities.items()},
             "loss": self.loss,
             "public": self.public,
@@ -189,7 +218,7 @@ class FederationPlan:
             "retries": self.retries,
             "records": self.records,
             "patience": {"train": float(self.patience.train), "talk": float(self.patience.talk)},
-            **({} if self.unit is Unit.RECORD else {"unit": self.unit.value}),
+            "unit": self.unit.value,
         }
         if self.arrangement is not None:
             content[self.arrangement.name] = self.arrangement.canonical()
@@ -199,11 +228,13 @@ class FederationPlan:
     def from_canonical(cls, content: Mapping[str, Any]) -> "FederationPlan":
         """The plan of which this is the canonical form, as plain values."""
         tables = arrangements(content)
-        own = {key: content[key] for key in content if key not in ("format", "sites", *tables)}
+        expect(content.get("format") == FORMAT, f"format {FORMAT} of a stored plan, got {content.get('format')!r}")
+        own = {key: content[key] for key in content if key not in ("format", "sites", "encoding", *tables)}
         identities = {name: bytes.fromhex(key) for name, key in content["sites"].items()}
         arranged = [kind.from_canonical(content[key]) for key, kind in tables.items()]
         return cls(
             directory=Directory(identities),
+            encoding=read_json(content["encoding"].encode(), Encoding, _STORED) if content["encoding"] else None,
             arrangement=_only(arranged),
             **_arguments(convert(own, _Canonical, _STORED)),
         )
@@ -261,6 +292,9 @@ class FederationPlan:
 
     @cached_property
     def loss_record(self) -> Loss:
+        """What clients minimise."""
+        if not self.loss:
+            return CrossEntropy() if self.encoding is None else self.encoding.known_target.loss
         losses = {name: record for name, record in records_of(core).items() if hasattr(record, "per_sample")}
         loss: Loss = parse(self.loss, losses, "a loss")  # type: ignore[assignment]  # as far as its interface shows
         if type(loss) not in losses.values():
@@ -269,11 +303,27 @@ class FederationPlan:
 
     def task_of(self, clients: Population, public: Samples | None = None) -> Task:
         """The task of one party: the model and the loss, with the data that this party has."""
-        make = self.code.load(self.model, "the model")
         overlap: TestOverlap = "intended" if self.evaluate_every else "coincidental"  # sites evaluate on what they own
         return Task(
-            model=make, clients=clients, public=public, loss=self.loss_record, name=self.model, test_overlap=overlap
+            model=self.make_model,
+            clients=clients,
+            public=public,
+            loss=self.loss_record,
+            name=self.model,
+            test_overlap=overlap,
+            encoding=self.encoding,
+            preprocessing=Preprocessing() if self.encoding is None else self.encoding.preprocessing,
         )
+
+    @cached_property
+    def make_model(self) -> Callable[[], nn.Module]:
+        """What makes the model, which an encoding sizes by its inputs and outputs."""
+        if not self.has_own_model:
+            return table_model(self.model, self.model_args, self.encoding)
+        make = self.code.load(self.model, "the model")
+        if self.encoding is None:
+            return make
+        return sized_model(make, len(self.encoding.names), self.encoding.known_target.outputs)
 
     def misfits(self, samples: Samples, whose: str) -> Iterator[str]:
         """Why the model cannot be trained on these samples, a sentence; nothing if it can."""
@@ -282,7 +332,7 @@ class FederationPlan:
             yield f"Expected samples in {whose}, got none."
             return
         some = torch.tensor([0, int(y.argmax())] if y.ndim == 1 else [0])  # the largest class number is among them
-        made = self.code.call(self.model, "the model")
+        made = entry_points.called(self.make_model, self.model)
         if not isinstance(made, nn.Module):
             yield f"Expected {self.model} to return a torch.nn.Module, got {type(made).__name__}."
             return
@@ -298,8 +348,9 @@ class FederationPlan:
 
     def run_plan(self, noise: Noise = "secret") -> Plan:
         """What the server runs: a model, the number of sites, and no data but public ones."""
-        public = None if not self.public else self._public_samples()
-        problems = [] if public is None else [*self.misfits(public, f"the public data {self.public}")]
+        public = self._public_samples()
+        whose = f"the public data {self.public}" if self.public else "the encoding"
+        problems = [] if public is None else [*self.misfits(public, whose)]
         if problems:
             raise DataError(problems[0])
         made = Plan(
@@ -319,8 +370,13 @@ class FederationPlan:
             ) from None
         return made
 
-    def _public_samples(self) -> Samples:
-        return check_samples(self.code.call(self.public, "the public data"), f"the public data {self.public}")
+    def _public_samples(self) -> Samples | None:
+        """What the plan's function returns; random rows of the encoding, as in a simulation; or none."""
+        if self.public:
+            return check_samples(self.code.call(self.public, "the public data"), f"the public data {self.public}")
+        if self.encoding is None:
+            return None
+        return public_samples(self.encoding, None, Key.from_seed(self.seed, "table"), self.loss_record)
 
 
 def read_plan(path: Path, *, configured: bool = True, trusted: bool = False) -> FederationPlan:
@@ -337,7 +393,10 @@ def read_plan(path: Path, *, configured: bool = True, trusted: bool = False) -> 
     arranged = [kind.read(content[key], path, configured=configured) for key, kind in tables.items()]
     table = convert(own, _Table, Source(label=str(path)))
     plan = FederationPlan(
-        directory=read_directory(folder / table.sites), arrangement=_only(arranged), **_arguments(table)
+        directory=read_directory(folder / table.sites),
+        encoding=None if table.encoding is None else Encoding.read(folder / table.encoding),
+        arrangement=_only(arranged),
+        **_arguments(table),
     )
     return plan.trusted() if trusted else plan
 
@@ -382,8 +441,7 @@ def _digest(canonical: bytes) -> bytes:
 
 
 def _arguments(table: _Canonical) -> dict[str, Any]:
-    names = ("model", "loss", "public", "seed", "evaluate_every", "least_cohort", "retries", "records", "patience")
-    found = {name: getattr(table, name) for name in names}
+    found = {name: getattr(table, name) for name in _Canonical.__struct_fields__ if name != "method"}
     return {**found, "unit": Unit(table.unit), "method_name": table.method, "args": flat_args(table.args)}
 
 

@@ -1,23 +1,37 @@
-"""A site's data: what its table or its function has, whose records are whose, and what is held out."""
+"""A site's data: a table that a plan's encoding reads, or samples of a function; whose they are, and what is held out.
+
+A table is read by the reader of the simulation and encoded by the plan's encoding, so that a site has bitwise the
+samples that the client of the simulation has. Sentences about what does not fit quote data: they are for the site's
+operator, and never sent.
+"""
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Key, files
+from tacit.core import Key
 from tacit.core.prices import Unit
+from tacit.core.schema import listed
 from tacit.data import Population, Samples
+from tacit.data.data_frames import is_frame
+from tacit.data.encoding import Encoding
 from tacit.data.persons import number_persons
-from tacit.data.tables import parse_texts
-from tacit.errors import DataError, expect
-from tacit.federation.plan.plan import check_samples
+from tacit.data.tables import Table, read_table
+from tacit.errors import DataError
+from tacit.federation.plan import entry_points
+from tacit.federation.plan.encoded_columns import read_columns
+from tacit.federation.plan.plan import FederationPlan, check_samples
 from tacit.protocols import crypto
 
-LIMIT = 1 << 31  # bytes of a table
+MAX_NUMBERS = 1 << 30  # that an encoding may make of a site's rows: 4 GiB
+RARE = 10  # rows: a category that fewer have can single out a person
+MAX_SHOWN = 5  # values in a sentence
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,14 +79,134 @@ class SiteData:
         return int(self.own.unit_sizes[0])
 
 
-def read_returned(found: object, what: str) -> OwnSamples | tuple[OwnSamples, Samples]:
+class SiteSource(Protocol):
+    """Where a site's samples come from."""
+
+    @property
+    def summary(self) -> str:
+        """What is there, in words."""
+        ...
+
+    def problems(self, plan: FederationPlan) -> Iterator[str]:
+        """Why they cannot be trained on under this plan, a sentence each; nothing if they can."""
+        ...
+
+    def remarks(self, plan: FederationPlan) -> Iterator[str]:
+        """What the site's operator should know about them, a sentence each, if there is no problem."""
+        ...
+
+    def load(self, plan: FederationPlan) -> tuple["OwnSamples", Samples | None]:
+        """All samples, and those that are held out; None: nobody has chosen any."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class TableSource:
+    """A table, of which a plan's encoding makes samples.
+
+    Attributes:
+        table: the table.
+        patient: the column that says which rows are one person's, named by the site and nobody else; empty: none.
+    """
+
+    table: Table
+    patient: str
+
+    @property
+    def summary(self) -> str:
+        persons = f" of {len(set(self.table.texts(self.patient)))} persons" if self.patient else ""
+        return f"{self.table.rows} rows{persons} with the columns {listed(self.table.columns)}"
+
+    def problems(self, plan: FederationPlan) -> Iterator[str]:
+        if plan.encoding is None:
+            yield (
+                "This site's data are a table, and the plan does not say how its columns become numbers. Ask for one "
+                "with an encoding, as tacit federation plan writes it."
+            )
+            return
+        if self.patient in read_columns(plan.encoding):
+            yield (
+                f"The plan reads the column {self.patient!r}, which says whose rows are whose here (patient): the id "
+                "of a person is neither an input nor a target."
+            )
+            return
+        encoding = self._encoding(plan)
+        yield from encoding.problems(self.table)
+        count = self.table.rows * len(encoding.names)
+        if count > MAX_NUMBERS:
+            yield f"The plan makes {count} numbers of this site's rows; at most {MAX_NUMBERS} are computed."
+
+    def remarks(self, plan: FederationPlan) -> Iterator[str]:
+        encoding = self._encoding(plan)
+        yield from encoding.remarks(self.table)
+        for name, values in encoding.categories.items():
+            texts = self.table.texts(name)
+            few = [repr(value) for value in values if 0 < texts.count(value) < RARE]
+            if few:
+                yield (
+                    f"{name}: fewer than {RARE} rows have {listed(few[:MAX_SHOWN])}. An input of its own can single "
+                    "out a person where no noise protects them."
+                )
+
+    def load(self, plan: FederationPlan) -> tuple["OwnSamples", Samples | None]:
+        x, y = self._encoding(plan).samples(self.table, plan.loss_record)
+        persons = np.array(self.table.texts(self.patient)) if self.patient else None
+        return OwnSamples(x, y, persons), None
+
+    def _encoding(self, plan: FederationPlan) -> Encoding:
+        """The plan's encoding, with the roles that columns have at this site."""
+        assert plan.encoding is not None  # or else it is a problem
+        return replace(plan.encoding, client="", patient=self.patient, dropped=())
+
+
+@dataclass(frozen=True, eq=False)
+class SampleSource:
+    """Samples that a function of the site has made: all of them, and those that are held out, if it has chosen any."""
+
+    own: "OwnSamples"
+    held_out: Samples | None = None
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.own.y)} samples; inputs of shape {tuple(self.own.x.shape[1:])}"
+
+    def problems(self, plan: FederationPlan) -> Iterator[str]:
+        if plan.encoding is not None:
+            yield (
+                "The plan reads columns of a table, and this site's function returns samples. Let it return the table, "
+                'or name the file: data = "patients.csv".'
+            )
+
+    def remarks(self, plan: FederationPlan) -> Iterator[str]:
+        return iter(())
+
+    def load(self, plan: FederationPlan) -> tuple["OwnSamples", Samples | None]:
+        return self.own, self.held_out
+
+
+def read_source(data: str, folder: Path, patient: str) -> SiteSource:
+    """What a site's file names: a function of an installed package, or a table in its folder."""
+    if not entry_points.is_name(data):
+        return TableSource(read_table(folder / data), patient)
+    found = entry_points.call(data, "the data")
+    if is_frame(found) or isinstance(found, Mapping):
+        return TableSource(read_table(found, data), patient)
+    if patient:
+        raise DataError(
+            f"Expected patient only with a table, whose column it names, got {patient!r} with the function {data}, "
+            "which returns samples. Let it return (x, y, persons), and leave patient out."
+        )
+    return read_returned(found, data)
+
+
+def read_returned(found: object, what: str) -> SampleSource:
     """What a function returned: `(x, y)` or `(x, y, persons)`, or such samples and a pair `(x, y)` that is held out."""
     match found:
         case (tuple() as train, tuple() as held_out):
-            return _own(train, what), check_samples(held_out, what)
+            return SampleSource(_own(train, what), check_samples(held_out, what))
         case tuple():
-            return _own(found, what)
-    raise DataError(f"Expected {what} to return (x, y) or (x, y, persons), got {type(found).__name__}.")
+            return SampleSource(_own(found, what))
+    raise DataError(f"Expected {what} to return a table, (x, y) or (x, y, persons), got {type(found).__name__}.")
 
 
 def _own(found: tuple[Any, ...], what: str) -> OwnSamples:
@@ -96,44 +230,3 @@ def hold_out(found: OwnSamples, fraction: float, identity: bytes, what: str) -> 
     held = torch.isin(numbers, order[:count])
     train = OwnSamples(found.x[~held], found.y[~held], None if ids is None else numbers[~held])
     return SiteData.of(train, (found.x[held], found.y[held]), what)
-
-
-def read_table(path: Path, target: str, client: str = "", patient: str = "") -> OwnSamples:
-    """The samples in a table of numbers; the column `target` is what is predicted, as a class number.
-
-    `patient` is the column with the ids of persons, of any kind; `client` is not used.
-    """
-    expect(bool(target), f"the column to predict of {path}", 'Give it as target = "column".')
-    columns = parse_texts(files.read(path, "the table", DataError, LIMIT), str(path))
-    named = (target, client, patient)
-    for name in filter(None, named):
-        if name not in columns:
-            raise DataError(f"Expected a column {name!r} in {path}, got {', '.join(list(columns)[:20])}.")
-    x = torch.stack([_numbers(columns[name], name, path) for name in columns if name not in named], 1)
-    return OwnSamples(x, _classes(columns[target], target, path), columns[patient] if patient else None)
-
-
-def _numbers(values: list[str], name: str, path: Path) -> Tensor:
-    for line, value in enumerate(values, 2):  # after the header
-        if not _is_finite(value):
-            raise DataError(
-                f"Expected numbers in column {name!r} of {path}, got something else in row {line}. Correct it, "
-                "or use a function that encodes and imputes (data)."
-            )
-    return torch.tensor([float(value) for value in values])
-
-
-def _is_finite(value: str) -> bool:
-    try:
-        return math.isfinite(float(value))
-    except ValueError:
-        return False
-
-
-def _classes(values: list[str], name: str, path: Path) -> Tensor:
-    numbers = _numbers(values, name, path)
-    if bool((numbers != numbers.round()).any()) or bool((numbers < 0).any()):
-        raise DataError(
-            f"Expected class numbers from 0 in column {name!r} of {path}, the target. Use a function for other targets."
-        )
-    return numbers.long()

@@ -27,12 +27,11 @@ from msgspec import Meta, Struct
 from tacit.core import files
 from tacit.core.prices import Unit
 from tacit.core.serialization import Source, read_json, read_toml
-from tacit.errors import ProtocolError, StorageError, UserError
+from tacit.errors import DataError, ProtocolError, StorageError, UserError
 from tacit.federation.journal import AuditLog
-from tacit.federation.plan import entry_points
 from tacit.federation.plan.directory import Directory, new_identity, read_directory, read_identity
 from tacit.federation.plan.plan import FederationPlan
-from tacit.federation.site.data import OwnSamples, SiteData, hold_out, read_returned, read_table
+from tacit.federation.site.data import SiteData, SiteSource, hold_out, read_source
 from tacit.federation.site.policy import Allow, Review, review, unit_objections
 from tacit.protocols import crypto
 
@@ -43,11 +42,10 @@ if TYPE_CHECKING:
 TEMPLATE = """\
 # A site of a federation: what it has, and what it allows. Read docs/guides/federation.md.
 
-data = "hospital_a.data:load"      # a function of an installed package that returns (x, y), or a .csv file
-# target = "outcome"               # of a .csv file: the column to predict; all other columns are numbers
-# client = "hospital"              # of a .csv file: the column that names the site's clients, which is not used
-# patient = "person_id"            # of a .csv file: the column that says which rows are one person's; then persons
-                                   # are protected, and only by plans with unit = "person"
+data = "patients.csv"              # a CSV or Parquet file or a folder of them, whose columns the plan's encoding reads;
+                                   # or package.module:function of an installed package that returns a table or (x, y)
+# patient = "person_id"            # of a table: the column that says which rows are one person's; then persons are
+                                   # protected, and only by plans with unit = "person"
 held_out = 0.1                     # the fraction of the samples on which the model is evaluated, never trained
 identity = "identity.key"          # this site's secret key
 directory = "directory.toml"       # everybody's public keys, pinned out of band; never taken from the server
@@ -55,7 +53,8 @@ state = "state"                    # the log, the privacy ledger and accepted pl
 
 [allow]
 methods = ["dp-fedsgd", "fl-top-record-dp"]
-models = {}                        # { "acme.models:net" = "sha256:…" }: tacit site pin acme.models:net
+models = {}                        # beside built-in ones: { "acme.models:net" = "sha256:…" }, tacit site pin
+# columns = ["age", "outcome"]     # of a table, which plans may read; by default all but patient
 channels = ["secure-sum/active_server"]
 epsilon = 4.0                      # of all plans together, for each unit, against the server, which knows who took part
 delta = 1e-5
@@ -72,8 +71,6 @@ class SiteTable(Struct, frozen=True):
 
     data: str
     allow: Allow
-    target: str = ""
-    client: str = ""
     patient: str = ""
     held_out: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     identity: Path = Path("identity.key")
@@ -192,16 +189,19 @@ class SiteFiles:
         Code that the plan names and the policy does not allow is not imported.
         """
         plan = plan.allowing(self.allow.code)
-        data = self.load_data() if plan.has_readable_method and plan.method.terms.protects_records else None
+        problems = tuple(self.source.problems(plan))
+        known = plan.has_readable_method and not problems and plan.method.terms.protects_records
+        data = self.load_data(plan) if known else None
         found = review(plan, self.allow, self.charges(), 0 if data is None else data.units)
-        if data is not None:
-            found = replace(found, objections=(*self.unit_objections(plan, data.unit), *found.objections))
+        others = [] if data is None else [*self.unit_objections(plan, data.unit)]
         if plan.directory != self.directory:
-            problem = "The plan's sites and keys are not those of this site's pinned directory."
-            found = replace(found, objections=(problem, *found.objections))
+            others.insert(0, "The plan's sites and keys are not those of this site's pinned directory.")
+        found = replace(found, objections=(*others, *found.objections), problems=problems)
+        if not problems:
+            found = replace(found, remarks=tuple(self.source.remarks(plan)))
         if found.accepted:  # only code that is allowed is called
-            data = data or self.load_data()
-            found = replace(found, objections=tuple(plan.misfits(data.train, "this site's data")))
+            train = (data or self.load_data(plan)).train
+            found = replace(found, problems=tuple(plan.misfits(train, "this site's data")))
         return found
 
     def unit_objections(self, plan: FederationPlan, unit: Unit) -> Iterator[str]:
@@ -219,7 +219,7 @@ class SiteFiles:
     def record(self, plan: FederationPlan, *, accepted: bool, found: Review) -> Verdict:
         """Store the site's verdict on a plan, signed, with the plan itself."""
         if accepted and not found.accepted:
-            raise UserError(f"This site's policy refuses the plan: {' '.join(found.objections)}")
+            raise UserError(f"This site's {found.refusal}: {' '.join((*found.objections, *found.problems))}")
         signature = crypto.sign(self.identity, _verdict_statement(plan.digest, accepted=accepted))
         verdict = Verdict(plan.digest.hex(), accepted, signature.hex(), found.objections, plan.method_name)
         content = {name: getattr(verdict, name) for name in Verdict.__struct_fields__}
@@ -253,23 +253,28 @@ class SiteFiles:
         found = FederationPlan.with_digest(plan, stored.content)
         return None if found is None else found.allowing(self.allow.code)
 
-    def load_data(self) -> SiteData:
-        """What the site trains on, and what it holds out."""
-        table = self.table
-        if table.data.endswith(".csv"):
-            path = self.path.parent / table.data
-            return hold_out(
-                read_table(path, table.target, table.client, table.patient), table.held_out, self.identity, table.data
-            )
-        if table.patient:
-            raise UserError(
-                f"Expected patient only with a .csv file, whose column it names, got {table.patient!r} with the "
-                f"function {table.data}. Let the function return (x, y, persons), and leave patient out."
-            )
-        found = read_returned(entry_points.call(table.data, "the data"), table.data)
-        if isinstance(found, OwnSamples):
-            return hold_out(found, table.held_out, self.identity, table.data)
-        return SiteData.of(*found, table.data)
+    @cached_property
+    def source(self) -> SiteSource:
+        """Where the site's samples come from, as it is when it is first read."""
+        return read_source(self.table.data, self.path.parent, self.table.patient)
+
+    def load_data(self, plan: FederationPlan) -> SiteData:
+        """What the site trains on under a plan, and what it holds out; raises `DataError` if they do not fit it."""
+        problems = [*self.source.problems(plan)]
+        if problems:
+            raise DataError(" ".join(problems))
+        own, held_out = self.source.load(plan)
+        if held_out is None:
+            return hold_out(own, self.table.held_out, self.identity, self.table.data)
+        return SiteData.of(own, held_out, self.table.data)
+
+    def problems(self) -> Iterator[str]:
+        """Which accepted plans the data do not fit, and why, a sentence each: they may have changed since."""
+        for path in sorted((self.state / "reviews").glob("*.json")):
+            digest = bytes.fromhex(read_json(files.read(path), Verdict, Source(label=str(path), closed=False)).plan)
+            plan = self.accepted_plan(digest)
+            for problem in () if plan is None else self.source.problems(plan):
+                yield f"The plan {digest.hex()[:16]} is not trained here: {problem}"
 
     def _review_file(self, plan: bytes) -> Path:
         return self.state / "reviews" / f"{plan.hex()[:32]}.json"

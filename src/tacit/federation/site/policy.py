@@ -17,6 +17,7 @@ from tacit.core.prices import Sampling, Unit
 from tacit.errors import UserError
 from tacit.federation.channels.interface import FederatedChannel, all_words, channel_named
 from tacit.federation.plan import entry_points
+from tacit.federation.plan.encoded_columns import columns_read, read_columns
 from tacit.federation.plan.entry_points import AllowedCode
 from tacit.federation.plan.plan import FederationPlan
 
@@ -38,6 +39,7 @@ class Allow(Struct, frozen=True):
         least_cohort: the fewest sites in a sum or a metric.
         metrics: how metrics on the site's held-out data may be sent: not at all, only in a secure sum, or in the clear.
         trust_server: whether the server may see this site's messages without noise and add it itself.
+        columns: those of the site's table that plans may read; None: all but the one that names persons.
         attestation: which enclaves this site accepts, an `AttestationPolicy` in plain values; by default none.
     """
 
@@ -49,6 +51,7 @@ class Allow(Struct, frozen=True):
     least_cohort: Annotated[int, Meta(ge=1)] = 5
     metrics: Literal["none", "secure-sum", "plain"] = "none"
     trust_server: bool = False
+    columns: tuple[str, ...] | None = None
     attestation: Mapping[str, Any] = member(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,7 +86,7 @@ class Review:
 
     Attributes:
         plan: the plan's digest.
-        objections: a sentence each; empty: the plan is within the policy.
+        objections: what the policy refuses, a sentence each; empty: the plan is within it.
         epsilon: ε of all of the plan's rounds against the server, at the policy's δ; infinite: nothing is proved.
         used: ε that earlier plans have used at the same δ.
         total: ε of both together.
@@ -92,6 +95,9 @@ class Review:
         unit: whose data this ε is about: records or persons, as soon as one of the plans protects them.
         reason: why nothing is proved; empty if something is.
         reveals: who learns what, a sentence each.
+        reads: how the plan reads the columns of the site's table, a sentence each.
+        problems: why it cannot be trained on the site's data, a sentence each; they may quote data, as `remarks` do.
+        remarks: what is lost or stands out when they are encoded, a sentence each.
     """
 
     plan: bytes
@@ -104,10 +110,18 @@ class Review:
     unit: Unit
     reason: str
     reveals: tuple[str, ...]
+    reads: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def accepted(self) -> bool:
-        return not self.objections
+        return not self.objections and not self.problems
+
+    @property
+    def refusal(self) -> str:
+        """What of the site refuses the plan, in words."""
+        return "policy refuses the plan" if self.objections else "data do not fit the plan"
 
 
 def review(
@@ -136,6 +150,7 @@ def review(
         unit=cost.unit,
         reason=cost.reason,
         reveals=tuple(reveals(plan, allow)),
+        reads=tuple(columns_read(plan.encoding)),
     )
 
 
@@ -152,6 +167,7 @@ def _unread(plan: FederationPlan, allow: Allow) -> Review:
         unit=Unit.CLIENT,
         reason="its method is code of another package that this site does not allow, and was not run",
         reveals=(),
+        reads=tuple(columns_read(plan.encoding)),
     )
 
 
@@ -246,7 +262,12 @@ def objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
     """
     if plan.method_name not in allow.methods:
         yield f"The method {plan.method_name} is not among those that this site allows: {', '.join(allow.methods)}."
-    yield from filter(None, (allow.code.function_problem(plan.model, "the model"),))
+    if plan.has_own_model:
+        yield from filter(None, (allow.code.function_problem(plan.model, "the model"),))
+    if plan.encoding is not None and allow.columns is not None:
+        others = [repr(name) for name in read_columns(plan.encoding) if name not in allow.columns]
+        if others:
+            yield f"The plan reads the columns {', '.join(others)}, which this site does not allow (columns)."
     here = plan.allowing(allow.code)
     if here.has_readable_method:
         yield from _method_objections(here, allow)

@@ -14,9 +14,8 @@ then starts another one, which is charged again and draws fresh noise: of what w
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,20 @@ from tacit.core import ClientMemory, ClientRound, Messages, View
 from tacit.core.client_half import empty_messages, read_broadcast
 from tacit.core.server_half import reject_unusable
 from tacit.engine.waves import single_thread
-from tacit.errors import BudgetError, LedgerError, ProtocolError, StorageError, TacitError, UserError, WireError
+from tacit.errors import (
+    BudgetError,
+    DataError,
+    LedgerError,
+    ProtocolError,
+    StorageError,
+    TacitError,
+    UserError,
+    WireError,
+)
 from tacit.federation import messages as wire
 from tacit.federation.channels.interface import SiteReply
 from tacit.federation.messages import EVALUATE, HELLO, PREPARE, TALK, TRAIN, RefusalCode, RefusedError, SiteRequest
+from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.site.accepted_plan import AcceptedPlan, Secrets, SiteProgress, fresh_secrets
 from tacit.federation.site.data import SiteData
 from tacit.federation.site.files import SiteFiles, read_site
@@ -60,11 +69,6 @@ class Site:
     def open(cls, path: Path, keys: Secrets = fresh_secrets) -> "Site":
         """The site that a file describes."""
         return cls(read_site(path), keys)
-
-    @cached_property
-    def data(self) -> SiteData:
-        """What the site trains on, and what it holds out."""
-        return self.files.load_data()
 
     def handle(self, verb: str, request: bytes) -> bytes:
         """The site's signed reply to a request: an answer, or a refusal. It never raises for what came from outside."""
@@ -178,12 +182,25 @@ class Site:
             plan = self.files.accepted_plan(digest)
             if plan is None or plan.directory != self.files.directory:
                 raise RefusedError("plan", "The plan's sites and keys are not those of this site's pinned directory.")
-            found = [*objections(plan, self.files.allow)]
-            found += [] if found else self.files.unit_objections(plan, self.data.unit)
-            if found:
-                raise RefusedError("policy", " ".join(found))
-            self._plans[digest] = AcceptedPlan(self.files, plan, self.data)
+            self._expect_none(objections(plan, self.files.allow))
+            data = self._data(plan)
+            self._expect_none(self.files.unit_objections(plan, data.unit))
+            self._plans[digest] = AcceptedPlan(self.files, plan, data)
         return self._plans[digest]
+
+    def _expect_none(self, found: Iterable[str]) -> None:
+        """Raise if the policy objects to anything."""
+        sentences = [*found]
+        if sentences:
+            raise RefusedError("policy", " ".join(sentences))
+
+    def _data(self, plan: FederationPlan) -> SiteData:
+        """What the site trains on under a plan; why it does not fit may quote data, and stays here."""
+        try:
+            return self.files.load_data(plan)
+        except DataError as error:
+            self.files.note_error(error)
+            raise RefusedError("data", "This site's data do not fit the plan. Its operator has to look.") from None
 
     def _check(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> Parts:
         """The broadcast's parts, if the request is one that an honest server would send now."""

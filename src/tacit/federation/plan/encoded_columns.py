@@ -1,0 +1,81 @@
+"""What a plan reads of the sites' tables: its encoding and its built-in model, as anybody may have written them.
+
+An encoding cannot make a site's rows say more than they do: inputs are clipped to [0, 1], however narrow a range is,
+and what a category singles out is protected by the method's noise, or by nothing. So a site is shown every column with
+its range or categories, and what would only harm it is refused here.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from tacit.data.encoding import Encoding, Limit
+from tacit.data.table_task import TableModel
+from tacit.errors import UserError, expect
+
+TABLE_MODELS = ("logistic", "mlp")
+MAX_TEXT = 200  # characters of a column's name or of a category
+MAX_SHOWN = 20  # categories of a column in a sentence
+MAX_WEIGHTS = 1 << 28  # of a built-in model: 1 GiB
+
+
+def check_encoding(encoding: Encoding) -> None:
+    """Raise `UserError` for an encoding without a target, or whose texts or limits mislead."""
+    target = encoding.known_target
+    values = (value for column in (*encoding.categories.values(), target.classes) for value in column)
+    for text in (*read_columns(encoding), *values):
+        expect(
+            len(text) <= MAX_TEXT and (text.isprintable() or not text),
+            f"at most {MAX_TEXT} printable characters of a column or a category of the encoding, got {text[:50]!r}",
+        )
+    if not target.classes:  # what is predicted is not clipped
+        low, high = target.scale.low, target.scale.high
+        expect(low < high, f"minimum < maximum of the target {target.name!r}, got {low:g} and {high:g}")
+
+
+def table_model(name: str, args: Mapping[str, int], encoding: Encoding | None) -> TableModel:
+    """The built-in model of this name, sized by the encoding; raises `UserError` unless it can be made."""
+    if encoding is None:
+        raise UserError(f'Expected encoding = "encoding.json" for the model {name}, whose size follows from it.')
+    unknown = [key for key in args if key != "hidden"]
+    expect(not unknown, f"model_args of {name} to be hidden, got {', '.join(unknown)}")
+    sizes = {"inputs": len(encoding.names), "outputs": encoding.known_target.outputs, **args}
+    made = TableModel(name=name, **sizes)  # type: ignore[arg-type]  # one of TABLE_MODELS
+    weights = made.hidden * (made.inputs + made.outputs)
+    expect(weights <= MAX_WEIGHTS, f"at most {MAX_WEIGHTS} weights of the model {name}, got {weights}")
+    return made
+
+
+def read_columns(encoding: Encoding) -> tuple[str, ...]:
+    """The columns of a table that are inputs, and the one that is predicted."""
+    return (*encoding.columns, encoding.known_target.name)
+
+
+def columns_read(encoding: Encoding | None) -> Iterator[str]:
+    """What becomes of every column that is read, a line each."""
+    if encoding is None:
+        return
+    for name, (low, high) in encoding.numbers.items():
+        yield f"{name!r}: {_plain(low)} to {_plain(high)} as 0 to 1, and what is outside as the nearer of the two"
+    for name, values in encoding.categories.items():
+        yield f"{name!r}: an input for each of {_shown(values)}"
+    target = encoding.known_target
+    if target.classes:
+        yield f"{target.name!r}: predicted, one of {_shown(target.classes)}"
+    else:
+        low, high = map(_plain, target.limits or ())
+        yield f"{target.name!r}: predicted, a number, of which {low} to {high} are scaled to 0 to 1"
+
+
+def known_to_all(encoding: Encoding) -> str:
+    """What the encoding reveals of clients' rows to everybody who has the plan, in a sentence; empty: nothing."""
+    found = encoding.preprocessing.not_covered
+    return f"{found} The plan shows these constants to the server and to all sites." if found else ""
+
+
+def _plain(limit: Limit) -> str:
+    """A date as it is, a number without a fraction that is zero."""
+    return str(limit).removesuffix(".0")
+
+
+def _shown(values: tuple[str, ...]) -> str:
+    more = f" and {len(values) - MAX_SHOWN} more" if len(values) > MAX_SHOWN else ""
+    return f"{', '.join(map(repr, values[:MAX_SHOWN]))}{more}"
