@@ -99,8 +99,8 @@ def plan_from_run(run: Path, directory: Directory) -> PlanFromRun:
         evaluate_every=EVALUATE_EVERY,
         least_cohort=_least_cohort(made, sites),
         retries=RETRIES,
-        records=min(manifest.task.sizes) if made.protects_records and made.record_bound is None else 0,
-        unit=manifest.task.unit if made.protects_records else Unit.RECORD,
+        records=min(manifest.task.sizes) if made.terms.protects_records and made.terms.record_bound is None else 0,
+        unit=manifest.task.unit if made.terms.protects_records else Unit.RECORD,
         patience=Patience(),
         encoding=encoding,
     )
