@@ -1,12 +1,15 @@
+import copy
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
 from tacit.core.serialization import Source, convert, read_json, read_toml, write_json
@@ -214,3 +217,46 @@ def test_a_long_value_is_shortened_in_the_message() -> None:
     with pytest.raises(UserError) as caught:
         read_json(b'{"' + b"x" * 100_000 + b'": 1}', Everything, HERE)
     assert len(str(caught.value)) < 1000
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+HOSTILE = PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(max_size=9), PLAIN, max_size=2)
+VALID = {
+    "count": 2,
+    "numbers": [1, 2.5],
+    "by_name": {"a": 3, "b": None},
+    "clients": {"0": {"q": 1.0}},
+    "names": ["a"],
+    "inner": {"size": 1},
+    "parts": [{"size": 2, "note": "n"}],
+    "pair": ["x", "y"],
+    "colour": "green",
+    "mode": "slow",
+    "shape": {"kind": "square", "side-length": 2},
+    "file": "a/b",
+}
+
+
+@settings(max_examples=500)
+@given(st.data())
+def test_whatever_is_refused_the_sentence_says_where_and_what_is_expected(data: st.DataObject) -> None:
+    """The place of an error is searched for, because msgspec reports it in prose only."""
+    table, name = copy.deepcopy(VALID), data.draw(st.sampled_from(list(VALID)))
+    inner: Any = table[name]
+    if isinstance(inner, dict | list) and data.draw(st.booleans()):
+        inner[data.draw(st.sampled_from([*inner] if isinstance(inner, dict) else range(len(inner))))] = data.draw(
+            HOSTILE
+        )
+    else:
+        table[name] = data.draw(HOSTILE)
+    refusal = refused(table)
+    assert not refusal or ("to be valid" not in refusal and name in refusal)
+
+
+def refused(table: Mapping[str, Any]) -> str:
+    """The sentence with which a table is refused; empty if it is read."""
+    try:
+        convert(table, Everything, HERE)
+    except UserError as error:
+        return str(error)
+    return ""

@@ -12,7 +12,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -29,17 +28,13 @@ TOML_LIMIT = 1 << 17  # bytes of a TOML document, whose parser is slow
 MAX_DEPTH = 32  # of values in a document
 MAX_SHOWN = 300  # characters of a value in an error message
 MAX_KEY = 8  # dots in a key of a TOML document
-MAX_TRIALS = 100  # keys of a mapping that are tried, to find the one that an error is about
 HexBytes = Annotated[str, Meta(pattern="^([0-9a-fA-F]{2})*$", description="bytes in hex")]
 Step = str | int  # a key of a table, or the place of an item in a list
 Steps = tuple[Step, ...]
-_PROBLEM = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]*)`)?", re.DOTALL)
-_WRONG_TYPE = re.compile(r"Expected `(?P<kind>[^`]*)`(?P<limit>[^,]*)(?:, got .*)?")
 _TOML_TEXT = re.compile(
     r"#[^\n]*|\"{3}(?:[^\\]|\\.)*?\"{3,5}|'{3}.*?'{3,5}|\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'", re.DOTALL
 )  # comments and strings
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){{{MAX_KEY}}}")
-_KINDS = {**TYPES_IN_WORDS, "array": "a list", "object": "a table", "null": "none"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,16 +155,14 @@ def _converted(value: object, kind: type[T], source: Source, *, strict: bool) ->
         for path, key, known in _unknown_keys(value, schema):
             hint = suggestion(str(key), known)
             raise source.problem(f"Expected keys of {_of(path, source)} in {listed(known)}, got {_shown(key)}.{hint}")
-    read: Callable[[Any], T] = functools.partial(
-        msgspec.convert, type=kind, strict=strict, str_keys=True, dec_hook=_to_path
-    )
     try:
-        return read(value)
+        return msgspec.convert(value, kind, strict=strict, str_keys=True, dec_hook=_to_path)
     except msgspec.ValidationError as error:
-        match error.__cause__:
-            case UserError() as own:  # of the record's own validation
-                raise source.problem(f"{source.label}: {own}") from None
-        raise source.problem(_sentence(str(error), value, schema, source, read)) from None
+        own = error.__cause__
+        if isinstance(own, UserError):  # of the record's own validation
+            raise source.problem(f"{source.label}: {own}") from None
+        fault = next(_faults(value, schema, strict), Fault((), "to be valid, but it is not"))
+        raise source.problem(f"Expected {fault.keys}{_of(fault.path, source)} {fault.problem}") from None
 
 
 def write_json(table: Mapping[str, Any], indent: int | None = None) -> bytes:
@@ -215,124 +208,167 @@ def _children(value: Any, kind: inspect.Type) -> Iterator[tuple[Step, Any, inspe
 
 def _item_type(kind: inspect.Type, step: Step) -> inspect.Type | None:
     """The type of an item of a record, mapping or list; None if there is none."""
-    match kind:
-        case inspect.StructType(fields=fields) | inspect.DataclassType(fields=fields):
-            return next((each.type for each in fields if each.encode_name == step), None)
-        case inspect.DictType(value_type=inner):
-            return inner
-        case inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner):
-            return inner
-        case inspect.TupleType(item_types=kinds):
-            return kinds[int(step)]
-    return None
+    if type(kind) in _RECORDS:
+        return next((each.type for each in _fields(kind) if each.encode_name == step), None)
+    if type(kind) is inspect.TupleType:
+        return kind.item_types[int(step)] if int(step) < len(kind.item_types) else None
+    inner: inspect.Type | None = getattr(kind, "value_type", None) or getattr(kind, "item_type", None)
+    return inner
 
 
 def _has_parts(value: Any, kind: inspect.Type) -> bool:
     """Whether a table or list is one of this type, as far as its tag shows."""
-    match kind, value:
-        case inspect.StructType(tag_field=str(field), tag=tag), dict():
-            return bool(value.get(field) == tag)
-        case inspect.StructType() | inspect.DataclassType() | inspect.DictType(), dict():
-            return True
-        case inspect.ListType() | inspect.VarTupleType(), list():
-            return True
-    return False
+    tag = getattr(kind, "tag_field", None)
+    if type(value) is dict and tag:
+        return bool(value.get(tag) == getattr(kind, "tag", None))
+    return type(value) in (dict, list) and type(kind) in _PLAIN and type(value) in _PLAIN[type(kind)][1]
 
 
 def _arm(value: Any, kind: inspect.Type) -> inspect.Type:
     """The type of a union that a value belongs to; of tagged records, the one with its tag."""
-    match kind:
-        case inspect.Metadata(type=inner):
-            return _arm(value, inner)
-        case inspect.UnionType(types=arms):
-            return next((arm for arm in arms if _has_parts(value, arm)), kind)
-    return kind
+    kind = getattr(kind, "type", kind)  # without its description
+    arms = [getattr(arm, "type", arm) for arm in getattr(kind, "types", ())]
+    return next((arm for arm in arms if _has_parts(value, arm)), kind)
+
+
+def _fields(kind: inspect.Type) -> tuple[inspect.Field, ...]:
+    found: tuple[inspect.Field, ...] = getattr(kind, "fields", ())
+    return found
 
 
 def _keys(kind: inspect.Type) -> list[str]:
     tag = getattr(kind, "tag_field", None)
-    return [*([tag] if tag else []), *(each.encode_name for each in kind.fields)]  # type: ignore[attr-defined]
+    return [*([tag] if tag else []), *(each.encode_name for each in _fields(kind))]
 
 
-def _sentence(problem: str, document: Any, schema: inspect.Type, source: Source, read: Callable[[Any], object]) -> str:
-    """What msgspec reports, in one wording for all files."""
-    found = _PROBLEM.fullmatch(problem)
-    assert found is not None, "the expression matches every text"
-    value, path = document, tuple[Step, ...]()
-
-    def culprit() -> str:
-        """The key in the present mapping that causes the problem: msgspec reports only the mapping."""
-        few = islice(value, MAX_TRIALS)
-        return next(
-            (key for key in few if _problem(read, _replaced(document, path, {key: value[key]})) == problem), "*"
-        )
-
-    for key, index in re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", found["path"] or ""):
-        step = int(index) if index.isdigit() else key or culprit()
-        schema = _item_type(_arm(value, schema), step) or schema  # the step to a record's tag stays at its union
-        value = value.get(step) if type(value) is dict else value[step]
-        path = (*path, step)
-    if found["key"]:
-        kind = _arm(value, schema).key_type  # type: ignore[attr-defined]
-        return _explanation(found["what"], f"keys of {_of(path, source)}", culprit(), kind)
-    return _explanation(found["what"], _of(path, source), value, schema)
+_RECORDS = (inspect.StructType, inspect.DataclassType)
+_PLAIN: dict[type[inspect.Type], tuple[str, tuple[type, ...]]] = {
+    **dict.fromkeys((*_RECORDS, inspect.DictType), ("a table", (dict,))),
+    **dict.fromkeys((inspect.ListType, inspect.VarTupleType, inspect.TupleType), ("a list", (list, tuple))),
+    **dict.fromkeys((inspect.StrType, inspect.CustomType), (TYPES_IN_WORDS["str"], (str,))),  # custom: a path
+    inspect.IntType: (TYPES_IN_WORDS["int"], (int,)),
+    inspect.FloatType: (TYPES_IN_WORDS["float"], (float, int)),
+    inspect.BoolType: (TYPES_IN_WORDS["bool"], (bool,)),
+    inspect.NoneType: (TYPES_IN_WORDS["NoneType"], (type(None),)),
+}  # the words for a type, and the types of plain values that are read as it
+_NUMBERS: dict[type[inspect.Type], Callable[[str], float]] = {inspect.IntType: int, inspect.FloatType: float}
 
 
-def _explanation(what: str, place: str, value: Any, kind: inspect.Type) -> str:
-    """One sentence on what is wrong with a value of this type."""
-    if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
-        words = _described(_item_type(_arm(value, kind), missing[1]))
-        return f"Expected {place} to have the key {missing[1]!r}{f', {words}' if words else ''}."
-    choices = _choices(kind)
-    if choices and what.startswith("Invalid"):
-        return f"Expected {place} in {listed(choices)}, got {_shown(value)}.{suggestion(str(value), choices)}"
-    if wrong := _WRONG_TYPE.fullmatch(what):
-        words = " or ".join(_KINDS.get(name, name) for name in wrong["kind"].split(" | ")) + wrong["limit"]
-        return f"Expected {place} to be {_described(kind) or words}, got {_shown(value)}."
-    return f"Expected {place} to be valid: {what}."
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a document: where, and what is expected there; `keys` names those of a table."""
+
+    path: Steps
+    problem: str
+    keys: str = ""
+
+
+def _faults(value: Any, kind: inspect.Type, strict: bool, path: Steps = ()) -> Iterator[Fault]:
+    """What is wrong with a value of this type, from the outside in."""
+    words, kind = _described(kind), _arm(value, kind)
+    choices, tag = _choices(kind), _tag_field(kind)
+    if tag and type(value) is dict:
+        yield Fault((*path, tag), _not_among(choices, value.get(tag)))
+    elif choices and not tag:
+        if value not in choices:
+            yield Fault(path, _not_among(choices, value))
+    elif not _has_type(value, kind, strict):
+        yield Fault(path, f"to be {words or _named(kind)}, got {_shown(value)}.")
+    elif limit := _exceeded(value, kind):
+        yield Fault(path, f"to be {words or _named(kind) + limit}, got {_shown(value)}.")
+    else:
+        yield from _faults_within(value, kind, strict, path)
+
+
+def _faults_within(value: Any, kind: inspect.Type, strict: bool, path: Steps) -> Iterator[Fault]:
+    """What is wrong with the keys and items of a table or list."""
+    for each in _fields(kind):
+        if each.required and each.encode_name not in value:
+            words = _described(each.type)
+            yield Fault(path, f"to have the key {each.encode_name!r}{f', {words}' if words else ''}.")
+    keys = getattr(kind, "key_type", None)
+    for step, item, inner in _children(value, kind):
+        if keys is not None:
+            yield from (Fault(path, each.problem, "keys of ") for each in _faults(step, keys, strict=False))
+        if inner is not None:
+            yield from _faults(item, inner, strict, (*path, step))
+
+
+def _has_type(value: Any, kind: inspect.Type, strict: bool) -> bool:
+    """Whether a plain value is of the type, whatever its limits; true and false are no numbers."""
+    kind = getattr(kind, "type", kind)
+    arms, choices = getattr(kind, "types", ()), _choices(kind)
+    if arms:
+        return any(_has_type(value, arm, strict) and not _exceeded(value, arm) for arm in arms)
+    if choices:
+        return value in choices
+    if not strict and type(value) is str and type(kind) in _NUMBERS:
+        return not math.isnan(_number(value, kind)) or value == "nan"
+    return type(kind) not in _PLAIN or type(value) in _PLAIN[type(kind)][1]
+
+
+def _number(value: Any, kind: inspect.Type) -> float:
+    """A number, or the one that a string is read as; NaN if it is none."""
+    try:
+        return _NUMBERS[type(kind)](value) if type(value) is str else value
+    except ValueError:
+        return math.nan
+
+
+def _exceeded(value: Any, kind: inspect.Type) -> str:
+    """The limit of the type that a value of it exceeds, in words; empty if none."""
+    kind, size = getattr(kind, "type", kind), len(value) if hasattr(value, "__len__") else 0
+    number = _number(value, kind) if type(kind) in _NUMBERS else math.nan
+    length = len(getattr(kind, "item_types", ())) or None
+    broken: dict[str, tuple[object, Callable[[Any], bool]]] = {
+        " >= {}": (getattr(kind, "ge", None), lambda limit: number < limit),
+        " > {}": (getattr(kind, "gt", None), lambda limit: number <= limit),
+        " <= {}": (getattr(kind, "le", None), lambda limit: number > limit),
+        " < {}": (getattr(kind, "lt", None), lambda limit: number >= limit),
+        " of length >= {}": (getattr(kind, "min_length", None), lambda limit: size < limit),
+        " of length <= {}": (getattr(kind, "max_length", None), lambda limit: size > limit),
+        " of length {}": (length, lambda limit: size != limit),
+        " matching {!r}": (getattr(kind, "pattern", None), lambda limit: re.search(limit, value) is None),
+    }
+    return next(
+        (words.format(limit) for words, (limit, test) in broken.items() if limit is not None and test(limit)), ""
+    )
+
+
+def _tag_field(kind: inspect.Type) -> str:
+    """The name of the tag that tells the records of a union apart; empty if there is none."""
+    return next((tag for each in getattr(kind, "types", ()) if (tag := getattr(each, "tag_field", None))), "")
+
+
+def _choices(kind: inspect.Type) -> list[Any]:
+    """The values that are allowed: of a literal or an enumeration, or as tags of a union of records."""
+    if type(kind) is inspect.EnumType:
+        return [each.value for each in kind.cls]
+    tags = [tag for each in getattr(kind, "types", ()) if (tag := getattr(each, "tag", None))]
+    return tags or list(getattr(kind, "values", ()))
+
+
+def _not_among(choices: list[Any], value: Any) -> str:
+    names = [str(each) for each in choices]
+    return f"in {listed(names)}, got {_shown(value)}.{suggestion(str(value), names)}"
+
+
+def _named(kind: inspect.Type) -> str:
+    """A type in words; of a union, all of its types."""
+    arms = [getattr(arm, "type", arm) for arm in getattr(kind, "types", (kind,))]
+    names = (_PLAIN[type(arm)][0] if type(arm) in _PLAIN else listed(map(str, _choices(arm))) for arm in arms)
+    return " or ".join(dict.fromkeys(names))
+
+
+def _described(kind: inspect.Type) -> str:
+    """What the annotation of a field expects, `Annotated[..., Meta(description=...)]`; empty if it does not say."""
+    return str((getattr(kind, "extra_json_schema", None) or {}).get("description", ""))
 
 
 def _shown(value: object) -> str:
     """A value in an error message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
-
-
-def _problem(read: Callable[[Any], object], document: Any) -> str:
-    """What msgspec reports for a document; empty if it is valid."""
-    try:
-        read(document)
-    except msgspec.ValidationError as error:
-        return str(error)
-    return ""
-
-
-def _replaced(document: Any, path: Steps, new: object) -> Any:
-    """A copy with another value at this path."""
-    if not path:
-        return new
-    copy = document.copy()
-    copy[path[0]] = _replaced(document[path[0]], path[1:], new)
-    return copy
-
-
-def _described(kind: inspect.Type | None) -> str:
-    """What the annotation of a field expects, `Annotated[..., Meta(description=...)]`; empty if it does not say."""
-    match kind:
-        case inspect.Metadata(extra_json_schema={"description": description}):
-            return str(description)
-    return ""
-
-
-def _choices(kind: inspect.Type) -> list[str]:
-    match kind:
-        case inspect.LiteralType(values=values):
-            return [str(each) for each in values]
-        case inspect.EnumType(cls=cls):
-            return [str(each.value) for each in cls]
-        case inspect.UnionType(types=types):
-            return [str(tag) for each in types if (tag := getattr(each, "tag", None))]
-    return []
 
 
 def _of(path: Steps, source: Source) -> str:
