@@ -224,6 +224,7 @@ HOSTILE = PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(max_size
 VALID = {
     "count": 2,
     "numbers": [1, 2.5],
+    "options": {"lr": 0.1, "names": ["a"]},
     "by_name": {"a": 3, "b": None},
     "clients": {"0": {"q": 1.0}},
     "names": ["a"],

@@ -302,6 +302,8 @@ def _has_type(value: Any, kind: inspect.Type, strict: bool) -> bool:
         return any(_has_type(value, arm, strict) and not _exceeded(value, arm) for arm in arms)
     if choices:
         return value in choices
+    if type(kind) is inspect.CustomType and kind.cls is not Path:  # any object
+        return True
     if not strict and type(value) is str and type(kind) in _NUMBERS:
         return not math.isnan(_number(value, kind)) or value == "nan"
     return type(kind) not in _PLAIN or type(value) in _PLAIN[type(kind)][1]
