@@ -163,10 +163,12 @@ def test_a_file_that_is_much_larger_than_its_content_is_not_opened(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "content", [b"a,b\n1," + b"x" * 200_000 + b"\n", b"a,b\n\xff,2\n"], ids=["a huge cell", "not UTF-8"]
+    ("content", "expected"),
+    [(b"a,b\n1," + b"x" * 200_000 + b"\n", "to be a table with commas"), (b"a,b\n\xff,2\n", "in UTF-8")],
+    ids=["a huge cell", "not UTF-8"],
 )
-def test_tables_that_python_cannot_read_are_refused(content):
-    with pytest.raises(DataError, match=r"in UTF-8|to be a table with commas"):
+def test_tables_that_python_cannot_read_are_refused(content, expected):
+    with pytest.raises(DataError, match=expected):
         parse_texts(content, "table.csv")
 
 

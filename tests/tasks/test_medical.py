@@ -249,6 +249,13 @@ def test_declared_ranges_and_categories(tmp_path: Path) -> None:
     assert task.preprocessing.detail.endswith("are declared to be public in codebook.toml.")
 
 
+def test_the_encoding_of_another_run_s_rows_is_not_called_public(tmp_path: Path) -> None:
+    file, table = tmp_path / "encoding.json", table_with_gaps()
+    everybody = np.arange(len(table.positive))
+    file.write_bytes(medical._encoding(medical._inputs(table), table, "training", everybody, everybody[:0]).to_bytes())
+    assert medical._make_task(table, replace(split(), encoding=str(file))).preprocessing.source == "private"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -20,11 +20,11 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -417,8 +417,11 @@ class Encoding:
         y = classes.float()[:, None] if self._one_output(loss) else classes
         return torch.cat(columns, 1), y if target.classes else torch.rand(rows, 1, generator=generator)
 
-    def check_declares(self, inputs: Sequence[str], who: str, file: Path) -> None:
-        """Raise `UserError` unless these are the inputs, and numbers have ranges; `file` has declared them."""
+    def declared(self, inputs: Sequence[str], who: str, file: Path) -> Self:
+        """The encoding that `file` declares for these inputs; public, unless it says that it is of clients' rows.
+
+        Raises `UserError` unless these are the inputs, and numbers have ranges.
+        """
         lacking = [name for name in inputs if name not in self.columns]
         unknown = [name for name in self.columns if name not in inputs]
         if lacking or unknown:
@@ -426,6 +429,10 @@ class Encoding:
             raise UserError(f"Expected {file} to declare the inputs of {who}, {listed(inputs)}, but it {wrong}.")
         for name, (low, high) in self.numbers.items():
             expect(low != high, f"minimum < maximum of {name} in {file}, got {shown(low)} and {shown(high)}")
+        if self.preprocessing.source != "public":
+            return self  # such as the encoding of another run, whose constants are those of its clients' rows
+        detail = f"Minima, maxima and categories are declared to be public in {file.name}."
+        return replace(self, preprocessing=Preprocessing("public", detail))
 
     def _one_output(self, loss: object) -> bool:
         """Whether one output of a model decides between two classes."""

@@ -29,6 +29,7 @@ MOST_CLASSES = 20  # different whole numbers of a target that is a class
 Kind = Literal["auto", "classes", "number"]
 PUBLIC_ROWS = 100  # random ones, if there are no public rows
 HIDDEN = 32  # units of the default model
+MAX_WEIGHTS = 1 << 26  # 256 MiB: a manifest or a plan names the sizes, whoever wrote it
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -139,7 +140,7 @@ def make_encoding(
     if declared is None:
         base = _fitted(table, inputs, settings, training, public)
     else:
-        base = _declared(declared, inputs, table.name, Path(settings.encoding or ""))
+        base = declared.declared(inputs, table.name, Path(settings.encoding or ""))
     target = base.target
     private = target is None and not settings.classes and public is None
     if settings.classes or target is None:
@@ -181,14 +182,6 @@ def _fitted(
         detail = f"{detail} A file that declares them (encoding=...) avoids it."
         return replace(found, preprocessing=Preprocessing("private", detail))
     return replace(found, preprocessing=Preprocessing("public", detail.capitalize()))
-
-
-def _declared(found: Encoding, inputs: Sequence[str], who: str, file: Path) -> Encoding:
-    found.check_declares(inputs, who, file)
-    if found.preprocessing.source != "public":
-        return found  # such as the encoding of another run, whose constants are those of its clients' rows
-    detail = f"Minima, maxima and categories are declared to be public in {file.name}."
-    return replace(found, preprocessing=Preprocessing("public", detail))
 
 
 def _target_of(table: Table, settings: TableSettings) -> TargetColumn:
@@ -259,6 +252,14 @@ class TableModel:
         expect(
             all(1 <= size <= MAX_INPUTS for size in sizes), f"1 to {MAX_INPUTS} inputs, outputs and units, got {sizes}"
         )
+        expect(self.weights <= MAX_WEIGHTS, f"at most {MAX_WEIGHTS} weights of a model for tables, got {self.weights}")
+
+    @property
+    def weights(self) -> int:
+        """How many weights it has, without biases."""
+        if self.name == "logistic":
+            return self.inputs * self.outputs
+        return self.hidden * (self.inputs + self.outputs)
 
     def __call__(self) -> nn.Module:
         """The module, with random weights."""

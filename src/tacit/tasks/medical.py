@@ -309,10 +309,8 @@ def _encoding(
         detail = f"Minima, maxima and categories are those of {len(public)} public rows."
         found = Encoding.of(inputs, *names, public)
         return replace(found, indicators=None, preprocessing=Preprocessing("public", detail))
-    detail = f"Minima, maxima and categories are declared to be public in {Path(encoding).name}."
-    found = Encoding.read(encoding)
-    found.check_declares([*patients.numbers, *patients.categories], patients.name, Path(encoding))
-    return replace(found, preprocessing=Preprocessing("public", detail))
+    inputs_declared = [*patients.numbers, *patients.categories]
+    return Encoding.read(encoding).declared(inputs_declared, patients.name, Path(encoding))
 
 
 def _train_test_rows(patients: PatientTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
